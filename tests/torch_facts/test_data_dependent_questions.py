@@ -7,7 +7,13 @@ import torch
 from torch import nn
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
-from fakexport._torch.data_dependent_questions import Asserted, answered_questions, named_assertions
+from fakexport._torch.data_dependent_questions import (
+    Asserted,
+    Unasserted,
+    answered_questions,
+    drop_unused_truths,
+    named_assertions,
+)
 
 
 class Asks(nn.Module):
@@ -53,6 +59,29 @@ def test_an_answer_is_asserted_in_the_program():
     _, program = asked(usual)
 
     assert "_assert_scalar" in program.graph_module.code
+
+
+class ReadsTruths(torch.nn.Module):
+    def forward(self, x):
+        mask, y = x > 0, x.clone()
+        if mask.any():
+            y[mask] = 0
+        return y * torch.sym_float((x > 2).any().item())
+
+
+def test_a_truth_that_makes_no_difference_is_not_read():
+    with answered_questions(lambda question: Unasserted(True)):
+        program = torch.export.export(ReadsTruths(), (torch.ones(3),))
+    reads = [node for node in program.graph.nodes if node.target is torch.ops.aten.item.default]
+    assert len(reads) == len(program.range_constraints) == 2
+
+    drop_unused_truths(program)
+
+    assert [node for node in program.graph.nodes if node.target is torch.ops.aten.item.default] == reads[1:]
+    assert len(program.range_constraints) == 1
+    for x in (torch.tensor([-1.0, 3, 1]), -torch.ones(3)):
+        assert torch.equal(program.module()(x), ReadsTruths()(x))
+    program.run_decompositions()
 
 
 def test_no_answer_fails_as_stock():

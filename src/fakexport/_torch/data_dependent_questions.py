@@ -33,7 +33,15 @@ from torch.utils._sympy.functions import Mod, PythonMod
 from .decided_branches import asking_file
 from .patching import Patches, in_force, original_of
 
-__all__ = ["Answer", "Asserted", "Question", "answered_questions", "named_assertions"]
+__all__ = [
+    "Answer",
+    "Asserted",
+    "Question",
+    "Unasserted",
+    "answered_questions",
+    "drop_unused_truths",
+    "named_assertions",
+]
 
 Answer = bool | int | float
 Kind = Literal["truth", "integer", "float"]
@@ -42,6 +50,8 @@ _MODULI = (Mod, PythonMod)
 _WRITES_ENTRY = original_of(FakeTensorMode, "_get_output_info_for_cache_entry").__code__
 _ASSERT = torch.ops.aten._assert_scalar.default
 _ASSERTED = re.compile(r"Runtime assertion failed for expression (.+) on node '[^']*'")
+_TRUTH_BOUND = re.compile(r"u[0-9]+ (?:>= 0|<= 1)")
+_READS = frozenset({torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default})
 
 
 @dataclass(frozen=True)
@@ -71,6 +81,17 @@ class Question:
 
 
 @dataclass(frozen=True)
+class Unasserted:
+    """An answer with which a program computes what it would with the other one: it need not assert it.
+
+    Args:
+        answer: The answer.
+    """
+
+    answer: bool
+
+
+@dataclass(frozen=True)
 class Asserted:
     """What a program asserts for an answer, as torch prints it.
 
@@ -86,7 +107,7 @@ class Asserted:
 
 
 def answered_questions(
-    answer: Callable[[Question], Answer | None],
+    answer: Callable[[Question], Answer | Unasserted | None],
     asserted: Callable[[Question, Asserted], None] = lambda question, assertion: None,
 ) -> Patches:
     """Return a context in which `answer` is asked before a trace fails; None lets it fail.
@@ -107,6 +128,8 @@ def answered_questions(
             given = answer(question)
             if given is None:
                 raise
+            if isinstance(given, Unasserted):
+                return sympy.sympify(given.answer)
         value = sympy.sympify(given)
         holds = _what_holds(environment, orig_expr, value)
         before = _ends(environment, orig_expr)
@@ -137,6 +160,47 @@ def named_assertions(program: ExportedProgram, names: Mapping[str, str]) -> set[
                 node.args = (node.args[0], names[asserted[1]])
                 found.add(asserted[1])
     return found
+
+
+def drop_unused_truths(program: ExportedProgram) -> None:
+    """Remove what reads a truth value of which a program asserts no more than that it is 0 or 1.
+
+    A device waits for the host there, once in each call.
+    """
+    for module in program.graph_module.modules():
+        if not isinstance(module, torch.fx.GraphModule):
+            continue
+        reads = [node for node in module.graph.nodes if node.target in _READS and _is_truth(node)]
+        for node in reads:
+            users = _users(node)
+            if all(each.users or _is_bound_of_truth(each) for each in users):
+                for each in reversed((node, *users)):
+                    module.graph.erase_node(each)
+                for symbol in node.meta.get("unbacked_bindings") or ():
+                    program.range_constraints.pop(symbol, None)
+        if reads:
+            module.graph.eliminate_dead_code()
+            module.recompile()
+
+
+def _is_truth(read: torch.fx.Node) -> bool:
+    asked = read.args[0]
+    value = asked.meta.get("val") if isinstance(asked, torch.fx.Node) else None
+    return isinstance(value, torch.Tensor) and value.dtype == torch.bool
+
+
+def _users(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """Return what is computed from a node, in the order of the graph."""
+    found = {node}
+    for each in node.graph.nodes:
+        if not found.isdisjoint(each.all_input_nodes):
+            found.add(each)
+    return [each for each in node.graph.nodes if each in found and each is not node]
+
+
+def _is_bound_of_truth(node: torch.fx.Node) -> bool:
+    asserted = _ASSERTED.fullmatch(str(node.args[1])) if node.target is _ASSERT else None
+    return asserted is not None and _TRUTH_BOUND.fullmatch(asserted[1]) is not None
 
 
 def _is_caught(frame: FrameType | None) -> bool:

@@ -1,12 +1,12 @@
-"""What data decide and the caller knows: conditions and integers. The trace takes them so, and the program
-checks them.
+"""Answers to what data decide: conditions and integers that the caller knows, and conditions that the code
+implies. The trace takes them so, and the program checks them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from types import CodeType, FrameType
@@ -17,15 +17,19 @@ from fakexport._torch.data_dependent_questions import (
     Answer,
     Asserted,
     Question,
+    Unasserted,
     answered_questions,
+    drop_unused_truths,
     named_assertions,
 )
+from fakexport._torch.numpy_reads import answered_numpy_reads
 from fakexport.diagnostics import Span, is_loop_test, is_negated, is_test, source_text
 from fakexport.error import FakexportError, InvalidValue
-from fakexport.program import is_user_code
 from fakexport.sources import Source
 
-from .call_site import running_user_frames
+from .call_site import is_asked_by_user, running_user_frames
+from .failure import is_asking_for_truth
+from .implied_answers import implied_answer
 
 __all__ = [
     "AssumedAnswer",
@@ -144,7 +148,7 @@ def can_be_assumed(question: Question, span: Span) -> bool:
     A condition has to be that of an `if` or an `assert`. What an operator of torch asks of the sizes of its
     operands in such a line is not what the line says.
     """
-    if question.is_of_size and (question.asking is None or not is_user_code(question.asking)):
+    if question.is_of_size and not is_asked_by_user(question):
         return False
     return question.kind == "integer" or (
         question.kind == "truth" and is_test(span) and not is_loop_test(span)
@@ -153,11 +157,13 @@ def can_be_assumed(question: Question, span: Span) -> bool:
 
 @dataclass
 class AssumedAnswers:
-    """The assumptions of one capture, and what was asked.
+    """The assumptions of one capture, what was asked, and what was answered without an assumption.
 
     Args:
         answers: The assumptions.
         until: Code of the function that starts the model; frames outside of it are someone else's.
+
+    `has_implied` is whether the last trace took an answer that the code implies, and that is asserted.
     """
 
     answers: Sequence[AssumedAnswer]
@@ -167,31 +173,60 @@ class AssumedAnswers:
     _numbers: dict[tuple[FrameType, AssumedAnswer, int | None], str] = field(default_factory=dict)
     _refused: dict[str, None] = field(default_factory=dict)
     _said: str = ""
-    _environment: object = None
+    _unanswered: list[Exception] = field(default_factory=list)
+    _is_truth_unused: bool = False
+    has_implied: bool = field(default=False, init=False)
 
-    def answered(self) -> AbstractContextManager[None]:
-        """Return the context around a trace in which conditions and numbers have their answers."""
-        return answered_questions(self.answer, self._asserted) if self.answers else nullcontext()
+    @contextmanager
+    def answered(self) -> Iterator[None]:
+        """Enter the context around a trace in which conditions and numbers have their answers."""
+        with answered_questions(self.answer, self._asserted), answered_numpy_reads(self._is_read):
+            yield
 
-    def answer(self, question: Question) -> Answer | None:
-        """Return the answer of a question; None for one that nothing was assumed for."""
-        if not any(each.is_of(question) for each in self.answers):
-            return None
+    def begin(self) -> None:
+        """Begin another trace, with numbers of its own."""
+        self.has_implied = self._is_truth_unused = False
+        self._unanswered.clear()
+        for kept in (self._asked, self._assertions, self._numbers):
+            kept.clear()
+
+    def check_unanswered(self) -> None:
+        """Raise what torch raised in user code for want of an answer, if a trace went on all the same.
+
+        It does where an `except` of the model catches it: the program would be that of the error.
+        """
+        for error in self._unanswered:
+            raise error
+
+    def answer(self, question: Question) -> Answer | Unasserted | None:
+        """Return the answer of a question; None for one that nothing was assumed for or implies."""
         frames = running_user_frames(self.until)
         if not frames:
             return None
         frame, span = frames[-1]
         assumed = next((each for each in self.answers if each.is_of(question) and each.is_at(span)), None)
+        answer: Answer | Unasserted | None
         if assumed is None:
-            return None
+            answer = self._answer_implied(question, frames)
+        else:
+            answer = self._answer_assumed(question, frame, span, assumed)
+        is_number = question.kind != "truth" and not question.is_of_size
+        if answer is None and (is_asked_by_user(question) or is_asking_for_truth(frame) or is_number):
+            self._unanswered.append(question.error)
+        return answer
+
+    def _is_read(self, error: Exception) -> bool:
+        if running_user_frames(self.until):
+            self._unanswered.append(error)
+        return False
+
+    def _answer_assumed(
+        self, question: Question, frame: FrameType, span: Span, assumed: AssumedAnswer
+    ) -> Answer | None:
         if not can_be_assumed(question, span):
             if is_loop_test(span):
                 self._refuse(f"the condition at {assumed.place} is that of a loop, which needs both answers")
             return None
-        if question.environment is not self._environment:  # Another trace, with numbers of its own.
-            self._environment = question.environment
-            for kept in (self._asked, self._assertions, self._numbers):
-                kept.clear()
         self._asked.setdefault(assumed, {})[span.column] = None
         shown = source_text(span) or question.expression
         self._said = (
@@ -201,6 +236,19 @@ class AssumedAnswers:
         if question.kind == "truth":
             return assumed.answer ^ is_negated(span)
         return assumed.answer if self._is_one_number((frame, assumed, span.column), question) else None
+
+    def _answer_implied(
+        self, question: Question, frames: Sequence[tuple[FrameType, Span]]
+    ) -> bool | Unasserted | None:
+        implied = implied_answer(question, frames)
+        if implied is None:
+            return None
+        if implied.said is None:
+            self._is_truth_unused = True
+            return Unasserted(implied.answer)
+        self.has_implied = True
+        self._said = implied.said
+        return implied.answer
 
     def _is_one_number(self, place: tuple[FrameType, AssumedAnswer, int | None], question: Question) -> bool:
         """Return whether a number is the only one that a line reads in a call, and can have that value.
@@ -253,13 +301,15 @@ class AssumedAnswers:
                 )
 
     def check(self, program: ExportedProgram) -> None:
-        """Name the assertions of a program that came of it.
+        """Name the assertions of a program that came of it, and drop the questions that made no difference.
 
         Raises:
             BadAssumption: As `check_asked`.
             UncheckedAssumption: An assertion is missing.
         """
         self.check_asked()
+        if self._is_truth_unused:
+            drop_unused_truths(program)
         names = {
             bound: said for each, said in self._assertions.items() for bound in (*each.bounds, *each.same)
         }

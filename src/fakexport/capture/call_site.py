@@ -1,4 +1,4 @@
-"""The user's frames that are running right now."""
+"""The user's frames that are running right now, and whether they ask."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from types import CodeType, FrameType
 
+from fakexport._torch.data_dependent_questions import Question
 from fakexport.diagnostics import Span, with_columns
 from fakexport.program import is_user_code
 
@@ -23,6 +24,11 @@ def running_user_frames(until: CodeType) -> list[tuple[FrameType, Span]]:
         innermost, span = found[0]
         found[0] = innermost, with_columns(span)
     return found[::-1]
+
+
+def is_asked_by_user(question: Question) -> bool:
+    """Return whether user code asks, and not an operator of torch for it."""
+    return question.asking is not None and is_user_code(question.asking)
 
 
 def _inside(until: CodeType) -> Iterator[FrameType]:

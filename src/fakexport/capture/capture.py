@@ -143,6 +143,7 @@ def capture(
                 strict=strict,
                 tracing=tracing,
                 read_constants=read,
+                answers=answers,
                 reuse=reuse,
                 blocks=blocks,
             )
@@ -181,6 +182,7 @@ def traced(
     strict: bool,
     tracing: AbstractContextManager[Any] | None,
     read_constants: dict[str, None],
+    answers: AssumedAnswers,
     is_specialized: bool = False,
     reuse: bool = False,
     blocks: dict[str, tuple[int, int, tuple[str, ...]]] | None = None,
@@ -189,12 +191,14 @@ def traced(
     out.
 
     Those are the branches that sizes of 0 and 1 would take otherwise, and inputs that were None. Where stock
-    fails and `forward` asked for the value of a constant, it is traced once more with the answers.
+    fails and `forward` asked for the value of a constant, it is traced once more with the answers: also where
+    the code implied one, since a condition on a constant may be one that always raises.
 
     Args:
         module, args, kwargs, strict, tracing: As for `capture`.
         shapes: What `torch_shapes` returns.
         read_constants: Gets the names of the constants that were read.
+        answers: Answers to what data decide; its context has been entered.
         is_specialized: Give the answers in the first trace already.
         reuse: Trace equal blocks once.
         blocks: Gets what became of the calls of each class of blocks.
@@ -205,21 +209,23 @@ def traced(
         if strict:
             if reuse:
                 log.debug("strict mode traces every block")
-            return _traced_once(module, args, kwargs, shapes, True, nullcontext())
+            return _traced_once(module, args, kwargs, shapes, True, answers, nullcontext())
         changed: frozenset[str] = frozenset()
         while True:
-            answers = ConstantAnswers(module, is_answering=is_specialized, changed=changed)
+            constants = ConstantAnswers(module, is_answering=is_specialized, changed=changed)
             try:
-                program = _traced_blocks(module, args, kwargs, shapes, answers, reuse, blocks)
+                program = _traced_blocks(module, args, kwargs, shapes, answers, constants, reuse, blocks)
             except (Exception, TraceFinished):
-                if not (answers.found_changed if is_specialized else answers.read):
+                if not (constants.found_changed if is_specialized else constants.read):
                     raise
             else:
-                if not (is_specialized and answers.found_changed):
-                    read_constants |= answers.read if is_specialized else {}
+                if not (
+                    constants.found_changed if is_specialized else constants.read and answers.has_implied
+                ):
+                    read_constants |= constants.read if is_specialized else {}
                     return program
             is_specialized = True
-            changed |= answers.found_changed
+            changed |= constants.found_changed
 
 
 def _traced_blocks(
@@ -227,7 +233,8 @@ def _traced_blocks(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     shapes: Any,
-    answers: ConstantAnswers,
+    answers: AssumedAnswers,
+    constants: ConstantAnswers,
     reuse: bool,
     report: dict[str, tuple[int, int, tuple[str, ...]]] | None,
 ) -> ExportedProgram:
@@ -235,7 +242,9 @@ def _traced_blocks(
     if reuse:
         blocks = BlockReuse(module)
         try:
-            program = _traced_once(module, args, kwargs, shapes, False, answers.given(), blocks.active())
+            program = _traced_once(
+                module, args, kwargs, shapes, False, answers, constants.given(), blocks.active()
+            )
         except (Exception, TraceNeeded) as error:
             if not blocks.has_changed:
                 raise
@@ -246,7 +255,7 @@ def _traced_blocks(
                     report.update(blocks.report())
                 return program
             log.debug("the model is traced again, with every block: no late call of %s was compared", left)
-    return _traced_once(module, args, kwargs, shapes, False, answers.given())
+    return _traced_once(module, args, kwargs, shapes, False, answers, constants.given())
 
 
 def _traced_once(
@@ -255,14 +264,16 @@ def _traced_once(
     kwargs: Mapping[str, Any],
     shapes: Any,
     strict: bool,
-    answers: AbstractContextManager[None],
+    answers: AssumedAnswers,
+    constants: AbstractContextManager[None],
     blocks: AbstractContextManager[None] | None = None,
 ) -> ExportedProgram:
+    answers.begin()
     decided = DecidedBranches(is_model_code, is_library_code)
     with (
         name_user_frames(is_user_code),
         plain_forward(module, args, kwargs),
-        answers,
+        constants,
         foreign_fakes_join_the_trace(),
         transform_levels_closed(),
         exact_bounds(),
@@ -277,6 +288,7 @@ def _traced_once(
         blocks or nullcontext(),
     ):
         program = torch.export.export(module, args, dict(kwargs), dynamic_shapes=shapes, strict=strict)
+    answers.check_unanswered()
     add_guards(program, (*decided.guards(program), *absence_guards(program)))
     return program
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from torch import nn
 
-from fakexport._torch.data_dependent_questions import Answer, Question, answered_questions
+from fakexport._torch.data_dependent_questions import Answer, Question, Unasserted, answered_questions
 from fakexport._torch.numpy_reads import answered_numpy_reads
 from fakexport._torch.operator_faults import OperatorFault, operators_counted, traced_past_faults
 from fakexport._torch.trace_end import TraceFinished, ended_after_trace
@@ -212,6 +212,7 @@ class _Trace:
                 strict=False,
                 tracing=tracing,
                 read_constants={},
+                answers=self.known,
                 is_specialized=True,
             )
         except TraceFinished:
@@ -231,7 +232,7 @@ class _Trace:
         if time.thread_time() > self.ends_at_s:
             raise _Limited(f"{MOST_SECONDS:.0f} seconds of processor time")
 
-    def answer(self, question: Question) -> Answer | None:
+    def answer(self, question: Question) -> Answer | Unasserted | None:
         """Return the answer to what only data can tell; None outside of the user's code."""
         if (known := self.known.answer(question)) is not None:
             return known

@@ -9,7 +9,7 @@ import re
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import CodeType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from fakexport.diagnostics import Span, whole_comprehension, with_columns
@@ -206,6 +206,14 @@ def span_at(code: CodeType, instruction: int, line: int | None) -> Span:
         origin="traceback",
     )
     return whole_comprehension(span) if _name_at(code, index) == "GET_ITER" else span
+
+
+def is_asking_for_truth(frame: FrameType) -> bool:
+    """Return whether a frame is about to go one way or the other, and asks only for what decides it.
+
+    What computes the condition asks too: `x.shape != y.shape` compares size by size, `any(masks)` asks each.
+    """
+    return _asks_for_truth(_name_at(frame.f_code, frame.f_lasti // 2))
 
 
 def _computed_last(code: CodeType, instruction: int) -> int:

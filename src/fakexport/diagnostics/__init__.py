@@ -1,5 +1,6 @@
 """Diagnostics as data, and their output formats. Standard library only."""
 
+from fakexport.diagnostics.consequence import answer_that_goes_on, is_caught, mask_of_writes
 from fakexport.diagnostics.diagnostic import Diagnostic, Fault, Fix, Label, Severity, Span, check_headline
 from fakexport.diagnostics.folding import fold
 from fakexport.diagnostics.github import plain_body, render_github
@@ -24,16 +25,19 @@ __all__ = [
     "Label",
     "Severity",
     "Span",
+    "answer_that_goes_on",
     "attribute_span",
     "check_headline",
     "condition_at",
     "fold",
     "function_at",
+    "is_caught",
     "is_formatted",
     "is_in_for",
     "is_loop_test",
     "is_negated",
     "is_test",
+    "mask_of_writes",
     "plain_body",
     "printable_lines",
     "render_github",

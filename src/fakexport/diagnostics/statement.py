@@ -25,7 +25,7 @@ def with_columns(span: Span) -> Span:
     """
     for negation in _source(span.path).negations if span.column else ():
         operand = negation.operand
-        if operand.lineno == span.line and _columns(span, operand) == (span.column, span.end_column):
+        if is_at(operand, span):
             start, end = _columns(replace(span, line=negation.lineno), negation)
             return replace(span, line=negation.lineno, column=start, end_column=end)
     for node in _source(span.path).by_line.get(span.line, ()):
@@ -72,6 +72,20 @@ def condition_at(span: Span) -> ast.If | ast.IfExp | ast.While | ast.Assert | No
     return max(found, key=lambda node: (node.lineno, node.col_offset), default=None)
 
 
+def tries_around(span: Span) -> list[ast.Try | ast.With]:
+    """Return the `try` statements in whose bodies a line is, and the `with` statements around it."""
+    return [
+        node
+        for node in _source(span.path).tries
+        if node.body[0].lineno <= span.line <= (node.body[-1].end_lineno or 0)
+    ]
+
+
+def is_at(node: ast.expr, span: Span) -> bool:
+    """Return whether an expression, and no part of it, is at a place."""
+    return node.lineno == span.line and _columns(span, node) == (span.column, span.end_column)
+
+
 def function_at(span: Span) -> ast.FunctionDef | None:
     """Return the innermost function that the line is in."""
     found = [
@@ -95,8 +109,7 @@ def whole_comprehension(span: Span) -> Span:
     """
     for node in _source(span.path).comprehensions:
         over = node.generators[0].iter
-        is_there = over.lineno == span.line and _columns(span, over) == (span.column, span.end_column)
-        if is_there and not isinstance(over, _COMPREHENSIONS):
+        if is_at(over, span) and not isinstance(over, _COMPREHENSIONS):
             start, end = _columns(replace(span, line=node.lineno), node)
             return replace(span, line=node.lineno, column=start, end_column=end)
     return span
@@ -174,6 +187,7 @@ class _Source:
     loops: list[ast.For | ast.While] = field(default_factory=list)
     texts: list[ast.JoinedStr] = field(default_factory=list)
     comprehensions: list[_Comprehension] = field(default_factory=list)
+    tries: list[ast.Try | ast.With] = field(default_factory=list)
     classes: list[ast.ClassDef] = field(default_factory=list)
     functions: list[ast.FunctionDef] = field(default_factory=list)
 
@@ -210,6 +224,8 @@ def _read(path: str) -> _Source:
             found.texts.append(node)
         elif isinstance(node, _COMPREHENSIONS):
             found.comprehensions.append(node)
+        elif isinstance(node, (ast.Try, ast.With)):
+            found.tries.append(node)
         elif isinstance(node, ast.ClassDef):
             found.classes.append(node)
         elif isinstance(node, ast.FunctionDef):

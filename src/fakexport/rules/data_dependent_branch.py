@@ -21,8 +21,14 @@ are expensive, use `torch.cond`, which puts both into the graph. If the decision
 configuration or on a shape, branch on that instead of on the tensor. If every input leads to the same
 answer, give it: `fakexport check ... --assume model.py:8=False`. The program then goes that way, and
 raises a RuntimeError for an input with which it is not so. The fix names the answer with which a trace
-came to its end, where there is one. No code has to be changed, which helps with a library's. Leave a check
-that only helps to find mistakes out of the exported path.
+came to its end, where there is one. No code has to be changed, which helps with a library's.
+
+Two kinds of conditions are not reported. Where `if bad: raise ValueError(...)` or `assert good` does nothing
+but raise, the program raises a RuntimeError that names the line, for the same inputs. And a line that only
+writes where a boolean mask is set, after `if mask.any():`, runs always, since an empty mask writes nothing.
+
+The line may be in a `try` that catches what torch raises here. Stock `torch.export` then makes a program of
+the `except`, for all inputs.
 """,
     failing_model="""
 import torch

@@ -30,7 +30,6 @@ from fakexport.sources.generation_calls import GenerationCall, use_own_operators
 from fakexport.sources.generation_defaults import GENERATION_CONFIG, generation_config_of
 from fakexport.sources.hub_model import HubModel, hub_model
 from fakexport.sources.kept_in_float32 import keep_in_float32
-from fakexport.sources.masked_writes import masked_writes
 from fakexport.sources.quantization import Quantization
 from fakexport.sources.shortened_sequences import shortened_sequences
 from fakexport.sources.source import ExampleInputs, Source
@@ -261,7 +260,6 @@ def _patched(module: nn.Module, inputs: ExampleInputs) -> Iterator[None]:
         reset_model_state(module),
         normalized_heads(module),
         shortened_sequences(module),
-        masked_writes(module),
         uncached_texts(module),
         empty_layers(),
         fp8_kernels(module),

@@ -1,0 +1,74 @@
+"""Conditions on data whose answer the code around them implies, so that no caller has to assume it.
+
+With the other answer `forward` raises, or it computes the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from types import FrameType
+
+import torch
+
+from fakexport._torch.data_dependent_questions import Question
+from fakexport.diagnostics import (
+    Span,
+    answer_that_goes_on,
+    is_caught,
+    is_negated,
+    mask_of_writes,
+    source_text,
+)
+
+from .call_site import is_asked_by_user
+from .failure import is_asking_for_truth
+
+__all__ = ["ImpliedAnswer", "implied_answer"]
+
+
+@dataclass(frozen=True)
+class ImpliedAnswer:
+    """An answer that is right for every input with which `forward` does not raise.
+
+    Args:
+        answer: What the asked value is.
+        said: What the program says where it raises because `forward` would; None where both answers compute
+            the same, and the program need not ask.
+    """
+
+    answer: bool
+    said: str | None
+
+
+def implied_answer(question: Question, frames: Sequence[tuple[FrameType, Span]]) -> ImpliedAnswer | None:
+    """Return the answer of a condition that the code around it implies, or None.
+
+    It does in two cases. Where `if CONDITION: raise ...` or `assert CONDITION` raises with one answer, it is
+    the other one, unless a `try` in a running function may catch the error. And where
+    `if MASK.any(): x[MASK] = value` only writes where a boolean mask is set, it is True.
+
+    Args:
+        question: What is asked.
+        frames: The running frames of user code, outermost first, with their places.
+    """
+    frame, span = frames[-1]
+    if question.kind != "truth" or not is_asking_for_truth(frame):
+        return None
+    if question.is_of_size and not is_asked_by_user(question):
+        return None  # Whether a tensor has one element, so that it may be true or false.
+    if (found := answer_that_goes_on(span)) is not None:
+        answer, raised = found
+        if is_caught(raised, (place for _, place in frames)):
+            return None
+        shown = source_text(span) or question.expression
+        error = raised or "an error"
+        said = f"forward raises {error} at {PurePath(span.path).name}:{span.line}: `{shown}` is {not answer}"
+        return ImpliedAnswer(answer ^ is_negated(span), said)
+    if (writes := mask_of_writes(span)) is not None:
+        mask, *written = (frame.f_locals.get(name) for name in (writes[0], *writes[1]))
+        is_mask = isinstance(mask, torch.Tensor) and mask.dtype == torch.bool
+        if is_mask and all(isinstance(each, torch.Tensor) for each in written):
+            return ImpliedAnswer(True, None)
+    return None

@@ -1,0 +1,271 @@
+"""Conditions on data whose answer the code implies: with the other, `forward` raises or computes the same."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+import torch
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+import fakexport as fe
+from fakexport.sources import resolve
+from tests.architectures import Architecture
+from tests.unit.capture.answered_models import FIRST, HEAD, TAIL, eager, exported
+
+ONES, NEGATIVE, ZEROS = torch.ones(2, 4), -torch.ones(2, 4), torch.zeros(2, 4)
+MIXED = torch.tensor([[2.0, 2, 2, 2], [-1, 0, 0, 0]])
+RAISE = ":\n    raise ValueError('no')\nreturn 2 * x"
+
+
+def lines(*text):
+    return "\n".join(text)
+
+
+# What `forward` does, inputs that it takes, and inputs with which it raises.
+RAISING = {
+    "a value": ("if x.sum() < 0" + RAISE, [ONES, ZEROS], [NEGATIVE]),
+    "what is negated": ("if not x.any()" + RAISE, [ONES], [ZEROS]),
+    "one of two": ("if x.sum() < 0 or x.max() > 1" + RAISE, [ONES], [NEGATIVE, MIXED]),
+    "the last of two": ("if x.shape[0] == 2 and x.sum() < 0" + RAISE, [ONES], [NEGATIVE]),
+    "the last of two that hold": ("assert x.shape[0] == 1 or x.sum() > 0\nreturn 2 * x", [ONES], [NEGATIVE]),
+    "an assertion": ("assert x.sum() > 0 and x.min() >= 0, 'no'\nreturn 2 * x", [ONES], [MIXED, NEGATIVE]),
+    "a negated one": ("assert not (x < 0).any()\nreturn 2 * x", [ONES, ZEROS], [MIXED]),
+    "the branch that is else": (
+        lines("if x.sum() > 0:", "    x = 2 * x", "else:", "    raise ValueError", "return x"),
+        [ONES],
+        [ZEROS],
+    ),
+    "a number": ("n = (x > 0).sum().item()\nif n != 8" + RAISE, [ONES], [ZEROS, MIXED]),
+    "a chain": ("assert 0 < x.sum() < 9\nreturn 2 * x", [ONES], [ZEROS, 2 * ONES]),
+    "a size": (
+        lines(
+            "rows = x[x > 0]",
+            "if rows.numel() != x.numel():",
+            "    text = f'{rows.shape}'",
+            "    raise ValueError(text)",
+            "return rows * 2",
+        ),
+        [ONES],
+        [MIXED],
+    ),
+    "a constant that does not raise": (
+        "t = torch.tensor([1, 2]).to(x.device)\nif t.sum() > 5 or x.sum() < 0" + RAISE,
+        [ONES],
+        [NEGATIVE],
+    ),
+    "in a try for other errors": (
+        lines("try:", "    assert x.sum() > 0", "except TypeError:", "    return x", "return 2 * x"),
+        [ONES],
+        [NEGATIVE],
+    ),
+    "in a try that raises": (
+        lines(
+            "try:",
+            "    assert x.sum() > 0",
+            "except AssertionError as no:",
+            "    raise TypeError from no",
+            "return x",
+        ),
+        [ONES],
+        [NEGATIVE],
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "taken", "refused"), RAISING.values(), ids=list(RAISING))
+def test_the_program_refuses_what_eager_mode_refuses(body, taken, refused, written):
+    path = written(body)
+    model = eager(path)
+
+    program = exported(path).module()
+
+    for x in taken:
+        assert torch.equal(program(x), model(x))
+    for x in refused:
+        with pytest.raises((ValueError, TypeError, AssertionError)):
+            model(x)
+        with pytest.raises(
+            RuntimeError, match=r"forward raises (ValueError|AssertionError) at model\.py:\d+: `.*` is "
+        ):
+            program(x)
+
+
+# With the other answer, `forward` may go on too: none is taken for it.
+NOT_IMPLIED = {
+    "both of two": "if x.sum() < 0 and x.min() < -1" + RAISE,
+    "both of two, the other way": "if not (x.sum() > 0 or x.min() > -1)" + RAISE,
+    "one of two that hold": "assert x.sum() > 0 or x.max() > 1\nreturn 2 * x",
+    "a chain that raises": "if 0 < x.sum() < 3" + RAISE,
+    "more than an error": lines("if x.sum() < 0:", "    x.add_(1)", "    raise ValueError", "return x"),
+    "an error or not": lines(
+        "if x.sum() < 0:", "    if self.training:", "        raise ValueError", "return x"
+    ),
+    "a caught error": lines(
+        "try:",
+        "    if x.sum() < 0:",
+        "        raise ValueError",
+        "except ValueError:",
+        "    return x",
+        "return 2 * x",
+    ),
+    "one that is caught by a base": lines(
+        "try:", "    assert x.sum() > 0", "except Exception:", "    return x", "return 2 * x"
+    ),
+    "one of its own that is caught": lines(
+        "class No(Exception): ...",
+        "try:",
+        "    if x.sum() < 0:",
+        "        raise No",
+        "except No:",
+        "    return x",
+        "return 2 * x",
+    ),
+    "a suppressed error": lines(
+        "import contextlib",
+        "with contextlib.suppress(AssertionError):",
+        "    assert x.sum() > 0",
+        "return 2 * x",
+    ),
+    "any of several": "assert any(row.sum() > 0 for row in x)\nreturn 2 * x",
+    "all of several": "if all(row.sum() > 0 for row in x)" + RAISE,
+    "one of a list": "assert x.sum() in (8, 9)\nreturn 2 * x",
+    "a loop": lines("while x.sum() < 3:", "    raise ValueError", "return x"),
+}
+
+
+@pytest.mark.parametrize("body", NOT_IMPLIED.values(), ids=list(NOT_IMPLIED))
+def test_what_does_more_than_raise_is_still_a_question(body, written):
+    with pytest.raises(GuardOnDataDependentSymNode):
+        exported(written(body))
+
+
+# What torch raises for want of an answer, and `forward` catches. Stock torch makes a program of the `except`.
+CAUGHT = {
+    "a condition": ("    if x.sum() > 0:", "        return 3 * x"),
+    "an integer": ("    n = int((x > 0).sum())", "    return n * x"),
+    "an index": ("    n = (x > 0).sum().tolist()", "    return x * [1, 2, 3][n]"),
+    "an array": ("    return x * float(x.numpy().sum())",),
+}
+
+
+@pytest.mark.parametrize(("body"), CAUGHT.values(), ids=list(CAUGHT))
+def test_what_the_model_catches_is_still_an_error(body, written):
+    path = written(lines("try:", *body, "except Exception:", "    return x", "return x"))
+
+    torch.export.export(eager(path), (ONES,))
+    errors = [each for each in fe.check(f"{path}:factory").diagnostics if each.severity == "error"]
+
+    assert errors[0].code in ("FE201", "FE203", "FE205")
+    assert FIRST < errors[0].labels[0].span.line <= FIRST + len(body)
+
+
+# An error in a block, and what the model does with its blocks.
+BLOCK = "        if x.max() > 9:\n            raise ValueError\n        return self.linear(x)\n"
+
+
+def with_raising_blocks(path, body):
+    path.write_text(
+        HEAD.replace("        return self.linear(x)\n", BLOCK) + textwrap.indent(body, " " * 8) + TAIL
+    )
+    return path
+
+
+def test_an_error_that_a_caller_catches_is_still_a_question(tmp_path):
+    body = lines("try:", "    return self.blocks[0](x)", "except ValueError:", "    return x")
+
+    with pytest.raises(GuardOnDataDependentSymNode):
+        exported(with_raising_blocks(tmp_path / "model.py", body))
+
+
+def test_every_one_of_equal_blocks_asserts(tmp_path):
+    body = lines("for block in self.blocks:", "    x = block(x)", "return x")
+
+    program = exported(with_raising_blocks(tmp_path / "model.py", body), verify_reuse=True)
+
+    assert sum("forward raises ValueError" in str(node.args[1:]) for node in program.graph.nodes) == 6
+
+
+def test_a_constant_that_always_raises_is_found(tmp_path):
+    path = tmp_path / "model.py"
+    made = "        self.register_buffer('limit', torch.arange(4), persistent=False)\n"
+    head = HEAD.replace("        self.blocks", f"{made}        self.blocks")
+    path.write_text(head + textwrap.indent("if self.limit.sum() > 3" + RAISE, " " * 8) + TAIL)
+
+    with pytest.raises(ValueError, match="no"):
+        exported(path)
+
+
+def test_exploring_goes_past_it(written):
+    path = written("if x.sum() < 0:\n    raise ValueError\nif x.min() > 3:\n    return x\nreturn 2 * x")
+
+    errors = [each for each in fe.check(f"{path}:factory").diagnostics if each.severity == "error"]
+
+    assert [(each.code, each.labels[0].span.line) for each in errors] == [("FE201", FIRST + 2)]
+
+
+# Lines that write where `m` is set, after `if m.any():`.
+WRITES = {
+    "a number": "y[m] = 0",
+    "a row": "y[m] = x[0, 0].to(x.device, x.dtype)",
+    "a view": "y[0:][m] = -1.0",
+    "two": "y[m] = 3\n    y[m] = y[m] + 1",
+    "in place": "y.masked_fill_(m, torch.finfo(x.dtype).min)",
+    "infinity": "y[m] = float('inf')",
+}
+
+
+@pytest.mark.parametrize("lines", WRITES.values(), ids=list(WRITES))
+@pytest.mark.parametrize("asked", ["m.any()", "torch.any(m)", "m.any().item()"])
+def test_a_write_under_a_mask_needs_no_answer(asked, lines, written):
+    path = written(f"m, y = x > 1, x.clone()\nif {asked}:\n    {lines}\nreturn y")
+    model = eager(path)
+
+    program = exported(path)
+
+    for x in (ONES, MIXED, 3 * ONES):
+        assert torch.equal(program.module()(x), model(x))
+    assert not any("item" in str(node.target) for node in program.graph.nodes)
+
+
+# What follows `m, y = x > 1, x.clone()`; here the condition makes a difference, or it may.
+OTHER_WRITES = {
+    "the index of an element": lines("m = m.sum().view(1) * 0", "if m.any():", "    y[m] = 7.0", "return y"),
+    "another mask": lines("n = x < 1", "if m.any():", "    y[n] = 7.0", "return y"),
+    "the mask itself": lines("if m.any():", "    m[m] = False", "return m"),
+    "more than a write": lines("if m.any():", "    y[m] = 7.0", "    y = y + 1", "return y"),
+    "another branch": lines("if m.any():", "    y[m] = 7.0", "else:", "    y = y + 1", "return y"),
+    "no mask that is empty": lines("if not m.any():", "    y[m] = 7.0", "return y"),
+    "a random value": lines("if m.any():", "    y[m] = torch.rand(())", "return y + torch.rand(())"),
+    "two questions": lines("if m.any() and x.sum() > 3:", "    y[m] = 7.0", "return y"),
+    "a dict": lines("y = {}", "if m.any():", "    y[m] = 7.0", "return x + len(y)"),
+}
+
+
+@pytest.mark.parametrize("body", OTHER_WRITES.values(), ids=list(OTHER_WRITES))
+def test_another_write_is_still_a_question(body, written):
+    with pytest.raises(GuardOnDataDependentSymNode):
+        exported(written("m, y = x > 1, x.clone()\n" + body))
+
+
+OVIS2 = Architecture("ovis2", "AutoModelForImageTextToText", is_common=False)
+
+
+@pytest.mark.skipif(not OVIS2.is_available, reason="this transformers has no ovis2")
+@pytest.mark.parametrize("indicators", [(), (90, 92, 94), (90, 91, 92, 93, 94)])
+def test_one_program_takes_any_of_the_indicator_tokens(indicators, tmp_path):
+    source = resolve(OVIS2.source(tmp_path))
+    torch.manual_seed(0)
+    model = source.factory().eval()
+    given = dict(source.example_inputs(model, "cpu", None).kwargs)
+    program = fe.bind(fe.export(source), dict(model.state_dict())).module()
+
+    ids = given["input_ids"].clone()
+    ids[0, -len(indicators) or ids.shape[1] :] = torch.tensor(indicators, dtype=torch.long)
+    with torch.no_grad():
+        expected = model(**{**given, "input_ids": ids}).logits
+        plain = model(**given).logits
+    found = program(**{**given, "input_ids": ids})["logits"]
+
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert torch.allclose(expected, plain) == (not indicators)
