@@ -67,7 +67,7 @@ They took {median} MiB of memory ({most} MiB at most).
 
 {environments}
 {commits}
-{without}- Each check is `fakexport check {source} {options}`.
+{without}- Each check is `fakexport check {source} {options}`.{otherwise}
 
 ```
 python tools/model_zoo.py {library} H100/static > zoo.yaml
@@ -416,6 +416,18 @@ def _head(zoo: dict[str, Any], library: str) -> str:
         environments="\n".join(map(_environment, zoo["environments"])),
         commits=_commits(zoo),
         options=zoo["checks"][0]["options"],
+        otherwise=_in_float32(zoo),
+    )
+
+
+def _in_float32(zoo: dict[str, Any]) -> str:
+    """Return which checks have another dtype than the others."""
+    found = sorted(_type(check) for check in zoo["checks"] if "--dtype float32" in check["options"])
+    if not found:
+        return ""
+    text = f"{len(found)} types that eager mode does not run in bfloat16 are checked with `--dtype float32`: "
+    return "\n" + textwrap.fill(
+        text + ", ".join(found) + ".", _WIDTH, initial_indent="  ", subsequent_indent="  "
     )
 
 

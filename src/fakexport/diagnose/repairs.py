@@ -54,14 +54,12 @@ def _statement_repair(
     condition: ast.If | ast.IfExp | ast.While | ast.Assert, asked: ast.expr, span: Span | None
 ) -> str:
     test = text_of(condition.test)
+    wrapped = f"({test})" if isinstance(condition.test, ast.BoolOp) else test
     mask = _mask(asked)
     match condition:
         case ast.Assert():
-            return (
-                f"skip the check while exporting: `assert torch.compiler.is_exporting() or {text_of(asked)}`"
-            )
+            return f"skip the check while exporting: `assert torch.compiler.is_exporting() or {wrapped}`"
         case ast.If(body=[ast.Raise() | ast.Break() as left], orelse=[]):
-            wrapped = f"({test})" if isinstance(condition.test, ast.BoolOp) else test
             skipped = "check" if isinstance(left, ast.Raise) else "early end of the loop"
             return (
                 f"skip the {skipped} while exporting: `if not torch.compiler.is_exporting() and {wrapped}:`"

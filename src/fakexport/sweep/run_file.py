@@ -36,6 +36,7 @@ class SweepRecord:
         versions: The packages that the check ran with, whether it reported any or not; empty in a file that
             an earlier version wrote, and where it took down the node that it ran on.
         machine: Where it ran: system, processor and memory; as `versions`.
+        output: The end of what a check that crashed wrote to stderr; empty for all others.
     """
 
     command: str
@@ -46,6 +47,7 @@ class SweepRecord:
     report: dict[str, Any] | None
     versions: dict[str, str] = field(default_factory=dict)
     machine: str = ""
+    output: str = ""
 
 
 def read_run(path: Path) -> dict[str, SweepRecord]:
@@ -78,7 +80,7 @@ def read_run(path: Path) -> dict[str, SweepRecord]:
 
 def _has_types(record: SweepRecord) -> bool:
     """Check what the dataclass does not; what is in the report is checked where it is used."""
-    kinds = {str: (record.command, record.reason, record.machine), int: (record.peak_bytes,)}
+    kinds = {str: (record.command, record.reason, record.machine, record.output), int: (record.peak_bytes,)}
     kinds[dict] = (record.versions, {} if record.report is None else record.report)
     is_typed = all(type(value) is kind for kind, values in kinds.items() for value in values)
     names = [text for pair in record.versions.items() for text in pair] if is_typed else []

@@ -24,6 +24,7 @@ from .sweep_item import SweepItem
 
 _INTERNAL_FAULT = "[FE001]"
 _ON_THE_COMMAND_LINE = ("--format", "json", "--no-progress")
+_MOST_OUTPUT = 16_384
 _PACKAGES = ("torch", "transformers", "diffusers", "timm")
 
 
@@ -180,6 +181,7 @@ def check_item(
         report=report,
         versions=_versions(),
         machine=machine_text(),
+        output=said[-_MOST_OUTPUT:] if status == STATUSES[-1] else "",
     )
 
 

@@ -104,17 +104,17 @@ CORPUS = {
     ),
     "assertion on values": Failing(
         "FE201",
-        "`assert torch.compiler.is_exporting() or (x >= 0).all()`",
-        "assert (x >= 0).all(), 'negative'\nreturn x.sqrt()",
-        "assert torch.compiler.is_exporting() or (x >= 0).all(), 'negative'\nreturn x.sqrt()",
+        "`assert torch.compiler.is_exporting() or ((x >= 0).all() or (x < 0).all())`",
+        "assert (x >= 0).all() or (x < 0).all(), 'mixed'\nreturn x.abs()",
+        "assert torch.compiler.is_exporting() or ((x >= 0).all() or (x < 0).all()), 'mixed'\nreturn x.abs()",
         "torch.rand(4)",
     ),
     "check that raises": Failing(
         "FE201",
-        "`if not torch.compiler.is_exporting() and torch.isnan(x).any():`",
-        "if torch.isnan(x).any():\n    raise ValueError('nan')\nreturn x * 2",
-        "if not torch.compiler.is_exporting() and torch.isnan(x).any():\n    raise ValueError('nan')\n"
-        "return x * 2",
+        "`if not torch.compiler.is_exporting() and (torch.isnan(x).any() and x.max() > 3):`",
+        "if torch.isnan(x).any() and x.max() > 3:\n    raise ValueError('nan')\nreturn x * 2",
+        "if not torch.compiler.is_exporting() and (torch.isnan(x).any() and x.max() > 3):\n"
+        "    raise ValueError('nan')\nreturn x * 2",
     ),
     "conditional expression": Failing(
         "FE201",
@@ -492,8 +492,8 @@ CORPUS = {
     "rows that a mask may set": Failing(
         "FE201",
         "remove the condition: where nothing is set in `mask`",
-        "x = x.clone()\nif mask.any():\n    x[mask] = 0.0\nreturn x",
-        "x = x.clone()\nx[mask] = 0.0\nreturn x",
+        "x = x.clone()\nif mask.any():\n    x[mask] = x.mean()\nreturn x",
+        "x = x.clone()\nx[mask] = x.mean()\nreturn x",
         "torch.randn(4), torch.zeros(4, dtype=torch.bool)",
         "x, mask",
     ),

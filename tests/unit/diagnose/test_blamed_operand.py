@@ -30,7 +30,7 @@ class Model(nn.Module):
         return -x
 
     def asserted(self, x):
-        assert (x >= 0).all(), "negative"
+        assert (x >= 0).all() or x.shape[0] > 1, "negative"
         return x
 
     def chosen(self, x):

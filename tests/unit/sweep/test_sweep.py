@@ -68,6 +68,12 @@ def test_whatever_becomes_of_a_check_is_a_line(sweep_of, tmp_path):
 
     outcomes = {record.command.split()[2]: (record.status, record.reason) for record in found.values()}
     assert outcomes == _EXPECTED
+    outputs = {record.command.split()[2]: record.output for record in found.values() if record.output}
+    assert outputs == {
+        "refused": "error: no such model\n",
+        "fault": "error[FE001]: internal error\n  = note: more\n",
+        "explains": "terminate called\n",
+    }
     assert [tally.done for tally in tallies] == list(range(1, 11))
     assert (tallies[-1].total, tallies[-1].bad, tallies[-1].seconds_left) == (10, 9, 0)
 
