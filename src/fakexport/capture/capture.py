@@ -51,6 +51,7 @@ from .block_reuse import BlockReuse, TraceNeeded
 from .constant_answers import ConstantAnswers
 from .constants import recover_constants
 from .dynamic_dims import DynamicDims, as_torch_shapes
+from .exact_classes import exact_class_questions
 from .failure import CaptureFailure, GuardFact
 from .flattening import flattened
 from .kept_masks import KeptMask, kept_masks_of, watch_masks
@@ -170,7 +171,8 @@ def capture(
     call = None if known.call is None else with_state(known.call, program)
     keep_facts(program, replace(known, unbound=recovered.unbound, model=module, call=call))
     kept_masks = kept_masks_of(module, layers)
-    return Captured(program, None, recovered, tuple(effects), tuple(read), kept_masks, blocks)
+    asked = () if strict else exact_class_questions(module)
+    return Captured(program, None, recovered, (*effects, *asked), tuple(read), kept_masks, blocks)
 
 
 def traced(

@@ -22,7 +22,7 @@ from fakexport.capture.failure import span_at
 from fakexport.diagnostics import Span
 from fakexport.program import is_user_code
 
-EffectKind = Literal["print", "random", "attribute"]
+EffectKind = Literal["print", "random", "attribute", "class"]
 
 _NO_DRAWS = frozenset({"seed", "getstate", "setstate", "get_state", "set_state"})
 _OF_TORCH = frozenset(
@@ -39,8 +39,9 @@ class PythonEffect:
 
     Args:
         kind: `print`; `random`: it drew from the generator of Python or NumPy; `attribute`: it assigned an
-            attribute of a module, or changed a list, dict or set that is one.
-        what: `print`, `random.random`, `numpy.random.rand`; the name of the attribute.
+            attribute of a module, or changed a list, dict or set that is one; `class`: its code asks for the
+            exact class of a tensor.
+        what: `print`, `random.random`, `numpy.random.rand`; the name of the attribute; the comparison.
         span: The user's line, where it is known.
         module_path: Path of the module whose attribute it is; "" for the other kinds.
     """
@@ -262,15 +263,15 @@ def _assignments(method: Callable[..., Any], name: str) -> Iterator[Span]:
     for node in ast.walk(tree):
         for place in _places(node):
             if _is_attribute(place, arguments[:1], name):
-                start, end = _columns(lines[place.lineno - 1], place, margin)
+                start, end = source_columns(lines[place.lineno - 1], place, margin)
                 line = first + place.lineno - 1
                 yield Span(path, line, start, end, function=method.__name__, origin="source")
 
 
-def _columns(line: str, place: ast.expr, margin: int) -> tuple[int, int | None]:
+def source_columns(line: str, place: ast.expr, margin: int = 0) -> tuple[int, int | None]:
     """Return columns from 1, in characters.
 
-    `ast` counts bytes of UTF-8 from 0, and after the indentation of the method.
+    `ast` counts bytes of UTF-8 from 0, and after the indentation of what was parsed.
     """
     text = line[margin:].encode()
     start = margin + len(text[: place.col_offset].decode()) + 1

@@ -13,7 +13,7 @@ from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.program import shared_outputs, source_span, training_operators, written_inputs
 from fakexport.rules import rule
 
-_CODES = {"attribute": "FE903", "print": "FE906", "random": "FE907"}
+_CODES = {"attribute": "FE903", "print": "FE906", "random": "FE907", "class": "FE909"}
 
 
 def diagnose_behaviour(
@@ -71,6 +71,10 @@ def _python(effect: PythonEffect) -> Diagnostic:
             label = f"`{effect.what}` drew a number, which is a constant of the program"
             note = f"`forward` drew from the generator of {effect.what.partition('.')[0]}"
             fix = "draw with torch, or take the number as an argument of `forward`"
+        case "class":
+            label = "a traced tensor is of a subclass"
+            note = "the program has what follows if the class is another one; eager mode may do the other"
+            fix = "ask with `isinstance(x, torch.Tensor)`, which is true for both"
     return rule(_CODES[effect.kind]).diagnostic(
         labels=labels_at(effect.span, label),
         notes=(note,),

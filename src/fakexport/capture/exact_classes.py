@@ -1,0 +1,73 @@
+"""Where a model asks for the exact class of a tensor, which is a subclass while it is traced."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from torch import nn
+
+from fakexport.diagnostics import Span, function_at
+from fakexport.program import is_user_code
+
+from .python_effects import PythonEffect, source_columns
+
+__all__ = ["exact_class_questions"]
+
+_MAY_ASK = re.compile(r"\b(?:type\(|__class__\b).*\b(?:Tensor|Parameter)\b")
+_CLASSES = frozenset({"Tensor", "Parameter"})
+
+
+def exact_class_questions(module: nn.Module) -> Iterator[PythonEffect]:
+    """Yield the comparisons such as `type(x) is torch.Tensor` of a model's own classes, and of functions of
+    their files.
+
+    Whether `forward` comes there is not known.
+    """
+    classes = {owner for part in module.modules() for owner in type(part).__mro__ if _is_own(owner)}
+    for path in sorted({inspect.getfile(each) for each in classes}):
+        lines = linecache.getlines(path)
+        if not any(_MAY_ASK.search(line) for line in lines):
+            continue
+        names = {each.__name__ for each in classes}
+        parts = ast.parse("".join(lines)).body
+        own = [each for each in parts if not isinstance(each, ast.ClassDef) or each.name in names]
+        for node in (each for part in own for each in ast.walk(part)):
+            if isinstance(node, ast.Compare) and _asks_for_class(node):
+                columns = source_columns(lines[node.lineno - 1], node)
+                span = Span(path, node.lineno, *columns, origin="source")
+                if (function := function_at(span)) is not None:
+                    yield PythonEffect("class", ast.unparse(node), replace(span, function=function.name))
+
+
+def _is_own(owner: type) -> bool:
+    try:
+        return is_user_code(inspect.getfile(owner))
+    except (OSError, TypeError):
+        return False  # Typed at a prompt, or generated.
+
+
+def _asks_for_class(node: ast.Compare) -> bool:
+    match node:
+        case ast.Compare(left=asked, ops=[_], comparators=[classes]):
+            listed = classes.elts if isinstance(classes, (ast.Tuple, ast.List, ast.Set)) else [classes]
+            return _is_class_of(asked) and any(map(_is_tensor_class, listed))
+    return False
+
+
+def _is_class_of(asked: ast.expr) -> bool:
+    match asked:
+        case ast.Call(func=ast.Name(id="type"), args=[_], keywords=[]) | ast.Attribute(attr="__class__"):
+            return True
+    return False
+
+
+def _is_tensor_class(named: ast.expr) -> bool:
+    match named:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name in _CLASSES
+    return False
