@@ -16,14 +16,21 @@ from dataclasses import dataclass, field
 from types import FrameType, ModuleType
 from typing import Any, Literal
 
+import torch
 from torch import nn
 
 from fakexport.capture.failure import span_at
 from fakexport.diagnostics import Span
 from fakexport.program import is_user_code
 
-EffectKind = Literal["print", "random", "attribute", "class"]
+EffectKind = Literal["print", "random", "state", "attribute", "class"]
 
+# What sets something that later operators of the same process depend on, and values with them.
+_SETTERS = {
+    torch: ("manual_seed", "seed", "set_rng_state", "set_default_dtype", "use_deterministic_algorithms"),
+    torch.random: ("manual_seed", "seed", "set_rng_state", "fork_rng"),
+    torch.cuda: ("manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all"),
+}
 _NO_DRAWS = frozenset({"seed", "getstate", "setstate", "get_state", "set_state"})
 _OF_TORCH = frozenset(
     {"_parameters", "_buffers", "_modules", "training", "forward", "_flat_weights", "_flat_weight_refs"}
@@ -38,10 +45,12 @@ class PythonEffect:
     """One thing that `forward` did besides computing.
 
     Args:
-        kind: `print`; `random`: it drew from the generator of Python or NumPy; `attribute`: it assigned an
+        kind: `print`; `random`: it drew from the generator of Python or NumPy; `state`: it set a seed or a
+            default of torch; `attribute`: it assigned an
             attribute of a module, or changed a list, dict or set that is one; `class`: its code asks for the
             exact class of a tensor.
-        what: `print`, `random.random`, `numpy.random.rand`; the name of the attribute; the comparison.
+        what: `print`, `random.random`, `numpy.random.rand`, `torch.manual_seed`; the name of the attribute;
+            the comparison.
         span: The user's line, where it is known.
         module_path: Path of the module whose attribute it is; "" for the other kinds.
     """
@@ -69,9 +78,9 @@ class PythonEffects:
 def watch_forward(module: nn.Module) -> Iterator[PythonEffects]:
     """Enter a context in which calls of `module.forward` are watched; they do what they did before.
 
-    `print`, the functions of `random` and of `numpy.random` (if something has imported it) are replaced while
-    the call lasts. Draws through names that the model imported (`from random import random`) are seen by the
-    generator's state, and have no place.
+    `print`, the functions of `random` and of `numpy.random` (if something has imported it), and those that
+    set a seed or a default of torch are replaced while the call lasts. Draws through names that the model
+    imported (`from random import random`) are seen by the generator's state, and have no place.
 
     Yields:
         The effects so far.
@@ -114,6 +123,9 @@ def _watched_builtins(effects: PythonEffects) -> Iterator[None]:
         for module in modules:
             for name in _draws(module):
                 watch(module, name, "random", f"{module.__name__}.{name}")
+        for module, names in _SETTERS.items():
+            for name in names:
+                watch(module, name, "state", f"{module.__name__}.{name}")
         watch(builtins, "print", "print", "print")
         yield
     for module, state in zip(modules, states, strict=True):

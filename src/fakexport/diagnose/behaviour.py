@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
@@ -13,7 +14,7 @@ from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.program import shared_outputs, source_span, training_operators, written_inputs
 from fakexport.rules import rule
 
-_CODES = {"attribute": "FE903", "print": "FE906", "random": "FE907", "class": "FE909"}
+_CODES = {"attribute": "FE903", "print": "FE906", "random": "FE907", "class": "FE909", "state": "FE910"}
 
 
 def diagnose_behaviour(
@@ -31,6 +32,7 @@ def diagnose_behaviour(
     yield from _training(program)
     yield from _written(program)
     yield from map(_python, effects)
+    yield from _generators(program)
     yield from _masks(kept_masks)
     yield from _plain_attributes(program)
     yield from _shared(program)
@@ -71,6 +73,14 @@ def _python(effect: PythonEffect) -> Diagnostic:
             label = f"`{effect.what}` drew a number, which is a constant of the program"
             note = f"`forward` drew from the generator of {effect.what.partition('.')[0]}"
             fix = "draw with torch, or take the number as an argument of `forward`"
+        case "state":
+            label = "called once, while the model was traced"
+            note = f"the program does not call `{effect.what}`"
+            fix = (
+                "give the dtype to each call that creates a tensor: `torch.rand(4, dtype=torch.float64)`"
+                if effect.what.endswith("dtype")
+                else "set it outside of `forward`, and pass what is drawn with a seed of its own as an input"
+            )
         case "class":
             label = "a traced tensor is of a subclass"
             note = "the program has what follows if the class is another one; eager mode may do the other"
@@ -81,6 +91,23 @@ def _python(effect: PythonEffect) -> Diagnostic:
         fix=Fix(fix),
         module_path=effect.module_path or None,
     )
+
+
+def _generators(program: ExportedProgram) -> Iterator[Diagnostic]:
+    """A generator that `forward` makes is one object of the program, which every call draws on from."""
+    names = {
+        spec.arg.name
+        for spec in program.graph_signature.input_specs
+        if spec.target is not None and isinstance(program.constants.get(spec.target), torch.Generator)
+    }
+    for node in program.graph.nodes:
+        if names & {each.name for each in node.all_input_nodes}:
+            yield rule("FE910").diagnostic(
+                labels=labels_at(source_span(node), "draws from a `torch.Generator`"),
+                notes=("the program draws on from call to call, and it cannot be saved",),
+                fix=Fix("draw from the default generator, or pass what is drawn as an input"),
+                node=node.name,
+            )
 
 
 def _masks(masks: Iterable[KeptMask]) -> Iterator[Diagnostic]:

@@ -44,6 +44,69 @@ def test_a_print_is_one_effect_however_often_it_prints(capsys):
     assert effect.span.column == 13
 
 
+def seeds(x):
+    torch.manual_seed(0)
+    return torch.rand_like(x)
+
+
+def seeds_apart(x):
+    with torch.random.fork_rng():
+        return torch.rand_like(x)
+
+
+def changes_the_dtype(x):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    made = torch.rand(2)
+    torch.set_default_dtype(before)
+    return made
+
+
+class Setting(nn.Module):
+    def __init__(self, made):
+        super().__init__()
+        self.made = made
+
+    def forward(self, x):
+        return x + self.made(x)
+
+
+@pytest.mark.parametrize(
+    ("made", "called"),
+    [
+        (seeds, ["torch.manual_seed"]),
+        (seeds_apart, ["torch.random.fork_rng"]),
+        (changes_the_dtype, ["torch.set_default_dtype"] * 2),
+        (torch.rand_like, []),
+        (torch.nn.functional.dropout, []),
+    ],
+)
+def test_setting_a_seed_or_a_default_of_torch_is_an_effect(made, called):
+    effects = effects_of(Setting(made))
+
+    assert [(effect.kind, effect.what) for effect in effects] == [("state", each) for each in called]
+    assert all(effect.what.rpartition(".")[2] in line_of(effect) for effect in effects)
+    assert torch.get_default_dtype() is torch.float32
+
+
+class Generating(nn.Module):
+    def __init__(self, generator=None):
+        super().__init__()
+        self.generator = generator
+
+    def forward(self, x):
+        generator = self.generator or torch.Generator().manual_seed(3)
+        return x + torch.rand(2, generator=generator)
+
+
+@pytest.mark.parametrize("generator", [None, torch.Generator()])
+def test_a_generator_is_reported_where_it_is_drawn_from(generator):
+    (found,) = fe.check(lambda: (Generating(generator), (torch.zeros(2),))).diagnostics
+
+    assert (found.code, found.severity) == ("FE910", "warning")
+    assert "generator=generator" in linecache.getline(__file__, found.labels[0].span.line)
+
+
 class Drawing(nn.Module):
     def __init__(self, draw):
         super().__init__()

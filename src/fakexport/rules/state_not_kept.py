@@ -1,0 +1,48 @@
+"""FE910: forward sets a seed or a default of torch, and the program does not."""
+
+from fakexport.rules.rule import Rule
+
+RULE = Rule(
+    code="FE910",
+    name="state_not_kept",
+    severity="warning",
+    message="forward sets a seed or default of torch",
+    why="""
+`torch.manual_seed`, `torch.random.fork_rng`, `torch.set_default_dtype` and their kind are calls of Python and
+no operators. They ran once, while the model was traced, and the exported program does not repeat them: it
+draws other numbers than eager mode, or creates tensors of another dtype, without an error. A
+`torch.Generator` of the model or of `forward` is an object that the program draws on from call to call, even
+where `forward` seeds it each time, and a program with one cannot be saved.
+""",
+    how_to_repair="""
+Set seeds and defaults outside of `forward`. Numbers that have to be the same in every call are constants:
+draw them in the constructor and keep them as a buffer. Pass numbers with a seed of the caller as an input.
+Where a dtype matters, name it in the call that creates the tensor.
+""",
+    failing_model="""
+import torch
+from torch import nn
+
+
+class Noise(nn.Module):
+    def forward(self, x):
+        torch.manual_seed(0)  # <- FE910
+        return x + torch.rand(8)
+
+
+def factory():
+    return Noise(), (torch.randn(2, 8),)
+""",
+    repair="""
++    def __init__(self):
++        super().__init__()
++        self.register_buffer("noise", torch.rand(8))
++
+     def forward(self, x):
+-        torch.manual_seed(0)
+-        return x + torch.rand(8)
++        return x + self.noise
+""",
+    fails_on="never",
+    links=("https://docs.pytorch.org/docs/stable/notes/randomness.html",),
+)
