@@ -230,6 +230,12 @@ OVERRIDES: Mapping[str, Settings] = {
     "hgnet_v2": HGNET,
     "hunyuan_v1_dense": {"head_dim": 8},
     "hunyuan_v1_moe": {"head_dim": 8},
+    "hunyuan_vl": {
+        "text_config": {
+            "head_dim": 8,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 1, 1]},
+        }
+    },
     "idefics3": PATCHES,
     "informer": SERIES,
     "inkling_mm_model": {

@@ -28,7 +28,8 @@ pytestmark = [
 NAMES = """
     aria audioflamingo3 aya_vision blip-2 chameleon colmodernvbert colpali colqwen2 cosmos3_edge csm
     deepseek_vl deepseek_vl_hybrid dots3_note embedding_gemma2 exaone4_5 flava fuyu gemma3 gemma4 glm46v
-    glm4v glm4v_moe glm5_next glm_ocr glmasr got_ocr2 granite_docling granite_speech hyperclovax_vision_v2
+    glm4v glm4v_moe glm5_next glm_ocr glmasr got_ocr2 granite_docling granite_speech hunyuan_vl
+    hyperclovax_vision_v2
     idefics idefics2 idefics3 instructblip internvl janus kimi_k25 kosmos-2 kosmos-2.5 lfm2_vl lfm3_vl
     lighton_ocr llama4 llava llava_next llava_next_video llava_onevision minicpm_ocr minicpmv4_6 minicpmv4_7
     mistral3 mllama molmo2 moss_transcribe_diarize muse_glimmer musicflamingo nemotron_h_omni ovis2
