@@ -87,7 +87,8 @@ RARE: Mapping[str, str] = {
     "AutoModelForPreTraining": "colmodernvbert colpali colqwen2",
     "AutoModelForImageTextToText": """
         cosmos3_omni deepseek_vl deepseek_vl_hybrid exaone4_5 gemma4 gemma4_unified glm46v glm4v glm4v_moe
-        glm_ocr glmga granite_docling hunyuan_vl hyperclovax_vision_v2 inkling2 instructblipvideo kimi_k25 kosmos-2.5
+        glm_ocr glmga granite_docling hunyuan_vl hyperclovax_vision_v2 inkling2 instructblipvideo
+        kimi_k25 kosmos-2.5
         lfm2_vl lfm3_vl lighton_ocr llava_next_video minicpm_ocr minicpmv4_6 minicpmv4_7 minimax_m3_vl
         mistral4 mistral_large4 muse_glimmer ovis2 paddleocr_vl pi0 pp_chart2table qianfan_ocr qwen3_5
         qwen3_5_moe qwen3_omni_moe_thinker qwen3_vl_moe qwen4_exp shieldgemma2 step3p7 t5gemma2

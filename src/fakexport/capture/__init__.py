@@ -1,6 +1,6 @@
 """From a module and its inputs to a program, or to a failure with all its facts."""
 
-from fakexport.capture.assumed_answers import AssumedAnswer, with_assumed
+from fakexport.capture.assumed_answers import AssumedAnswer, parse_assumed, with_assumed
 from fakexport.capture.built_source import ModelNotBuilt, build_source
 from fakexport.capture.capture import Captured, capture, guard_span
 from fakexport.capture.capture_facts import facts_at_capture, loaded_libraries
@@ -55,6 +55,7 @@ __all__ = [
     "given_inputs",
     "guard_span",
     "loaded_libraries",
+    "parse_assumed",
     "parse_dynamic",
     "plain",
     "plain_forward",

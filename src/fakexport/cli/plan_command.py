@@ -13,6 +13,7 @@ import typer
 from fakexport.cli.html_page import write_page
 from fakexport.cli.operator_libraries import load_libraries
 from fakexport.cli.options import (
+    Assume,
     Debug,
     DeviceMap,
     Dtype,
@@ -136,6 +137,7 @@ def plan_command(
             "needs; tp: over all devices of the target, or as many as --smallest finds.",
         ),
     ] = None,
+    assume: Assume = None,
     format_: TextOrJson = "text",
     html: HtmlPage = None,
     no_progress: NoProgress = False,
@@ -181,6 +183,7 @@ def plan_command(
                 aoti=aoti,
                 method=method,
                 parallel=parallel,
+                assume=assume or (),
                 on_progress=on_progress,
             )
         except PlanError as error:

@@ -62,6 +62,7 @@ def plan(
     aoti: bool = False,
     method: str | None = None,
     parallel: str | None = None,
+    assume: Sequence[str] = (),
     on_progress: Callable[[Progress], None] | None = None,
 ) -> PlanReport:
     """Return the memory that a model needs on each device, read off its exported program.
@@ -98,6 +99,7 @@ def plan(
         method: Program to use from a bundle.
         parallel: As for `check`: plan what a rank needs. `"tp"` or `"tp,ep"` shards the model over all
             devices of the target; with `smallest`, over each number of devices.
+        assume: Conditions and integers that data decide, as for `check`; of a source's program only.
         on_progress: Called before each export.
     Returns:
         One point per batch and context, in the order asked.
@@ -119,11 +121,11 @@ def plan(
     if not is_training and (optimizer, checkpointing, autocast) != (None, False, None):
         raise InvalidValue("--optimizer, --checkpointing and --autocast apply to --workload train")
     if isinstance(subject, (ExportedProgram, Path)) or _is_archive(subject):
-        given = (device_map, dtype, parallel, workload, smallest, eager)
-        if given != (None, None, None, "forward", False, False):
+        given = (device_map, dtype, parallel, workload, smallest, eager, tuple(assume))
+        if given != (None, None, None, "forward", False, False, ()):
             raise InvalidValue(
-                "--device-map, --dtype, --workload, --smallest, --eager and --parallel apply to models, not "
-                "to programs"
+                "--device-map, --dtype, --workload, --smallest, --eager, --parallel and --assume apply to "
+                "models, not to programs"
             )
         if method is not None and isinstance(subject, ExportedProgram):
             raise InvalidValue("--method applies to archives, not to programs")
@@ -137,6 +139,10 @@ def plan(
         raise InvalidValue("--max, --smallest and --by-module do not apply to --eager")
     if aoti and (is_training or maximum or smallest or parallel is not None):
         raise InvalidValue("--max, --smallest, --parallel and --workload train do not apply to --aoti")
+    if assume and (is_training or eager):
+        raise InvalidValue(
+            "--assume does not apply to --workload train and --eager, which run the code itself"
+        )
     if eager and workload != "forward":
         raise InvalidValue(f"--eager does not apply to --workload {workload}")
     if aoti:
@@ -147,7 +153,8 @@ def plan(
 
     def source_on(topology: Topology, placement: str | Mapping[str, str] | None) -> PlanSource:
         announce = on_progress or (lambda progress: None)
-        return PlanSource(subject, topology, placement, asked_dtype, announce, degrees_on(topology, parallel))
+        degrees = degrees_on(topology, parallel)
+        return PlanSource(subject, topology, placement, asked_dtype, announce, degrees, assume=tuple(assume))
 
     def programs_on(topology: Topology, placement: str | Mapping[str, str] | None) -> SourcePrograms:
         return SourcePrograms(source_on(topology, placement), workload, has_aoti=aoti)

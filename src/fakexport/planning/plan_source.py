@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fakexport.capture import parse_assumed
 from fakexport.devices import Topology
 from fakexport.parallel import Degrees, parallel_source
 from fakexport.report import Progress
@@ -26,6 +27,7 @@ class PlanSource:
         dtype: The dtype that it is cast to; None: that of the source.
         announce: Called before each export or run.
         parallel: Degrees of parallelism: planned is rank 0, of which no other rank has more; None: all of it.
+        assume: Answers of what data decide, as `check` takes them.
     """
 
     subject: str | nn.Module | Callable[[], Any]
@@ -34,13 +36,15 @@ class PlanSource:
     dtype: torch.dtype | None
     announce: Callable[[Progress], None]
     parallel: Degrees | None = None
+    assume: tuple[str, ...] = ()
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the plan takes for granted, one sentence each."""
+        assumed = tuple(each.sentence for each in parse_assumed(self.assume))
         if self.parallel is None:
-            return ()
-        return (f"planned is rank 0 of {self.parallel.ranks}; no other rank needs more",)
+            return assumed
+        return (f"planned is rank 0 of {self.parallel.ranks}; no other rank needs more", *assumed)
 
     @property
     def placement(self) -> str | None:

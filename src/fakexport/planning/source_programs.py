@@ -132,6 +132,7 @@ class SourcePrograms:
                     device_map=self.given.device_map,
                     dtype=self.given.dtype or source.dtype,
                     dynamic_shapes="auto",
+                    assume=self.given.assume,
                 )
             except (InvalidValue, SourceError):
                 raise

@@ -296,7 +296,28 @@ def test_bad_usage_is_one_line(options, words):
     assert words in str(refused.value)
 
 
+class Scaled(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else torch.cat([x, x])
+
+
+def test_a_condition_is_assumed():
+    line = Scaled.forward.__code__.co_firstlineno + 1
+    sizes = [
+        fe.plan(lambda: (Scaled(), (torch.zeros(2, 1024),)), assume=[f"test_plan.py:{line}={answer}"])
+        for answer in ("true", "False")
+    ]
+
+    assert [f"test_plan.py:{line} is assumed" in report.assumptions[-1] for report in sizes] == [True, True]
+    without, with_copy = (report.points[0].devices[0].tensor_bytes for report in sizes)
+    assert with_copy - without > 2 * 1024 * 4
+    with pytest.raises(fe.InvalidValue, match="--assume does not apply"):
+        fe.plan(lambda: (Scaled(), (torch.zeros(2, 1024),)), assume=[f"test_plan.py:{line}=1"], eager=True)
+
+
 def test_options_of_models_are_refused_for_programs(program):
+    with pytest.raises(fe.InvalidValue, match="apply to models, not to programs"):
+        fe.plan(program, assume=["model.py:1=True"])
     with pytest.raises(fe.InvalidValue, match="apply to models, not to programs"):
         fe.plan(program, dtype="float16")
     with pytest.raises(fe.InvalidValue, match="--method applies to archives, not to programs"):
