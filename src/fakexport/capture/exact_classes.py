@@ -28,7 +28,8 @@ def exact_class_questions(module: nn.Module) -> Iterator[PythonEffect]:
 
     Whether `forward` comes there is not known.
     """
-    classes = {owner for part in module.modules() for owner in type(part).__mro__ if _is_own(owner)}
+    owners = {owner for kind in {type(part) for part in module.modules()} for owner in kind.__mro__}
+    classes = set(filter(_is_own, owners))
     for path in sorted({inspect.getfile(each) for each in classes}):
         lines = linecache.getlines(path)
         if not any(_MAY_ASK.search(line) for line in lines):

@@ -16,6 +16,8 @@ _CONVERSIONS = frozenset({
     "bfloat16", "contiguous", "detach", "double", "expand", "expand_as", "flatten", "float", "half",
     "reshape", "squeeze", "to", "type_as", "unsqueeze", "view",
 })  # fmt: skip
+# What Python itself catches: at the end of a loop, in `getattr` with a default, in an iteration by index.
+_SIGNALS = (StopIteration, StopAsyncIteration, GeneratorExit, AttributeError, LookupError)
 _PLAIN = (
     ast.Name,
     ast.Constant,
@@ -57,13 +59,16 @@ def answer_that_goes_on(span: Span) -> tuple[bool, str] | None:
 
 
 def is_caught(raised: str, places: Iterable[Span]) -> bool:
-    """Return whether one of the running functions may catch an error that is raised in them.
+    """Return whether an error may be caught: by one of the running functions, or as a signal by Python.
 
     Args:
         raised: The name of the error, or "".
         places: Where the functions are, each with its file and line.
     """
-    return any(_catches(node, _error_type(raised)) for place in places for node in tries_around(place))
+    error = _error_type(raised)
+    if error is not None and issubclass(error, _SIGNALS):
+        return True
+    return any(_catches(node, error) for place in places for node in tries_around(place))
 
 
 def mask_of_writes(span: Span) -> tuple[str, tuple[str, ...]] | None:

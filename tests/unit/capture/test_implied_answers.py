@@ -121,6 +121,8 @@ NOT_IMPLIED = {
         "    return x",
         "return 2 * x",
     ),
+    "the end of an iteration": lines("if x.sum() > 9:", "    raise StopIteration", "return x"),
+    "an index that is out of range": lines("if x.sum() > 9:", "    raise IndexError('no')", "return x"),
     "a suppressed error": lines(
         "import contextlib",
         "with contextlib.suppress(AssertionError):",
