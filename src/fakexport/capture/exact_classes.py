@@ -24,25 +24,36 @@ _CLASSES = frozenset({"Tensor", "Parameter"})
 
 def exact_class_questions(module: nn.Module) -> Iterator[PythonEffect]:
     """Yield the comparisons such as `type(x) is torch.Tensor` of a model's own classes, and of functions of
-    their files.
+    their files that they name.
 
     Whether `forward` comes there is not known.
     """
     owners = {owner for kind in {type(part) for part in module.modules()} for owner in kind.__mro__}
     classes = set(filter(_is_own, owners))
     for path in sorted({inspect.getfile(each) for each in classes}):
+        linecache.checkcache(path)
         lines = linecache.getlines(path)
         if not any(_MAY_ASK.search(line) for line in lines):
             continue
-        names = {each.__name__ for each in classes}
-        parts = ast.parse("".join(lines)).body
-        own = [each for each in parts if not isinstance(each, ast.ClassDef) or each.name in names]
-        for node in (each for part in own for each in ast.walk(part)):
+        for node in _nodes(ast.parse("".join(lines)), {each.__name__ for each in classes}):
             if isinstance(node, ast.Compare) and _asks_for_class(node):
                 columns = source_columns(lines[node.lineno - 1], node)
                 span = Span(path, node.lineno, *columns, origin="source")
                 if (function := function_at(span)) is not None:
                     yield PythonEffect("class", ast.unparse(node), replace(span, function=function.name))
+
+
+def _nodes(file: ast.Module, classes: set[str]) -> Iterator[ast.AST]:
+    """Yield what is in the classes, and in functions of the file that they name."""
+    functions = {each.name: each for each in file.body if isinstance(each, ast.FunctionDef)}
+    left: list[ast.AST] = [
+        each for each in file.body if isinstance(each, ast.ClassDef) and each.name in classes
+    ]
+    while left:
+        for node in ast.walk(left.pop()):
+            yield node
+            if isinstance(node, ast.Name) and node.id in functions:
+                left.append(functions.pop(node.id))
 
 
 def _is_own(owner: type) -> bool:

@@ -18,7 +18,7 @@ from fakexport.diagnostics import (
     answer_that_goes_on,
     is_caught,
     is_negated,
-    mask_of_writes,
+    selected_writes,
     source_text,
 )
 
@@ -47,7 +47,8 @@ def implied_answer(question: Question, frames: Sequence[tuple[FrameType, Span]])
 
     It does in two cases. Where `if CONDITION: raise ...` or `assert CONDITION` raises with one answer, it is
     the other one, unless a `try` in a running function may catch the error. And where
-    `if MASK.any(): x[MASK] = value` only writes where a boolean mask is set, it is True.
+    `if MASK.any(): x[MASK] = value` or `if ROWS.numel() == 0: continue` leads to lines that only write what
+    is selected, something is.
 
     Args:
         question: What is asked.
@@ -66,9 +67,11 @@ def implied_answer(question: Question, frames: Sequence[tuple[FrameType, Span]])
         error = raised or "an error"
         said = f"forward raises {error} at {PurePath(span.path).name}:{span.line}: `{shown}` is {not answer}"
         return ImpliedAnswer(answer ^ is_negated(span), said)
-    if (writes := mask_of_writes(span)) is not None:
-        mask, *written = (frame.f_locals.get(name) for name in (writes[0], *writes[1]))
-        is_mask = isinstance(mask, torch.Tensor) and mask.dtype == torch.bool
-        if is_mask and all(isinstance(each, torch.Tensor) for each in written):
-            return ImpliedAnswer(True, None)
+    if (writes := selected_writes(span)) is not None:
+        selection, *written = (frame.f_locals.get(name) for name in (writes.selection, *writes.written))
+        is_selection = isinstance(selection, torch.Tensor) and (
+            not writes.is_mask or selection.dtype == torch.bool
+        )
+        if is_selection and all(isinstance(each, torch.Tensor) for each in written):
+            return ImpliedAnswer(writes.answer ^ is_negated(span), None)
     return None

@@ -1,9 +1,10 @@
 """Diagnostics as data, and their output formats. Standard library only."""
 
-from fakexport.diagnostics.consequence import answer_that_goes_on, is_caught, mask_of_writes
+from fakexport.diagnostics.consequence import answer_that_goes_on, is_caught
 from fakexport.diagnostics.diagnostic import Diagnostic, Fault, Fix, Label, Severity, Span, check_headline
 from fakexport.diagnostics.folding import fold
 from fakexport.diagnostics.github import plain_body, render_github
+from fakexport.diagnostics.selected_writes import selected_writes
 from fakexport.diagnostics.statement import (
     attribute_span,
     condition_at,
@@ -37,11 +38,11 @@ __all__ = [
     "is_loop_test",
     "is_negated",
     "is_test",
-    "mask_of_writes",
     "plain_body",
     "printable_lines",
     "render_github",
     "render_text",
+    "selected_writes",
     "source_line",
     "source_text",
     "whole_comprehension",

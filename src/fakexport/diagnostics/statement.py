@@ -94,6 +94,12 @@ def function_at(span: Span) -> ast.FunctionDef | None:
     return max(found, key=lambda node: node.lineno, default=None)
 
 
+def block_around(line: ast.stmt, function: ast.FunctionDef) -> list[ast.stmt] | None:
+    """Return the body of the `for` loop that a line of a function is directly in; None if it is in none."""
+    loops = (node for node in ast.walk(function) if isinstance(node, ast.For))
+    return next((loop.body for loop in loops if any(each is line for each in loop.body)), None)
+
+
 def is_formatted(span: Span) -> bool:
     """Return whether the place is an f-string or part of one.
 

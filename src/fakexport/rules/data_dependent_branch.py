@@ -24,8 +24,9 @@ raises a RuntimeError for an input with which it is not so. The fix names the an
 came to its end, where there is one. No code has to be changed, which helps with a library's.
 
 Two kinds of conditions are not reported. Where `if bad: raise ValueError(...)` or `assert good` does nothing
-but raise, the program raises a RuntimeError that names the line, for the same inputs. And a line that only
-writes where a boolean mask is set, after `if mask.any():`, runs always, since an empty mask writes nothing.
+but raise, the program raises a RuntimeError that names the line, for the same inputs. And lines that only
+write what is selected run always, since nothing is written where nothing is: those after `if mask.any():`, or
+after `if rows.numel() == 0: continue` in a loop over experts.
 
 The line may be in a `try` that catches what torch raises here. Stock `torch.export` then makes a program of
 the `except`, for all inputs.

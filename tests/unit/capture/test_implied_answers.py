@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import textwrap
 
 import pytest
@@ -228,6 +229,124 @@ def test_a_write_under_a_mask_needs_no_answer(asked, lines, written):
     for x in (ONES, MIXED, 3 * ONES):
         assert torch.equal(program.module()(x), model(x))
     assert not any("item" in str(node.target) for node in program.graph.nodes)
+
+
+EXPERTS = """import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Linear(4, 3)
+        layers = lambda: (nn.Linear(4, 8), nn.ReLU(True), nn.Linear(8, 4))
+        self.experts = nn.ModuleList(nn.Sequential(*layers()) for _ in range(3))
+        self.last = nn.ReLU(True)
+        self.shared = nn.Linear(4, 4)
+
+    def forward(self, x):
+        scores, chosen = self.gate(x).softmax(-1).topk(1)
+        mask = F.one_hot(chosen, 3).permute(2, 1, 0)
+        out, seen = torch.zeros_like(x), 0
+        for i in range(3):
+            rows, tokens = torch.where(mask[i])
+{}
+        return out + seen
+
+
+def factory():
+    return Experts(), (torch.ones(2, 4),)
+"""
+# What becomes of the tokens of each expert.
+SKIPPING = {
+    "skipped": lines(
+        "if tokens.numel() == 0:",
+        "    continue",
+        "states = self.experts[i](x[tokens]) * scores[tokens, rows, None]",
+        "out.index_add_(0, tokens, states.to(out.dtype))",
+    ),
+    "skipped without rows": lines(
+        "if tokens.shape[0] == 0:",
+        "    continue",
+        "expert = self.experts[i]",
+        "with torch.no_grad():",
+        "    states = expert(x[None, tokens].reshape(-1, 4))",
+        "out[tokens] += scores[tokens, rows, None] * states",
+    ),
+    "taken": lines(
+        "if rows.size(0) > 0:",
+        "    if i == 2:",
+        "        states = x[tokens]",
+        "    else:",
+        "        states = F.linear(x[tokens], self.shared.weight)",
+        "    out[tokens] = out[tokens] + states",
+    ),
+    "a mask": lines(
+        "chosen_here = mask[i, 0] > 0",
+        "if not chosen_here.any():",
+        "    continue",
+        "place, = torch.where(chosen_here)",
+        "out[place] = self.experts[i](x[chosen_here])",
+    ),
+}
+
+
+def with_experts(path, body):
+    path.write_text(EXPERTS.format(textwrap.indent(body, " " * 12)))
+    return path
+
+
+@pytest.mark.parametrize("body", SKIPPING.values(), ids=list(SKIPPING))
+def test_an_expert_without_tokens_is_not_skipped_and_adds_nothing(body, tmp_path):
+    path = with_experts(tmp_path / "model.py", body)
+    torch.manual_seed(0)
+    model = runpy.run_path(str(path))["factory"]()[0]
+
+    program = fe.bind(exported(path, dynamic_shapes=["x.0=1..64"]), model.state_dict()).module()
+
+    counts = set()
+    for size in (1, 2, 3, 12):
+        for seed in range(4):
+            x = torch.randn(size, 4, generator=torch.Generator().manual_seed(seed))
+            counts |= set(model.gate(x).argmax(-1).bincount(minlength=3).tolist())
+            with torch.no_grad():
+                torch.testing.assert_close(program(x), model(x))
+    assert counts >= {0, 1, 2}  # An expert had as many tokens.
+
+
+# Here the lines do more than write what is selected, or they cannot do with nothing.
+NOT_SKIPPING = {
+    "a count": ("seen = seen + 1", "out[tokens] = 1.0"),
+    "a value that is read after the loop": ("seen = x[tokens].sum()", "out[tokens] = seen"),
+    "a value of the turn before": ("out[tokens] = states", "states = x[tokens].sum()"),
+    "a value that some turns leave": (
+        "if i == 0:",
+        "    states = x[tokens].sum()",
+        "out[tokens] = states",
+    ),
+    "what is all written": ("out[:] = out + 1",),
+    "another selection": ("out[i] = 1.0",),
+    "a change in place": ("x.mul_(2)", "out[tokens] = x[tokens]"),
+    "a change in place by a module": ("states = self.last(x)", "out[tokens] = states[tokens]"),
+    "a change in place by a function": ("states = F.relu(x, True)", "out[tokens] = states[tokens]"),
+    "an operator in place": ("states = x", "states += 1", "out[tokens] = states[tokens]"),
+    "the greatest": ("states = x[tokens].amax(0)", "out[tokens] = states"),
+    "the first row": ("first = x[tokens][0]", "out[tokens] = first"),
+    "a draw": ("states = torch.rand(4)", "out[tokens] = states"),
+    "an attribute": ("self.tokens = tokens", "out[tokens] = 1.0"),
+    "an early end": ("out[tokens] = 1.0", "break"),
+    "a print": ("print(i)", "out[tokens] = 1.0"),
+    "nothing": ("states = x[tokens]",),
+}
+
+
+@pytest.mark.parametrize("body", NOT_SKIPPING.values(), ids=list(NOT_SKIPPING))
+def test_what_does_more_for_nothing_is_still_a_question(body, tmp_path):
+    lines_of_loop = lines("if tokens.numel() == 0:", "    continue", *body)
+
+    with pytest.raises(GuardOnDataDependentSymNode):
+        exported(with_experts(tmp_path / "model.py", lines_of_loop))
 
 
 # What follows `m, y = x > 1, x.clone()`; here the condition makes a difference, or it may.

@@ -285,10 +285,11 @@ CORPUS = {
         "FE301",
         "`if not torch.compiler.is_exporting() and rows.numel() == 0:`",
         "out = torch.zeros_like(x)\nfor i in range(4):\n    rows = torch.where(choice == i)[0]\n"
-        "    if rows.numel() == 0:\n        continue\n    out.index_add_(0, rows, x[rows] * i)\nreturn out",
+        "    if rows.numel() == 0:\n        continue\n"
+        "    part = x[rows]\n    part *= i\n    out.index_add_(0, rows, part)\nreturn out",
         "out = torch.zeros_like(x)\nfor i in range(4):\n    rows = torch.where(choice == i)[0]\n"
         "    if not torch.compiler.is_exporting() and rows.numel() == 0:\n        continue\n"
-        "    out.index_add_(0, rows, x[rows] * i)\nreturn out",
+        "    part = x[rows]\n    part *= i\n    out.index_add_(0, rows, part)\nreturn out",
         "torch.randn(6, 8), torch.tensor([0, 1, 1, 3, 0, 1])",
         "x, choice",
     ),
@@ -492,8 +493,8 @@ CORPUS = {
     "rows that a mask may set": Failing(
         "FE201",
         "remove the condition: where nothing is set in `mask`",
-        "x = x.clone()\nif mask.any():\n    x[mask] = x.mean()\nreturn x",
-        "x = x.clone()\nx[mask] = x.mean()\nreturn x",
+        "x = x.clone()\nif mask.any():\n    x[mask] = x.max()\nreturn x",
+        "x = x.clone()\nx[mask] = x.max()\nreturn x",
         "torch.randn(4), torch.zeros(4, dtype=torch.bool)",
         "x, mask",
     ),

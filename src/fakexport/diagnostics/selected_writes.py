@@ -1,0 +1,303 @@
+"""Conditions whether anything is selected, before lines that only write what is: they need no answer.
+
+`if mask.any(): x[mask] = 0`, and `if rows.numel() == 0: continue` in a loop over experts. Where nothing is
+selected, the lines compute on no rows and write none.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fakexport.diagnostics.diagnostic import Span
+from fakexport.diagnostics.statement import block_around, condition_at, function_at, is_at
+
+__all__ = ["SelectedWrites", "selected_writes"]
+
+# Of no rows, these have no result; or they draw numbers, change what they are called on, or read a value.
+_REFUSED = frozenset({
+    "amax", "amin", "aminmax", "append", "argmax", "argmin", "bernoulli", "cummax", "cummin", "dropout",
+    "extend", "insert", "item", "kthvalue", "max", "median", "min", "mode", "multinomial", "normal", "pop",
+    "print", "setattr", "setdefault", "tolist", "topk", "update",
+})  # fmt: skip
+_CONVERSIONS = frozenset({"expand", "expand_as", "reshape", "to", "type_as", "unsqueeze", "view", "view_as"})
+_FUNCTIONS = frozenset({"F", "functional", "math", "nn", "torch"})
+_WRITES = frozenset({"index_add_", "index_copy_", "index_put_", "masked_fill_"})
+_REFUSED_PARTS = (
+    ast.NamedExpr,
+    ast.Await,
+    ast.Yield,
+    ast.YieldFrom,
+    ast.Lambda,
+    ast.ListComp,
+    ast.SetComp,
+    ast.DictComp,
+    ast.GeneratorExp,
+)
+
+
+@dataclass(frozen=True)
+class SelectedWrites:
+    """What follows a condition whether anything is selected.
+
+    Args:
+        selection: The variable that it asks: a boolean mask, or indices.
+        is_mask: Whether it is a mask, as the condition asks for any.
+        written: Variables that are written to where it selects.
+        answer: What the condition is where something is selected.
+    """
+
+    selection: str
+    is_mask: bool
+    written: tuple[str, ...]
+    answer: bool
+
+
+def selected_writes(span: Span) -> SelectedWrites | None:
+    """Return what a condition and the lines that hang on it do; None where they do anything else.
+
+    The lines write by the selection alone, and assign to variables that nothing else reads.
+
+    Args:
+        span: The place of the whole condition.
+    """
+    node, function = condition_at(span), function_at(span)
+    if not isinstance(node, ast.If) or node.orelse or not is_at(node.test, span) or function is None:
+        return None
+    match node.body:
+        case [ast.Continue()]:
+            block = block_around(node, function)
+            is_asked_empty = True
+            lines = block[block.index(node) + 1 :] if block is not None else []
+        case lines:
+            is_asked_empty = False
+    asked = _asked(node.test)
+    if asked is None or not lines or asked.is_empty != is_asked_empty:
+        return None
+    selections = {asked.name} if asked.is_mask else _of_one_selection(asked.name, node, function)
+    found = _Lines(selections, frozenset(each for line in lines for each in _stored(line)))
+    if not all(map(found.add, lines)):
+        return None
+    inside = {id(each) for line in lines for each in ast.walk(line)}
+    read = {
+        each.id
+        for each in ast.walk(function)
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load) and id(each) not in inside
+    }
+    if found.stored & (read | found.selections_before) or not found.written:
+        return None
+    written = tuple(sorted(found.written - found.stored))
+    return SelectedWrites(asked.name, asked.is_mask, written, answer=not asked.is_empty)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    name: str
+    is_mask: bool
+    is_empty: bool
+
+
+def _asked(test: ast.expr) -> _Asked | None:
+    """Return the variable of which a condition asks whether it selects something, or nothing."""
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=operand) if (found := _asked(operand)) is not None:
+            return _Asked(found.name, found.is_mask, not found.is_empty)
+        case ast.Call(func=ast.Attribute(value=asked, attr="item"), args=[], keywords=[]):
+            return _asked(asked)
+        case (
+            ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="any"), args=[], keywords=[])
+            | ast.Call(
+                func=ast.Attribute(value=ast.Name(id="torch"), attr="any"),
+                args=[ast.Name(id=name)],
+                keywords=[],
+            )
+        ):
+            return _Asked(name, is_mask=True, is_empty=False)
+        case ast.Compare(
+            left=size, ops=[ast.Eq() | ast.Gt() | ast.NotEq() as sign], comparators=[ast.Constant(value=0)]
+        ) if (counted := _counted(size)) is not None:
+            return _Asked(counted, is_mask=False, is_empty=isinstance(sign, ast.Eq))
+    return None
+
+
+def _counted(size: ast.expr) -> str | None:
+    """Return the variable whose elements, or rows, are counted."""
+    match size:
+        case (
+            ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="numel"), args=[], keywords=[])
+            | ast.Call(
+                func=ast.Attribute(value=ast.Name(id=name), attr="size"),
+                args=[ast.Constant(value=0)],
+                keywords=[],
+            )
+            | ast.Subscript(
+                value=ast.Attribute(value=ast.Name(id=name), attr="shape"), slice=ast.Constant(value=0)
+            )
+        ):
+            return name
+    return None
+
+
+def _of_one_selection(name: str, before: ast.If, function: ast.FunctionDef) -> set[str]:
+    """Return the variables that hold the indices of the same elements, one for each dimension."""
+    made = [
+        node
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign) and node.lineno < before.lineno and name in _names(node.targets)
+    ]
+    last = max(made, key=lambda node: node.lineno, default=None)
+    return _names(last.targets) if last is not None and _is_selecting(last.value) else {name}
+
+
+def _is_selecting(value: ast.expr) -> bool:
+    """Return whether a call gives indices of the elements that are set, one tensor for each dimension."""
+    match value:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="where"), args=[_], keywords=[]):
+            return True
+        case ast.Call(
+            func=ast.Attribute(attr="nonzero"),
+            keywords=[ast.keyword(arg="as_tuple", value=ast.Constant(value=True))],
+        ):
+            return True
+    return False
+
+
+def _names(targets: Sequence[ast.expr]) -> set[str]:
+    parts = [part for each in targets for part in (each.elts if isinstance(each, ast.Tuple) else [each])]
+    return {part.id for part in parts if isinstance(part, ast.Name)}
+
+
+def _stored(line: ast.stmt) -> set[str]:
+    return {
+        node.id for node in ast.walk(line) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+
+
+@dataclass
+class _Lines:
+    """Lines that compute from what is selected, and write it.
+
+    Args:
+        selections: Variables that select the same elements. Those that the lines make of them are added.
+        stored: Variables that the lines assign anywhere. None is read before: it would be what a turn of a
+            loop before left.
+    """
+
+    selections: set[str]
+    stored: frozenset[str]
+    assigned: set[str] = field(default_factory=set)
+    written: set[str] = field(default_factory=set)
+    selections_before: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.selections_before = frozenset(self.selections)
+
+    def add(self, line: ast.stmt) -> bool:
+        """Note a line. Return whether it does nothing where nothing is selected."""
+        match line:
+            case ast.If(body=body, orelse=orelse, test=test):
+                return self._is_quiet(test) and self._add_branches(body, orelse)
+            case ast.With(items=items, body=body):
+                contexts = (ast.unparse(item.context_expr) for item in items)
+                return all(text.startswith("torch.") for text in contexts) and all(map(self.add, body))
+            case ast.Assign(targets=[ast.Subscript(value=written, slice=index)], value=value):
+                return self._is_quiet(value) and self._writes(written, index)
+            case ast.AugAssign(target=ast.Subscript(value=written, slice=index), value=value):
+                return self._is_quiet(value) and self._writes(written, index)
+            case ast.Expr(
+                value=ast.Call(func=ast.Attribute(value=written, attr=name), args=args, keywords=[])
+            ) if name in _WRITES:
+                place = 1 if name in ("index_add_", "index_copy_") else 0
+                return (
+                    len(args) > place
+                    and all(map(self._is_quiet, args))
+                    and self._writes(written, args[place])
+                )
+            case ast.Assign(targets=targets, value=value):
+                names = _names(targets)
+                is_named = all(
+                    isinstance(each, ast.Name)
+                    or (isinstance(each, ast.Tuple) and all(isinstance(part, ast.Name) for part in each.elts))
+                    for each in targets
+                )
+                if self._selects_again(value):
+                    self.selections |= names
+                self.assigned |= names
+                return is_named and self._is_quiet(value)
+        return False
+
+    def _add_branches(self, *branches: Sequence[ast.stmt]) -> bool:
+        """Note the lines of branches; assigned after them is what each assigns."""
+        before, after = self.assigned, []
+        for lines in branches:
+            self.assigned = set(before)
+            if not all(map(self.add, lines)):
+                return False
+            after.append(self.assigned)
+        self.assigned = set.intersection(*after)
+        return True
+
+    def _writes(self, written: ast.expr, index: ast.expr) -> bool:
+        while isinstance(written, ast.Subscript) and self._is_quiet(written.slice):
+            written = written.value
+        parts = index.elts if isinstance(index, ast.Tuple) else [index]
+        is_selected = any(isinstance(part, ast.Name) and part.id in self.selections for part in parts)
+        if not isinstance(written, ast.Name) or not is_selected or written.id in self.selections:
+            return False
+        self.written.add(written.id)
+        return all(self._is_quiet(part) for part in parts)
+
+    def _selects_again(self, value: ast.expr) -> bool:
+        """Return whether a value is the indices of what a mask selects."""
+        if not _is_selecting(value):
+            return False
+        call = value
+        assert isinstance(call, ast.Call)
+        asked = call.args[0] if call.args else getattr(call.func, "value", None)
+        return isinstance(asked, ast.Name) and asked.id in self.selections
+
+    def _is_quiet(self, value: ast.expr) -> bool:
+        """Return whether computing a value changes nothing, draws nothing and works with no rows."""
+        return not any(
+            isinstance(node, _REFUSED_PARTS)
+            or (isinstance(node, ast.Name) and node.id in self.stored - self.assigned)
+            or (isinstance(node, ast.Call) and not self._is_quiet_call(node))
+            or (isinstance(node, ast.Subscript) and self._takes_one_row(node))
+            for node in ast.walk(value)
+        )
+
+    def _is_quiet_call(self, call: ast.Call) -> bool:
+        """Return whether a call does no more than compute.
+
+        A module may change what it is given in place: it has to be given what the lines made.
+        """
+        match call.func:
+            case ast.Name(id=name) | ast.Attribute(attr=name):
+                if name in _REFUSED or name.startswith("rand") or name.endswith("_"):
+                    return False
+        given = (*call.args, *(each.value for each in call.keywords))
+        if not any(isinstance(each, ast.Name) and each.id not in self._own for each in given):
+            return True
+        is_in_place = any(isinstance(each, ast.Constant) and each.value is True for each in given)
+        match call.func:
+            case ast.Attribute(attr=name):
+                return name in _CONVERSIONS or (_root_name(call.func) in _FUNCTIONS and not is_in_place)
+        return False
+
+    def _takes_one_row(self, read: ast.Subscript) -> bool:
+        parts = read.slice.elts if isinstance(read.slice, ast.Tuple) else [read.slice]
+        is_number = any(isinstance(part, ast.Constant) and isinstance(part.value, int) for part in parts)
+        names = {node.id for node in ast.walk(read.value) if isinstance(node, ast.Name)}
+        return is_number and not names.isdisjoint(self._own)
+
+    @property
+    def _own(self) -> set[str]:
+        return self.assigned | self.selections
+
+
+def _root_name(value: ast.expr) -> str | None:
+    """Return the variable that an expression of attributes, indices and calls starts with."""
+    while isinstance(value, (ast.Attribute, ast.Subscript, ast.Call)):
+        value = value.func if isinstance(value, ast.Call) else value.value
+    return value.id if isinstance(value, ast.Name) else None
