@@ -54,7 +54,7 @@ def test_experts_of_which_some_pass_on_what_they_get_are_not_decorated():
     from transformers.models.longcat_flash import configuration_longcat_flash, modeling_longcat_flash
 
     config = configuration_longcat_flash.LongcatFlashConfig(
-        hidden_size=8, expert_ffn_hidden_size=6, n_routed_experts=5, zero_expert_num=2
+        hidden_size=8, expert_ffn_hidden_size=6, n_routed_experts=63, zero_expert_num=2
     )
     experts = modeling_longcat_flash.LongcatFlashExperts(config)
 

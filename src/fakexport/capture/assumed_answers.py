@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from types import CodeType, FrameType
 
+from torch import Tensor
 from torch.export import ExportedProgram
 
 from fakexport._torch.data_dependent_questions import (
@@ -22,6 +23,7 @@ from fakexport._torch.data_dependent_questions import (
     drop_unused_truths,
     named_assertions,
 )
+from fakexport._torch.iterated_tensors import iterated_tensors
 from fakexport._torch.numpy_reads import answered_numpy_reads
 from fakexport.diagnostics import Span, is_loop_test, is_negated, is_test, source_text
 from fakexport.error import FakexportError, InvalidValue
@@ -30,6 +32,7 @@ from fakexport.sources import Source
 from .call_site import is_asked_by_user, running_user_frames
 from .failure import is_asking_for_truth
 from .implied_answers import implied_answer
+from .implied_rows import implied_rows, is_in_loop
 
 __all__ = [
     "AssumedAnswer",
@@ -162,12 +165,14 @@ class AssumedAnswers:
     Args:
         answers: The assumptions.
         until: Code of the function that starts the model; frames outside of it are someone else's.
+        may_visit_rows: Let loops visit every row of a mask in place of those that are set.
 
     `has_implied` is whether the last trace took an answer that the code implies, and that is asserted.
     """
 
     answers: Sequence[AssumedAnswer]
     until: CodeType
+    may_visit_rows: bool = True
     _asked: dict[AssumedAnswer, dict[int | None, None]] = field(default_factory=dict)
     _assertions: dict[Asserted, str] = field(default_factory=dict)
     _numbers: dict[tuple[FrameType, AssumedAnswer, int | None], str] = field(default_factory=dict)
@@ -176,16 +181,22 @@ class AssumedAnswers:
     _unanswered: list[Exception] = field(default_factory=list)
     _is_truth_unused: bool = False
     has_implied: bool = field(default=False, init=False)
+    _loops: set[tuple[CodeType, int]] = field(default_factory=set)
 
     @contextmanager
     def answered(self) -> Iterator[None]:
         """Enter the context around a trace in which conditions and numbers have their answers."""
-        with answered_questions(self.answer, self._asserted), answered_numpy_reads(self._is_read):
+        with (
+            answered_questions(self.answer, self._asserted),
+            answered_numpy_reads(self._is_read),
+            iterated_tensors(self.rows),
+        ):
             yield
 
     def begin(self) -> None:
         """Begin another trace, with numbers of its own."""
         self.has_implied = self._is_truth_unused = False
+        self._loops.clear()
         self._unanswered.clear()
         for kept in (self._asked, self._assertions, self._numbers):
             kept.clear()
@@ -219,6 +230,24 @@ class AssumedAnswers:
         if running_user_frames(self.until):
             self._unanswered.append(error)
         return False
+
+    def rows(self, tensor: Tensor) -> Sequence[object] | None:
+        """Return every row that a loop may visit; None: it runs over the tensor."""
+        frames = running_user_frames(self.until) if self.may_visit_rows else []
+        found = implied_rows(tensor, frames) if frames else None
+        if found is not None:
+            frame, span = frames[-1]
+            self._loops.add((frame.f_code, span.line))
+        return found
+
+    def has_failed_in_rows(self, error: BaseException) -> bool:
+        """Return whether an error is of a loop that visited rows which no data may set, and allow no more.
+
+        As where a mask has one row too many.
+        """
+        is_of_loop = is_in_loop(error, self._loops)
+        self.may_visit_rows &= not is_of_loop
+        return is_of_loop
 
     def _answer_assumed(
         self, question: Question, frame: FrameType, span: Span, assumed: AssumedAnswer

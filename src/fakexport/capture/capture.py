@@ -79,6 +79,7 @@ class Captured:
         kept_masks: Causal masks that eager mode drops where nothing is padded.
         blocks: With `reuse`, for each class of blocks: its calls, those that were not traced, and what stood
             against it.
+        may_visit_rows: Whether loops may visit every row of a mask in place of those that are set.
     """
 
     program: ExportedProgram | None
@@ -88,6 +89,7 @@ class Captured:
     read_constants: tuple[str, ...] = ()
     kept_masks: tuple[KeptMask, ...] = ()
     blocks: Mapping[str, tuple[int, int, tuple[str, ...]]] = field(default_factory=dict)
+    may_visit_rows: bool = True
 
 
 @one_at_a_time
@@ -162,7 +164,8 @@ def capture(
             check_rank_layouts(program, known.parallel)
     except Exception as error:
         answers.check_answered()
-        return Captured(None, failure_of(_of_subclass(module, error) or error))
+        failure = failure_of(_of_subclass(module, error) or error)
+        return Captured(None, failure, may_visit_rows=answers.may_visit_rows)
     answers.check(program)
     drop_refused_nodes(program)
     if (absent := failure_of_absent_device(program)) is not None:
@@ -194,7 +197,8 @@ def traced(
 
     Those are the branches that sizes of 0 and 1 would take otherwise, and inputs that were None. Where stock
     fails and `forward` asked for the value of a constant, it is traced once more with the answers: also where
-    the code implied one, since a condition on a constant may be one that always raises.
+    the code implied one, since a condition on a constant may be one that always raises. A trace that fails
+    in a loop which visits rows that no data may set is made again without.
 
     Args:
         module, args, kwargs, strict, tracing: As for `capture`.
@@ -217,7 +221,9 @@ def traced(
             constants = ConstantAnswers(module, is_answering=is_specialized, changed=changed)
             try:
                 program = _traced_blocks(module, args, kwargs, shapes, answers, constants, reuse, blocks)
-            except (Exception, TraceFinished):
+            except (Exception, TraceFinished) as error:
+                if answers.has_failed_in_rows(error):
+                    continue
                 if not (constants.found_changed if is_specialized else constants.read):
                     raise
             else:

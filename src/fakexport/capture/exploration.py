@@ -24,6 +24,7 @@ from typing import Any
 from torch import nn
 
 from fakexport._torch.data_dependent_questions import Answer, Question, Unasserted, answered_questions
+from fakexport._torch.iterated_tensors import iterated_tensors
 from fakexport._torch.numpy_reads import answered_numpy_reads
 from fakexport._torch.operator_faults import OperatorFault, operators_counted, traced_past_faults
 from fakexport._torch.trace_end import TraceFinished, ended_after_trace
@@ -71,6 +72,7 @@ def explore(
     work: int = 0,
     facts: ProgramFacts | None = None,
     assumed: Sequence[AssumedAnswer] = (),
+    may_visit_rows: bool = True,
 ) -> Exploration:
     """Find everything that blocks a capture by tracing past each failure under an assumption.
 
@@ -79,6 +81,7 @@ def explore(
         tracing: Makes the context that `capture` takes.
         work: How many operators the capture traced before it failed.
         facts, assumed: As for `capture`.
+        may_visit_rows: As of the capture.
     Returns:
         The problems and assumptions of the trace that found most. The same model returns the same, unless a
         trace takes longer than `MOST_SECONDS`.
@@ -90,12 +93,13 @@ def explore(
     turned: frozenset[_Place] = frozenset()
     tried: list[Exploration] = []
     while len(tried) < MOST_TRACES:
-        known = AssumedAnswers(assumed, traced.__code__)
+        known = AssumedAnswers(assumed, traced.__code__, may_visit_rows)
         trace = _Trace(turned, known, ends_at_s=time.thread_time() + MOST_SECONDS)
         with (
             answered_questions(trace.answer),
             traced_past_faults(trace.may_go_on, before_each=trace.count),
             answered_numpy_reads(trace.may_read),
+            iterated_tensors(known.rows),
             ended_after_trace(),
         ):
             tried.append(trace.run(module, args, kwargs, shapes, tracing() if tracing else None))
@@ -156,7 +160,15 @@ def capture_or_explore(
     if isinstance(captured.failure.error, SubclassNotKept):
         return captured, Exploration(is_complete=True)  # The trace itself came to its end.
     found = explore(
-        module, args, kwargs, dynamic=dynamic, tracing=tracing, work=work(), facts=facts, assumed=assumed
+        module,
+        args,
+        kwargs,
+        dynamic=dynamic,
+        tracing=tracing,
+        work=work(),
+        facts=facts,
+        assumed=assumed,
+        may_visit_rows=captured.may_visit_rows,
     )
     is_eager_fault = raises_in_eager_mode(module, args, dict(kwargs or {}), captured.failure)
     batch_of_one = runs_with_batch_of_one(module, kwargs or {}) if is_eager_fault and not args else ()

@@ -14,10 +14,12 @@ from fakexport.diagnostics.statement import (
     is_loop_test,
     is_negated,
     is_test,
+    last_line_of_loop,
     whole_comprehension,
     with_columns,
 )
 from fakexport.diagnostics.text import printable_lines, render_text, source_line, source_text
+from fakexport.diagnostics.visited_rows import visited_rows
 
 __all__ = [
     "Diagnostic",
@@ -38,6 +40,7 @@ __all__ = [
     "is_loop_test",
     "is_negated",
     "is_test",
+    "last_line_of_loop",
     "plain_body",
     "printable_lines",
     "render_github",
@@ -45,6 +48,7 @@ __all__ = [
     "selected_writes",
     "source_line",
     "source_text",
+    "visited_rows",
     "whole_comprehension",
     "with_columns",
 ]

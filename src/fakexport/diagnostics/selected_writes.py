@@ -7,13 +7,13 @@ selected, the lines compute on no rows and write none.
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 from fakexport.diagnostics.diagnostic import Span
 from fakexport.diagnostics.statement import block_around, condition_at, function_at, is_at
 
-__all__ = ["SelectedWrites", "selected_writes"]
+__all__ = ["SelectedLines", "SelectedWrites", "is_read_outside", "selected_writes", "stored"]
 
 # Of no rows, these have no result; or they draw numbers, change what they are called on, or read a value.
 _REFUSED = frozenset({
@@ -76,19 +76,25 @@ def selected_writes(span: Span) -> SelectedWrites | None:
     if asked is None or not lines or asked.is_empty != is_asked_empty:
         return None
     selections = {asked.name} if asked.is_mask else _of_one_selection(asked.name, node, function)
-    found = _Lines(selections, frozenset(each for line in lines for each in _stored(line)))
-    if not all(map(found.add, lines)):
+    found = SelectedLines(set(selections), frozenset(each for line in lines for each in stored(line)))
+    if not all(map(found.add, lines)) or not found.written or found.stored & selections:
         return None
-    inside = {id(each) for line in lines for each in ast.walk(line)}
-    read = {
-        each.id
-        for each in ast.walk(function)
-        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load) and id(each) not in inside
-    }
-    if found.stored & (read | found.selections_before) or not found.written:
+    if is_read_outside(found.stored, lines, function):
         return None
     written = tuple(sorted(found.written - found.stored))
     return SelectedWrites(asked.name, asked.is_mask, written, answer=not asked.is_empty)
+
+
+def is_read_outside(names: Set[str], lines: Sequence[ast.stmt], function: ast.FunctionDef) -> bool:
+    """Return whether a function reads one of some variables elsewhere than in some of its lines."""
+    inside = {id(each) for line in lines for each in ast.walk(line)}
+    return any(
+        isinstance(each, ast.Name)
+        and isinstance(each.ctx, ast.Load)
+        and each.id in names
+        and id(each) not in inside
+        for each in ast.walk(function)
+    )
 
 
 @dataclass(frozen=True)
@@ -168,51 +174,48 @@ def _names(targets: Sequence[ast.expr]) -> set[str]:
     return {part.id for part in parts if isinstance(part, ast.Name)}
 
 
-def _stored(line: ast.stmt) -> set[str]:
+def stored(line: ast.stmt) -> set[str]:
     return {
         node.id for node in ast.walk(line) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     }
 
 
 @dataclass
-class _Lines:
+class SelectedLines:
     """Lines that compute from what is selected, and write it.
 
     Args:
         selections: Variables that select the same elements. Those that the lines make of them are added.
         stored: Variables that the lines assign anywhere. None is read before: it would be what a turn of a
             loop before left.
+        mask, numbers: A mask with a row for each turn of a loop, and variables that number the turn.
     """
 
     selections: set[str]
-    stored: frozenset[str]
+    stored: Set[str]
+    mask: str | None = None
+    numbers: Set[str] = frozenset()
     assigned: set[str] = field(default_factory=set)
     written: set[str] = field(default_factory=set)
-    selections_before: frozenset[str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.selections_before = frozenset(self.selections)
 
     def add(self, line: ast.stmt) -> bool:
         """Note a line. Return whether it does nothing where nothing is selected."""
         match line:
             case ast.If(body=body, orelse=orelse, test=test):
-                return self._is_quiet(test) and self._add_branches(body, orelse)
+                return self.is_quiet(test) and self._add_branches(body, orelse)
             case ast.With(items=items, body=body):
                 contexts = (ast.unparse(item.context_expr) for item in items)
                 return all(text.startswith("torch.") for text in contexts) and all(map(self.add, body))
             case ast.Assign(targets=[ast.Subscript(value=written, slice=index)], value=value):
-                return self._is_quiet(value) and self._writes(written, index)
+                return self.is_quiet(value) and self._writes(written, index)
             case ast.AugAssign(target=ast.Subscript(value=written, slice=index), value=value):
-                return self._is_quiet(value) and self._writes(written, index)
+                return self.is_quiet(value) and self._writes(written, index)
             case ast.Expr(
                 value=ast.Call(func=ast.Attribute(value=written, attr=name), args=args, keywords=[])
             ) if name in _WRITES:
                 place = 1 if name in ("index_add_", "index_copy_") else 0
                 return (
-                    len(args) > place
-                    and all(map(self._is_quiet, args))
-                    and self._writes(written, args[place])
+                    len(args) > place and all(map(self.is_quiet, args)) and self._writes(written, args[place])
                 )
             case ast.Assign(targets=targets, value=value):
                 names = _names(targets)
@@ -224,7 +227,7 @@ class _Lines:
                 if self._selects_again(value):
                     self.selections |= names
                 self.assigned |= names
-                return is_named and self._is_quiet(value)
+                return is_named and self.is_quiet(value)
         return False
 
     def _add_branches(self, *branches: Sequence[ast.stmt]) -> bool:
@@ -239,25 +242,31 @@ class _Lines:
         return True
 
     def _writes(self, written: ast.expr, index: ast.expr) -> bool:
-        while isinstance(written, ast.Subscript) and self._is_quiet(written.slice):
+        while isinstance(written, ast.Subscript) and self.is_quiet(written.slice):
             written = written.value
         parts = index.elts if isinstance(index, ast.Tuple) else [index]
         is_selected = any(isinstance(part, ast.Name) and part.id in self.selections for part in parts)
         if not isinstance(written, ast.Name) or not is_selected or written.id in self.selections:
             return False
         self.written.add(written.id)
-        return all(self._is_quiet(part) for part in parts)
+        return all(self.is_quiet(part) for part in parts)
 
     def _selects_again(self, value: ast.expr) -> bool:
-        """Return whether a value is the indices of what a mask selects."""
-        if not _is_selecting(value):
+        """Return whether a value is the indices of what a mask selects, or the row of one."""
+        if not isinstance(value, ast.Call) or not _is_selecting(value):
             return False
-        call = value
-        assert isinstance(call, ast.Call)
-        asked = call.args[0] if call.args else getattr(call.func, "value", None)
-        return isinstance(asked, ast.Name) and asked.id in self.selections
+        asked = value.args[0] if value.args else getattr(value.func, "value", None)
+        match asked:
+            case ast.Name(id=name):
+                return name in self.selections
+            case ast.Call(func=ast.Attribute(value=inner, attr="squeeze"), args=[ast.Constant(value=0)]):
+                asked = inner
+        match asked:
+            case ast.Subscript(value=ast.Name(id=name), slice=ast.Name(id=number)):
+                return name == self.mask and number in self.numbers
+        return False
 
-    def _is_quiet(self, value: ast.expr) -> bool:
+    def is_quiet(self, value: ast.expr) -> bool:
         """Return whether computing a value changes nothing, draws nothing and works with no rows."""
         return not any(
             isinstance(node, _REFUSED_PARTS)

@@ -66,6 +66,12 @@ def is_in_for(span: Span) -> bool:
     return isinstance(max(around, key=lambda node: node.lineno, default=None), ast.For)
 
 
+def last_line_of_loop(span: Span) -> int:
+    """Return the last line of the `for` that starts at a line; the line itself if none does."""
+    ends = [node.end_lineno or 0 for node in _source(span.path).loops if node.lineno == span.line]
+    return max(ends, default=span.line)
+
+
 def condition_at(span: Span) -> ast.If | ast.IfExp | ast.While | ast.Assert | None:
     """Return the innermost statement or expression whose condition the place is in."""
     found = [node for node in _source(span.path).conditions if _covers(node.test, span)]

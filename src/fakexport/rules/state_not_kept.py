@@ -27,7 +27,7 @@ from torch import nn
 class Noise(nn.Module):
     def forward(self, x):
         torch.manual_seed(0)  # <- FE910
-        return x + torch.rand(8)
+        return x + torch.rand_like(x)
 
 
 def factory():
@@ -36,11 +36,11 @@ def factory():
     repair="""
 +    def __init__(self):
 +        super().__init__()
-+        self.register_buffer("noise", torch.rand(8))
++        self.register_buffer("noise", torch.rand(2, 8))
 +
      def forward(self, x):
 -        torch.manual_seed(0)
--        return x + torch.rand(8)
+-        return x + torch.rand_like(x)
 +        return x + self.noise
 """,
     fails_on="never",

@@ -257,10 +257,12 @@ CORPUS = {
         "out = torch.zeros_like(x)\nmask = F.one_hot(choice, 3).permute(2, 1, 0)\n"
         "with torch.no_grad():\n    hit = torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero()\n"
         "for i in hit:\n    place, row = torch.where(mask[i].squeeze(0))\n"
-        "    out.index_add_(0, row, self.experts[f'expert_{i[0]}'](x[row]))\nreturn out",
+        "    part = self.experts[f'expert_{i[0]}'](x[row])\n"
+        "    part *= 2\n    out.index_add_(0, row, part)\nreturn out",
         "out = torch.zeros_like(x)\nmask = F.one_hot(choice, 3).permute(2, 1, 0)\n"
         "for i in [[i] for i in range(mask.shape[0])]:\n    place, row = torch.where(mask[i].squeeze(0))\n"
-        "    out.index_add_(0, row, self.experts[f'expert_{i[0]}'](x[row]))\nreturn out",
+        "    part = self.experts[f'expert_{i[0]}'](x[row])\n"
+        "    part *= 2\n    out.index_add_(0, row, part)\nreturn out",
         "torch.randn(6, 4), torch.tensor([[0, 1], [1, 1], [1, 0], [0, 0], [0, 1], [1, 0]])",
         "x, choice",
         "torch.manual_seed(0)\n"
