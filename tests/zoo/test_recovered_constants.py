@@ -37,8 +37,8 @@ NO_PROGRAM = frozenset(("qwen3_asr",))
 # The grid that they read as numbers is fixed in the program; of a grid of tensors, stock torch makes none.
 NO_REAL_PROGRAM = frozenset(
     (
-        *("kimi_k25", "minicpm_ocr", "minicpmv4_6", "minicpmv4_7", "muse_glimmer", "qwen4_exp"),
-        "video_llama_3",
+        *("hunyuan_vl", "kimi_k25", "minicpm_ocr", "minicpmv4_6", "minicpmv4_7", "muse_glimmer"),
+        *("qwen4_exp", "video_llama_3"),
     )
 )
 
