@@ -42,10 +42,11 @@ class Module:
 @cache
 def modules(folder: Path = PACKAGE) -> list[Module]:
     """Every module below the folder, read and parsed once for all tests of a process."""
-    return [_module(path) for path in sorted(folder.rglob("*.py"))]
+    return [module_at(path) for path in sorted(folder.rglob("*.py"))]
 
 
-def _module(path: Path) -> Module:
+@cache
+def module_at(path: Path) -> Module:
     below_root = path.relative_to(ROOT)
     parts = below_root.with_suffix("").parts
     return Module(str(below_root), ".".join(parts).removeprefix("src."), path.read_text(encoding="utf-8"))

@@ -2,11 +2,11 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.contract.source_tree import PACKAGE, ROOT
+from tests.contract.source_tree import PACKAGE, ROOT, module_at
 
 _FENCE = re.compile(r"^ *(```|~~~).*?^ *\1 *$", re.MULTILINE | re.DOTALL)
 _INLINE_CODE = re.compile(r"`+[^`\n]+`+")
@@ -35,17 +35,19 @@ def files_with_text() -> list[Path]:
 
 def passages(path: Path) -> list[Passage]:
     """Return every passage of a file but single words, which are names, such as the values of an option."""
-    read = {".py": _python, ".md": _markdown}.get(path.suffix, _cpp)
-    return [passage for passage in read(path.read_text(encoding="utf-8")) if " " in passage.text.strip()]
+    if path.suffix == ".py":
+        found = _python(module_at(path).nodes)
+    else:
+        found = (_markdown if path.suffix == ".md" else _cpp)(path.read_text(encoding="utf-8"))
+    return [passage for passage in found if " " in passage.text.strip()]
 
 
-def _python(source: str) -> Iterator[Passage]:
-    tree = ast.parse(source)
-    documented = [node for node in ast.walk(tree) if isinstance(node, _Documented)]
+def _python(nodes: Sequence[ast.AST]) -> Iterator[Passage]:
+    documented = [node for node in nodes if isinstance(node, _Documented)]
     docstrings = {id(node.body[0].value): node for node in documented if ast.get_docstring(node) is not None}
-    joined = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
+    joined = [node for node in nodes if isinstance(node, ast.JoinedStr)]
     inner = {id(part) for node in joined for part in ast.walk(node)}
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.JoinedStr(values=parts):
                 yield Passage(node.lineno, "".join(_fragment(part) for part in parts))

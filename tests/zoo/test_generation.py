@@ -12,12 +12,9 @@ from tests.generation.families import FAMILIES, Family
 from tests.generation.page import PAGE, rows_on, tried
 
 
-def _marks(family: Family) -> list[pytest.MarkDecorator]:
-    return [] if family.level == "common" else [getattr(pytest.mark, family.level)]
-
-
 @pytest.mark.parametrize(
-    "family", [pytest.param(family, id=family.name, marks=_marks(family)) for family in FAMILIES]
+    "family",
+    [pytest.param(family, id=family.name, marks=getattr(pytest.mark, family.level)) for family in FAMILIES],
 )
 def test_a_family_generates_what_the_page_says(family: Family, tmp_path: Path) -> None:
     row = tried(family, tmp_path)

@@ -37,7 +37,7 @@ NAMES = """
     qwen3_omni_moe_thinker qwen3_vl shieldgemma2 siglip2 smolvlm t5gemma2 ultravbert video_llama_3 vipllava
     voxtral
 """
-IN_EVERY_RUN = ("idefics3", "llava_next", "mllama", "qwen2_audio")
+IN_EVERY_RUN = ("idefics3", "mllama", "qwen2_audio")
 # Of these only the images and sounds are tested.
 OTHERS = [
     Architecture(model_type, "AutoModelForMultimodalLM", is_common=False)
@@ -69,7 +69,9 @@ def loud(module: nn.Module) -> nn.Module:
     return module.eval()
 
 
-@pytest.mark.parametrize("model_type", sampled(NAMES.split(), in_every_run=IN_EVERY_RUN))
+@pytest.mark.parametrize(
+    "model_type", sampled(NAMES.split(), in_every_run=IN_EVERY_RUN, in_ci=["llava_next"])
+)
 def test_every_tower_is_in_the_program_and_gives_what_eager_gives(model_type, tmp_path):
     if not OF_TYPE[model_type].is_available:
         pytest.skip(f"this transformers has no {model_type}")
@@ -101,7 +103,7 @@ def test_every_tower_is_in_the_program_and_gives_what_eager_gives(model_type, tm
         assert not torch.allclose(other, expected), f"the program does not look at {name}"
 
 
-@pytest.mark.parametrize("model_type", sampled(NAMES.split(), in_every_run=("idefics3", "glmasr")))
+@pytest.mark.parametrize("model_type", sampled(NAMES.split(), in_every_run=["idefics3"], in_ci=["glmasr"]))
 def test_it_exports_for_a_gpu(model_type, tmp_path):
     if not OF_TYPE[model_type].is_available:
         pytest.skip(f"this transformers has no {model_type}")

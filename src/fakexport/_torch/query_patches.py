@@ -7,7 +7,6 @@ on torch 2.11 to 2.13.
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -21,6 +20,7 @@ import torch.xpu
 
 from .accelerator_queries import AcceleratorQueries
 from .device_queries import Backend, DeviceAnswers, MpsBackend
+from .loaded_modules import LoadedModules
 from .patching import Patches, original_of
 
 # What a wheel of the field's default build says of itself; a CPU-only wheel says None.
@@ -29,6 +29,7 @@ _HIP_VERSION = "7.0"
 
 _PACKAGES = (torch.accelerator, torch.backends.mps, torch.cuda, torch.mps, torch.xpu)
 _PREFIXES = tuple(f"{package.__name__}." for package in _PACKAGES)
+_submodules = LoadedModules(lambda name, module: name.startswith(_PREFIXES), is_by_name=True)
 _PRIVATE = (
     "_lazy_init",
     "_lazy_call",
@@ -55,7 +56,7 @@ def query_patches(devices: Mapping[str, Sequence[DeviceAnswers]], present: str =
     xpu = Backend("xpu", devices.get("xpu", ()), present)
     mps = MpsBackend("mps", devices.get("mps", ()), present)
     chosen = next((b for b in (cuda, xpu, mps) if b.is_available()), None)
-    loaded = {name: module for name, module in sys.modules.copy().items() if name.startswith(_PREFIXES)}
+    loaded = _submodules.find()
     replacements: dict[tuple[Any, str], Any] = {
         **_replacements(cuda, torch.cuda, loaded, _PRIVATE),
         **_replacements(xpu, torch.xpu, loaded, _PRIVATE),

@@ -11,7 +11,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType, ModuleType
 from typing import Any, Literal
@@ -108,45 +108,59 @@ def watch_forward(module: nn.Module) -> Iterator[PythonEffects]:
             del module.forward
 
 
+class _Watches(threading.local):
+    """What this thread watches now: the effects of each watch, and the names of what was called in it."""
+
+    def __init__(self) -> None:
+        self.open: list[tuple[PythonEffects, set[str]]] = []
+
+
+_watches = _Watches()
+
+
 @contextmanager
 def _watched_builtins(effects: PythonEffects) -> Iterator[None]:
     modules = [random, *filter(None, [sys.modules.get("numpy.random")])]
     states = [_state(module) for module in modules]
+    kinds: dict[tuple[ModuleType, str], EffectKind] = {
+        **{(module, name): "random" for module in modules for name in _draws(module)},
+        **{(module, name): "state" for module, names in _SETTERS.items() for name in names},
+        (builtins, "print"): "print",
+    }
+    functions = {(owner, name): getattr(owner, name) for owner, name in kinds}
+    stand_ins = {place: _watched(functions[place], kind, _shown(*place)) for place, kind in kinds.items()}
     drawn: set[str] = set()
-    with ExitStack() as stack:
-
-        def watch(owner: ModuleType, name: str, kind: EffectKind, what: str) -> None:
-            function = getattr(owner, name)
-            stack.callback(setattr, owner, name, function)
-            setattr(owner, name, _watched(function, kind, what, effects, drawn))
-
-        for module in modules:
-            for name in _draws(module):
-                watch(module, name, "random", f"{module.__name__}.{name}")
-        for module, names in _SETTERS.items():
-            for name in names:
-                watch(module, name, "state", f"{module.__name__}.{name}")
-        watch(builtins, "print", "print", "print")
+    _watches.open.append((effects, drawn))
+    try:
+        for (owner, name), stand_in in stand_ins.items():
+            setattr(owner, name, stand_in)
         yield
+    finally:
+        for (owner, name), function in functions.items():
+            setattr(owner, name, function)
+        _watches.open.pop()
     for module, state in zip(modules, states, strict=True):
         seen = any(what.startswith(f"{module.__name__}.") for what in drawn)
         if not seen and _state(module) != state:
             effects.add(PythonEffect("random", module.__name__, None))
 
 
-def _watched(
-    function: Callable[..., Any], kind: EffectKind, what: str, effects: PythonEffects, called: set[str]
-) -> Callable[..., Any]:
-    own_thread = threading.get_ident()
+def _shown(owner: ModuleType, name: str) -> str:
+    return name if owner is builtins else f"{owner.__name__}.{name}"
 
+
+# There are a hundred, and each trace watches them all. Some are exchanged while devices are emulated.
+@functools.lru_cache(maxsize=256)
+def _watched(function: Callable[..., Any], kind: EffectKind, what: str) -> Callable[..., Any]:
     @functools.wraps(function)
     def watched(*args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() != own_thread:
+        if not _watches.open:
             return function(*args, **kwargs)
-        called.add(what)
         span = calling_span(sys._getframe(1))
-        if span is not None:  # None: torch itself, on its own account
-            effects.add(PythonEffect(kind, what, span))
+        for effects, called in _watches.open:
+            called.add(what)
+            if span is not None:  # None: torch itself, on its own account
+                effects.add(PythonEffect(kind, what, span))
         return function(*args, **kwargs)
 
     return watched

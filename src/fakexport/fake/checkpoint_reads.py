@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 
 from fakexport._torch.active_modes import active_fake_mode
 from fakexport._torch.fake_tensors import FakeTensorMode, real_to_fake
+from fakexport._torch.loaded_modules import LoadedModules
 from fakexport._torch.real_execution import real_execution
 from fakexport.error import InvalidType
 from fakexport.history import withhold_value
@@ -72,9 +72,12 @@ def _opener(real: Callable[..., Any]) -> Callable[..., Any]:
     return safe_open
 
 
+_readers = LoadedModules(lambda name, module: _NAME in getattr(module, "__dict__", ()))
+
+
 def _exchange(old: object, new: object) -> None:
-    for module in list(sys.modules.values()):
-        if getattr(module, "__dict__", {}).get(_NAME) is old:
+    for module in _readers.find().values():
+        if vars(module).get(_NAME) is old:
             setattr(module, _NAME, new)
 
 

@@ -16,7 +16,9 @@ from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport.files import read_file
 from fakexport.sources.source_error import SourceError, did_you_mean, first_line, how_to_install
 
-_OWNER = "__fakexport_folder__"
+# The modules that `importable` left in `sys.modules`: name -> module and its folder. All modules there are
+# thousands, and a check asks several times.
+_left: dict[str, tuple[ModuleType, str]] = {}
 _MOST_BYTES = 64 << 20
 
 
@@ -97,8 +99,8 @@ def _place(error: BaseException, path: Path) -> str:
 def importable(folder: Path) -> Iterator[None]:
     """Make the modules of a folder importable inside the block, before all others.
 
-    What was imported stays in `sys.modules`, marked with its folder. A module of the same name that an
-    earlier source left there from another folder makes room.
+    What was imported stays in `sys.modules`. A module of the same name that an earlier source left there
+    from another folder makes room.
 
     Args:
         folder: Absolute path.
@@ -113,17 +115,17 @@ def importable(folder: Path) -> Iterator[None]:
             sys.path.remove(str(folder))
         for name in set(sys.modules) - before:
             if _is_found_in(folder, name):
-                setattr(sys.modules[name], _OWNER, str(folder))
+                _left[name] = sys.modules[name], str(folder)
 
 
 def _forget_namesakes(folder: Path) -> None:
-    for name in list(sys.modules):
-        owner = getattr(sys.modules.get(name), "__dict__", {}).get(_OWNER)
-        if owner is None or owner == str(folder):
+    for name, (module, owner) in list(_left.items()):
+        if owner == str(folder) or sys.modules.get(name) is not module:
             continue
         top = name.partition(".")[0]
         if any((folder / own).exists() for own in (f"{top}.py", top)):
-            del sys.modules[name]
+            sys.modules.pop(name, None)
+            _left.pop(name, None)
 
 
 def _is_found_in(folder: Path, name: str) -> bool:

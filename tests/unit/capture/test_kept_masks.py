@@ -30,9 +30,10 @@ def test_the_program_is_eager_mode_with_the_fix_and_another_thing_without(attent
     inputs = made.example_inputs(model, "cpu", None).kwargs
     inputs["input_ids"] = torch.randint(3, 60, inputs["input_ids"].shape)
     inputs["pixel_values"] = torch.randn(inputs["pixel_values"].shape)
-    program = fe.bind(fe.export(source), model.state_dict()).module()
 
-    found = findings(source)
+    report = fe.check(source)
+    program = fe.bind(report.verdicts[0].program, model.state_dict()).module()
+    found = [found for found in report.diagnostics if found.code == "FE908"]
     padded = inputs["attention_mask"].clone()
     padded[:, -1] = 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import linecache
 import random
+import threading
 from functools import cached_property
 from pathlib import Path
 from random import random as drawn_by_name
@@ -130,6 +131,28 @@ def test_a_draw_is_seen_at_its_line(draw, what):
 
     assert (effect.kind, effect.what) == ("random", what)
     assert what in line_of(effect).replace("np.", "numpy.")
+
+
+def test_each_watch_sees_the_draws_of_its_own_call_in_its_own_thread():
+    def draw_elsewhere():
+        other = threading.Thread(target=lambda: random.random())
+        other.start()
+        other.join()
+        return random.gauss(0, 1)
+
+    kept = []
+
+    def draw_and_keep():
+        kept.append(random.random)
+        return random.random()
+
+    names = [
+        [effect.what for effect in effects_of(Drawing(draw))]
+        for draw in (draw_and_keep, draw_elsewhere, draw_and_keep)
+    ]
+
+    assert names == [["random.random"], ["random.gauss"], ["random.random"]]
+    assert 0 <= kept[0]() < 1  # Outside of a watch it only draws.
 
 
 def test_a_draw_through_an_imported_name_is_seen_without_a_place():

@@ -188,12 +188,12 @@ class AsksForCallers(Block):
     """`stack` is asked of torch too."""
 
     def forward(self, x):
-        return torch.stack([super().forward(x)])[0] * (len(inspect.stack()) > 0)
+        return torch.stack([super().forward(x)])[0] * (len(inspect.stack(0)) > 0)
 
 
 class AsksForCallersByName(Block):
     def forward(self, x):
-        return torch.stack([super().forward(x)])[0] * (len(getattr(inspect, "stack")()) > 0)  # noqa: B009
+        return torch.stack([super().forward(x)])[0] * (len(getattr(inspect, "stack")(0)) > 0)  # noqa: B009
 
 
 def test_an_attribute_of_torch_is_not_taken_for_one_of_inspect(reports):

@@ -395,7 +395,9 @@ H100 = profile_named("H100")
 
 
 def test_a_bound_is_operations_over_the_peak_and_bytes_over_the_bandwidth():
-    model = nn.Linear(16384, 16384, bias=False, dtype=torch.bfloat16)
+    def model():
+        return nn.Linear(16384, 16384, bias=False, dtype=torch.bfloat16)
+
     cost = cost_of(model, torch.zeros(4096, 16384, dtype=torch.bfloat16), target="H100", device="cuda:0")
 
     compute, memory = bounds(cost, H100, received_bytes=0)

@@ -41,17 +41,21 @@ def model(folder: Path) -> nn.Module:
 
 
 @pytest.fixture(scope="module")
-def bundle(model: nn.Module, folder: Path) -> fe.Bundle:
-    """A bundle that takes any number of sequences, with its weights."""
-    return fe.bind(exported(folder, dynamic="auto"), folder)
+def unbound(model: nn.Module, folder: Path) -> fe.Bundle:
+    """A bundle that takes any number of sequences."""
+    return exported(folder, dynamic="auto")
 
 
 @pytest.fixture(scope="module")
-def singles(model: nn.Module, folder: Path) -> dict[str, ExportedProgram]:
-    """Programs that take one sequence, and a decode in another dtype."""
-    programs: dict[str, Any] = {"prefill": None, "decode": None}
-    programs = {call: fe.export(f"hf:{folder}", workload=call) for call in programs}
-    return {**programs, "half": fe.export(f"hf:{folder}", workload="decode", dtype=torch.bfloat16)}
+def bundle(unbound: fe.Bundle, folder: Path) -> fe.Bundle:
+    """The same with its weights."""
+    return fe.bind(unbound, folder)
+
+
+@pytest.fixture(scope="module")
+def half(model: nn.Module, folder: Path) -> ExportedProgram:
+    """A decode in another dtype."""
+    return fe.export(f"hf:{folder}", workload="decode", dtype=torch.bfloat16)
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +104,10 @@ def test_padded_prompts_of_one_batch_get_what_each_gets_alone(
 
 @pytest.mark.slow
 def test_a_program_of_one_sequence_takes_several_one_after_the_other(
-    singles: dict[str, ExportedProgram], folder: Path, generator: fe.Generator
+    folder: Path, generator: fe.Generator
 ) -> None:
-    programs = {call: singles[call] for call in ("prefill", "decode")}
+    calls: Any = ("prefill", "decode")
+    programs = {call: fe.export(f"hf:{folder}", workload=call) for call in calls}
     single = fe.Generator(fe.bind(fe.Bundle(programs), folder))
     prompts = [prompt(3)[0].tolist(), prompt(9)[0].tolist()]
 
@@ -255,14 +260,16 @@ def test_prompts_that_cannot_be_padded_are_refused(bundle: fe.Bundle, records: d
         generator([[5, 6], [5, 6, 7]], max_new_tokens=2)
 
 
-def test_decode_of_another_dtype_is_refused(singles: dict[str, ExportedProgram]) -> None:
+def test_decode_of_another_dtype_is_refused(unbound: fe.Bundle, half: ExportedProgram) -> None:
     with pytest.raises(ValueError, match=r"float32.* in prefill and bfloat16.* in decode"):
-        fe.Bundle({"prefill": singles["prefill"], "decode": singles["half"]})
+        fe.Bundle({"prefill": unbound["prefill"], "decode": half})
 
 
-def test_a_cache_of_another_dtype_is_refused(singles: dict[str, ExportedProgram], bundle: fe.Bundle) -> None:
+def test_a_cache_of_another_dtype_is_refused(
+    unbound: fe.Bundle, half: ExportedProgram, bundle: fe.Bundle
+) -> None:
     """With prefixes, no weight is shared: only the cache shows it."""
-    programs = {"prefill": singles["prefill"], "decode": singles["half"]}
+    programs = {"prefill": unbound["prefill"], "decode": half}
     weights = bundle["prefill"].state_dict
     both = {f"a.{name}": tensor for name, tensor in weights.items()}
     both |= {f"b.{name}": tensor.bfloat16() for name, tensor in weights.items()}

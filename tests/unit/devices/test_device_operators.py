@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.testing._internal.common_modules import module_db
 from torch.utils._pytree import tree_leaves, tree_map
 
 import fakexport as fe
@@ -120,6 +119,8 @@ def outcomes(info, device, training):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("target", sampled(DEVICES))
 def test_every_module_of_torchs_own_database_has_the_cpus_shapes(target, monkeypatch):
+    from torch.testing._internal.common_modules import module_db  # A second, in each process that collects.
+
     monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
     different = []
     compared = 0

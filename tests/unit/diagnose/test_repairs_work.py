@@ -80,11 +80,16 @@ def test_the_failing_model_is_told_its_fix(name):
     assert CORPUS[name].fix.replace("{file}", file) in found[0][1]
 
 
-@pytest.mark.parametrize("name", CORPUS)
+# By default every third.
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if index % 3 else ()) for index, name in enumerate(CORPUS)],
+)
 def test_the_fix_works_when_it_is_followed(name):
     assert works(name) == (name not in KNOWN_NOT_TO_WORK)
 
 
+@pytest.mark.slow
 def test_the_share_of_fixes_that_work():
     working = sum(works(name) for name in CORPUS)
 

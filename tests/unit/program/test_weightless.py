@@ -31,10 +31,16 @@ class Small(nn.Module):
         return self.fc(x) * self.scale + self.shift
 
 
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("weightless") / "model.pt2"
+    fe.save(fe.export(Small, (torch.zeros(3, 4),), dynamic_shapes=["x.0=2..64"]), path)
+    return path
+
+
 @pytest.fixture
-def unbound(tmp_path: Path) -> ExportedProgram:
-    fe.save(fe.export(Small, (torch.zeros(3, 4),), dynamic_shapes=["x.0=2..64"]), tmp_path / "model.pt2")
-    return fe.load(tmp_path / "model.pt2")
+def unbound(archive: Path) -> ExportedProgram:
+    return fe.load(archive)
 
 
 def compiled(program: ExportedProgram) -> Any:

@@ -156,7 +156,7 @@ def test_one_program_serves_adapters_of_other_ranks_and_layers(
 def test_an_adapter_that_is_no_input_of_the_program_is_refused(
     saved: Saved, archived: Archived, tmp_path: Path
 ):
-    base, first = saved("dora")
+    base, _ = saved("dora")
     program = fe.load(archived("dora", "inputs"))
     larger = saved_adapter(tmp_path / "larger", base, r=8, target_modules=["q_proj"], use_dora=True)
 
@@ -167,9 +167,9 @@ def test_an_adapter_that_is_no_input_of_the_program_is_refused(
     plain = saved_adapter(tmp_path / "plain", base, target_modules=["q_proj", "down_proj"])
     with pytest.raises(fe.UnsuitableInputs, match=r"nothing for the input .*magnitude"):
         fe.adapter_inputs(plain, program)
-    apart = fe.load(archived("dora", "apart"))
+    apart = fe.load(archived("llama", "apart"))
     with pytest.raises(fe.UnsuitableInputs, match="takes no adapter as inputs"):
-        fe.adapter_inputs(first, apart)
+        fe.adapter_inputs(saved("llama")[1], apart)
 
 
 def test_the_base_model_alone_is_never_bound_silently(saved: Saved, archived: Archived):
@@ -190,11 +190,11 @@ def test_the_base_model_alone_is_never_bound_silently(saved: Saved, archived: Ar
 def test_a_checkpoint_that_peft_merged_is_bound_when_it_is_said_to_be_one(
     saved: Saved, archived: Archived, tmp_path: Path
 ):
-    base, adapter = saved("gpt2")
+    base, adapter = saved("llama")
     model = adapted(base, adapter, is_merged=True)
     model.save_pretrained(tmp_path / "merged")
 
-    bound = fe.bind(archived("gpt2", "merged"), fe.open_checkpoint(tmp_path / "merged", adapter="merged"))
+    bound = fe.bind(archived("llama", "merged"), fe.open_checkpoint(tmp_path / "merged", adapter="merged"))
 
     assert torch.equal(fe.run(bound, given(base))["logits"], eager(model, given(base)))
 

@@ -167,8 +167,10 @@ def test_parts_of_small_published_layouts_compute_what_the_whole_model_does(name
 @pytest.mark.parametrize(
     "name",
     [
-        "mllama",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("qwen2_5_vl", "qwen3_vl", "voxtral")),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("mllama", "qwen2_5_vl", "qwen3_vl", "voxtral")
+        ),
         *(
             pytest.param(name, marks=pytest.mark.exhaustive)
             for name in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 
 import pytest
@@ -51,20 +52,40 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path
 
 
-def test_the_blocks_of_a_prefill_are_traced_once(folder: str, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("DEBUG", logger="fakexport"):
-        found = fe.export(f"hf:{folder}", workload="prefill", dynamic_shapes="auto")
+@pytest.fixture(scope="module")
+def logged(folder: str) -> tuple[torch.export.ExportedProgram, str]:
+    """The program of a prefill, and what was logged while it was exported."""
+    records: list[logging.LogRecord] = []
+    handler, logger = logging.Handler(), logging.getLogger("fakexport")
+    handler.emit = records.append  # type: ignore[method-assign]
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel("DEBUG")
+    try:
+        program = fe.export(f"hf:{folder}", workload="prefill", dynamic_shapes="auto")
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+    return program, "\n".join(record.getMessage() for record in records)
+
+
+def test_the_blocks_of_a_prefill_are_traced_once(
+    folder: str, logged: tuple[torch.export.ExportedProgram, str]
+) -> None:
+    found, text = logged
     every = fe.export(f"hf:{folder}", workload="prefill", dynamic_shapes="auto", reuse_blocks=False)
 
-    assert re.search(r"LlamaDecoderLayer: [1-9]\d* of 8 calls reused", caplog.text)
+    assert re.search(r"LlamaDecoderLayer: [1-9]\d* of 8 calls reused", text)
     assert first_difference(found, every) is None
     assert all("inv_freq" in name for name in found.constants)
 
 
-def test_a_prefill_returns_what_eager_mode_returns(folder: str) -> None:
+def test_a_prefill_returns_what_eager_mode_returns(
+    folder: str, logged: tuple[torch.export.ExportedProgram, str]
+) -> None:
     model = LlamaForCausalLM.from_pretrained(folder).eval()
     ids = torch.randint(0, 64, (3, 9))
-    program = fe.bind(fe.export(f"hf:{folder}", workload="prefill", dynamic_shapes="auto"), folder)
+    program = fe.bind(logged[0], folder)
 
     found = program.module()(
         input_ids=ids, attention_mask=torch.ones_like(ids), position_ids=torch.arange(9).expand(3, 9)

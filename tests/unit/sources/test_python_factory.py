@@ -3,6 +3,7 @@
 import sys
 import textwrap
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -135,6 +136,21 @@ def test_what_an_earlier_source_brought_along_from_elsewhere_stays(write):
     resolve(f"{write('def factory(): pass', folder='two')}:factory")
 
     assert sys.modules["mine"] is mine
+
+
+def test_a_module_that_was_put_in_the_place_of_one_stays(write, monkeypatch):
+    text = "from torch import nn\nimport our_sizes\ndef factory(): return nn.Linear(our_sizes.width, 1)"
+    for folder in ("one", "two"):
+        write("width = 1", name="our_sizes.py", folder=folder)
+    resolve(f"{write(text, folder='one')}:factory")
+    own = ModuleType("our_sizes")
+    own.width = 5
+    monkeypatch.setitem(sys.modules, "our_sizes", own)
+
+    module = resolve(f"{write(text, folder='two')}:factory").factory()
+
+    assert module.in_features == 5
+    assert sys.modules["our_sizes"] is own
 
 
 def test_the_class_names_of_a_file_do_not_depend_on_its_place(write):

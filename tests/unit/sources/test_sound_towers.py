@@ -69,16 +69,13 @@ def test_an_encoder_of_packed_sounds_takes_their_windows(made, model_type):
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model_type", "class_name"),
     [
         ("qwen3_asr", "Qwen3ASRForConditionalGeneration"),
-        pytest.param(
-            "qwen2_5_omni_thinker", "Qwen2_5OmniThinkerForConditionalGeneration", marks=pytest.mark.slow
-        ),
-        pytest.param(
-            "qwen3_omni_moe_thinker", "Qwen3OmniMoeThinkerForConditionalGeneration", marks=pytest.mark.slow
-        ),
+        ("qwen2_5_omni_thinker", "Qwen2_5OmniThinkerForConditionalGeneration"),
+        ("qwen3_omni_moe_thinker", "Qwen3OmniMoeThinkerForConditionalGeneration"),
     ],
 )
 def test_a_whole_model_computes_what_it_computes_of_what_a_processor_returns(

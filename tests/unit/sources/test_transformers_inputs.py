@@ -29,8 +29,8 @@ TOWERS = (
 
 # Towers that read the grid: they cut the image by it; they resample positions to it.
 READERS = (
-    "glm_image_vision",
-    *(pytest.param(name, marks=pytest.mark.slow) for name in ("cosmos3_edge_vision", "hunyuan_vl_vision")),
+    "cosmos3_edge_vision",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("glm_image_vision", "hunyuan_vl_vision")),
 )
 
 # Types with inputs whose names do not tell what they are.

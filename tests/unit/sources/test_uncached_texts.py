@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not OMDET.is_available, reason="this transformer
 @pytest.fixture
 def made(tmp_path):
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(OMDET.settings))
+    path.write_text(json.dumps({**OMDET.settings, "decoder_num_layers": 1}))
     source = resolve(f"hf:{path}")
     torch.manual_seed(0)
     model = source.factory().eval()
