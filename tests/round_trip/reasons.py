@@ -33,6 +33,8 @@ DIFFERENT = {
     "jev": "the program of stock torch.export rounds alike, and is equal with the weights copied",
     "minicpm_ocr": _SUBSTITUTED,
     "minicpmv4_6": _SUBSTITUTED,
+    "olmo_hybrid": _SUBSTITUTED,
+    "zoedepth": _ROUNDED,
 }
 
 # Architecture -> why its checkpoint does not fit its program.
