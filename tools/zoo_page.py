@@ -62,7 +62,7 @@ A check that was refused, or that did not run, counts as not passed.
 
 {counts}
 {rule}
-A check took {seconds} s on average, {slowest} s at most, and all of them {minutes} minutes, two at a time.
+A check took {seconds} s on average, {slowest} s at most, and all of them {minutes} minutes, {each} at a time.
 They took {median} MiB of memory ({most} MiB at most).
 
 {environments}
@@ -71,7 +71,7 @@ They took {median} MiB of memory ({most} MiB at most).
 
 ```
 python tools/model_zoo.py {library} H100/static > zoo.yaml
-fakexport sweep zoo.yaml -o {library}.jsonl --jobs 2
+fakexport sweep zoo.yaml -o {library}.jsonl --jobs {jobs}
 fakexport sweep-report {library}.jsonl --zoo zoo.yaml -o site/
 python tools/zoo_page.py {library} $(git rev-parse --short HEAD) site/sweep.json {library}.jsonl docs/zoo
 ```
@@ -79,6 +79,8 @@ python tools/zoo_page.py {library} $(git rev-parse --short HEAD) site/sweep.json
 [{library}.json]({library}.json) is `site/sweep.json`, with a line per model
 ([format](../json.md#fakexport-sweep-report)).{kinds}
 """
+# How many checks ran at a time.
+_JOBS = {"transformers": 2, "diffusers": 1, "timm": 2}
 _SOURCES = {"transformers": "hf:TYPE", "diffusers": "diffusers:MODEL", "timm": "timm:NAME"}
 _WITHOUT = """\
 - torchvision and timm are installed next to torch 2.15.0 alone, where types with a backbone of timm ran:
@@ -87,6 +89,9 @@ _WITHOUT = """\
 _KINDS = """ Added are `kind` of each check, `whole` or `part`, and `kinds`,
 the counts of each; what its first finding says (`note`); why eager mode does not run it (`eager`); the
 settings that fakexport assumes (`assumed`); and the commit of a row that ran once more."""
+_NOTES = """ Added are what the first finding
+of each check says (`note`); why eager mode does not run it (`eager`); and the commit of a row that ran once
+more."""
 _RULE = """
 A part is a type whose config class another config class lists in its `sub_configs`: `clip_text_model` is a
 part of `clip`. All other types are whole, also the few that are only ever used inside of another model,
@@ -114,7 +119,8 @@ def main() -> None:
         zoo = _replaced(_page_as_it_is(page), zoo, commit)
     else:
         zoo |= {"source": commit, "again": "\n".join(_again(run, each) for each in again)}
-        zoo = _with_kept(zoo, json.loads(page.read_text(encoding="utf-8")) if page.exists() else {})
+        if library == "transformers" and page.exists():
+            zoo = _with_kept(zoo, json.loads(page.read_text(encoding="utf-8")))
     if library == "transformers":
         zoo = _with_kinds(zoo)
     page.write_text(_with_a_line_per_check(zoo), encoding="utf-8")
@@ -391,6 +397,7 @@ def _records(path: Path) -> list[dict[str, Any]]:
 
 
 def _head(zoo: dict[str, Any], library: str) -> str:
+    jobs = _JOBS[library]
     counts, total = zoo["runs"][0]["counts"], zoo["total"]
     found = [result for check in zoo["checks"] if (result := check["results"][0]) is not None]
     peaks = sorted(result["peak_bytes"] >> 20 for result in found)
@@ -404,13 +411,15 @@ def _head(zoo: dict[str, Any], library: str) -> str:
         counts=_counts(zoo),
         title=_TITLES[library],
         rule=_RULE if "kinds" in zoo else "",
-        kinds=_KINDS if "kinds" in zoo else "",
+        kinds=_KINDS if "kinds" in zoo else _NOTES,
         library=library,
         source=_SOURCES[library],
         without=_WITHOUT if library == "transformers" else "",
         seconds=round(sum(seconds) / len(found)),
         slowest=round(max(seconds)),
-        minutes=round(sum(result["seconds"] for result in found if not result["environment"]) / 120),
+        minutes=round(sum(result["seconds"] for result in found if not result["environment"]) / 60 / jobs),
+        jobs=jobs,
+        each={1: "one", 2: "two"}[jobs],
         median=peaks[len(peaks) // 2],
         most=peaks[-1],
         environments="\n".join(map(_environment, zoo["environments"])),
@@ -518,8 +527,9 @@ _ASSUMED = re.compile(r"(?:default configuration (?:leaves|sets)|has no default)
 _NO_PACKAGE = "a package is not installed that it needs"
 _EAGER = (
     (r"requires the \w+ library|No module named", _NO_PACKAGE),
-    (r"it raises the same without fakexport", "transformers cannot build its default config"),
-    (r"Config refuses it", "it has no default config"),
+    (r"(\w+)' own default config cannot build", r"\1 cannot build its default config"),
+    (r"Config refuses it|has no default configuration", "it has no default config"),
+    (r"is made of other models", "it is made of other models, and has no config"),
     (r"has no forward", "it has no `forward`: one calls methods of it, or its parts"),
     (r"no class of transformers accepts", "transformers has no class for it"),
     (
@@ -535,7 +545,8 @@ def _eager(record: dict[str, Any]) -> str:
     """Return why eager mode does not run a model that does not export, as its check found; "" if it may."""
     error = _first_error(record)
     said = " ".join([record["reason"], *(error["notes"] if error else [])])
-    return next((reason for pattern, reason in _EAGER if re.search(pattern, said)), "")
+    found = ((re.search(pattern, said), reason) for pattern, reason in _EAGER)
+    return next((match.expand(reason) for match, reason in found if match), "")
 
 
 def _not_in_eager(zoo: dict[str, Any]) -> str:
@@ -549,9 +560,10 @@ def _not_in_eager(zoo: dict[str, Any]) -> str:
     text = (
         f"{sum(found.values())} of the {len(failed)} models that do not export do not run in eager mode "
         f"either{kinds}. Each check finds this out by itself: it builds the default config without "
-        "fakexport, and runs `forward` on the same inputs, in the same dtype, without a trace. Where "
-        "the settings of a config show that no image fits it, they are the evidence."
+        "fakexport, and runs `forward` on the same inputs, in the same dtype, without a trace."
     )
+    if "kinds" in zoo:
+        text += " Where the settings of a config show that no image fits it, they are the evidence."
     rows = [f"| {count} | {_cell(reason)} |" for reason, count in found.most_common()]
     lines = textwrap.wrap(text, _WIDTH)
     return "\n".join([*lines, "", "| models | why eager mode does not run it |", "|---|---|", *rows, ""])

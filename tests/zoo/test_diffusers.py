@@ -1,5 +1,7 @@
 """Small models of diffusers: export, save, load, bind what `save_pretrained` wrote, compare with eager."""
 
+import json
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -10,17 +12,31 @@ from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport.sources import resolve
 from fakexport.sources.diffusers_halves import half_inputs
 from fakexport.sources.diffusers_inputs import derive_inputs
+from tests.diffusers_classes import CLASSES
 from tests.small_diffusers import MODELS, saved_model, saved_pipeline
 
 diffusers = pytest.importorskip("diffusers")
 transformers = pytest.importorskip("transformers")
 TEXT_ENCODERS = {"text_encoder": "CLIPTextModel", "text_encoder_2": "T5EncoderModel"}
 DIFFUSERS = {"unet": "UNet2DConditionModel", "vae_decoder": "AutoencoderKL"}
+# Their forward depends on values: of masks, numbers, and experts. One draws noise.
+NOT_EXPORTED = {
+    "AceStepConditionEncoder",
+    "BriaFibo2Transformer2DModel",
+    "HiDreamImageTransformer2DModel",
+    "HunyuanVideo15Transformer3DModel",
+    "HunyuanVideoFramepackTransformer3DModel",
+    "LTX2VideoDiffusionDecoderModel",
+    "QwenImage21Transformer2DModel",
+}
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.zoo,
     # The other half of an autoencoder, of which the program has none.
     pytest.mark.filterwarnings("ignore:FE704"),
+    pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm`"),
+    pytest.mark.filterwarnings("ignore:The tensor attributes"),
+    pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile"),
 ]
 
 
@@ -36,6 +52,28 @@ def test_a_bound_program_computes_what_the_model_does(name, tmp_path):
     for batch in (2, 3):
         inputs = drawn(spec, batch)
         assert_same(program.module()(**inputs), expected(model, half, inputs))
+
+
+@pytest.mark.parametrize("name", sorted(CLASSES.keys() - NOT_EXPORTED))
+def test_a_program_with_the_inputs_of_its_class_computes_what_the_model_does(name, tmp_path):
+    torch.manual_seed(0)
+    model = getattr(diffusers, name).from_config(CLASSES[name][0]).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if not parameter.any():
+                parameter.normal_(std=0.05)
+    model.save_pretrained(tmp_path / "model")
+    spec = f"diffusers:{tmp_path / 'model'}"
+    # On the CPU, flex_attention has no gradients, and refuses to run where they are kept.
+    with torch.no_grad() if name.startswith("Kandinsky6SR") else nullcontext():
+        fe.save(fe.export(spec), tmp_path / "program.pt2")
+
+        program = fe.bind(fe.load(tmp_path / "program.pt2"), tmp_path / "model")
+
+    inputs = drawn(spec, 2, are_ids_kept=True)
+    with torch.no_grad():
+        found = program.module()(**inputs)
+    assert_same(found, expected(model, "", inputs))
 
 
 @pytest.mark.parametrize("part", ["text_encoder", "text_encoder_2", "unet", "vae_decoder"])
@@ -73,7 +111,19 @@ def test_a_published_model_exports_on_an_h100(name):
     assert report.verdicts[0].summary.devices == ("cuda:0",)
 
 
-def drawn(spec: str, batch: int) -> dict[str, Any]:
+@pytest.mark.filterwarnings("ignore")  # of torch.compile, in its own code
+def test_a_model_that_compiles_its_attention_is_checked(tmp_path):
+    """torch.compile asks for the origin of each input of flex_attention, also of a block that was copied."""
+    name = "Kandinsky6SRTransformer3DModel"
+    settings = {"_class_name": name, **CLASSES[name][0], "num_visual_blocks": 8}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+
+    report = fe.check(f"diffusers:{tmp_path}", target="H100", dtype="bfloat16")
+
+    assert report.is_clean, report.diagnostics
+
+
+def drawn(spec: str, batch: int, *, are_ids_kept: bool = False) -> dict[str, Any]:
     module = resolve(spec).factory()
     derive = half_inputs if hasattr(module, "encode") else derive_inputs
     torch.manual_seed(batch)
@@ -83,7 +133,7 @@ def drawn(spec: str, batch: int) -> dict[str, Any]:
             return value
         if value.is_floating_point():
             return torch.randn_like(value)
-        return value if value.dtype is torch.bool else torch.randint_like(value, 10)
+        return value if value.dtype is torch.bool or are_ids_kept else torch.randint_like(value, 10)
 
     return tree_map(draw, dict(derive(module, "cpu", torch.float32, batch=batch).kwargs))
 

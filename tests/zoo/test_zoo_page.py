@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,3 +78,39 @@ def test_models_that_export_with_an_option_are_named_and_not_counted(tmp_path):
     assert text.count(" | `--") == 2
     head = before.partition("\n## ")[0]
     assert (tmp_path / "transformers.md").read_text().startswith(head)
+
+
+@pytest.mark.parametrize(
+    ("reason", "notes", "why"),
+    [
+        (
+            "FE102",
+            ["diffusers' own default config cannot build X: it raises the same without fakexport"],
+            "diffusers cannot build its default config",
+        ),
+        ("error: diffusers:X has no default configuration, it requires y", [], "it has no default config"),
+        (
+            "error: diffusers:X is made of other models and has no config: check each",
+            [],
+            "it is made of other models, and has no config",
+        ),
+        (
+            "error: diffusers:X has no forward of its own, it is a part of Y: check that",
+            [],
+            "it has no `forward`: one calls methods of it, or its parts",
+        ),
+        (
+            "FE102",
+            ["ModuleNotFoundError: No module named 'torchvision'"],
+            "a package is not installed that it needs",
+        ),
+        ("FE202", ["eager mode raises it too: ValueError"], "eager mode raises the same error"),
+        ("FE202", ["RuntimeError: no kernel"], ""),
+    ],
+)
+def test_why_eager_mode_does_not_run_a_model_is_what_its_check_found(reason, notes, why, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    page = importlib.import_module("zoo_page")
+    report = {"diagnostics": [{"severity": "error", "notes": notes}]} if notes else None
+
+    assert page._eager({"reason": reason, "report": report}) == why

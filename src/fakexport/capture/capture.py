@@ -254,7 +254,7 @@ def _traced_blocks(
                 module, args, kwargs, shapes, False, answers, constants.given(), blocks.active()
             )
         except (Exception, TraceNeeded) as error:
-            if not blocks.has_changed:
+            if not (blocks.has_changed or isinstance(error, TraceNeeded)):
                 raise
             log.debug("the model is traced again, with every block: %s", type_and_line(error))
         else:

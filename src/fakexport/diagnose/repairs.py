@@ -12,9 +12,9 @@ from fakexport.diagnose.marked_code import expression_at, text_of, value_of
 from fakexport.diagnostics import Span, condition_at, function_at, is_formatted, source_text
 
 _ITEM = (
-    "read it with `.item()` and not with `int()`, and state its bounds: `n = {0}.item()`, "
+    "read it with `.item()` and not with `int()`, and state its bounds: `n = {read}`, "
     "`torch._check(n >= 0)`, `torch._check(n <= limit)`; if it is the index of a list, compute all "
-    "results and pick one: `torch.stack(results)[{0}]`"
+    "results and pick one: `torch.stack(results)[{tensor}]`"
 )
 
 
@@ -108,7 +108,15 @@ def number_repair(span: Span | None) -> str:
                 "old)`"
             )
         case ast.Call(func=ast.Name(id="int" | "float"), args=[value]):
-            return _ITEM.format(text_of(value).removesuffix(".item()"))
+            text = text_of(value)
+            read = (
+                text
+                if ".item()" in text
+                else f"({text}).item()"
+                if _is_operation(value)
+                else f"{text}.item()"
+            )
+            return _ITEM.format(read=read, tensor=text.replace(".item()", ""))
         case ast.Call(func=ast.Attribute(value=ast.Name(id="math"), attr=name)):
             return f"compute it on the tensor, without `.item()`: `torch.{name}`"
         case ast.Call(func=ast.Name(id="max" | "min" as name), args=[value]):
@@ -120,6 +128,10 @@ def number_repair(span: Span | None) -> str:
     if span is not None and is_formatted(span):
         return "skip the text while exporting: `if not torch.compiler.is_exporting():`"
     return general_repair(KNOWN_NUMBER, span)
+
+
+def _is_operation(value: ast.expr) -> bool:
+    return isinstance(value, (ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.IfExp))
 
 
 def repeated_repair(span: Span | None) -> str | None:

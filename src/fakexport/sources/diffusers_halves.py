@@ -12,12 +12,24 @@ from typing import Any
 import torch
 from torch import nn
 
-from fakexport.sources.diffusers_sizes import latent_shape
+from fakexport.sources.diffusers_sizes import (
+    SAMPLES,
+    VIDEO_SIDE,
+    frame_count,
+    has_own_size,
+    latent_shape,
+    sides,
+)
 from fakexport.sources.input_request import InputRequest
 from fakexport.sources.source import ExampleInputs
 from fakexport.sources.source_error import SourceError, first_line
 
 HALVES = ("encoder", "decoder")
+_FRAMES = "num_frames"
+# The mask of one has a row for each item of the batch too many; one makes its tiles of the first item.
+_ONE_AT_A_TIME = ("AutoencoderKLHunyuanVideo15", "AutoencoderKLAllegro")
+_TILED = ("AutoencoderKLAllegro",)
+_UNSCALED = "latents are those that the decoder takes: a pipeline divides by scaling_factor before"
 
 
 def has_halves(model_class: Any) -> bool:
@@ -42,18 +54,32 @@ def half_inputs(
     Raises:
         SourceError: The encoder does not run on an image of the size that the config names.
     """
-    more = _required_besides(module.encode if type(module).forward is _encode else module.decode)
-    if more:
+    method = module.encode if type(module).forward is _encode else module.decode
+    if more := [name for name in _required_besides(method) if name != _FRAMES]:
         raise SourceError(
             f"{type(module).__name__} needs {', '.join(more)} next to the latents: write a factory that "
             "returns the half and its inputs"
         )
+    notes = []
+    if (name := type(module).__name__) in _ONE_AT_A_TIME:
+        batch = 1
+        notes.append(f"a batch of 1: {name} takes no other")
+    if name in _TILED:
+        tiled: Any = module
+        tiled.enable_tiling()
+        notes.append(f"enable_tiling() was called: {name} does not run without")
     own = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.get_default_dtype())
     request = InputRequest(module, device, dtype or own, batch)
     sample = request.floats(*latent_shape(request))
+    if not has_own_size(request):
+        notes.append(f"its config names no size: the encoder's input is {list(sample.shape)}, as assumed")
     if type(module).forward is _encode:
-        notes = ("the encoder returns the mean and the standard deviation of the latents, and draws nothing",)
-        return ExampleInputs(kwargs={"sample": sample}, assumptions=notes)
+        notes.append(
+            "the encoder returns the mean and the standard deviation of the latents, and draws nothing"
+        )
+        return ExampleInputs(kwargs={"sample": sample}, assumptions=tuple(notes))
+    if (shape := _known_latents(request)) is not None:
+        return ExampleInputs(kwargs={"latents": request.floats(*shape)}, assumptions=(*notes, _UNSCALED))
     try:
         with torch.no_grad():
             encoded = _encode(module, sample)
@@ -63,8 +89,26 @@ def half_inputs(
             f"{list(sample.shape)}: {first_line(error)}; use --input latents=DTYPE[DIMS]"
         ) from error
     latents = encoded["mean"] if isinstance(encoded, dict) else encoded
-    notes = ("latents are those that the decoder takes: a pipeline divides by scaling_factor before",)
-    return ExampleInputs(kwargs={"latents": torch.zeros_like(latents)}, assumptions=notes)
+    if _FRAMES in _required_besides(method):
+        notes.append(f"{_FRAMES}: the latents are the frames of one video")
+    notes.append(_UNSCALED)
+    return ExampleInputs(kwargs={"latents": torch.zeros_like(latents)}, assumptions=tuple(notes))
+
+
+def _known_latents(request: InputRequest) -> tuple[int, ...] | None:
+    """Return the shape of the latents where the encoder cannot be asked; None where it can.
+
+    One transforms waveforms in float32 alone, whatever the dtype of the decoder is; one has parameters that
+    are made by `torch.Tensor([...])`, on the CPU whatever the default device is.
+    """
+    module: Any = request.module
+    if type(module).__name__ == "MMAudioVAE":
+        return (request.batch, int(request.setting("latent_channels")), SAMPLES)
+    if type(module).__name__ == "AutoencoderVidTok":
+        frames = 1 + (frame_count(request) - 1) // module.temporal_compression_ratio
+        rows, columns = (side // 2 ** len(module.encoder.spatial_ds) for side in sides(request, VIDEO_SIDE))
+        return (request.batch, int(request.setting("z_channels")), frames, rows, columns)
+    return None
 
 
 def _required_besides(method: Any) -> list[str]:
@@ -84,7 +128,9 @@ def _encode(self: Any, sample: torch.Tensor) -> Any:
 
 
 def _decode(self: Any, latents: torch.Tensor) -> Any:
-    return _only(self.decode(latents))
+    # The pipelines of such a decoder pass the frames of one video as its batch.
+    more = {_FRAMES: latents.shape[0]} if _FRAMES in _required_besides(self.decode) else {}
+    return _only(self.decode(latents, **more))
 
 
 def _only(result: Any) -> Any:

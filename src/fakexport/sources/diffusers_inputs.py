@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fakexport.sources.diffusers_builders import never
 from fakexport.sources.diffusers_conditions import (
     added_conditions,
     class_labels,
@@ -39,6 +40,19 @@ _NEVER = re.compile(r"return_dict|generator|kv_cache|attention_kwargs|skip_layer
 """Settings of a call, and state that a pipeline keeps between calls."""
 _ADDS_ONLY = re.compile(r"mask|residual|block_samples")
 """Inputs that have no weights of their own."""
+_NUMBERS = (
+    "img_shapes",
+    "shape_list",
+    "num_frames",
+    "height",
+    "width",
+    "scale",
+    "scale_factor",
+    "use_cross_timestep",
+    "control_type_idx",
+    "cross_attention_kwargs",
+)
+"""Inputs that are values of Python."""
 _OPTIONAL = "it is optional, and the config does not say how large it is"
 
 
@@ -53,8 +67,8 @@ def derive_inputs(
     Args:
         module: A model of diffusers.
         device: Device of the inputs.
-        dtype: Dtype of the floating-point inputs, but for time steps and guidance, which are float32; None:
-            that of the module's parameters.
+        dtype: Dtype of the floating-point inputs, but for most time steps and guidance, which are float32;
+            None: that of the module's parameters.
         batch: First size of every input.
     Raises:
         SourceError: The module requires an input that its config does not determine.
@@ -64,51 +78,87 @@ def derive_inputs(
     own = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.get_default_dtype())
     tokens = InputRequest(module, device, dtype or own).setting(*_TEXT_LENGTHS, default=TEXT_TOKENS)
     request = InputRequest(module, device, dtype or own, batch, int(tokens))
+    if kept := [name for name in request.parameters if _requires(request, name) and _NEVER.search(name)]:
+        raise SourceError(
+            f"{type(module).__name__} requires {kept[0]!r}, which a pipeline keeps between calls: write a "
+            "factory that returns the model and its inputs"
+        )
     kwargs: dict[str, Any] = {}
-    left_out = []
+    left_out, missing = [], []
     for name, parameter in request.parameters.items():
         is_required = parameter.default is inspect.Parameter.empty
-        builder = special_builder(type(module).__name__, name) or _BUILDERS.get(name)
+        builder = _builder(request, name)
         value = None if builder is None else builder(request)
         if value is not None:
             kwargs[name] = value
         elif is_required and builder is encoded_text and takes_image_for_text(request):
             kwargs[name] = None
         elif is_required:
-            raise SourceError(_underivable(module, name))
+            missing.append(name)
         elif (
             parameter.default is None
-            and (builder is None or builder in _LEFT_OUT_IF_UNKNOWN)
+            and (builder is None or builder in _LEFT_OUT)
             and not _NEVER.search(name)
         ):
             left_out.append(name)
+    if missing:
+        raise SourceError(_underivable(module, missing))
+    if not kwargs:
+        raise SourceError(_underivable(module, left_out or ["an input"]))
     return ExampleInputs(
         kwargs=kwargs,
         assumptions=tuple(_notes(request, kwargs, left_out)),
-        omitted={name: _OPTIONAL for name in left_out if not _ADDS_ONLY.search(name)},
+        omitted={name: _OPTIONAL for name in left_out if _may_be_missed(request, name)},
     )
 
 
-def _underivable(module: nn.Module, name: str) -> str:
+def _may_be_missed(request: InputRequest, name: str) -> bool:
+    """Return whether weights that the program lacks may be due to an input that is left out."""
+    return _builder(request, name) is not never and not _ADDS_ONLY.search(name)
+
+
+def _underivable(module: nn.Module, names: Sequence[str]) -> str:
+    how = f"use --input {names[0]}=DTYPE[DIMS]"
+    if len(names) > 1:
+        how = (
+            "use --input NAME=DTYPE[DIMS] for each, or write a factory that returns the model and its inputs"
+        )
     return (
-        f"{type(module).__name__} requires {name!r}, which its config does not determine: "
-        f"use --input {name}=DTYPE[DIMS]"
+        f"{type(module).__name__} requires {', '.join(map(repr, names))}, which its config does not "
+        f"determine: {how}"
     )
 
 
 def _notes(request: InputRequest, kwargs: Mapping[str, Any], left_out: Sequence[str]) -> list[str]:
     notes = []
-    if not has_own_size(request):
-        notes.append(f"its config names no size: {WITHOUT_SIZE[layout(request)]}")
+    if not has_own_size(request) and (size := _assumed_size(request, kwargs)) is not None:
+        notes.append(f"its config names no size: {size}")
     if "time_ids" in kwargs.get("added_cond_kwargs", ()):
         pooled, ids = (kwargs["added_cond_kwargs"][name].shape[-1] for name in ("text_embeds", "time_ids"))
         notes.append(f"added_cond_kwargs: a pooled text of width {pooled} and {ids} time ids")
-    fixed = [name for name in ("img_shapes", "shape_list", "num_frames", "height", "width") if name in kwargs]
+    fixed = [name for name in _NUMBERS if name in kwargs]
     if fixed:
-        notes.append(f"{', '.join(fixed)}: numbers of Python, fixed in the program")
+        notes.append(f"{', '.join(fixed)}: values of Python, fixed in the program")
     if left_out:
         notes.append(f"optional inputs that the program does not take: {', '.join(left_out)}")
     return notes
+
+
+def _assumed_size(request: InputRequest, kwargs: Mapping[str, Any]) -> str | None:
+    """Return what is assumed of the main input, the first one; None where it has no size but the batch."""
+    name = next(iter(kwargs), "")
+    if _builder(request, name) is _latents:
+        return WITHOUT_SIZE[layout(request)]
+    main = kwargs.get(name)
+    first = main[0] if isinstance(main, list) else main
+    if not isinstance(first, torch.Tensor) or first.dim() < 3:
+        return None
+    each = " each" if first is not main else ""
+    return f"{name} of {list(first.shape)}{each} assumed"
+
+
+def _builder(request: InputRequest, name: str) -> Callable[[InputRequest], Any] | None:
+    return special_builder(type(request.module).__name__, name) or _BUILDERS.get(name)
 
 
 def _latents(request: InputRequest) -> torch.Tensor:
@@ -229,4 +279,4 @@ _BUILDERS: Mapping[str, Callable[[InputRequest], Any]] = MappingProxyType(
     }
 )
 
-_LEFT_OUT_IF_UNKNOWN = (_text_mask, _required_mask, encoded_text)
+_LEFT_OUT = (_text_mask, _required_mask, encoded_text, never)

@@ -34,22 +34,31 @@ WITHOUT_SIZE: Mapping[str, str] = MappingProxyType(
 
 # Images as a row of patches, as the pipeline packs them.
 _PACKED = re.compile(
-    r"(Bria|Chroma|Flux|LTX|LongCatImage|Ovis|QwenImage|Nucleus|Ideogram|Krea2|SanaWMLTX2)\w*"
+    r"(Bria(?!Fibo2)|Chroma|Flux|LTX|LongCatImage|Ovis|QwenImage|Nucleus|Ideogram|Krea2|SanaWMLTX2)\w*"
 )
 # Frames before channels.
 _FRAMES = re.compile(r"(CogVideoX|ConsisID|AnyFlow)Transformer3DModel|UNetSpatioTemporalConditionModel")
 _VIDEO = re.compile(
-    r"\w*(3D|Motion|Video)\w*|AutoencoderKL(Allegro|CogVideoX|Cosmos|Magvit|Mochi|Wan|KVAEVideo|LTX\w*|QwenImage\w*"
+    r"\w*(3D|Motion|Video)\w*|AutoencoderKL(Allegro|CogVideoX|Cosmos|Magvit|Mochi|Wan|KVAEVideo|LTX2?|QwenImage\w*"
     r"|HunyuanImageRefiner|MiniMaxH3)|I2VGenXLUNet|AutoencoderVidTok|SparseControlNetModel"
     r"|Kandinsky6SRVAE|Wan\w+"
 )
 _SOUND = re.compile(
-    r"(UNet1DModel|StableAudio\w*|AutoencoderOobleck|LongCatAudioDiTVae|AutoencoderSAME|MMAudioVAE|\w*AudioTokenizer)"
+    r"UNet1DModel|StableAudio\w*|AutoencoderOobleck|LongCatAudioDiTVae|AutoencoderSAME|MMAudioVAE"
+    r"|\w*AudioTokenizer|AutoencoderKL(KVAE|MiniMaxH3)Audio"
 )
+_AUTOENCODER = re.compile(r"\w*(Autoencoder|VAE|Vae)\w*")
+# A spectrogram, `mel_bins` wide.
+_SPECTROGRAM = "AutoencoderKLLTX2Audio"
+# Sound without a dimension of channels.
+_WITHOUT_CHANNELS = "MMAudioVAE"
+# An image as a video of one frame: its convolutions take no more.
+_ONE_FRAME = "AutoencoderKLQwenImage21"
 _STEPS = re.compile(r"(AceStep\w*|LongCatAudioDiTTransformer|MiniMaxMusic3\w*)")
 # Where the config names another number, or none.
 _CHANNELS = {
     **dict.fromkeys(("AutoencoderKLMochi", "AutoencoderRAE", "ConsistencyDecoderVAE", "AutoencoderKLWan"), 3),
+    **dict.fromkeys(("AutoencoderKLMiniMaxH3Audio", "MMAudioVAE"), 1),
 }
 _WIDTHS = (
     "caption_channels",
@@ -87,31 +96,46 @@ def has_own_size(request: InputRequest) -> bool:
 
 def latent_shape(request: InputRequest) -> tuple[int, ...]:
     """Return the shape of the main input."""
-    kind, batch = layout(request), request.batch
+    kind, batch, name = layout(request), request.batch, type(request.module).__name__
+    if name == _SPECTROGRAM:
+        return (batch, _channels(request), SAMPLES, int(request.setting("mel_bins", default=SIDE)))
     channels = _channels(request)
     if kind == "packed":
         return (batch, PACKED_SIDE**2, channels)
     if kind == "image":
         return (batch, channels, *sides(request))
     if kind in ("video", "frames"):
-        frames, (height, width) = frame_count(request), sides(request, VIDEO_SIDE)
+        frames, (height, width) = frame_count(request), sides(request, _video_side(request))
         is_first = kind == "frames"
         return (
             (batch, frames, channels, height, width) if is_first else (batch, channels, frames, height, width)
         )
-    is_waveform = "Autoencoder" in type(request.module).__name__ or "Vae" in type(request.module).__name__
-    length = request.setting("sample_size", default=WAVEFORM if is_waveform else SAMPLES)
+    length = request.setting("sample_size", default=WAVEFORM if _AUTOENCODER.fullmatch(name) else SAMPLES)
+    if name == _WITHOUT_CHANNELS:
+        return (batch, int(length))
     return (batch, channels, int(length)) if kind == "sound" else (batch, int(length), channels)
 
 
 def _channels(request: InputRequest) -> int:
     name = type(request.module).__name__
-    found = _CHANNELS.get(name) or request.setting(
-        "in_channels", "io_channels", "in_dim", "input_channels", "audio_channels"
+    if name in _CHANNELS:
+        return _CHANNELS[name]
+    found = request.setting(
+        "in_channels", "io_channels", "in_dim", "input_channels", "audio_channels", "num_channels"
     )
     if found is None:
         raise SourceError(f"{name}: its config names no number of channels: write a factory")
-    return int(found)
+    return int(found) * (2 if request.setting("stereo", default=False) else 1)
+
+
+def _video_side(request: InputRequest) -> int:
+    """Return a side of which an autoencoder makes more than one row of latents, as reflection needs."""
+    ratio = getattr(request.module, "spatial_compression_ratio", None)
+    return max(VIDEO_SIDE, 2 * int(ratio or 1)) if _is_autoencoder(request) else VIDEO_SIDE
+
+
+def _is_autoencoder(request: InputRequest) -> bool:
+    return _AUTOENCODER.fullmatch(type(request.module).__name__) is not None
 
 
 def sides(request: InputRequest, default: int = SIDE) -> tuple[int, int]:
@@ -127,8 +151,20 @@ def sides(request: InputRequest, default: int = SIDE) -> tuple[int, int]:
 
 
 def frame_count(request: InputRequest) -> int:
-    """Return the number of frames of the latents."""
+    """Return the number of frames: of the latents, or of the video that an autoencoder encodes."""
+    if type(request.module).__name__ == _ONE_FRAME:
+        return 1
+    if _is_autoencoder(request) and (kernel := getattr(request.module, "kernel", None)) is not None:
+        return int(kernel[0])  # of a tile: it runs in tiles alone
     frames = request.setting("sample_frames", default=None)
+    if frames is None and (clip := request.setting("clip_length", default=None)) is not None:
+        return 2 * int(clip)  # the decoder decodes a clip together with the next one
+    if frames is None and _is_autoencoder(request):
+        # The first frame has a latent of its own, and each next latent is of as many frames.
+        ratio = getattr(request.module, "temporal_compression_ratio", None) or request.setting(
+            "scale_factor_temporal", default=1
+        )
+        return max(FRAMES, int(ratio) + 1)
     if frames is None:
         return FRAMES
     ratio = request.setting("temporal_compression_ratio", default=None)

@@ -13,6 +13,7 @@ from fakexport.sources.config_limits import within_limits
 from fakexport.sources.diffusers_config import VAE_HALVES, DiffusersModel, Pipeline, described, model_of
 from fakexport.sources.diffusers_halves import HALVES, half_class, half_inputs, has_halves
 from fakexport.sources.diffusers_inputs import derive_inputs
+from fakexport.sources.diffusers_usable import PUBLISHED, check_packages, check_usable
 from fakexport.sources.python_factory import no_inputs
 from fakexport.sources.quantization import Quantization
 from fakexport.sources.source import ExampleInputs, Source
@@ -42,6 +43,7 @@ def diffusers_source(spec: str, name: str) -> Source:
 
 
 def _model(spec: str, found: DiffusersModel, half: str | None = None) -> Source:
+    check_usable(spec, found)
     has_both = has_halves(found.model_class)
     model_class = found.model_class if half is None else half_class(found.model_class, half)
     settings = found.settings
@@ -53,6 +55,7 @@ def _model(spec: str, found: DiffusersModel, half: str | None = None) -> Source:
             return built
 
         with within_limits(spec):
+            check_packages(found)
             try:
                 module = build()
             except Exception as error:
@@ -80,13 +83,8 @@ def _model(spec: str, found: DiffusersModel, half: str | None = None) -> Source:
         component=half,
         parts=parts if has_both and half is None else None,
         quantization=quantization,
-        published=None if settings else _PUBLISHED,
+        published=None if settings else PUBLISHED,
     )
-
-
-_PUBLISHED = (
-    "pass the config of a published model: `diffusers:ORG/NAME`, or `diffusers:FOLDER` with its config.json"
-)
 
 
 def _quantization(settings: object) -> Quantization | None:
@@ -139,6 +137,13 @@ def _keep_in_float32(module: nn.Module) -> None:
     """Convert the weights that `from_pretrained` leaves in float32 whatever dtype it is asked for."""
     kept = getattr(module, "_keep_in_fp32_modules", None) or ()
     kept = {kept} if isinstance(kept, str) else set(kept)
-    for name, held in (*module.named_parameters(), *module.named_buffers()):
-        if held.is_floating_point() and kept.intersection(name.split(".")):
-            held.data = held.data.to(torch.float32)
+    for name, parameter in module.named_parameters():
+        if parameter.is_floating_point() and kept.intersection(name.split(".")):
+            parameter.data = parameter.data.to(torch.float32)
+    converted: dict[int, torch.Tensor] = {}
+    for name, buffer in list(module.named_buffers(remove_duplicate=False)):
+        if buffer.is_floating_point() and kept.intersection(name.split(".")):
+            # Another tensor: a view would go on saying that what it is a view of has the dtype before.
+            owner, _, last = name.rpartition(".")
+            made = converted.setdefault(id(buffer), buffer.to(torch.float32))
+            setattr(module.get_submodule(owner), last, made)

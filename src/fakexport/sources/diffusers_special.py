@@ -5,12 +5,26 @@ Seen on diffusers 0.42.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
+from fakexport.sources.diffusers_builders import (
+    TEXT,
+    Builder,
+    floats,
+    ids,
+    like_latents,
+    list_of,
+    never,
+    positions,
+    present,
+    steps,
+    steps_in_dtype,
+)
+from fakexport.sources.diffusers_packed import PACKED
 from fakexport.sources.diffusers_sizes import (
     FRAMES,
     PACKED_SIDE,
@@ -19,42 +33,21 @@ from fakexport.sources.diffusers_sizes import (
     sides,
     text_width,
 )
+from fakexport.sources.diffusers_sound import SOUNDS
+from fakexport.sources.diffusers_video import VIDEOS
 from fakexport.sources.input_request import InputRequest
-
-Builder = Callable[[InputRequest], Any]
-TEXT = "the number of text tokens"
 
 
 def special_builder(model_class: str, name: str) -> Builder | None:
     """Return what builds an input of a class, if the class has its own way."""
-    return _OF_CLASS.get(model_class, {}).get(name)
-
-
-def _floats(*dims: int | str) -> Builder:
-    """Return a builder of a tensor: a batch of these sizes, each a number or a name of the config."""
-    return lambda request: request.floats(request.batch, *(_size(request, dim) for dim in dims))
-
-
-def _ids(*dims: int | str, value: int = 0) -> Builder:
-    return lambda request: request.ids(request.batch, *(_size(request, dim) for dim in dims), value=value)
-
-
-def _size(request: InputRequest, dim: int | str) -> int:
-    if isinstance(dim, int):
-        return dim
-    return request.sequence if dim == TEXT else int(request.setting(dim))
-
-
-def _steps(request: InputRequest) -> torch.Tensor:
-    return torch.zeros(request.batch, device=request.device)
+    for tables in (_OF_CLASS, SOUNDS, VIDEOS, PACKED):
+        if (builder := tables.get(model_class, {}).get(name)) is not None:
+            return builder
+    return None
 
 
 def _steps_of_frames(request: InputRequest) -> torch.Tensor:
     return torch.zeros(request.batch, FRAMES, device=request.device)
-
-
-def _like_latents(request: InputRequest) -> torch.Tensor:
-    return request.floats(*latent_shape(request))
 
 
 def _hint(request: InputRequest) -> torch.Tensor:
@@ -90,12 +83,6 @@ def _coordinates(request: InputRequest) -> torch.Tensor:
     return torch.stack(axes).float().expand(request.batch, -1, -1).clone()
 
 
-def _sound_rotary(request: InputRequest) -> tuple[torch.Tensor, torch.Tensor]:
-    shape = (latent_shape(request)[-1] + 1, int(request.setting("attention_head_dim")) // 2)
-    cosines = torch.ones(shape, device=request.device)
-    return cosines, torch.zeros_like(cosines)
-
-
 def _prior_tokens(request: InputRequest) -> torch.Tensor:
     _, rows, columns = patches(request)
     return request.ids(request.batch, rows * columns)
@@ -111,13 +98,6 @@ def _for_each_frame(request: InputRequest) -> torch.Tensor | None:
     """Return the text once for each frame, as the pipelines of motion adapters repeat it."""
     width = text_width(request)
     return None if width is None else request.floats(request.batch * FRAMES, request.sequence, width)
-
-
-def _list_of(*dims: int | str) -> Builder:
-    """Return a builder of a list of tensors, one for each item of the batch."""
-    return lambda request: [
-        request.floats(*(_size(request, dim) for dim in dims)) for _ in range(request.batch)
-    ]
 
 
 def _cascade(name: str, *shape: int) -> Builder:
@@ -166,10 +146,65 @@ def _second_mask(request: InputRequest) -> torch.Tensor | None:
     return request.ids(request.batch, request.sequence, value=1).bool() if is_taken else None
 
 
+def _guidance_in_dtype(request: InputRequest) -> torch.Tensor | None:
+    return request.floats(request.batch) if request.setting("guidance_embeds", default=False) else None
+
+
+def _xs_sample(request: InputRequest) -> torch.Tensor:
+    """Return the latents: the config names the width of the conditioning alone."""
+    module: Any = request.module
+    return request.floats(request.batch, module.base_conv_in.in_channels, *sides(request))
+
+
+def _xs_hint(request: InputRequest) -> torch.Tensor:
+    module: Any = request.module
+    blocks = request.setting("ctrl_conditioning_embedding_out_channels")
+    height, width = (side * 2 ** (len(blocks) - 1) for side in sides(request))
+    return request.floats(request.batch, module.controlnet_cond_embedding.conv_in.in_channels, height, width)
+
+
+def _lumina_rotary(request: InputRequest) -> torch.Tensor:
+    """Return the complex rotation of each patch, of images as large as the pipeline foresees."""
+    width = int(request.setting("hidden_size")) // int(request.setting("num_attention_heads"))
+    shape = (_LUMINA_SIDE, _LUMINA_SIDE, width // 2)
+    return torch.ones(shape, device=request.device, dtype=torch.complex64)
+
+
+def _lumina_attention(request: InputRequest) -> dict[str, int]:
+    """Return by what the pipeline scales attention: the patches of an image of the usual size."""
+    side = int(request.setting("sample_size")) * 8 // 16
+    return {"base_sequence_length": side**2}
+
+
+def _text_of_layers(request: InputRequest) -> torch.Tensor:
+    """Return the text as each layer of the language model encodes it, up to the last one that is read."""
+    layers = 1 + max(request.setting("llama_layers"))
+    width = int(request.setting("caption_channels")[1])
+    return request.floats(layers, request.batch, request.sequence, width)
+
+
+def _text_of_t5(request: InputRequest) -> torch.Tensor:
+    return request.floats(request.batch, request.sequence, int(request.setting("caption_channels")[0]))
+
+
+def _one_kind_of_control(request: InputRequest) -> torch.Tensor:
+    """Return which kinds of control there are, as a row of zeros and ones for each item: the first kind."""
+    kinds = positions(request, int(request.setting("num_control_type")))
+    return (kinds == 0).to(request.dtype).expand(request.batch, -1).clone()
+
+
+def _text_of_each_bundle(request: InputRequest) -> torch.Tensor:
+    """Return the text for the resampler, and for each layer that reads it."""
+    bundles = 1 + len(request.setting("injection_layer_ids"))
+    return request.floats(request.batch, bundles, request.sequence, int(request.setting("cap_feat_dim")))
+
+
+# Of `LuminaPipeline`.
+_LUMINA_SIDE = 384
 _T5 = {
-    "encoder_hidden_states_t5": _floats("text_len_t5", "cross_attention_dim_t5"),
-    "text_embedding_mask": _ids(TEXT, value=1),
-    "text_embedding_mask_t5": _ids("text_len_t5", value=1),
+    "encoder_hidden_states_t5": floats("text_len_t5", "cross_attention_dim_t5"),
+    "text_embedding_mask": ids(TEXT, value=1),
+    "text_embedding_mask_t5": ids("text_len_t5", value=1),
     "image_meta_size": lambda request: (
         request.floats(request.batch, 6) if request.setting("use_style_cond_and_image_meta_size") else None
     ),
@@ -183,38 +218,38 @@ _OF_CLASS: Mapping[str, Mapping[str, Builder]] = MappingProxyType(
     {
         "ControlNetModel": {"controlnet_cond": _hint},
         "SD3ControlNetModel": {"controlnet_cond": _sd3_condition},
-        "FluxControlNetModel": {"controlnet_cond": _like_latents, "controlnet_mode": _mode},
+        "FluxControlNetModel": {"controlnet_cond": like_latents, "controlnet_mode": _mode},
         "QwenImageControlNetModel": {"controlnet_cond": _qwen_condition},
-        "SanaControlNetModel": {"controlnet_cond": _like_latents},
+        "SanaControlNetModel": {"controlnet_cond": like_latents},
         "HunyuanDiT2DModel": _T5,
-        "HunyuanDiT2DControlNetModel": {"controlnet_cond": _like_latents, **_T5},
-        "HunyuanImageTransformer2DModel": _SECOND,
-        "HunyuanVideo15Transformer3DModel": _SECOND,
+        "HunyuanDiT2DControlNetModel": {"controlnet_cond": like_latents, **_T5},
+        "HunyuanImageTransformer2DModel": {
+            **_SECOND,
+            "timestep": steps_in_dtype,
+            "guidance": _guidance_in_dtype,
+        },
+        "HunyuanVideo15Transformer3DModel": {**_SECOND, "timestep": steps_in_dtype},
         "LTXVideoTransformer3DModel": {"video_coords": _coordinates},
         "UNetMotionModel": {"encoder_hidden_states": _for_each_frame},
         "UNetSpatioTemporalConditionModel": {
-            "encoder_hidden_states": _floats(1, "cross_attention_dim"),
-            "added_time_ids": _floats(3),
+            "encoder_hidden_states": floats(1, "cross_attention_dim"),
+            "added_time_ids": floats(3),
         },
         "UVit2DModel": {
             "input_ids": _codebook_ids,
-            "encoder_hidden_states": _floats(TEXT, "encoder_hidden_size"),
-            "pooled_text_emb": _floats("cond_embed_dim"),
-            "micro_conds": _floats(5),
-        },
-        "StableAudioDiTModel": {
-            "global_hidden_states": _floats(1, "global_states_input_dim"),
-            "rotary_embedding": _sound_rotary,
+            "encoder_hidden_states": floats(TEXT, "encoder_hidden_size"),
+            "pooled_text_emb": floats("cond_embed_dim"),
+            "micro_conds": floats(5),
         },
         "StableCascadeUNet": {
-            "timestep_ratio": _steps,
+            "timestep_ratio": steps_in_dtype,
             "clip_text_pooled": _cascade("clip_text_pooled_in_channels", 1),
             "clip_text": _cascade("clip_text_in_channels", 77),
             "clip_img": _cascade("clip_image_in_channels", 1),
             "effnet": _effnet,
         },
         "PriorTransformer": {
-            "hidden_states": _floats("embedding_dim"),
+            "hidden_states": floats("embedding_dim"),
             "proj_embedding": _prior_embedding,
             "encoder_hidden_states": _prior_text,
         },
@@ -223,28 +258,55 @@ _OF_CLASS: Mapping[str, Mapping[str, Builder]] = MappingProxyType(
             "control_hidden_states_scale": _control_scale,
         },
         "ZImageTransformer2DModel": {
-            "x": _list_of("in_channels", 1, 64, 64),
-            "t": _steps,
-            "cap_feats": _list_of(TEXT, "cap_feat_dim"),
+            "x": list_of("in_channels", 1, 64, 64),
+            "t": steps,
+            "cap_feats": list_of(TEXT, "cap_feat_dim"),
         },
         "GlmImageTransformer2DModel": {
             "prior_token_id": _prior_tokens,
             "prior_token_drop": lambda request: _prior_tokens(request).bool(),
         },
         "ErnieImageTransformer2DModel": {
-            "text_bth": _floats(TEXT, "text_in_dim"),
+            "text_bth": floats(TEXT, "text_in_dim"),
             "text_lens": lambda request: request.ids(request.batch, value=request.sequence),
         },
         "BriaFiboTransformer2DModel": {"text_encoder_layers": _text_of_each_layer},
-        "I2VGenXLUNet": {
-            "fps": _ids(),
-            "image_latents": _like_latents,
-            "image_embeddings": _floats("cross_attention_dim"),
+        "BriaFibo2Transformer2DModel": {
+            "encoder_hidden_states": _text_of_each_bundle,
+            "encoder_attention_mask": present(TEXT),
         },
-        "Kandinsky3UNet": {"encoder_attention_mask": _ids(TEXT, value=1)},
+        "ControlNetUnionModel": {
+            "controlnet_cond": lambda request: [_hint(request)],
+            "control_type": _one_kind_of_control,
+            "control_type_idx": lambda request: [0],
+        },
+        "LuminaNextDiT2DModel": {
+            "encoder_mask": ids(TEXT, value=1),
+            "image_rotary_emb": _lumina_rotary,
+            "cross_attention_kwargs": _lumina_attention,
+        },
+        "HiDreamImageTransformer2DModel": {
+            "encoder_hidden_states_t5": _text_of_t5,
+            "encoder_hidden_states_llama3": _text_of_layers,
+            **dict.fromkeys(("img_ids", "img_sizes"), never),
+        },
+        "UNetControlNetXSModel": {"sample": _xs_sample, "controlnet_cond": _xs_hint},
+        "Ideogram4PromptEnhancerHead": {"hidden_states": floats(TEXT, "hidden_size")},
+        "AnimaTextConditioner": {
+            "source_hidden_states": floats(TEXT, "source_dim"),
+            "target_input_ids": ids(TEXT),
+            "target_attention_mask": ids(TEXT, value=1),
+            "source_attention_mask": ids(TEXT, value=1),
+        },
+        "I2VGenXLUNet": {
+            "fps": ids(),
+            "image_latents": like_latents,
+            "image_embeddings": floats("cross_attention_dim"),
+        },
+        "Kandinsky3UNet": {"encoder_attention_mask": ids(TEXT, value=1)},
         "AnyFlowTransformer3DModel": {"timestep": _steps_of_frames, "r_timestep": _steps_of_frames},
-        "CLIPImageProjection": {"x": _floats("hidden_size")},
-        "ReduxImageEncoder": {"x": _floats(729, "redux_dim")},
-        "T2IAdapter": {"x": _floats("in_channels", 512, 512)},
+        "CLIPImageProjection": {"x": floats("hidden_size")},
+        "ReduxImageEncoder": {"x": floats(729, "redux_dim")},
+        "T2IAdapter": {"x": floats("in_channels", 512, 512)},
     }
 )

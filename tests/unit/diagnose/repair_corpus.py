@@ -206,6 +206,15 @@ CORPUS = {
         "torch.randn(2, 6), torch.tensor([3, 6])",
         "x, lengths",
     ),
+    "greatest length and one more": Failing(
+        "FE203",
+        "`n = lengths.max().item() + 1`, `torch._check(n >= 0)`, `torch._check(n <= limit)`; if it is the "
+        "index of a list, compute all results and pick one: `torch.stack(results)[lengths.max() + 1]`",
+        "n = int(lengths.max().item() + 1)\nreturn x[:, :n]",
+        "n = lengths.max().item() + 1\ntorch._check(n >= 0)\ntorch._check(n <= x.shape[1])\nreturn x[:, :n]",
+        "torch.randn(2, 7), torch.tensor([3, 5])",
+        "x, lengths",
+    ),
     "size of an interpolation": Failing(
         "FE203",
         "`n = size.max().item()`, `torch._check(n >= 0)`",

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import torch
 import fakexport as fe
 from fakexport.sources import SourceError, component_source, resolve
 from fakexport.sources.diffusers_inputs import derive_inputs
+from tests.diffusers_classes import HALVES
 from tests.hub_server import COMMIT, local_hub
 from tests.small_diffusers import MODELS, saved_pipeline
 
@@ -232,6 +234,72 @@ def test_a_config_of_something_else_is_refused(tmp_path, settings, message):
 def test_a_name_that_does_not_exist_is_one_line(pipeline, spec, component, message):
     with pytest.raises(SourceError, match=message):
         component_source(resolve(spec.format(pipeline)), component)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("MotionAdapter", "has no forward of its own, it is a part of UNetMotionModel: check that"),
+        ("ControlNetXSAdapter", "it is a part of UNetControlNetXSModel"),
+        ("FluxMultiControlNetModel", "is made of other models and has no config"),
+        ("QwenImageMultiControlNetModel", "is made of other models and has no config"),
+        (
+            "UniDiffuserTextDecoder",
+            "has no default configuration, it requires prefix_length, prefix_inner_dim: pass the config of a "
+            "published model: `diffusers:ORG/NAME`",
+        ),
+        ("AutoencoderKLHunyuanImage/encoder", "has no default configuration, it requires in_channels, "),
+    ],
+)
+def test_a_class_that_cannot_be_checked_by_its_name_is_one_line(spec, message):
+    with pytest.raises(SourceError, match=re.escape(message)):
+        fe.check(f"diffusers:{spec}")
+
+
+def test_a_class_without_a_default_configuration_is_checked_with_one(tmp_path):
+    settings = {"_class_name": "UniDiffuserTextDecoder", "prefix_length": 3, "prefix_inner_dim": 8}
+
+    assert resolve(written(tmp_path, settings)).kind == "diffusers"
+
+
+def test_a_package_that_forward_needs_is_asked_for(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+
+    report = fe.check("diffusers:CosmosTransformer3DModel")
+
+    (diagnostic,) = report.diagnostics
+    assert diagnostic.code == "FE102"
+    assert "torchvision" in diagnostic.fix.message
+
+
+def test_a_setting_without_which_nothing_is_resized_needs_no_package(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    settings = {"_class_name": "CosmosTransformer3DModel", "concat_padding_mask": False, "num_layers": 1}
+    sizes = {"num_attention_heads": 2, "attention_head_dim": 16, "text_embed_dim": 12, "adaln_lora_dim": 8}
+
+    assert fe.check(written(tmp_path, settings | sizes)).is_clean
+
+
+def test_a_state_that_a_pipeline_keeps_is_not_derived():
+    class WithCache(diffusers.UNet2DModel):
+        def forward(self, sample, timestep, kv_cache): ...
+
+    model = WithCache.from_config(dict(MODELS["ddpm-unet"][1]))
+
+    with pytest.raises(SourceError, match=r"requires 'kv_cache', which a pipeline keeps between calls"):
+        derive_inputs(model, "cpu", None)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm`")
+@pytest.mark.filterwarnings("ignore:The tensor attributes")  # `weight`, that weight_norm makes anew
+def test_a_buffer_that_is_a_view_stays_in_float32_too(tmp_path):
+    """The filters of its activations are views; a trace refuses one of another dtype than its base."""
+    settings, _, _ = HALVES["AutoencoderKLMiniMaxH3Audio"]
+    spec = written(tmp_path, {"_class_name": "AutoencoderKLMiniMaxH3Audio", **settings})
+
+    program = fe.export(f"{spec}/encoder", dtype="bfloat16")
+
+    assert {tensor.dtype for tensor in program.state_dict.values()} == {torch.float32}
 
 
 def test_a_pipeline_as_a_whole_is_refused_with_the_names_of_its_models(pipeline):
