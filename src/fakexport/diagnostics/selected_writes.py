@@ -86,15 +86,15 @@ def selected_writes(span: Span) -> SelectedWrites | None:
 
 
 def is_read_outside(names: Set[str], lines: Sequence[ast.stmt], function: ast.FunctionDef) -> bool:
-    """Return whether a function reads one of some variables elsewhere than in some of its lines."""
+    """Return whether one of some variables may be read elsewhere than in some lines of a function."""
     inside = {id(each) for line in lines for each in ast.walk(line)}
-    return any(
-        isinstance(each, ast.Name)
-        and isinstance(each.ctx, ast.Load)
-        and each.id in names
-        and id(each) not in inside
-        for each in ast.walk(function)
-    )
+    for each in ast.walk(function):
+        match each:
+            case ast.Name(id=name, ctx=ast.Load()) if name in names and id(each) not in inside:
+                return True
+            case ast.Global(names=shared) | ast.Nonlocal(names=shared) if not names.isdisjoint(shared):
+                return True
+    return False
 
 
 @dataclass(frozen=True)

@@ -343,6 +343,17 @@ NOT_SKIPPING = {
 
 @pytest.mark.parametrize("body", NOT_SKIPPING.values(), ids=list(NOT_SKIPPING))
 def test_what_does_more_for_nothing_is_still_a_question(body, tmp_path):
+    refuses_lines_after_a_skip(body, tmp_path)
+
+
+def test_a_variable_that_others_may_read_is_still_a_question(tmp_path, monkeypatch):
+    shared = EXPERTS.replace("        scores, chosen", "        global last\n        scores, chosen")
+    monkeypatch.setitem(globals(), "EXPERTS", shared)
+
+    refuses_lines_after_a_skip(("last = x[tokens].sum()", "out[tokens] = last"), tmp_path)
+
+
+def refuses_lines_after_a_skip(body, tmp_path):
     lines_of_loop = lines("if tokens.numel() == 0:", "    continue", *body)
 
     with pytest.raises(GuardOnDataDependentSymNode):
