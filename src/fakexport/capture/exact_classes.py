@@ -18,7 +18,8 @@ from .python_effects import PythonEffect, source_columns
 
 __all__ = ["exact_class_questions"]
 
-_MAY_ASK = re.compile(r"\b(?:type\(|__class__\b).*\b(?:Tensor|Parameter)\b")
+# Two, since `re` looks quickly for the text that a pattern begins with.
+_MAY_ASK = tuple(re.compile(rf"{asked}.*\b(?:Tensor|Parameter)\b") for asked in (r"type\(", "__class__"))
 _CLASSES = frozenset({"Tensor", "Parameter"})
 
 
@@ -33,9 +34,10 @@ def exact_class_questions(module: nn.Module) -> Iterator[PythonEffect]:
     for path in sorted({inspect.getfile(each) for each in classes}):
         linecache.checkcache(path)
         lines = linecache.getlines(path)
-        if not any(_MAY_ASK.search(line) for line in lines):
+        text = "".join(lines)
+        if not any(asks.search(text) for asks in _MAY_ASK):
             continue
-        for node in _nodes(ast.parse("".join(lines)), {each.__name__ for each in classes}):
+        for node in _nodes(ast.parse(text), {each.__name__ for each in classes}):
             if isinstance(node, ast.Compare) and _asks_for_class(node):
                 columns = source_columns(lines[node.lineno - 1], node)
                 span = Span(path, node.lineno, *columns, origin="source")

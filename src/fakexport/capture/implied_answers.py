@@ -5,12 +5,13 @@ With the other answer `forward` raises, or it computes the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from types import FrameType
 
 import torch
+from torch import nn
 
 from fakexport._torch.data_dependent_questions import Question
 from fakexport.diagnostics import (
@@ -25,7 +26,7 @@ from fakexport.diagnostics import (
 from .call_site import is_asked_by_user
 from .failure import is_asking_for_truth
 
-__all__ = ["ImpliedAnswer", "implied_answer"]
+__all__ = ["ImpliedAnswer", "implied_answer", "may_change_state"]
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,25 @@ def implied_answer(question: Question, frames: Sequence[tuple[FrameType, Span]])
         is_selection = isinstance(selection, torch.Tensor) and (
             not writes.is_mask or selection.dtype == torch.bool
         )
-        if is_selection and all(isinstance(each, torch.Tensor) for each in written):
+        is_written = all(isinstance(each, torch.Tensor) for each in written)
+        if is_selection and is_written and not may_change_state(frame, writes.called):
             return ImpliedAnswer(writes.answer ^ is_negated(span), None)
     return None
+
+
+def may_change_state(frame: FrameType, called: Iterable[str]) -> bool:
+    """Return whether one of some callables is a module with buffers, or a method of one: it may count calls.
+
+    Args:
+        frame: Where they are called.
+        called: Their names there, such as `self.experts`. A container stands for what is in it.
+    """
+    for name in called:
+        root, *attributes = name.split(".")
+        found = frame.f_locals.get(root)
+        for attribute in attributes:
+            found = getattr(found, attribute, None)
+        owner = getattr(found, "__self__", found)
+        if isinstance(owner, nn.Module) and next(owner.buffers(), None) is not None:
+            return True
+    return False

@@ -10,6 +10,8 @@ import torch
 
 from fakexport.diagnostics import Span, last_line_of_loop, visited_rows
 
+from .implied_answers import may_change_state
+
 __all__ = ["implied_rows", "is_in_loop"]
 
 # A program has the operators of every turn: with 128 experts in each of 8 layers, 50,000 nodes.
@@ -38,6 +40,8 @@ def implied_rows(tensor: torch.Tensor, frames: Sequence[tuple[FrameType, Span]])
         return None
     mask, *written = (frame.f_locals.get(name) for name in (found.mask, *found.written))
     if not isinstance(mask, torch.Tensor) or not all(isinstance(each, torch.Tensor) for each in written):
+        return None
+    if may_change_state(frame, found.called):
         return None
     is_counted = found.is_one_hot or mask.dtype == torch.bool
     others = sorted(dim % mask.dim() for dim in found.dims) == list(range(1, mask.dim()))

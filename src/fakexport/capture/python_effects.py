@@ -46,9 +46,8 @@ class PythonEffect:
 
     Args:
         kind: `print`; `random`: it drew from the generator of Python or NumPy; `state`: it set a seed or a
-            default of torch; `attribute`: it assigned an
-            attribute of a module, or changed a list, dict or set that is one; `class`: its code asks for the
-            exact class of a tensor.
+            default of torch; `attribute`: it assigned an attribute of a module, or changed a list, dict or
+            set that is one; `class`: its code asks for the exact class of a tensor.
         what: `print`, `random.random`, `numpy.random.rand`, `torch.manual_seed`; the name of the attribute;
             the comparison.
         span: The user's line, where it is known.

@@ -1,9 +1,9 @@
 """Diagnostics as data, and their output formats. Standard library only."""
 
-from fakexport.diagnostics.consequence import answer_that_goes_on, is_caught
 from fakexport.diagnostics.diagnostic import Diagnostic, Fault, Fix, Label, Severity, Span, check_headline
 from fakexport.diagnostics.folding import fold
 from fakexport.diagnostics.github import plain_body, render_github
+from fakexport.diagnostics.raising_conditions import answer_that_goes_on, is_caught
 from fakexport.diagnostics.selected_writes import selected_writes
 from fakexport.diagnostics.statement import (
     attribute_span,

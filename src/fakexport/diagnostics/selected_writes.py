@@ -45,12 +45,14 @@ class SelectedWrites:
         selection: The variable that it asks: a boolean mask, or indices.
         is_mask: Whether it is a mask, as the condition asks for any.
         written: Variables that are written to where it selects.
+        called: What is called besides functions of torch, such as `self.experts`: it must change no state.
         answer: What the condition is where something is selected.
     """
 
     selection: str
     is_mask: bool
     written: tuple[str, ...]
+    called: tuple[str, ...]
     answer: bool
 
 
@@ -82,7 +84,8 @@ def selected_writes(span: Span) -> SelectedWrites | None:
     if is_read_outside(found.stored, lines, function):
         return None
     written = tuple(sorted(found.written - found.stored))
-    return SelectedWrites(asked.name, asked.is_mask, written, answer=not asked.is_empty)
+    called = tuple(sorted(found.called))
+    return SelectedWrites(asked.name, asked.is_mask, written, called, answer=not asked.is_empty)
 
 
 def is_read_outside(names: Set[str], lines: Sequence[ast.stmt], function: ast.FunctionDef) -> bool:
@@ -197,6 +200,9 @@ class SelectedLines:
     numbers: Set[str] = frozenset()
     assigned: set[str] = field(default_factory=set)
     written: set[str] = field(default_factory=set)
+    called: set[str] = field(default_factory=set)
+    # What a variable is another name of, `self.experts` of `expert = self.experts[i]`.
+    _names: dict[str, str] = field(default_factory=dict)
 
     def add(self, line: ast.stmt) -> bool:
         """Note a line. Return whether it does nothing where nothing is selected."""
@@ -227,6 +233,8 @@ class SelectedLines:
                 if self._selects_again(value):
                     self.selections |= names
                 self.assigned |= names
+                if len(names) == 1 and (of := _dotted(value)) is not None:
+                    self._names.update(dict.fromkeys(names, of))
                 return is_named and self.is_quiet(value)
         return False
 
@@ -285,6 +293,11 @@ class SelectedLines:
             case ast.Name(id=name) | ast.Attribute(attr=name):
                 if name in _REFUSED or name.startswith("rand") or name.endswith("_"):
                     return False
+        if _root_name(call.func) not in _FUNCTIONS and (called := _dotted(call.func)) is not None:
+            root, dot, rest = called.partition(".")
+            if not dot and root in self.assigned - self._names.keys():
+                return False  # What was made in the lines.
+            self.called.add(self._names.get(root, root) + dot + rest)
         given = (*call.args, *(each.value for each in call.keywords))
         if not any(isinstance(each, ast.Name) and each.id not in self._own for each in given):
             return True
@@ -310,3 +323,15 @@ def _root_name(value: ast.expr) -> str | None:
     while isinstance(value, (ast.Attribute, ast.Subscript, ast.Call)):
         value = value.func if isinstance(value, ast.Call) else value.value
     return value.id if isinstance(value, ast.Name) else None
+
+
+def _dotted(called: ast.expr) -> str | None:
+    """Return the name of what is called, or of the container that it is taken from; None of a result."""
+    while isinstance(called, ast.Subscript):
+        called = called.value
+    match called:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=owner, attr=name) if (of := _dotted(owner)) is not None:
+            return f"{of}.{name}"
+    return None

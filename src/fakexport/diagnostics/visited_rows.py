@@ -25,12 +25,14 @@ class VisitedRows:
         dims: The dimensions over which it is counted. They have to be all but the first.
         is_one_hot: Whether no element of it can be negative, as in a boolean mask.
         written: Variables that are written to.
+        called: What is called besides functions of torch: it must change no state.
     """
 
     mask: str
     dims: tuple[int, ...]
     is_one_hot: bool
     written: tuple[str, ...]
+    called: tuple[str, ...]
 
 
 def visited_rows(span: Span) -> VisitedRows | None:
@@ -74,7 +76,8 @@ def visited_rows(span: Span) -> VisitedRows | None:
                 return None
     if not found.written or is_read_outside({*found.stored, row}, body, function):
         return None
-    return VisitedRows(mask, dims, is_one_hot, tuple(sorted(found.written - found.stored)))
+    written, called = sorted(found.written - found.stored), sorted(found.called)
+    return VisitedRows(mask, dims, is_one_hot, tuple(written), tuple(called))
 
 
 def _assignments(name: str, function: ast.FunctionDef, before: int) -> list[ast.Assign]:

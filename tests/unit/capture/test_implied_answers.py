@@ -236,6 +236,16 @@ import torch.nn.functional as F
 from torch import nn
 
 
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls.add_(1)
+        return 2 * x
+
+
 class Experts(nn.Module):
     def __init__(self):
         super().__init__()
@@ -243,6 +253,7 @@ class Experts(nn.Module):
         layers = lambda: (nn.Linear(4, 8), nn.ReLU(True), nn.Linear(8, 4))
         self.experts = nn.ModuleList(nn.Sequential(*layers()) for _ in range(3))
         self.last = nn.ReLU(True)
+        self.counting = Counting()
         self.shared = nn.Linear(4, 4)
 
     def forward(self, x):
@@ -335,6 +346,8 @@ NOT_SKIPPING = {
     "the first row": ("first = x[tokens][0]", "out[tokens] = first"),
     "a draw": ("states = torch.rand(4)", "out[tokens] = states"),
     "an attribute": ("self.tokens = tokens", "out[tokens] = 1.0"),
+    "a module that counts its calls": ("out[tokens] = self.counting(x[tokens])",),
+    "a module that counts, by another name": ("part = self.counting", "out[tokens] = part(x[tokens])"),
     "an early end": ("out[tokens] = 1.0", "break"),
     "a print": ("print(i)", "out[tokens] = 1.0"),
     "nothing": ("states = x[tokens]",),
@@ -370,14 +383,21 @@ OTHER_WRITES = {
     "no mask that is empty": lines("if not m.any():", "    y[m] = 7.0", "return y"),
     "a random value": lines("if m.any():", "    y[m] = torch.rand(())", "return y + torch.rand(())"),
     "two questions": lines("if m.any() and x.sum() > 3:", "    y[m] = 7.0", "return y"),
+    "a module that counts, by another name": lines(
+        "if m.any():", "    part = self.counting", "    y[m] = part(x[m])", "return y"
+    ),
     "a dict": lines("y = {}", "if m.any():", "    y[m] = 7.0", "return x + len(y)"),
 }
 
 
 @pytest.mark.parametrize("body", OTHER_WRITES.values(), ids=list(OTHER_WRITES))
 def test_another_write_is_still_a_question(body, written):
+    path = written("m, y = x > 1, x.clone()\n" + body)
+    made = "        self.counting = nn.BatchNorm1d(4)\n        self.blocks"
+    path.write_text(path.read_text().replace("        self.blocks", made, 1))
+
     with pytest.raises(GuardOnDataDependentSymNode):
-        exported(written("m, y = x > 1, x.clone()\n" + body))
+        exported(path)
 
 
 OVIS2 = Architecture("ovis2", "AutoModelForImageTextToText", is_common=False)

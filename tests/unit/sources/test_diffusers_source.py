@@ -291,7 +291,7 @@ def test_a_state_that_a_pipeline_keeps_is_not_derived():
 
 
 @pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm`")
-@pytest.mark.filterwarnings("ignore:The tensor attributes")  # `weight`, that weight_norm makes anew
+@pytest.mark.filterwarnings("ignore:The tensor attributes")  # `weight`, that weight_norm makes again
 def test_a_buffer_that_is_a_view_stays_in_float32_too(tmp_path):
     """The filters of its activations are views; a trace refuses one of another dtype than its base."""
     settings, _, _ = HALVES["AutoencoderKLMiniMaxH3Audio"]
