@@ -12,22 +12,24 @@ from torch.export import ExportedProgram
 from fakexport.capture import capture
 from fakexport.devices import emulate
 from fakexport.fake import build
-from fakexport.program import RetargetError, diff, retargeted
+from fakexport.program import ProgramDifference, RetargetError, diff, retargeted
 from fakexport.program.retargeting.retarget import Retargeted
 from fakexport.sources import Source, resolve
 from tests.architectures import Architecture
 from tests.same_nodes import nodes_equal
 
-__all__ = ["ATTENTION", "EXPERTS", "LITERALS", "both_programs", "differences"]
+__all__ = ["ATTENTION", "CASTS", "EXPERTS", "LITERALS", "both_programs", "differences"]
 
 ATTENTION = "attention takes another kernel there, and the export copies and asserts elsewhere"
 EXPERTS = (
     "transformers asks for the device and counts the tokens of experts as int32 on a GPU, float on a CPU"
 )
+CASTS = "the model asks whether it is on the CPU, and casts to float32 there"
 LITERALS = (
     "the model makes some tensors on the CPU without saying so, which looks like the device of its inputs"
 )
 
+_CASTING = {"aten.to.dtype", "aten._assert_tensor_metadata.default"}
 _BEHIND_ATTENTION = {
     "aten.contiguous.default",
     "aten._assert_scalar.default",
@@ -99,6 +101,8 @@ def _reasons(made: Retargeted, native: ExportedProgram) -> Iterator[str]:
         yield EXPERTS
     if operators and operators <= _BEHIND_ATTENTION and is_laid_out:
         yield ATTENTION
+    elif operators == _CASTING and _is_more_on_cpu(made, found):
+        yield CASTS
     elif operators:
         yield f"only in one of them: {sorted(operators)}"
     if found.devices:
@@ -107,3 +111,8 @@ def _reasons(made: Retargeted, native: ExportedProgram) -> Iterator[str]:
     if found.is_identical_but_for_devices or is_counting or operators:
         return
     yield f"changed: {[(change.nodes.operator, change.field) for change in found.changes][:4]}"
+
+
+def _is_more_on_cpu(made: Retargeted, found: ProgramDifference) -> bool:
+    """Whether it is the program exported for the CPU that has more nodes."""
+    return bool(found.nodes_added if made.devices == ("cpu",) else found.nodes_removed)

@@ -6,7 +6,7 @@ Both ways, from the CPU to an H100 and back, for every architecture that exports
 import pytest
 
 from tests.architectures import ARCHITECTURES, sampled
-from tests.retargeting import ATTENTION, EXPERTS, LITERALS, both_programs, differences
+from tests.retargeting import ATTENTION, CASTS, EXPERTS, LITERALS, both_programs, differences
 from tests.zoo.test_recovered_constants import EXCLUDED, NO_PROGRAM
 
 pytest.importorskip("transformers")
@@ -43,12 +43,13 @@ DIFFERENT = {
         kimi_linear kolibri1 laguna lfm2_moe mellum mimo_v2_flash minimax minimax_m2 minimax_m3_vl
         mistral4 mistral_large4 mixtral nemotron_h olmoe phimoe qwen2_moe qwen3_5_moe qwen3_moe
         qwen3_next qwen3_vl_moe qwen4_exp solar_open zaya""",
+    CASTS: "lfm2_vl",
     LITERALS: """
         autoformer big_bird bigbird_pegasus chameleon cpmant d_fine deberta deberta-v2
         deepseek_vl_hybrid flava gemma3n_text got_ocr2 granite_speech granite_speech_plus informer
-        kimi_k25 kosmos-2.5 lighton_ocr longt5 mistral_large4 mllama muse_glimmer musicgen_melody oneformer
-        phimoe pixtral pp_chart2table rt_detr rt_detr_v2 sam sam_hq seamless_m4t seggpt sew-d superpoint
-        t5gemma timesfm videomae vit_mae vits wavlm zoedepth""",
+        kimi_k25 kosmos-2.5 lighton_ocr longt5 mistral3 mistral_large4 mllama muse_glimmer
+        musicgen_melody oneformer phimoe pixtral pp_chart2table rt_detr rt_detr_v2 sam
+        sam_hq seamless_m4t seggpt sew-d superpoint t5gemma timesfm videomae vit_mae vits wavlm zoedepth""",
 }
 
 CHECKED = [architecture for architecture in ARCHITECTURES if str(architecture) not in EXCLUDED]

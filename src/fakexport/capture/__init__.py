@@ -6,7 +6,7 @@ from fakexport.capture.capture import Captured, capture, guard_span
 from fakexport.capture.capture_facts import facts_at_capture, loaded_libraries
 from fakexport.capture.components import components
 from fakexport.capture.constants import value_or_reason
-from fakexport.capture.dynamic_dims import DynamicDim, DynamicDims, as_torch_shapes, parse_dynamic
+from fakexport.capture.dynamic_dims import DynamicDim, DynamicDims, as_torch_shapes, dynamic_of, parse_dynamic
 from fakexport.capture.exploration import capture_or_explore
 from fakexport.capture.explored import Exploration, Problem
 from fakexport.capture.export import export
@@ -49,6 +49,7 @@ __all__ = [
     "capture",
     "capture_or_explore",
     "components",
+    "dynamic_of",
     "export",
     "facts_at_capture",
     "flattened",

@@ -13,6 +13,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from fakexport._torch.decided_branches import DecidedBranches
+from fakexport._torch.declared_shapes import why_shapes_do_not_fit
 from fakexport._torch.exact_bounds import exact_bounds
 from fakexport._torch.exact_modulo import exact_modulo
 from fakexport._torch.export_passes import quick_passes
@@ -32,7 +33,7 @@ from fakexport._torch.user_frames import name_user_frames
 from fakexport._torch.vmap_steps import transform_levels_closed
 from fakexport.conditions import absence_guards
 from fakexport.diagnostics import Span
-from fakexport.error import type_and_line
+from fakexport.error import InvalidValue, type_and_line
 from fakexport.fake import SubclassNotKept, unregistered_wrapper
 from fakexport.history import remember_value
 from fakexport.program import (
@@ -322,7 +323,11 @@ def torch_shapes(
     inputs = dict(kwargs) if has_own_inputs else bound_inputs(module, args, kwargs)
     if facts is not None and facts.adapter is not None:
         inputs = {name: value for name, value in inputs.items() if name not in facts.adapter.inputs}
-    return as_torch_shapes(dynamic, inputs) if isinstance(dynamic, DynamicDims) else dynamic
+    if isinstance(dynamic, DynamicDims):
+        return as_torch_shapes(dynamic, inputs)
+    if (fault := why_shapes_do_not_fit(inputs, dynamic)) is not None:
+        raise InvalidValue(f"dynamic_shapes does not fit the inputs: {fault}")
+    return dynamic
 
 
 def _of_subclass(module: nn.Module, error: Exception) -> SubclassNotKept | None:

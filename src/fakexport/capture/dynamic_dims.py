@@ -74,6 +74,16 @@ def parse_dynamic(texts: str | Iterable[str]) -> DynamicDims:
     return DynamicDims(tuple(dims.values()), is_auto)
 
 
+def dynamic_of(dynamic_shapes: Any) -> DynamicDims | Any:
+    """Return dimensions given in fakexport's words as `DynamicDims`; what torch takes, as it is."""
+    if dynamic_shapes is None or isinstance(dynamic_shapes, str):
+        return parse_dynamic(dynamic_shapes or ())
+    is_list = isinstance(dynamic_shapes, (list, tuple))
+    if is_list and all(isinstance(text, str) for text in dynamic_shapes):
+        return parse_dynamic(dynamic_shapes)
+    return dynamic_shapes
+
+
 def _parse_one(text: str) -> DynamicDim:
     match = _FORM.fullmatch(text.strip())
     if match is None:

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from torch import nn
 
-from fakexport.diagnostics import Span, function_at
+from fakexport.diagnostics import Span, columns_of, function_at
 from fakexport.program import is_user_code
 
-from .python_effects import PythonEffect, source_columns
+from .python_effects import PythonEffect
 
 __all__ = ["exact_class_questions"]
 
@@ -39,7 +39,7 @@ def exact_class_questions(module: nn.Module) -> Iterator[PythonEffect]:
             continue
         for node in _nodes(ast.parse(text), {each.__name__ for each in classes}):
             if isinstance(node, ast.Compare) and _asks_for_class(node):
-                columns = source_columns(lines[node.lineno - 1], node)
+                columns = columns_of(node, lines[node.lineno - 1])
                 span = Span(path, node.lineno, *columns, origin="source")
                 if (function := function_at(span)) is not None:
                     yield PythonEffect("class", ast.unparse(node), replace(span, function=function.name))

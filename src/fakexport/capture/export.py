@@ -19,7 +19,7 @@ from fakexport.capture.assumed_answers import with_assumed
 from fakexport.capture.built_source import ModelNotBuilt, build_source
 from fakexport.capture.capture import capture
 from fakexport.capture.capture_facts import facts_at_capture
-from fakexport.capture.dynamic_dims import parse_dynamic
+from fakexport.capture.dynamic_dims import dynamic_of
 from fakexport.capture.given_inputs import given_inputs
 from fakexport.capture.recovered import PartialProgram, UnboundConstants
 from fakexport.devices import Topology, emulate, emulated_topology
@@ -122,7 +122,7 @@ def export(
     call, dynamic_shapes = exported_workload(
         workload, dynamic_shapes, cache_length, cache_form, has_inputs=has_inputs
     )
-    dynamic = parse_dynamic(dynamic_shapes) if _is_text(dynamic_shapes) else dynamic_shapes
+    dynamic = dynamic_of(dynamic_shapes)
     found = resolve(source, workload=call)
     found = adapter_source(found, adapter, adapter_mode, workload, has_inputs=has_inputs)
     found = component_source(
@@ -218,11 +218,3 @@ def _inputs(
         with built.mode, install_transfers(built.module, built.placement):
             return source.example_inputs(built.module, built.placement.input_device, dtype or source.dtype)
     return given_inputs(built, args, kwargs)
-
-
-def _is_text(dynamic_shapes: Any) -> bool:
-    """Return whether the dimensions are given in fakexport's words and not in torch's."""
-    if isinstance(dynamic_shapes, str):
-        return True
-    is_list = isinstance(dynamic_shapes, (list, tuple)) and bool(dynamic_shapes)
-    return is_list and all(isinstance(text, str) for text in dynamic_shapes)

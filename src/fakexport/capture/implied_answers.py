@@ -5,10 +5,12 @@ With the other answer `forward` raises, or it computes the same.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from types import FrameType
+from types import BuiltinFunctionType, FrameType, FunctionType
+from typing import Any
 
 import torch
 from torch import nn
@@ -80,7 +82,10 @@ def implied_answer(question: Question, frames: Sequence[tuple[FrameType, Span]])
 
 
 def may_change_state(frame: FrameType, called: Iterable[str]) -> bool:
-    """Return whether one of some callables is a module with buffers, or a method of one: it may count calls.
+    """Return whether one of some callables may count its calls: a module with buffers or a method of one, a
+    function with variables of another one, an object.
+
+    A variable of a file or a class that changes is reported as FE903.
 
     Args:
         frame: Where they are called.
@@ -88,10 +93,29 @@ def may_change_state(frame: FrameType, called: Iterable[str]) -> bool:
     """
     for name in called:
         root, *attributes = name.split(".")
-        found = frame.f_locals.get(root)
+        known = (frame.f_locals, frame.f_globals, vars(builtins))
+        found: Any = next((names[root] for names in known if root in names), _MADE_LATER)
+        if found is _MADE_LATER:
+            continue  # By the lines that the condition is about: a tensor.
         for attribute in attributes:
             found = getattr(found, attribute, None)
         owner = getattr(found, "__self__", found)
-        if isinstance(owner, nn.Module) and next(owner.buffers(), None) is not None:
+        if isinstance(owner, nn.Module):
+            if next(owner.buffers(), None) is not None:
+                return True
+        elif not _is_stateless(found):
             return True
     return False
+
+
+_MADE_LATER = object()
+
+
+def _is_stateless(found: Any) -> bool:
+    """Return whether a function, or what a container holds, has no variables besides those of its file."""
+    if isinstance(found, (list, tuple)):
+        return all(isinstance(each, nn.Module) or _is_stateless(each) for each in found)
+    if isinstance(found, FunctionType):
+        return not found.__closure__
+    owner = getattr(found, "__self__", None)
+    return isinstance(found, (BuiltinFunctionType, type)) or isinstance(owner, torch.Tensor)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import builtins
 import functools
-import inspect
 import random
 import sys
-import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,11 +16,16 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from fakexport.capture.failure import span_at
-from fakexport.diagnostics import Span
+from fakexport._torch.backend_choices import backend_choices_watched
+from fakexport._torch.unknown_texts import texts_watched
+from fakexport.diagnostics import Span, is_only_told
 from fakexport.program import is_user_code
 
-EffectKind = Literal["print", "random", "state", "attribute", "class"]
+from .failure import span_at
+from .module_attributes import assignment_of, attributes_of, changed_attributes
+from .shared_variables import changed_variables, shared_variables
+
+EffectKind = Literal["print", "random", "state", "backend", "attribute", "variable", "class", "text"]
 
 # What sets something that later operators of the same process depend on, and values with them.
 _SETTERS = {
@@ -31,13 +33,10 @@ _SETTERS = {
     torch.random: ("manual_seed", "seed", "set_rng_state", "fork_rng"),
     torch.cuda: ("manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all"),
 }
+# Functions of torch that choose kernels, and settings such as `torch.backends.cuda.matmul.allow_tf32 = True`.
+_CHOOSING = ("sdp", "enable_", "set_", "allow_", "flags", "__set")
+_FOR_PEOPLE = frozenset({"__repr__", "__str__", "extra_repr"})
 _NO_DRAWS = frozenset({"seed", "getstate", "setstate", "get_state", "set_state"})
-_OF_TORCH = frozenset(
-    {"_parameters", "_buffers", "_modules", "training", "forward", "_flat_weights", "_flat_weight_refs"}
-)
-
-# Hooks themselves, and the flag of transformers' models that theirs are installed.
-_OF_HOOKS = ("_hooks", "_hooks_with_kwargs", "_always_called", "_hooks_installed")
 
 
 @dataclass(frozen=True)
@@ -46,10 +45,12 @@ class PythonEffect:
 
     Args:
         kind: `print`; `random`: it drew from the generator of Python or NumPy; `state`: it set a seed or a
-            default of torch; `attribute`: it assigned an attribute of a module, or changed a list, dict or
-            set that is one; `class`: its code asks for the exact class of a tensor.
-        what: `print`, `random.random`, `numpy.random.rand`, `torch.manual_seed`; the name of the attribute;
-            the comparison.
+            default of torch; `backend`: it chose kernels or a precision; `attribute`: it assigned an
+            attribute of a module, or changed a list, dict or set that is one; `variable`: the same of a class
+            or a file; `class`: its code asks for the exact class of a tensor; `text`: it made text of a
+            number or a tensor that the trace does not know.
+        what: `print`, `random.random`, `numpy.random.rand`, `torch.manual_seed`, `sdpa_kernel`; the name of
+            the attribute or variable; the comparison; the text.
         span: The user's line, where it is known.
         module_path: Path of the module whose attribute it is; "" for the other kinds.
     """
@@ -81,6 +82,8 @@ def watch_forward(module: nn.Module) -> Iterator[PythonEffects]:
     set a seed or a default of torch are replaced while the call lasts. Draws through names that the model
     imported (`from random import random`) are seen by the generator's state, and have no place.
 
+    Texts of unknown values that are only raised, printed or logged are not effects.
+
     Yields:
         The effects so far.
     """
@@ -90,11 +93,17 @@ def watch_forward(module: nn.Module) -> Iterator[PythonEffects]:
 
     @functools.wraps(original)
     def forward(*args: Any, **kwargs: Any) -> Any:
-        before = _attributes(module)
-        with _watched_builtins(effects):
+        before, shared = attributes_of(module), shared_variables(module)
+        with (
+            _watched_builtins(effects),
+            backend_choices_watched(lambda frame: _add_choice(effects, frame)),
+            texts_watched(lambda text, frame: _add_text(effects, text, frame)),
+        ):
             result = original(*args, **kwargs)
-        for path, name, holder in _changed(module, before):
-            effects.add(PythonEffect("attribute", name, _assignment(holder, name), path))
+        for path, name, holder in changed_attributes(module, before):
+            effects.add(PythonEffect("attribute", name, assignment_of(holder, name), path))
+        for name, span in changed_variables(shared):
+            effects.add(PythonEffect("variable", name, span))
         return result
 
     module.forward = forward
@@ -105,6 +114,27 @@ def watch_forward(module: nn.Module) -> Iterator[PythonEffects]:
             module.forward = original
         else:
             del module.forward
+
+
+def _add_choice(effects: PythonEffects, frame: FrameType | None) -> None:
+    """Note what the model called: the outermost function of torch, unless that chooses on its own account."""
+    owner, name = "", ""
+    while frame is not None and not is_user_code(frame.f_code.co_filename):
+        found = frame.f_globals.get("__name__", "")
+        if found.partition(".")[0] == "torch":
+            owner, name = found, frame.f_code.co_name
+        frame = frame.f_back
+    span = calling_span(frame)
+    if span is not None and name.startswith(_CHOOSING):
+        effects.add(PythonEffect("backend", owner if name.startswith("__") else name, span))
+
+
+def _add_text(effects: PythonEffects, text: str, frame: FrameType | None) -> None:
+    span = calling_span(frame)
+    if frame is None or span is None or frame.f_code.co_name in _FOR_PEOPLE or is_only_told(span):
+        return
+    if not any(known.kind == "text" and known.span == span for known in effects):
+        effects.add(PythonEffect("text", text, span))
 
 
 class _Watches(threading.local):
@@ -193,134 +223,3 @@ def _without_arrays(state: Any) -> Any:
     if isinstance(state, dict):
         return {name: _without_arrays(value) for name, value in state.items()}
     return state.tolist() if hasattr(state, "tolist") else state
-
-
-def _attributes(root: nn.Module) -> dict[str, tuple[nn.Module, dict[str, Any]]]:
-    """Return every module by its path, with its plain attributes and its modules.
-
-    Of containers, what they hold now; of torch's own layers, not what these note down for themselves, as
-    `nn.LSTM` does with its flat weights.
-    """
-    found = {}
-    for path, module in root.named_modules():
-        kept = {} if _is_layer_of_torch(module) else vars(module)
-        plain = {name: _held(value) for name, value in kept.items() if _is_plain(name)}
-        found[path] = (module, plain | module._modules)
-    return found
-
-
-def _is_layer_of_torch(module: nn.Module) -> bool:
-    return type(module).__module__.startswith(("torch.nn.", "torch.ao.")) and type(module) is not nn.Module
-
-
-def _is_plain(name: str) -> bool:
-    return name not in _OF_TORCH and not name.endswith(_OF_HOOKS)
-
-
-def _held(value: Any) -> Any:
-    return tuple(value.items()) if type(value) is dict else tuple(value) if _is_sequence(value) else value
-
-
-def _is_sequence(value: Any) -> bool:
-    return type(value) in (list, tuple, set)
-
-
-def _changed(
-    root: nn.Module, before: dict[str, tuple[nn.Module, dict[str, Any]]]
-) -> Iterator[tuple[str, str, nn.Module]]:
-    """Return the path, name and module of each attribute that is not what it was.
-
-    A module in the place of another one is an attribute of the module that has it; its own are new with it.
-    """
-    after = _attributes(root)
-    for path, (module, new) in after.items():
-        known, old = before.get(path, (None, {}))
-        if module is not known:
-            continue
-        for name in dict.fromkeys((*old, *new)):
-            is_same = _is_same(old.get(name, _ABSENT), new.get(name, _ABSENT))
-            if not is_same and (name in old or not _is_only_cached(module, name)):
-                yield path, name, module
-
-
-_ABSENT = object()
-
-
-def _is_only_cached(module: nn.Module, name: str) -> bool:
-    """Return whether the class declares that a value is computed once and stays, and never assigns it."""
-    declared = inspect.getattr_static(type(module), name, None)
-    return isinstance(declared, functools.cached_property) and _assignment(module, name) is None
-
-
-def _is_same(old: Any, new: Any) -> bool:
-    """Return whether nothing was assigned: the same object, an equal number or text, a container of such."""
-    if old is new:
-        return True
-    if type(old) is not type(new):
-        return False
-    if isinstance(old, tuple):
-        return len(old) == len(new) and all(map(_is_same, old, new))
-    return isinstance(old, (bool, int, float, complex, str, bytes)) and bool(old == new)
-
-
-def _assignment(module: nn.Module, name: str) -> Span | None:
-    """Return where a method assigns `self.name`, or changes it in place; `forward` first."""
-    found: list[tuple[bool, Span]] = []
-    for owner in type(module).__mro__:
-        for member in vars(owner).values():
-            method = member.fget if isinstance(member, property) else member
-            if inspect.isfunction(method) and method.__name__ != "__init__":
-                found += [(method.__name__ != "forward", span) for span in _assignments(method, name)]
-    return min(found, key=lambda item: item[0])[1] if found else None
-
-
-def _assignments(method: Callable[..., Any], name: str) -> Iterator[Span]:
-    path = inspect.unwrap(method).__code__.co_filename
-    if not is_user_code(path):
-        return
-    try:
-        lines, first = inspect.getsourcelines(method)
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, SyntaxError, TypeError):
-        return  # Typed at a prompt, or generated.
-    arguments = inspect.unwrap(method).__code__.co_varnames
-    margin = len(lines[0]) - len(lines[0].lstrip())
-    for node in ast.walk(tree):
-        for place in _places(node):
-            if _is_attribute(place, arguments[:1], name):
-                start, end = source_columns(lines[place.lineno - 1], place, margin)
-                line = first + place.lineno - 1
-                yield Span(path, line, start, end, function=method.__name__, origin="source")
-
-
-def source_columns(line: str, place: ast.expr, margin: int = 0) -> tuple[int, int | None]:
-    """Return columns from 1, in characters.
-
-    `ast` counts bytes of UTF-8 from 0, and after the indentation of what was parsed.
-    """
-    text = line[margin:].encode()
-    start = margin + len(text[: place.col_offset].decode()) + 1
-    if place.end_lineno != place.lineno:
-        return start, None
-    return start, margin + len(text[: place.end_col_offset].decode()) + 1
-
-
-def _places(node: ast.AST) -> Iterator[ast.expr]:
-    """Yield the expressions that a statement or call may change: targets, and owners of a called method."""
-    targets: list[ast.expr] = []
-    match node:
-        case ast.Assign():
-            targets = node.targets
-        case ast.AugAssign() | ast.AnnAssign():
-            targets = [node.target]
-        case ast.Call(func=ast.Attribute(value=owner)):
-            targets = [owner]
-    for target in targets:
-        yield from (part for part in ast.walk(target) if isinstance(part, ast.expr))
-
-
-def _is_attribute(place: ast.expr, self_names: tuple[str, ...], name: str) -> bool:
-    match place:
-        case ast.Attribute(value=ast.Name(id=owner), attr=attribute):
-            return owner in self_names and attribute == name
-    return False

@@ -13,7 +13,7 @@ from torch import nn
 from fakexport._renamed import renamed
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport._version import __version__
-from fakexport.capture import TracedBlocks, loaded_libraries, parse_dynamic, refuse_strict, with_assumed
+from fakexport.capture import TracedBlocks, dynamic_of, loaded_libraries, refuse_strict, with_assumed
 from fakexport.checking.target_checks import Request, TargetChecks, build_target
 from fakexport.checking.targets import (
     DeviceMapText,
@@ -51,7 +51,7 @@ def check(
     device_map: DeviceMapText | None = None,
     dtype: str | torch.dtype | None = None,
     inputs: Sequence[str] = (),
-    dynamic_shapes: str | Sequence[str] | None = None,
+    dynamic_shapes: Any = None,
     strict: bool = False,
     use_cache: bool = False,
     workload: ExportedWorkload = "forward",
@@ -82,7 +82,7 @@ def check(
         device_map: A device, `"balanced"`, `"fc1=cpu,fc2=cuda:0"`, a mapping, or the path of a JSON file.
         dtype: Default floating-point dtype while the model is constructed, such as `"bfloat16"`.
         inputs: Example inputs, such as `"pixel_values=float32[1,3,224,224]"`, which override derived ones.
-        dynamic_shapes: `"auto"`, or dimensions such as `"input_ids.1=2..4096"`.
+        dynamic_shapes: `"auto"`, `["input_ids.1=2..4096"]`, or what `torch.export.export` takes.
         strict: Trace with TorchDynamo instead of running the Python code.
         use_cache: Let a language model return the KV cache of its input; it takes none.
         workload: `prefill` or `decode` of an `hf:` model: the cache is inputs and outputs of the program.
@@ -111,7 +111,7 @@ def check(
         TypeError: a factory that does not return a module.
     Reports:
         FE001, FE101 to FE105, FE201 to FE210, FE301 to FE305, FE401 to FE404, FE502, FE503, FE505, FE506,
-        FE601 to FE603, and FE901 to FE910.
+        FE601 to FE603, and FE901 to FE911.
 
     Example:
         >>> report = check(lambda: (nn.Linear(4, 2), (torch.zeros(3, 4),)), target=["cpu", "H100"])
@@ -143,7 +143,7 @@ def check(
         inputs=[parse_input_spec(text) for text in inputs],
         args=args,
         kwargs=kwargs,
-        dynamic=parse_dynamic(dynamic_shapes or ()),
+        dynamic=dynamic_of(dynamic_shapes),
         dynamic_shapes=dynamic_shapes or None,
         assumed=assumed,
         is_strict=strict,

@@ -78,8 +78,8 @@ class Request:
     inputs: Sequence[InputSpec]
     args: tuple[Any, ...] | None
     kwargs: Mapping[str, Any] | None
-    dynamic: DynamicDims
-    dynamic_shapes: str | Sequence[str] | None
+    dynamic: DynamicDims | Any
+    dynamic_shapes: Any
     assumed: Sequence[AssumedAnswer]
     is_strict: bool
     is_reusing: bool
@@ -255,7 +255,8 @@ class TargetChecks:
     ) -> tuple[Verdict, tuple[Diagnostic, ...]]:
         request, program, built, inputs = self._request, trace.program, trace.built, trace.inputs
         summary = summarise(program)
-        findings = diagnose_program(trace.captured, summary, target.topology, request.dynamic)
+        named = request.dynamic if isinstance(request.dynamic, DynamicDims) else DynamicDims()
+        findings = diagnose_program(trace.captured, summary, target.topology, named)
         omitted = diagnose_left_out(request.source, program, built.module, inputs)
         # Anyone who names the inputs of a library's model chooses what of it runs: a note is enough.
         unused = unused_note(request.source, program, built.module, inputs, is_chosen=request.is_input_chosen)

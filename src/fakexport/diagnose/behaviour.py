@@ -14,7 +14,16 @@ from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.program import shared_outputs, source_span, training_operators, written_inputs
 from fakexport.rules import rule
 
-_CODES = {"attribute": "FE903", "print": "FE906", "random": "FE907", "class": "FE909", "state": "FE910"}
+_CODES = {
+    "attribute": "FE903",
+    "variable": "FE903",
+    "print": "FE906",
+    "random": "FE907",
+    "class": "FE909",
+    "state": "FE910",
+    "backend": "FE910",
+    "text": "FE911",
+}
 
 
 def diagnose_behaviour(
@@ -66,6 +75,9 @@ def _python(effect: PythonEffect) -> Diagnostic:
             place = f"{effect.module_path}.{effect.what}".lstrip(".")
             label, note = f"`{effect.what}` changes here", f"`{place}` was changed while `forward` ran"
             fix = "return it, or register it as a buffer and write into that: `self.steps += 1`"
+        case "variable":
+            label, note = f"`{effect.what}` changes here", f"`{effect.what}` was changed while `forward` ran"
+            fix = "return it, or keep it in the module as a buffer and write into that: `self.steps += 1`"
         case "print":
             label, note = "printed once, while the model was traced", "the program prints nothing"
             fix = "remove it, or print what the program returns"
@@ -81,6 +93,14 @@ def _python(effect: PythonEffect) -> Diagnostic:
                 if effect.what.endswith("dtype")
                 else "set it outside of `forward`, and pass what is drawn with a seed of its own as an input"
             )
+        case "backend":
+            label = "set once, while the model was traced"
+            note = f"the program has no `{effect.what}`: it takes the kernels that its caller allows"
+            fix = "set it where the program runs, around its call"
+        case "text":
+            label = f"is `{effect.what}` while the model is traced"
+            note = "the text has no value: what is compared or looked up with it is decided for all inputs"
+            fix = "compare the number itself, `n == 3` in place of `str(n) == '3'`"
         case "class":
             label = "a traced tensor is of a subclass"
             note = "the program has what follows if the class is another one; eager mode may do the other"

@@ -17,7 +17,7 @@ from torch.fx import Node
 
 from fakexport._torch.operator_schema import argument_names, argument_values
 from fakexport.diagnose.forward_repairs import IN_FLOAT32
-from fakexport.diagnose.kernel_dtypes import kind_of, refused_kinds
+from fakexport.diagnose.kernel_dtypes import is_refused, kind_of, refused_kinds
 from fakexport.diagnose.labels import labels_at
 from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.program import Visit, facts_of, operator_name, walk
@@ -165,7 +165,7 @@ def _kind_refused(call: _Call) -> _Refusal | None:
     if not tensors:
         return None
     dtype = _computed(call, list(tensors.values()))
-    if dtype is None or kind_of(dtype) not in kinds:
+    if dtype is None or not is_refused(dtype, kinds):
         return None
     operands = {name: t.dtype for name, t in tensors.items() if kind_of(t.dtype) == kind_of(dtype)}
     return _Refusal(operands, ", ".join(f"`{_accepted(name, dtype, kinds)}`" for name in operands))
@@ -187,8 +187,10 @@ def _accepted(name: str, dtype: torch.dtype, kinds: str) -> str:
     match kind_of(dtype):
         case "C":
             return f"{name}.real` or `{name}.abs()"
-        case "F":
+        case "F" if "F" in kinds:
             return f"{name}.to(torch.int64)"
+        case "F":
+            return f"{name}.to(torch.float32)"
     return f"{name}.to({torch.float32 if 'I' in kinds else torch.int64})"
 
 
@@ -214,6 +216,23 @@ def _is_of_classes(call: _Call) -> bool:
     """
     values, target = call.tensor("self"), call.tensor("target")
     return values is not None and target is not None and values.dim() == target.dim() + 1
+
+
+def _distances_refused(call: _Call) -> _Refusal | None:
+    """Return distances in half precision, unless they are Euclidean and computed with a product of matrices.
+
+    Source: `aten/src/ATen/native/Distance.cpp:cdist_impl`, which multiplies if asked to, and where a side has
+    more than 25 points.
+    """
+    sides = call.tensors if call.name == "aten.cdist.default" else {}
+    operands = {name: tensor.dtype for name, tensor in sides.items()}
+    if not operands or not {torch.bfloat16, torch.float16}.intersection(operands.values()):
+        return None
+    mode, points = call.arguments.get("compute_mode") or 0, [tensor.shape[-2] for tensor in sides.values()]
+    is_small = all(isinstance(count, int) and count <= 25 for count in points)
+    if call.arguments.get("p") == 2 and (mode == 1 or (mode == 0 and not is_small)):
+        return None
+    return _Refusal(operands, ", ".join(f"`{name}.to(torch.float32)`" for name in operands))
 
 
 def _wrong_choice(call: _Call) -> _Refusal | None:
@@ -253,6 +272,7 @@ def _bool_subtracted(call: _Call) -> _Refusal | None:
 _CHECKS: tuple[Callable[[_Call], _Refusal | None], ...] = (
     _mixed,
     _kind_refused,
+    _distances_refused,
     _wrong_choice,
     _not_kept,
     _bool_subtracted,

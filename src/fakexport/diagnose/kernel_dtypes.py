@@ -3,7 +3,8 @@
 Derived in torch 2.13: on the CPU by calls of every operator of torch's own test database (`op_db`) with every
 dtype, of which those are here that eager torch refuses and fake mode accepts; on CUDA from what the database
 says of the kernels (`dtypesIfCUDA`), as no GPU was at hand. An operator that the database describes wrongly
-is left out: it denies `cumsum` of bool, which runs. Half precision is not judged.
+is left out: it denies `cumsum` of bool, which runs. In half precision, what the CPU refuses is here, and
+taken to be refused on CUDA too where the database says so: without a GPU, it denies bfloat16 too often.
 
 Source: `torch/testing/_internal/common_methods_invocations.py`.
 """
@@ -86,6 +87,44 @@ _ON_CPU = {
     "IBC": "bernoulli.default",
 }
 
+# H: bfloat16 and float16; b: bfloat16.
+_HALVES_ANYWHERE = {
+    "H": """
+        _lu_with_info.default cholesky.default cholesky_inverse.default cholesky_solve.default
+        linalg_cholesky.default linalg_cholesky_ex.default linalg_cond.default linalg_det.default
+        linalg_eig.default linalg_eigh.default linalg_eigvals.default linalg_eigvalsh.default
+        linalg_householder_product.default linalg_ldl_factor.default
+        linalg_ldl_factor_ex.default linalg_ldl_solve.default linalg_lu.default
+        linalg_lu_factor.default linalg_lu_factor_ex.default linalg_lu_solve.default
+        linalg_qr.default linalg_solve.default linalg_solve_ex.default
+        linalg_solve_triangular.default linalg_svd.default linalg_svdvals.default
+        linalg_tensorsolve.default lu_solve.default ormqr.default pdist.default polar.default
+        qr.default special_airy_ai.default special_bessel_j0.default special_bessel_j1.default
+        special_bessel_y0.default special_bessel_y1.default
+        special_chebyshev_polynomial_t.default special_chebyshev_polynomial_u.default
+        special_chebyshev_polynomial_v.default special_chebyshev_polynomial_w.default
+        special_erfcx.default special_hermite_polynomial_h.default
+        special_hermite_polynomial_he.default special_laguerre_polynomial_l.default
+        special_legendre_polynomial_p.default special_log_ndtr.default
+        special_modified_bessel_i0.default special_modified_bessel_i1.default
+        special_modified_bessel_k0.default special_modified_bessel_k1.default
+        special_ndtri.default special_scaled_modified_bessel_k0.default
+        special_scaled_modified_bessel_k1.default special_shifted_chebyshev_polynomial_t.default
+        special_shifted_chebyshev_polynomial_u.default
+        special_shifted_chebyshev_polynomial_v.default
+        special_shifted_chebyshev_polynomial_w.default special_spherical_bessel_j0.default
+        special_zeta.default svd.default triangular_solve.default
+    """,
+    "b": "complex.default stft.center",
+}
+_HALVES_ON_CPU = {
+    "H": """
+        _upsample_bicubic2d_aa.vec _upsample_bilinear2d_aa.vec avg_pool3d.default
+        multi_margin_loss.default multilabel_margin_loss.default stft.center
+    """,
+}
+_HALVES = {torch.bfloat16: "Hb", torch.float16: "H"}
+
 
 def kind_of(dtype: torch.dtype) -> str:
     """Return `C` for complex, `F` for floating-point, `B` for bool, `I` for integer dtypes."""
@@ -94,20 +133,28 @@ def kind_of(dtype: torch.dtype) -> str:
     return "C" if dtype.is_complex else "F" if dtype.is_floating_point else "I"
 
 
+def is_refused(dtype: torch.dtype, kinds: str) -> bool:
+    """Return whether a dtype is of one of some kinds, as `refused_kinds` returns them."""
+    return not set(kind_of(dtype) + _HALVES.get(dtype, "")).isdisjoint(kinds)
+
+
 def refused_kinds(operator: str, device_type: str) -> str:
-    """Return the kinds that an operator refuses on a type of device, as letters of `kind_of`.
+    """Return the kinds that an operator refuses on a type of device: letters of `kind_of`, `H` for bfloat16
+    and float16, `b` for bfloat16.
 
     Args:
         operator: `aten.gelu.default`.
         device_type: For types other than "cpu" and "cuda", only what both refuse is known.
     """
     name = operator.removeprefix("aten.")
-    here = {"cpu": _AT_CPU, "cuda": _AT_CUDA}.get(device_type, {})
-    return _AT_BOTH.get(name, "") + here.get(name, "")
+    tables = (*_AT_BOTH, *{"cpu": _AT_CPU, "cuda": _AT_CUDA}.get(device_type, ()))
+    return "".join(table.get(name, "") for table in tables)
 
 
 def _by_name(groups: Mapping[str, str]) -> dict[str, str]:
     return {name: kinds for kinds, names in groups.items() for name in names.split()}
 
 
-_AT_BOTH, _AT_CPU, _AT_CUDA = _by_name(_ANYWHERE), _by_name(_ON_CPU), _by_name(_ON_CUDA)
+_AT_BOTH = (_by_name(_ANYWHERE), _by_name(_HALVES_ANYWHERE))
+_AT_CPU = (_by_name(_ON_CPU), _by_name(_HALVES_ON_CPU))
+_AT_CUDA = (_by_name(_ON_CUDA),)

@@ -57,7 +57,7 @@ def diagnose_program(
         topology: The target.
         dynamic: The dimensions that were declared.
     Reports:
-        FE207, FE209, FE302, FE304, FE305, FE402, FE403, FE503, FE506, FE601, FE602, FE603, FE901 to FE910.
+        FE207, FE209, FE302, FE304, FE305, FE402, FE403, FE503, FE506, FE601, FE602, FE603, FE901 to FE911.
     """
     program, recovered = captured.program, captured.recovered
     assert program is not None

@@ -7,16 +7,19 @@ from fakexport.diagnostics.raising_conditions import answer_that_goes_on, is_cau
 from fakexport.diagnostics.selected_writes import selected_writes
 from fakexport.diagnostics.statement import (
     attribute_span,
+    columns_of,
     condition_at,
     function_at,
     is_formatted,
     is_in_for,
     is_loop_test,
     is_negated,
+    is_only_told,
     is_test,
     last_line_of_loop,
     whole_comprehension,
     with_columns,
+    written_places,
 )
 from fakexport.diagnostics.text import printable_lines, render_text, source_line, source_text
 from fakexport.diagnostics.visited_rows import visited_rows
@@ -31,6 +34,7 @@ __all__ = [
     "answer_that_goes_on",
     "attribute_span",
     "check_headline",
+    "columns_of",
     "condition_at",
     "fold",
     "function_at",
@@ -39,6 +43,7 @@ __all__ = [
     "is_in_for",
     "is_loop_test",
     "is_negated",
+    "is_only_told",
     "is_test",
     "last_line_of_loop",
     "plain_body",
@@ -51,4 +56,5 @@ __all__ = [
     "visited_rows",
     "whole_comprehension",
     "with_columns",
+    "written_places",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -176,13 +177,73 @@ def _ends_after(node: ast.expr, span: Span) -> bool:
     return span.end_column is None or end is None or span.end_column <= end
 
 
-def _columns(span: Span, node: ast.expr | ast.stmt) -> tuple[int, int | None]:
-    """Return columns from 1, in characters; `ast` counts bytes of UTF-8 from 0."""
-    text = linecache.getline(span.path, span.line).encode()
-    start = len(text[: node.col_offset].decode(errors="replace")) + 1
+def columns_of(node: ast.expr | ast.stmt, line: str, margin: int = 0) -> tuple[int, int | None]:
+    """Return columns from 1, in characters; `ast` counts bytes of UTF-8 from 0.
+
+    Args:
+        node: Without an end where it is on several lines.
+        line: The line that it starts on.
+        margin: Characters of indentation that were left out when it was parsed.
+    """
+    text = line[margin:].encode()
+    start = margin + len(text[: node.col_offset].decode(errors="replace")) + 1
     if node.end_lineno != node.lineno:
         return start, None
-    return start, len(text[: node.end_col_offset].decode(errors="replace")) + 1
+    return start, margin + len(text[: node.end_col_offset].decode(errors="replace")) + 1
+
+
+def _columns(span: Span, node: ast.expr | ast.stmt) -> tuple[int, int | None]:
+    return columns_of(node, linecache.getline(span.path, span.line))
+
+
+def written_places(tree: ast.AST) -> Iterator[ast.expr]:
+    """Yield the expressions that statements or calls may change: targets, and owners of a called method."""
+    for node in ast.walk(tree):
+        targets: list[ast.expr] = []
+        match node:
+            case ast.Assign():
+                targets = node.targets
+            case ast.AugAssign() | ast.AnnAssign():
+                targets = [node.target]
+            case ast.Call(func=ast.Attribute(value=owner)):
+                targets = [owner]
+        for target in targets:
+            yield from (part for part in ast.walk(target) if isinstance(part, ast.expr))
+
+
+# Names of calls whose text nobody computes with.
+_TELLING = frozenset({
+    "critical", "debug", "deprecated", "error", "exception", "info", "log", "print", "range_push",
+    "record_function", "skip", "warn", "warn_once", "warning", "warning_once", "write",
+})  # fmt: skip
+
+
+def is_only_told(span: Span) -> bool:
+    """Return whether what a line computes is for people: the text of an error, or one that is logged."""
+    around = [
+        node
+        for nodes in _source(span.path).by_line.values()
+        for node in nodes
+        if isinstance(node, ast.stmt) and node.lineno <= span.line <= (node.end_lineno or node.lineno)
+    ]
+    match max(around, key=lambda node: (node.lineno, node.col_offset), default=None):
+        case ast.Raise():
+            return True
+        case ast.Assert(msg=told):
+            return told is not None and _covers(told, span)
+        case ast.Expr(value=ast.Call() as call):
+            return _is_telling(call)
+        case ast.With(items=items):
+            calls = (item.context_expr for item in items)
+            return any(isinstance(call, ast.Call) and _is_telling(call) for call in calls)
+    return False
+
+
+def _is_telling(call: ast.Call) -> bool:
+    match call.func:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name in _TELLING or "check" in name or "assert" in name
+    return False
 
 
 _Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp

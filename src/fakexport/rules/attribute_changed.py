@@ -1,4 +1,4 @@
-"""FE903: forward changes an attribute of the module, and the program does not."""
+"""FE903: forward changes an attribute or a variable, and the program does not."""
 
 from fakexport.rules.rule import Rule
 
@@ -6,12 +6,13 @@ RULE = Rule(
     code="FE903",
     name="attribute_changed",
     severity="warning",
-    message="forward changes a module attribute",
+    message="forward changes an attribute or a variable",
     why="""
-While `forward` was traced, it assigned an attribute of a module, or changed a list or dict that is one.
-An exported program has no attributes: it does not count the calls, and it does not remember the last
-tensor. What `forward` read from the attribute is a constant of the program, with the value that it had
-while tracing. Only buffers are state of a program.
+While `forward` was traced, it assigned an attribute of a module or of its class, or a variable of the file,
+or changed a list or dict that is one. An exported program has no attributes and no variables: it does not
+count the calls, and it does not remember the last tensor. What `forward` read is a constant of the program,
+with the value that it had while tracing. Only buffers are state of a program. What a function keeps for
+itself, in a closure or an object, is not seen.
 """,
     how_to_repair="""
 If the value is a result, return it. If it is state, register it as a buffer and write into it in place:

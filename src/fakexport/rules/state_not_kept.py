@@ -6,18 +6,23 @@ RULE = Rule(
     code="FE910",
     name="state_not_kept",
     severity="warning",
-    message="forward sets a seed or default of torch",
+    message="forward sets a seed or setting of torch",
     why="""
 `torch.manual_seed`, `torch.random.fork_rng`, `torch.set_default_dtype` and their kind are calls of Python and
 no operators. They ran once, while the model was traced, and the exported program does not repeat them: it
 draws other numbers than eager mode, or creates tensors of another dtype, without an error. A
 `torch.Generator` of the model or of `forward` is an object that the program draws on from call to call, even
 where `forward` seeds it each time, and a program with one cannot be saved.
+
+The same holds for what chooses kernels: `sdpa_kernel`, `torch.set_float32_matmul_precision`, settings of
+`torch.backends.cuda`. The program takes the kernels that are allowed where it runs, with other memory and
+rounding.
 """,
     how_to_repair="""
 Set seeds and defaults outside of `forward`. Numbers that have to be the same in every call are constants:
 draw them in the constructor and keep them as a buffer. Pass numbers with a seed of the caller as an input.
-Where a dtype matters, name it in the call that creates the tensor.
+Where a dtype matters, name it in the call that creates the tensor. Choose kernels where the program runs:
+around its call, or around its compilation.
 """,
     failing_model="""
 import torch

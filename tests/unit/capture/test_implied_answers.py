@@ -236,6 +236,17 @@ import torch.nn.functional as F
 from torch import nn
 
 
+def counting():
+    calls = 0
+
+    def counted(x):
+        nonlocal calls
+        calls += 1
+        return x * calls
+
+    return counted
+
+
 class Counting(nn.Module):
     def __init__(self):
         super().__init__()
@@ -250,6 +261,7 @@ class Experts(nn.Module):
     def __init__(self):
         super().__init__()
         self.gate = nn.Linear(4, 3)
+        self.counted = counting()
         layers = lambda: (nn.Linear(4, 8), nn.ReLU(True), nn.Linear(8, 4))
         self.experts = nn.ModuleList(nn.Sequential(*layers()) for _ in range(3))
         self.last = nn.ReLU(True)
@@ -348,6 +360,7 @@ NOT_SKIPPING = {
     "an attribute": ("self.tokens = tokens", "out[tokens] = 1.0"),
     "a module that counts its calls": ("out[tokens] = self.counting(x[tokens])",),
     "a module that counts, by another name": ("part = self.counting", "out[tokens] = part(x[tokens])"),
+    "a function that counts its calls": ("out[tokens] = self.counted(x[tokens])",),
     "an early end": ("out[tokens] = 1.0", "break"),
     "a print": ("print(i)", "out[tokens] = 1.0"),
     "nothing": ("states = x[tokens]",),

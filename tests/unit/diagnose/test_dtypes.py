@@ -117,6 +117,12 @@ SINGLE = {
     "var": torch.var,
     "relu": lambda x: F.relu(x * 1),
     "sigmoid": torch.sigmoid,
+    "avg_pool3d": lambda x: F.avg_pool3d(x[None, None, None], (1, 2, 2)),
+    "cdist of few": lambda x: torch.cdist(x, x),
+    "cdist of few, multiplied": lambda x: torch.cdist(x, x, compute_mode="use_mm_for_euclid_dist"),
+    "cdist of many": lambda x: torch.cdist(x.repeat(20, 1), x),
+    "cdist of many, not Euclidean": lambda x: torch.cdist(x.repeat(20, 1), x, p=1),
+    "qr": lambda x: torch.linalg.qr(x)[0],
 }
 
 
@@ -211,6 +217,21 @@ def test_a_product_is_an_error_where_the_device_has_no_kernel(dtype, on):
     report = checked(Calls(torch.mm), (ones, ones), target=["cpu", "H100"])
 
     assert tuple(target for found in report.diagnostics for target in found.targets) == on
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_antialiasing_in_half_precision_is_an_error_on_the_cpu_alone(mode):
+    """A model that casts there because it asks for its device is retargeted without the cast."""
+
+    def shrink(x):
+        return F.interpolate(x, 2, mode=mode, antialias=True)
+
+    x = torch.ones(1, 1, 4, 4, dtype=torch.bfloat16)
+    (found,) = checked(Calls(shrink), (x,), target=["cpu", "H100"]).diagnostics
+
+    assert (found.code, found.targets) == ("FE209", ("cpu",))
+    with pytest.raises(RuntimeError, match="not implemented for 'BFloat16'"):
+        shrink(x)
 
 
 class Head(nn.Module):

@@ -1,0 +1,49 @@
+"""Choices of kernels and precisions that are settings of a process, and no operators. Seen on torch 2.13.
+
+Source: `torch/nn/attention/__init__.py:_sdpa_kernel`, `torch/backends/cuda/__init__.py`,
+`torch/backends/cudnn/__init__.py` and `torch/__init__.py:set_float32_matmul_precision`: whatever public name
+is called, one of these functions of C++ is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+
+from . import patching
+from .patching import Patches, in_force
+
+__all__ = ["backend_choices_watched"]
+
+_SETTERS = tuple(
+    name
+    for name in (
+        *("_set_sdp_use_flash", "_set_sdp_use_mem_efficient", "_set_sdp_use_math", "_set_sdp_use_cudnn"),
+        *("_set_sdp_use_overrideable", "_set_sdp_priority_order", "_set_math_sdp_allow_fp16_bf16_reduction"),
+        *("_set_float32_matmul_precision", "_set_cublas_allow_tf32", "_set_fp32_precision_setter"),
+        "_set_cublas_allow_fp16_reduced_precision_reduction",
+        "_set_cublas_allow_bf16_reduced_precision_reduction",
+        *("_set_cudnn_allow_tf32", "_set_cudnn_enabled", "_set_cudnn_benchmark", "_set_cudnn_deterministic"),
+    )
+    if hasattr(torch._C, name)
+)
+
+
+def backend_choices_watched(seen: Callable[[FrameType | None], None]) -> Patches:
+    """Return a context in which `seen` gets the frame of torch that makes each choice."""
+    return Patches({(torch._C, name): _told(in_force(torch._C, name), seen) for name in _SETTERS})
+
+
+def _told(stock: Callable[..., Any], seen: Callable[[FrameType | None], None]) -> Callable[..., Any]:
+    def choose(*args: Any) -> Any:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename == patching.__file__:
+            frame = frame.f_back
+        seen(frame)
+        return stock(*args)
+
+    return choose

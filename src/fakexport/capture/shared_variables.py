@@ -1,0 +1,120 @@
+"""Variables outside of the modules that `forward` changes: of the classes of a model, and of their files."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from fakexport.diagnostics import Span, columns_of, function_at, written_places
+from fakexport.program import is_user_code
+
+from .held_values import held_value, is_same
+
+__all__ = ["SharedVariables", "changed_variables", "shared_variables"]
+
+_VALUES = (bool, int, float, complex, str, bytes, type(None), list, tuple, dict, set, torch.Tensor)
+_ABSENT = object()
+
+
+@dataclass(frozen=True)
+class SharedVariables:
+    """What the variables held.
+
+    Args:
+        of: Class or Python module -> what its variables hold by name.
+        path: The file of each.
+    """
+
+    of: dict[type | types.ModuleType, dict[str, Any]]
+    path: dict[type | types.ModuleType, str]
+
+
+def shared_variables(root: nn.Module) -> SharedVariables:
+    """Return the variables of the classes of a model that people wrote, and of the files of these.
+
+    Numbers, texts, tensors and containers. Objects of other kinds may be changed without a trace here.
+    """
+    kinds = {base for kind in {type(part) for part in root.modules()} for base in kind.__mro__}
+    path: dict[type | types.ModuleType, str] = {
+        kind: file for kind in kinds if (file := _file_of(kind)) is not None
+    }
+    files = {sys.modules.get(kind.__module__): file for kind, file in path.items()}
+    path |= {module: file for module, file in files.items() if module is not None}
+    return SharedVariables({owner: _values(owner) for owner in path}, path)
+
+
+def _file_of(kind: type) -> str | None:
+    """Return the file of a class that people wrote."""
+    for member in vars(kind).values():
+        if inspect.isfunction(member):
+            path = inspect.unwrap(member).__code__.co_filename
+            return path if is_user_code(path) else None
+    return None
+
+
+def _values(owner: type | types.ModuleType) -> dict[str, Any]:
+    return {
+        name: held_value(value)
+        for name, value in list(vars(owner).items())
+        if isinstance(value, _VALUES) and not name.startswith("__")
+    }
+
+
+def changed_variables(before: SharedVariables) -> Iterator[tuple[str, Span | None]]:
+    """Yield what was changed, `STEPS` of a file or `Model.steps` of a class, and where the code does it."""
+    for owner, old in before.of.items():
+        new = _values(owner)
+        for name in dict.fromkeys((*old, *new)):
+            if not is_same(old.get(name, _ABSENT), new.get(name, _ABSENT)):
+                is_class = isinstance(owner, type)
+                shown = f"{owner.__name__}.{name}" if is_class else name
+                yield shown, next(_places(before.path[owner], name, is_class=is_class), None)
+
+
+def _places(path: str, name: str, *, is_class: bool) -> Iterator[Span]:
+    """Yield where the functions of a file assign a variable, or change it in place."""
+    lines = linecache.getlines(path)
+    try:
+        tree = ast.parse("".join(lines))
+    except SyntaxError:
+        return
+    for place in written_places(tree):
+        span = Span(path, place.lineno, *columns_of(place, lines[place.lineno - 1]), origin="source")
+        match place:
+            case ast.Attribute(attr=found) if is_class and found == name and _is_of_class(place.value):
+                pass
+            case ast.Name(id=found) if not is_class and found == name:
+                pass
+            case _:
+                continue
+        function = function_at(span)
+        if function is None or function.name == "__init__":
+            continue
+        if not (isinstance(place, ast.Name) and isinstance(place.ctx, ast.Store)) or _is_shared(
+            name, function
+        ):
+            yield replace(span, function=function.name)
+
+
+def _is_shared(name: str, function: ast.FunctionDef) -> bool:
+    """Return whether a function says that a variable is not its own."""
+    return any(isinstance(node, ast.Global) and name in node.names for node in ast.walk(function))
+
+
+def _is_of_class(owner: ast.expr) -> bool:
+    """Return whether an expression names a class: `Model`, `cls`, `type(self)`, `self.__class__`; or `self`,
+    whose list may be that of the class.
+    """
+    match owner:
+        case ast.Name() | ast.Call(func=ast.Name(id="type")) | ast.Attribute(attr="__class__"):
+            return True
+    return False
