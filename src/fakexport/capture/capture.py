@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
+from fakexport._torch.data_attribute import data_attribute_traced
 from fakexport._torch.decided_branches import DecidedBranches
 from fakexport._torch.declared_shapes import why_shapes_do_not_fit
 from fakexport._torch.exact_bounds import exact_bounds
@@ -47,6 +48,7 @@ from fakexport.program import (
 )
 
 from .absent_devices import drop_refused_nodes, failure_of_absent_device
+from .assigned_buffers import assigned_buffers_written
 from .assumed_answers import AssumedAnswer, AssumedAnswers
 from .block_reuse import BlockReuse, TraceNeeded
 from .constant_answers import ConstantAnswers
@@ -56,6 +58,7 @@ from .exact_classes import exact_class_questions
 from .failure import CaptureFailure, GuardFact
 from .flattening import flattened
 from .kept_masks import KeptMask, kept_masks_of, watch_masks
+from .left_fakes import fakes_taken_back
 from .lost_transforms import TransformLost, refuse_lost_transforms
 from .plain_forward import bound_inputs, plain_forward
 from .python_effects import PythonEffect, watch_forward
@@ -138,7 +141,8 @@ def capture(
     answers = AssumedAnswers(assumed, traced.__code__)
     try:
         watched = nullcontext(()) if strict else watch_forward(module)
-        with answers.answered(), watched as effects, watch_masks() as layers:
+        written = nullcontext() if strict else assigned_buffers_written(module)
+        with answers.answered(), written, watched as effects, watch_masks() as layers:
             program = traced(
                 module,
                 args,
@@ -288,6 +292,7 @@ def _traced_once(
         exact_bounds(),
         exact_modulo(),
         unknown_broadcasts_refused(),
+        data_attribute_traced(),
         quick_passes(),
         quick_stack_traces(),
         remembered_metadata(),
@@ -295,6 +300,7 @@ def _traced_once(
         traced_here() if strict else lazy_graph_modules(),
         decided.watched(),
         blocks or nullcontext(),
+        fakes_taken_back(module),
     ):
         program = torch.export.export(module, args, dict(kwargs), dynamic_shapes=shapes, strict=strict)
     answers.check_unanswered()

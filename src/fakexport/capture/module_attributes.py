@@ -16,13 +16,16 @@ from fakexport.program import is_user_code
 
 from .held_values import held_value, is_same
 
-__all__ = ["ModuleAttributes", "assignment_of", "attributes_of", "changed_attributes"]
+__all__ = ["ModuleAttributes", "assignment_of", "attributes_of", "changed_attributes", "is_plain_attribute"]
 
 # Path of a module -> the module, and what its attributes hold by name.
 ModuleAttributes = dict[str, tuple[nn.Module, dict[str, Any]]]
 
 _OF_TORCH = frozenset(
-    {"_parameters", "_buffers", "_modules", "training", "forward", "_flat_weights", "_flat_weight_refs"}
+    {
+        *("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"),
+        *("training", "forward", "_flat_weights", "_flat_weight_refs"),
+    }
 )
 # Hooks themselves, and the flag of transformers' models that theirs are installed.
 _OF_HOOKS = ("_hooks", "_hooks_with_kwargs", "_always_called", "_hooks_installed")
@@ -30,7 +33,7 @@ _ABSENT = object()
 
 
 def attributes_of(root: nn.Module) -> ModuleAttributes:
-    """Return every module by its path, with its plain attributes and its modules.
+    """Return every module by its path, with its plain attributes, modules, parameters and buffers.
 
     Of containers, what they hold now; of torch's own layers, not what these note down for themselves, as
     `nn.LSTM` does with its flat weights.
@@ -38,8 +41,8 @@ def attributes_of(root: nn.Module) -> ModuleAttributes:
     found = {}
     for path, module in root.named_modules():
         kept = {} if _is_layer_of_torch(module) else vars(module)
-        plain = {name: held_value(value) for name, value in kept.items() if _is_plain(name)}
-        found[path] = (module, plain | module._modules)
+        plain = {name: held_value(value) for name, value in kept.items() if is_plain_attribute(name)}
+        found[path] = (module, plain | module._modules | module._parameters | module._buffers)
     return found
 
 
@@ -47,7 +50,8 @@ def _is_layer_of_torch(module: nn.Module) -> bool:
     return type(module).__module__.startswith(("torch.nn.", "torch.ao.")) and type(module) is not nn.Module
 
 
-def _is_plain(name: str) -> bool:
+def is_plain_attribute(name: str) -> bool:
+    """Return whether an attribute of a module is none of torch's own."""
     return name not in _OF_TORCH and not name.endswith(_OF_HOOKS)
 
 
@@ -95,11 +99,20 @@ def _assignments(method: Callable[..., Any], name: str) -> Iterator[Span]:
         return  # Typed at a prompt, or generated.
     arguments = inspect.unwrap(method).__code__.co_varnames
     margin = len(lines[0]) - len(lines[0].lstrip())
-    for place in written_places(tree):
-        if _is_attribute(place, arguments[:1], name):
+    registered = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and _registers(node, name))
+    for place in (*written_places(tree), *registered):
+        if isinstance(place, ast.Call) or _is_attribute(place, arguments[:1], name):
             start, end = columns_of(place, lines[place.lineno - 1], margin)
             line = first + place.lineno - 1
             yield Span(path, line, start, end, function=method.__name__, origin="source")
+
+
+def _registers(call: ast.Call, name: str) -> bool:
+    """Return whether a call is `self.register_buffer(name, ...)` or of its kind."""
+    match call:
+        case ast.Call(func=ast.Attribute(attr=method), args=[ast.Constant(value=registered), *_]):
+            return method.startswith(("register_", "add_module")) and registered == name
+    return False
 
 
 def _is_attribute(place: ast.expr, self_names: tuple[str, ...], name: str) -> bool:

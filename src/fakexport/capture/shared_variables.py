@@ -19,7 +19,7 @@ from fakexport.program import is_user_code
 
 from .held_values import held_value, is_same
 
-__all__ = ["SharedVariables", "changed_variables", "shared_variables"]
+__all__ = ["SharedVariables", "changed_variables", "files_of_owners", "shared_variables"]
 
 _VALUES = (bool, int, float, complex, str, bytes, type(None), list, tuple, dict, set, torch.Tensor)
 _ABSENT = object()
@@ -43,13 +43,18 @@ def shared_variables(root: nn.Module) -> SharedVariables:
 
     Numbers, texts, tensors and containers. Objects of other kinds may be changed without a trace here.
     """
+    path = files_of_owners(root)
+    return SharedVariables({owner: _values(owner) for owner in path}, path)
+
+
+def files_of_owners(root: nn.Module) -> dict[type | types.ModuleType, str]:
+    """Return the classes of a model that people wrote, and the Python modules of these, with their files."""
     kinds = {base for kind in {type(part) for part in root.modules()} for base in kind.__mro__}
     path: dict[type | types.ModuleType, str] = {
         kind: file for kind in kinds if (file := _file_of(kind)) is not None
     }
     files = {sys.modules.get(kind.__module__): file for kind, file in path.items()}
-    path |= {module: file for module, file in files.items() if module is not None}
-    return SharedVariables({owner: _values(owner) for owner in path}, path)
+    return path | {module: file for module, file in files.items() if module is not None}
 
 
 def _file_of(kind: type) -> str | None:

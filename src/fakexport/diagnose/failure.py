@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from fakexport._torch.absent_devices import unreached_device_type
+from fakexport._torch.data_attribute import DATA_ASSIGNED
 from fakexport._torch.exact_modulo import INEXACT_MODULO
 from fakexport.capture import CaptureFailure, Exploration, Problem
 from fakexport.devices import Topology
@@ -309,6 +310,11 @@ _KNOWN_FIXES = (
     (
         re.compile(r"torch\._C' has no attribute '_(?:scatter|gather|broadcast)"),
         "export the module inside of nn.DataParallel: `model.module`. torch.export traces one device's copy",
+    ),
+    (
+        re.compile(re.escape(DATA_ASSIGNED)),
+        "give the value another name, `y = ...`, and go on with that; make a weight that changes from call "
+        "to call a buffer, and write to it with `copy_`",
     ),
     (
         re.compile(re.escape(INEXACT_MODULO)),

@@ -4,6 +4,7 @@
 from fakexport.history import UnreplayableRead, remember_value, value_of
 
 from .build import Built, build
+from .cached_functions import forget_cached_fakes, kept_by
 from .deferred import deferred_init, is_deferred
 from .materialize import MaterializeError, materialize_module, materialize_tensor
 from .mode import fake_mode, is_fake, meta_like
@@ -25,10 +26,12 @@ __all__ = [
     "covering_entry",
     "deferred_init",
     "fake_mode",
+    "forget_cached_fakes",
     "held_tensors",
     "install_transfers",
     "is_deferred",
     "is_fake",
+    "kept_by",
     "materialize_module",
     "materialize_tensor",
     "meta_like",

@@ -20,6 +20,7 @@ from fakexport.error import InvalidType, InvalidValue
 from fakexport.history import Recording, recording
 
 from .adoption import LARGE_REAL_BYTES, adopt, foreign_tensors
+from .cached_functions import forget_cached_fakes
 from .mode import fake_mode
 from .module_tensors import held_tensors, slots
 from .place import place, placement_as_made
@@ -118,6 +119,7 @@ def build(
             args, kwargs = _as_fakes((args, kwargs), mode, target)
             if wanted is not None:
                 args, kwargs = _moved((args, kwargs), device, target)
+    forget_cached_fakes()
     notes += _dtype_notes(module, dtype)
     seconds = time.perf_counter() - started
     return Built(module, args, kwargs, mode, recorded, placement, seconds, (*notes, *placement.notes))

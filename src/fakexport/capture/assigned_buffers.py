@@ -1,0 +1,72 @@
+"""Buffers that `forward` assigns: the program writes the last value into them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from fakexport._torch.buffer_assignments import buffer_assignments_ignored
+from fakexport._torch.pytree import tree_map
+
+__all__ = ["assigned_buffers_written"]
+
+
+@contextmanager
+def assigned_buffers_written(module: nn.Module) -> Iterator[None]:
+    """Enter a context in which `module.forward` ends with a copy into each buffer that it assigned.
+
+    What it returns is what it returned. A value of another shape, dtype or device cannot be copied: it stays
+    where it is, as do buffers that `forward` registers.
+    """
+    original: Callable[..., Any] = module.forward
+    is_own = "forward" in vars(module)
+
+    @functools.wraps(original)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        before = [(part, name, old) for part in module.modules() for name, old in part._buffers.items()]
+        result = original(*args, **kwargs)
+        assigned = [
+            (part, name, old, new)
+            for part, name, old in before
+            if old is not None
+            and (new := part._buffers.get(name)) is not None
+            and new is not old
+            and _is_alike(old, new)
+        ]
+        return _written(assigned, result) if assigned else result
+
+    module.forward = forward
+    try:
+        with buffer_assignments_ignored():
+            yield
+    finally:
+        if is_own:
+            module.forward = original
+        else:
+            del module.forward
+
+
+def _is_alike(old: Tensor, new: Tensor) -> bool:
+    if not all(isinstance(size, int) for size in new.shape):
+        return False  # To compare a size that varies would be a condition of the program.
+    return (old.shape, old.dtype, old.device) == (new.shape, new.dtype, new.device)
+
+
+def _written(assigned: list[tuple[nn.Module, str, Tensor, Tensor]], result: Any) -> Any:
+    """Copy each value. What was returned, or is assigned, may be what another buffer held before."""
+    memory = {old.untyped_storage()._cdata for _, _, old, _ in assigned}
+
+    def apart(value: Any) -> Any:
+        is_shared = isinstance(value, Tensor) and value.untyped_storage()._cdata in memory
+        return value.clone() if is_shared else value
+
+    values = [apart(new) for _, _, _, new in assigned]
+    result = tree_map(apart, result)
+    for (part, name, old, _), value in zip(assigned, values, strict=True):
+        old.copy_(value)
+        part._buffers[name] = old
+    return result

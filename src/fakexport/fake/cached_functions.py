@@ -1,0 +1,70 @@
+"""Functions of `functools.lru_cache`, which would keep fake tensors after a model is built or traced.
+
+The next trace would take them for constants without a value, and eager mode would compute with them.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from fakexport._torch.fake_tensors import is_fake_tensor
+
+__all__ = ["forget_cached_fakes", "kept_by"]
+
+_OF_TORCH = frozenset({"torch", "sympy", "mpmath", "numpy", "fakexport", *sys.stdlib_module_names})
+# Of each Python module, when it was first seen; `__main__` may get more, line by line.
+_functions: dict[str, list[functools._lru_cache_wrapper[Any]]] = {}
+
+
+def forget_cached_fakes() -> None:
+    """Clear each cached function of people's own code, and of libraries of models, that keeps a fake tensor.
+
+    One that keeps none is left alone: what it returns may be known by its identity.
+    """
+    for function in _cached_functions():
+        if function.cache_info().currsize and any(map(_holds_fakes, kept_by(function))):
+            function.cache_clear()
+
+
+def kept_by(cached: Any) -> Iterator[Any]:
+    """Yield the arguments and results that a cached function keeps, which only the collector can reach."""
+    for held in gc.get_referents(cached):
+        if type(held) is dict and held is not vars(cached):
+            yield from held.values()
+        elif type(held) is not dict and held is not cached.__wrapped__:
+            yield held
+
+
+def _holds_fakes(value: Any, depth: int = 1) -> bool:
+    if isinstance(value, torch.Tensor):
+        return is_fake_tensor(value)
+    if depth and isinstance(value, (tuple, list, dict)):
+        items = value.values() if isinstance(value, dict) else value
+        return any(_holds_fakes(item, depth - 1) for item in items)
+    return False
+
+
+def _cached_functions() -> list[functools._lru_cache_wrapper[Any]]:
+    """Return the cached functions of the modules that are loaded, and of their classes."""
+    for name in sys.modules.keys() - _functions.keys() | {"__main__"}:
+        module = sys.modules.get(name)
+        is_of_torch = name.partition(".")[0] in _OF_TORCH
+        _functions[name] = list(_found(module)) if isinstance(module, ModuleType) and not is_of_torch else []
+    return [function for functions in _functions.values() for function in functions]
+
+
+def _found(module: ModuleType) -> Iterator[functools._lru_cache_wrapper[Any]]:
+    for value in list(vars(module).values()):
+        is_own = getattr(value, "__module__", None) == module.__name__
+        if is_own and isinstance(value, functools._lru_cache_wrapper):
+            yield value
+        elif is_own and isinstance(value, type):
+            members = (getattr(member, "__func__", member) for member in list(vars(value).values()))
+            yield from (each for each in members if isinstance(each, functools._lru_cache_wrapper))
