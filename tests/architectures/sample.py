@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["sampled"]
+__all__ = ["an_eighth", "sampled"]
 
 _EVERY = 8
 
@@ -19,16 +19,13 @@ def sampled(
 ) -> list[Any]:
     """The cases as parameters: some in `make test`, some and an eighth in CI, the rest in `make test-all`.
 
-    The eighth are those of the lowest checksums, so that a new case moves at most one other in or out of it.
-
     Args:
         cases: Anything whose text is its id. With `--dist loadgroup` all tests of a case run in one process.
         in_every_run: Texts of those that run in `make test`.
         in_ci: Texts of those that run in CI, whether they are of the eighth or not.
     """
     named = {str(case): case for case in cases}
-    eighth = sorted(named, key=lambda name: zlib.crc32(name.encode()))[: math.ceil(len(named) / _EVERY)]
-    slow = {*eighth, *in_ci}
+    slow = {*an_eighth(named), *in_ci}
 
     def marks(name: str) -> Iterator[pytest.MarkDecorator]:
         yield pytest.mark.xdist_group(f"case {name}")
@@ -36,3 +33,9 @@ def sampled(
             yield pytest.mark.slow if name in slow else pytest.mark.exhaustive
 
     return [pytest.param(case, id=name, marks=[*marks(name)]) for name, case in named.items()]
+
+
+def an_eighth(names: Collection[str]) -> list[str]:
+    """The names of the lowest checksums, in order: a new one moves at most one other in or out."""
+    chosen = sorted(names, key=lambda name: zlib.crc32(name.encode()))[: math.ceil(len(names) / _EVERY)]
+    return sorted(chosen)

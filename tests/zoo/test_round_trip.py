@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.architectures import ARCHITECTURES, sampled
+from tests.architectures import ARCHITECTURES, an_eighth
 from tests.round_trip.page import published
 from tests.round_trip.row import EQUAL, Row, is_difference, read_row
 from tests.round_trip.values import real_inputs
@@ -40,11 +40,19 @@ def in_tens(names: list[str]) -> list[str]:
     return [",".join(names[start::count]) for start in range(count)]
 
 
-OF_TRANSFORMERS = in_tens([name for name in ROWS if not name.startswith("timm:")])
+OF_TRANSFORMERS = [name for name in ROWS if not name.startswith("timm:")]
+IN_CI = an_eighth(OF_TRANSFORMERS)
+LATER = [name for name in OF_TRANSFORMERS if name not in IN_CI]
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("names", sampled([QUICK, OTHERS, *OF_TRANSFORMERS], in_ci=[QUICK, OTHERS]))
+@pytest.mark.parametrize(
+    "names",
+    [
+        *(pytest.param(each, marks=pytest.mark.slow) for each in (QUICK, OTHERS, *in_tens(IN_CI))),
+        *(pytest.param(each, marks=pytest.mark.exhaustive) for each in in_tens(LATER)),
+    ],
+)
 def test_a_round_trip_ends_as_published(names, tmp_path):
     found = round_trips(names.split(","), tmp_path)
 
