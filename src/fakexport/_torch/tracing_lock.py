@@ -1,7 +1,8 @@
 """One model at a time: torch traces with flags, caches and a default dtype that are one per process.
 
-Two stock `torch.export.export` calls in two threads fail with "pop empty mode stack". Seen on torch 2.11 to
-2.13.
+Two stock `torch.export.export` calls in two threads fail with "pop empty mode stack"; and one fails with
+"Expected ProxyTorchDispatchMode" where another thread makes a fake tensor of a real one at the wrong moment,
+since the modes before dispatch are one stack for all. Seen on torch 2.11 to 2.13.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 
 from fakexport._renamed import renamed
 from fakexport._torch.quiet_logs import torch_logs_silenced
+from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.capture import reuse_verification
 from fakexport.capture.assumed_answers import with_assumed
 from fakexport.capture.built_source import ModelNotBuilt, build_source
@@ -203,6 +204,7 @@ def _built(
         raise error.__cause__ or error from None
 
 
+@one_at_a_time
 def _inputs(
     source: Source,
     built: Built,

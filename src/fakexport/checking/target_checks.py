@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from torch.export import ExportedProgram
 
 from fakexport._torch.quiet_logs import torch_logs_silenced
+from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.capture import (
     AssumedAnswer,
     Captured,
@@ -373,6 +374,7 @@ def _made(request: Request, target: Target) -> tuple[Built, ExampleInputs]:
     return built, _inputs(request, built, target)
 
 
+@one_at_a_time
 def _inputs(request: Request, built: Built, target: Target) -> ExampleInputs:
     if request.has_given_inputs:
         return given_inputs(built, request.args, request.kwargs)
