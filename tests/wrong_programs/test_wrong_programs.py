@@ -26,4 +26,4 @@ def test_a_row_is_so(name):
 
 def test_every_program_of_torch_is_wrong_and_most_are_known_here():
     assert all(stock != EQUAL and not stock.startswith("refused") for stock, _ in ROWS.values())
-    assert sum(stock == ours for stock, ours in ROWS.values()) == 2
+    assert sum(stock == ours for stock, ours in ROWS.values()) == 1

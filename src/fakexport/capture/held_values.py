@@ -2,23 +2,93 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+import operator
+import sys
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from types import CellType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
-__all__ = ["held_value", "is_same"]
+import torch
+from torch import nn
 
-# A list in a dict in a dict; what is deeper is compared by identity.
+from fakexport.program import is_user_code
+
+__all__ = ["HeldValues", "is_same", "may_change"]
+
+# A list in a dict in an object; what is deeper is compared by identity.
 _DEPTH = 3
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_UNCHANGING = (*_PLAIN, type, torch.dtype, torch.device)
+_OTHERS = (torch.Tensor, nn.Module, ModuleType, type, Enum)
 
 
-def held_value(value: Any, depth: int = _DEPTH) -> Any:
-    """Return the value itself, or of a list, dict or set, what is in it now."""
-    if depth == 0:
-        return value
-    if type(value) is dict:
-        return tuple((key, held_value(item, depth - 1)) for key, item in value.items())
-    if type(value) in (list, tuple):
-        return tuple(held_value(item, depth - 1) for item in value)
-    return tuple(value) if type(value) is set else value
+class HeldValues:
+    """What variables hold at one time. An object that several of them hold is looked at once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], Any] = {}
+
+    def of(self, value: Any, depth: int = _DEPTH) -> Any:
+        """Return the value itself; of what can be changed, what is in it now.
+
+        Containers, objects of people's classes, iterators, and functions with variables of another one.
+        """
+        if depth == 0 or type(value) in _UNCHANGING or isinstance(value, _OTHERS):
+            return value
+        if (inner := _inner(value)) is None:
+            return value
+        place = id(value), depth
+        if place not in self._known:
+            self._known[place] = value  # Where it holds itself.
+            self._known[place] = tuple(self.of(item, depth - 1) for item in inner)
+        return self._known[place]
+
+
+def _inner(value: Any) -> Iterable[Any] | None:
+    """Return what is in a value; None if nothing that could change."""
+    kind = type(value)
+    if kind is dict:
+        return [part for item in value.items() for part in item]
+    if kind in (list, tuple, set):
+        return list(value)
+    if kind is FunctionType:
+        return list(map(_in_cell, value.__closure__)) if value.__closure__ else None
+    if kind in (itertools.count, itertools.repeat):
+        return [repr(value)]
+    if kind is GeneratorType:
+        return [value.gi_frame and value.gi_frame.f_lasti, value.gi_frame and dict(value.gi_frame.f_locals)]
+    if isinstance(value, Iterator):
+        return [operator.length_hint(value, -1)]
+    if not _is_of_people(kind.__module__):
+        return None
+    try:
+        return [part for item in object.__getattribute__(value, "__dict__").items() for part in item]
+    except AttributeError:
+        return None  # It has slots alone.
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_of_people(module: str) -> bool:
+    """Return whether a Python module is people's own, or of a library of models: others keep caches."""
+    path = getattr(sys.modules.get(module), "__file__", None)
+    return module == "__main__" or (isinstance(path, str) and is_user_code(path))
+
+
+def may_change(value: Any) -> bool:
+    """Return whether `HeldValues` could tell that what a variable holds was changed, or exchanged."""
+    return isinstance(value, (*_PLAIN, torch.Tensor)) or (
+        not isinstance(value, _OTHERS) and _inner(value) is not None
+    )
+
+
+def _in_cell(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None  # It is empty.
 
 
 def is_same(old: Any, new: Any) -> bool:
@@ -29,4 +99,4 @@ def is_same(old: Any, new: Any) -> bool:
         return False
     if isinstance(old, tuple):
         return len(old) == len(new) and all(map(is_same, old, new))
-    return isinstance(old, (bool, int, float, complex, str, bytes)) and bool(old == new)
+    return isinstance(old, _PLAIN) and bool(old == new)

@@ -14,7 +14,7 @@ from torch import nn
 from fakexport.diagnostics import Span, columns_of, written_places
 from fakexport.program import is_user_code
 
-from .held_values import held_value, is_same
+from .held_values import HeldValues, is_same
 
 __all__ = ["ModuleAttributes", "assignment_of", "attributes_of", "changed_attributes", "is_plain_attribute"]
 
@@ -35,13 +35,13 @@ _ABSENT = object()
 def attributes_of(root: nn.Module) -> ModuleAttributes:
     """Return every module by its path, with its plain attributes, modules, parameters and buffers.
 
-    Of containers, what they hold now; of torch's own layers, not what these note down for themselves, as
-    `nn.LSTM` does with its flat weights.
+    Of containers and objects, what they hold now; of torch's own layers, not what these note down for
+    themselves, as `nn.LSTM` does with its flat weights.
     """
-    found = {}
+    found, held = {}, HeldValues()
     for path, module in root.named_modules():
         kept = {} if _is_layer_of_torch(module) else vars(module)
-        plain = {name: held_value(value) for name, value in kept.items() if is_plain_attribute(name)}
+        plain = {name: held.of(value) for name, value in kept.items() if is_plain_attribute(name)}
         found[path] = (module, plain | module._modules | module._parameters | module._buffers)
     return found
 

@@ -11,17 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import nn
 
 from fakexport.diagnostics import Span, columns_of, function_at, written_places
 from fakexport.program import is_user_code
 
-from .held_values import held_value, is_same
+from .held_values import HeldValues, is_same, may_change
 
 __all__ = ["SharedVariables", "changed_variables", "files_of_owners", "shared_variables"]
 
-_VALUES = (bool, int, float, complex, str, bytes, type(None), list, tuple, dict, set, torch.Tensor)
 _ABSENT = object()
 
 
@@ -41,10 +39,11 @@ class SharedVariables:
 def shared_variables(root: nn.Module) -> SharedVariables:
     """Return the variables of the classes of a model that people wrote, and of the files of these.
 
-    Numbers, texts, tensors and containers. Objects of other kinds may be changed without a trace here.
+    What `HeldValues` cannot tell is left out.
     """
     path = files_of_owners(root)
-    return SharedVariables({owner: _values(owner) for owner in path}, path)
+    held = HeldValues()
+    return SharedVariables({owner: _values(owner, held) for owner in path}, path)
 
 
 def files_of_owners(root: nn.Module) -> dict[type | types.ModuleType, str]:
@@ -66,27 +65,30 @@ def _file_of(kind: type) -> str | None:
     return None
 
 
-def _values(owner: type | types.ModuleType) -> dict[str, Any]:
+def _values(owner: type | types.ModuleType, held: HeldValues) -> dict[str, Any]:
     return {
-        name: held_value(value)
+        name: held.of(value)
         for name, value in list(vars(owner).items())
-        if isinstance(value, _VALUES) and not name.startswith("__")
+        if not name.startswith("__") and may_change(value)
     }
 
 
 def changed_variables(before: SharedVariables) -> Iterator[tuple[str, Span | None]]:
     """Yield what was changed, `STEPS` of a file or `Model.steps` of a class, and where the code does it."""
+    held = HeldValues()
     for owner, old in before.of.items():
-        new = _values(owner)
+        new = _values(owner, held)
         for name in dict.fromkeys((*old, *new)):
             if not is_same(old.get(name, _ABSENT), new.get(name, _ABSENT)):
-                is_class = isinstance(owner, type)
-                shown = f"{owner.__name__}.{name}" if is_class else name
-                yield shown, next(_places(before.path[owner], name, is_class=is_class), None)
+                kind = owner.__name__ if isinstance(owner, type) else None
+                shown = name if kind is None else f"{kind}.{name}"
+                yield shown, next(_places(before.path[owner], name, kind), None)
 
 
-def _places(path: str, name: str, *, is_class: bool) -> Iterator[Span]:
-    """Yield where the functions of a file assign a variable, or change it in place."""
+def _places(path: str, name: str, kind: str | None) -> Iterator[Span]:
+    """Yield where the functions of a file assign a variable, of the class `kind` or of the file, or change it
+    in place.
+    """
     lines = linecache.getlines(path)
     try:
         tree = ast.parse("".join(lines))
@@ -95,9 +97,9 @@ def _places(path: str, name: str, *, is_class: bool) -> Iterator[Span]:
     for place in written_places(tree):
         span = Span(path, place.lineno, *columns_of(place, lines[place.lineno - 1]), origin="source")
         match place:
-            case ast.Attribute(attr=found) if is_class and found == name and _is_of_class(place.value):
+            case ast.Attribute(attr=found) if kind and found == name and _is_of_class(place.value, kind):
                 pass
-            case ast.Name(id=found) if not is_class and found == name:
+            case ast.Name(id=found) if kind is None and found == name:
                 pass
             case _:
                 continue
@@ -115,11 +117,13 @@ def _is_shared(name: str, function: ast.FunctionDef) -> bool:
     return any(isinstance(node, ast.Global) and name in node.names for node in ast.walk(function))
 
 
-def _is_of_class(owner: ast.expr) -> bool:
+def _is_of_class(owner: ast.expr, kind: str) -> bool:
     """Return whether an expression names a class: `Model`, `cls`, `type(self)`, `self.__class__`; or `self`,
     whose list may be that of the class.
     """
     match owner:
-        case ast.Name() | ast.Call(func=ast.Name(id="type")) | ast.Attribute(attr="__class__"):
+        case ast.Name(id=name):
+            return name in (kind, "cls", "self")
+        case ast.Call(func=ast.Name(id="type")) | ast.Attribute(attr="__class__"):
             return True
     return False

@@ -9,10 +9,10 @@ RULE = Rule(
     message="forward changes an attribute or a variable",
     why="""
 While `forward` was traced, it assigned an attribute of a module or of its class, or a variable of the file,
-or changed a list or dict that is one. An exported program has no attributes and no variables: it does not
-count the calls, and it does not remember the last tensor. What `forward` read is a constant of the program,
-with the value that it had while tracing. Only buffers are state of a program. What a function keeps for
-itself, in a closure or an object, is not seen.
+or changed what one holds: a list, a dict, an object, an iterator, a function that counts its calls. An
+exported program has no attributes and no variables: it does not count the calls, and it does not remember the
+last tensor. What `forward` read is a constant of the program, with the value that it had while tracing. Only
+buffers are state of a program.
 """,
     how_to_repair="""
 If the value is a result, return it. If it is state, register it as a buffer and write into it in place:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import linecache
 import sys
 import warnings
@@ -48,6 +49,65 @@ class Remembers(Part):
         return x + UNTOUCHED[0]
 
 
+class Counter:
+    def __init__(self):
+        self.calls = 0
+
+
+COUNTER = Counter()
+ONE_BY_ONE = iter(range(1, 1000))
+
+
+def counting():
+    calls = 0
+
+    def count():
+        nonlocal calls
+        calls += 1
+        return calls
+
+    return count
+
+
+def generated():
+    yield from itertools.count(1)
+
+
+COUNT = counting()
+
+
+class CountsInAnObject(Part):
+    def forward(self, x):
+        COUNTER.calls += 1
+        return x * COUNTER.calls
+
+
+class CountsInAClosure(Part):
+    def forward(self, x):
+        return x * COUNT()
+
+
+class TakesTheNext(Part):
+    def forward(self, x):
+        return x * next(ONE_BY_ONE)
+
+
+class HoldsAState(Part):
+    def __init__(self, state):
+        super().__init__()
+        self.state = state
+
+    def forward(self, x):
+        return x * (self.state() if callable(self.state) else next(self.state))
+
+
+@pytest.mark.parametrize("state", [counting, generated, lambda: iter([1, 2, 3]), itertools.count])
+def test_the_state_of_an_attribute_is_seen(state):
+    (found,) = found_in(HoldsAState(state()), torch.ones(2))
+
+    assert (found.code, found.notes) == ("FE903", ("`state` was changed while `forward` ran",))
+
+
 class CountsInItsClass(Part):
     def forward(self, x):
         type(self).calls += 1
@@ -77,6 +137,9 @@ def line_of(diagnostic):
         (Counts, "CALLS", "CALLS"),
         (CountsInAList, "SEEN", "SEEN"),
         (Remembers, "LAST", "LAST"),
+        (CountsInAnObject, "COUNTER", "COUNTER"),
+        (CountsInAClosure, "COUNT", None),
+        (TakesTheNext, "ONE_BY_ONE", None),
         (CountsInItsClass, "CountsInItsClass.calls", "type(self).calls"),
         (ListsInItsClass, "Part.seen", "self.seen"),
     ],
@@ -86,7 +149,7 @@ def test_a_variable_that_changes_is_shown_where_it_does(kind, name, place):
 
     assert found.code == "FE903"
     assert found.notes == (f"`{name}` was changed while `forward` ran",)
-    assert line_of(found) == place
+    assert found.primary is None if place is None else line_of(found) == place
 
 
 def test_variables_that_are_only_read_are_none():
