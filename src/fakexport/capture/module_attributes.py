@@ -7,7 +7,7 @@ import functools
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 from torch import nn
 
@@ -99,19 +99,18 @@ def _assignments(method: Callable[..., Any], name: str) -> Iterator[Span]:
         return  # Typed at a prompt, or generated.
     arguments = inspect.unwrap(method).__code__.co_varnames
     margin = len(lines[0]) - len(lines[0].lstrip())
-    registered = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and _registers(node, name))
-    for place in (*written_places(tree), *registered):
-        if isinstance(place, ast.Call) or _is_attribute(place, arguments[:1], name):
-            start, end = columns_of(place, lines[place.lineno - 1], margin)
-            line = first + place.lineno - 1
-            yield Span(path, line, start, end, function=method.__name__, origin="source")
+    written = [place for place in written_places(tree) if _is_attribute(place, arguments[:1], name)]
+    for place in (*written, *(node for node in ast.walk(tree) if _registers(node, name))):
+        start, end = columns_of(place, lines[place.lineno - 1], margin)
+        line = first + place.lineno - 1
+        yield Span(path, line, start, end, function=method.__name__, origin="source")
 
 
-def _registers(call: ast.Call, name: str) -> bool:
+def _registers(call: ast.AST, name: str) -> TypeGuard[ast.Call]:
     """Return whether a call is `self.register_buffer(name, ...)` or of its kind."""
     match call:
         case ast.Call(func=ast.Attribute(attr=method), args=[ast.Constant(value=registered), *_]):
-            return method.startswith(("register_", "add_module")) and registered == name
+            return method.startswith(("register_", "add_module")) and bool(registered == name)
     return False
 
 
