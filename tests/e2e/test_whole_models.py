@@ -75,6 +75,7 @@ def test_a_bound_qwen2_vl_computes_what_eager_computes(run: Run, tmp_path: Path)
         torch.testing.assert_close(bound.module()(**inputs)["logits"], module(**inputs).logits)
 
 
+@pytest.mark.slow
 def test_a_model_without_its_vision_tower_is_not_clean_and_the_printed_fix_works(
     run: Run, tmp_path: Path
 ) -> None:

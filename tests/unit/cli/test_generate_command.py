@@ -40,6 +40,7 @@ def archive(model: nn.Module, folder: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_window_survives(archive: Path, folder: Path, model: nn.Module) -> None:
     """Stock export loses it silently (transformers#47900). The prompt is longer than it."""
     ids = [7, 9, 11, 60, 61, 62, 20, 21, 22, 23, 24, 25, 70, 71, 72, 73, 74, 75, 40, 41, 42, 43]

@@ -69,6 +69,7 @@ def logged(folder: str) -> tuple[torch.export.ExportedProgram, str]:
     return program, "\n".join(record.getMessage() for record in records)
 
 
+@pytest.mark.slow
 def test_the_blocks_of_a_prefill_are_traced_once(
     folder: str, logged: tuple[torch.export.ExportedProgram, str]
 ) -> None:

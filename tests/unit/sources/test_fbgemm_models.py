@@ -107,6 +107,7 @@ def real(folder: Path) -> Any:
     return model
 
 
+@pytest.mark.slow
 def test_it_computes_what_transformers_computes(program: ExportedProgram, real: Any, folder: Path) -> None:
     on_a_cpu = fe.retarget(fe.load(folder / "program.pt2"), {"cuda:0": "cpu"})
     bounds = {float(value) for name, value in on_a_cpu.constants.items() if name.endswith("input_scale_ub")}

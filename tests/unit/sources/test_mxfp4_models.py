@@ -91,6 +91,7 @@ def dequantized(folder: Path) -> nn.Module:
     return loaded
 
 
+@pytest.mark.slow
 def test_it_computes_what_transformers_computes_with_dequantized_weights(
     program: ExportedProgram, dequantized: Any, folder: Path
 ) -> None:

@@ -30,6 +30,7 @@ def made(tmp_path):
     return source, model
 
 
+@pytest.mark.slow
 def test_a_program_takes_other_classes_tasks_masks_and_counts(made):
     source, model = made
     given = dict(source.example_inputs(model, "cpu", None).kwargs)
