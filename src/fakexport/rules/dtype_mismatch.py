@@ -11,9 +11,9 @@ RULE = Rule(
 A linear layer with float32 weights gets integers, or a half-precision convolution gets float32, or a
 softmax gets integers. torch promotes dtypes in `add` or `mul` but not here: eager mode raises `mat1 and
 mat2 must have the same dtype`, on the CPU and on CUDA. Other kernels do not support some dtypes at all:
-there is no `relu` of bool, no comparison of complex numbers, and on CUDA no matrix product of integers. A
-trace runs fake kernels, which do not compare these dtypes. So `torch.export` succeeds, and the exported
-program raises when it runs.
+there is no `relu` of bool, no comparison of complex numbers, on CUDA no matrix product of integers, and in
+half precision no `torch.linalg.qr`, nor on the CPU an antialiased `interpolate`. A trace runs fake kernels,
+which do not compare these dtypes. So `torch.export` succeeds, and the exported program raises when it runs.
 """,
     how_to_repair="""
 Convert the operands to one dtype before the call: `x.to(self.linear.weight.dtype)`. If the example inputs
