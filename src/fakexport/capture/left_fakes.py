@@ -6,10 +6,8 @@ them.
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from operator import is_
 from typing import Any
 
 import torch
@@ -17,14 +15,13 @@ from torch import nn
 
 from fakexport.fake import forget_cached_fakes, is_fake
 
+from .containers import CONTAINERS, DEPTH, containers_in, has_items, inner_values, items_of
 from .module_attributes import is_plain_attribute
 from .shared_variables import files_of_owners
 
 __all__ = ["fakes_taken_back"]
 
 _ABSENT = object()
-_HOLDING = (dict, list, tuple, set)
-_DEPTH = 3
 
 
 @contextmanager
@@ -37,17 +34,17 @@ def fakes_taken_back(root: nn.Module) -> Iterator[None]:
     owners = (*root.modules(), *files_of_owners(root))
     before = [(owner, dict(_variables(owner))) for owner in owners]
     items = {
-        id(held): (held, _items(held))
+        id(held): (held, items_of(held))
         for _, variables in before
         for value in variables.values()
-        if isinstance(value, _HOLDING)
-        for held in _containers(value)
+        if isinstance(value, CONTAINERS)
+        for held in containers_in(value)
     }
     try:
         yield
     finally:
         for held, old in items.values():
-            if not _is_same(_items(held), old) and _holds_fakes(held):
+            if not has_items(held, old) and _holds_fakes(held):
                 held.clear()
                 held.extend(old) if isinstance(held, list) else held.update(old)
         for owner, variables in before:
@@ -74,34 +71,7 @@ def _put_back(owner: Any, name: str, value: Any) -> None:
         vars(owner)[name] = value
 
 
-def _items(held: Any) -> list[Any]:
-    return list(held.items()) if isinstance(held, dict) else list(held)
-
-
-def _is_same(new: list[Any], old: list[Any]) -> bool:
-    """Return whether a container has the same items; those of a dict are pairs."""
-    return len(new) == len(old) and all(
-        a is b or (isinstance(a, tuple) and isinstance(b, tuple) and all(map(is_, a, b)) and len(a) == len(b))
-        for a, b in zip(new, old, strict=True)
-    )
-
-
-def _containers(value: Any, depth: int = _DEPTH) -> Iterator[Any]:
-    """Yield the containers that can be put back, in a value."""
-    if type(value) in (dict, list, set, OrderedDict, defaultdict):
-        yield value
-    if depth and type(value) is not set:
-        for inner in _inner(value):
-            yield from _containers(inner, depth - 1)
-
-
-def _holds_fakes(value: Any, depth: int = _DEPTH) -> bool:
+def _holds_fakes(value: Any, depth: int = DEPTH) -> bool:
     if isinstance(value, torch.Tensor):
         return is_fake(value)
-    return depth > 0 and any(_holds_fakes(inner, depth - 1) for inner in _inner(value))
-
-
-def _inner(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return value if isinstance(value, _HOLDING) else ()
+    return depth > 0 and any(_holds_fakes(inner, depth - 1) for inner in inner_values(value))

@@ -21,6 +21,7 @@ from fakexport._torch.unknown_texts import texts_watched
 from fakexport.diagnostics import Span, is_only_told
 from fakexport.program import is_user_code
 
+from .changed_arguments import changed_arguments, contents_of_arguments
 from .failure import span_at
 from .module_attributes import assignment_of, attributes_of, changed_attributes
 from .shared_variables import changed_variables, shared_variables
@@ -46,9 +47,9 @@ class PythonEffect:
     Args:
         kind: `print`; `random`: it drew from the generator of Python or NumPy; `state`: it set a seed or a
             default of torch; `backend`: it chose kernels or a precision; `attribute`: it assigned an
-            attribute of a module, or changed a list, dict or set that is one; `variable`: the same of a class
-            or a file; `class`: its code asks for the exact class of a tensor; `text`: it made text of a
-            number or a tensor that the trace does not know.
+            attribute of a module, or changed what one holds; `variable`: the same of a class, a file, or an
+            argument that is a list, a dict or a set; `class`: its code asks for the exact class of a tensor;
+            `text`: it made text of a number or a tensor that the trace does not know.
         what: `print`, `random.random`, `numpy.random.rand`, `torch.manual_seed`, `sdpa_kernel`; the name of
             the attribute or variable; the comparison; the text.
         span: The user's line, where it is known.
@@ -94,6 +95,7 @@ def watch_forward(module: nn.Module) -> Iterator[PythonEffects]:
     @functools.wraps(original)
     def forward(*args: Any, **kwargs: Any) -> Any:
         before, shared = attributes_of(module), shared_variables(module)
+        given = contents_of_arguments(original, args, kwargs)
         with (
             _watched_builtins(effects),
             backend_choices_watched(lambda frame: _add_choice(effects, frame)),
@@ -102,7 +104,7 @@ def watch_forward(module: nn.Module) -> Iterator[PythonEffects]:
             result = original(*args, **kwargs)
         for path, name, holder in changed_attributes(module, before):
             effects.add(PythonEffect("attribute", name, assignment_of(holder, name), path))
-        for name, span in changed_variables(shared):
+        for name, span in (*changed_variables(shared), *changed_arguments(original, given)):
             effects.add(PythonEffect("variable", name, span))
         return result
 

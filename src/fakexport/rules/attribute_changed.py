@@ -10,9 +10,9 @@ RULE = Rule(
     why="""
 While `forward` was traced, it assigned an attribute of a module or of its class, or a variable of the file,
 or changed what one holds: a list, a dict, an object, an iterator, a function that counts its calls. An
-exported program has no attributes and no variables: it does not count the calls, and it does not remember the
-last tensor. What `forward` read is a constant of the program, with the value that it had while tracing. Only
-buffers are state of a program.
+exported program has no attributes and no variables: it does not count the calls, it does not remember the
+last tensor, and it does not change a list or a dict that it is given. What `forward` read is a constant of
+the program, with the value that it had while tracing. Only buffers are state of a program.
 """,
     how_to_repair="""
 If the value is a result, return it. If it is state, register it as a buffer and write into it in place:

@@ -152,6 +152,55 @@ def test_a_variable_that_changes_is_shown_where_it_does(kind, name, place):
     assert found.primary is None if place is None else line_of(found) == place
 
 
+class Appends(nn.Module):
+    def forward(self, x, cache):
+        cache.append(x * 2)
+        return x
+
+
+class Replaces(nn.Module):
+    def forward(self, x, *, cache):
+        cache[0] = x * 2
+        return x + cache[0]
+
+
+class Pops(nn.Module):
+    def forward(self, x, cache):
+        return x + cache["inner"].pop("y")
+
+
+class AddsInside(nn.Module):
+    def forward(self, x, **named):
+        named["cache"]["inner"]["z"] = x
+        return x
+
+
+@pytest.mark.parametrize(
+    ("kind", "cache", "place"),
+    [
+        (Appends, [torch.ones(2)], "cache"),
+        (Replaces, [torch.ones(2)], "cache"),
+        (Pops, {"inner": {"y": torch.ones(2)}}, None),
+        (AddsInside, {"inner": {"y": torch.ones(2)}}, None),
+    ],
+)
+def test_a_container_of_the_caller_that_changes_is_reported(kind, cache, place):
+    (found,) = fe.check(kind(), (torch.ones(2),), {"cache": cache}).diagnostics
+
+    assert (found.code, found.notes) == ("FE903", ("`cache` was changed while `forward` ran",))
+    assert place is None or line_of(found) == place
+
+
+def test_a_container_that_is_only_read_is_none():
+    class Reads(nn.Module):
+        def forward(self, x, cache, *others):
+            cache = {**cache, "z": x}
+            return x + cache.pop("z") + cache["y"][0] + others[0][0]
+
+    given = (torch.ones(2), {"y": [torch.ones(2)]}, (torch.ones(2),))
+    assert fe.check(Reads(), given).diagnostics == ()
+
+
 def test_variables_that_are_only_read_are_none():
     class Reads(Part):
         def forward(self, x):
