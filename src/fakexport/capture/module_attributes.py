@@ -42,7 +42,9 @@ def attributes_of(root: nn.Module) -> ModuleAttributes:
     for path, module in root.named_modules():
         kept = {} if _is_layer_of_torch(module) else vars(module)
         plain = {name: held.of(value) for name, value in kept.items() if is_plain_attribute(name)}
-        found[path] = (module, plain | module._modules | module._parameters | module._buffers)
+        parts = (module._modules, module._parameters, module._buffers)
+        # Those of a scripted module are no dicts.
+        found[path] = (module, {**plain, **{name: part for held in parts for name, part in held.items()}})
     return found
 
 

@@ -313,3 +313,16 @@ def test_strict_mode_runs_no_python_and_sees_nothing():
             return x + 1
 
     assert fe.check(lambda: (Counting(), (torch.zeros(2),)), strict=True).diagnostics == ()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")
+def test_a_scripted_module_has_attributes_too():
+    class Scripted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.jit.script(nn.Linear(2, 2))
+
+        def forward(self, x):
+            return self.inner(x)
+
+    assert effects_of(Scripted()) == []
