@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fakexport._torch.buffer_assignments import buffer_assignments_ignored
 from fakexport._torch.pytree import tree_map
+from fakexport.fake import exchanged_forward
 
 __all__ = ["assigned_buffers_written"]
 
@@ -23,7 +24,6 @@ def assigned_buffers_written(module: nn.Module) -> Iterator[None]:
     where it is, as do buffers that `forward` registers.
     """
     original: Callable[..., Any] = module.forward
-    is_own = "forward" in vars(module)
 
     @functools.wraps(original)
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -39,15 +39,8 @@ def assigned_buffers_written(module: nn.Module) -> Iterator[None]:
         ]
         return _written(assigned, result) if assigned else result
 
-    module.forward = forward
-    try:
-        with buffer_assignments_ignored():
-            yield
-    finally:
-        if is_own:
-            module.forward = original
-        else:
-            del module.forward
+    with exchanged_forward(module, forward), buffer_assignments_ignored():
+        yield
 
 
 def _is_alike(old: Tensor, new: Tensor) -> bool:

@@ -19,6 +19,7 @@ from fakexport._torch.constant_questions import (
     constant_questions,
 )
 from fakexport._torch.fake_tensors import FakeTensor, storage_identity
+from fakexport.fake import exchanged_forward
 from fakexport.history import Provenance
 
 from .constants import value_or_reason
@@ -69,7 +70,6 @@ class ConstantAnswers:
             return
         original: Callable[..., Any] = self._module.forward
         signature = getattr(original, "__signature__", None)
-        is_own = "forward" in vars(self._module)
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             self._begin()
@@ -80,16 +80,9 @@ class ConstantAnswers:
 
         forward.__signature__ = signature  # type: ignore[attr-defined]
         forward.__wrapped__ = original  # type: ignore[attr-defined]
-        self._module.forward = forward
-        try:
-            lists = ListedConstants(self._answer) if self._is_answering else nullcontext()
-            with constant_questions(self._answer), lists:
-                yield
-        finally:
-            if is_own:
-                self._module.forward = original
-            else:
-                del self._module.forward
+        lists = ListedConstants(self._answer) if self._is_answering else nullcontext()
+        with exchanged_forward(self._module, forward), constant_questions(self._answer), lists:
+            yield
 
     def _begin(self) -> None:
         traced = dict(_constants(self._module))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fakexport._torch.pytree import container_children
 from fakexport.error import InvalidType
+from fakexport.fake import exchanged_forward
 
 
 @contextmanager
@@ -22,20 +23,13 @@ def plain_forward(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str,
     module's own `forward` comes back afterwards, as an attribute of the class or of the instance as before.
     """
     original: Callable[..., Any] = module.forward
-    is_own = "forward" in vars(module)
 
     def forward(*inputs: Any, **named: Any) -> Any:
         return plain(original(*inputs, **named))
 
     forward.__signature__ = _flat_signature(original, args, kwargs)  # type: ignore[attr-defined]
-    module.forward = forward
-    try:
+    with exchanged_forward(module, forward):
         yield
-    finally:
-        if is_own:
-            module.forward = original
-        else:
-            del module.forward
 
 
 def plain(value: Any) -> Any:

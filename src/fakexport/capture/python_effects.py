@@ -19,6 +19,7 @@ from torch import nn
 from fakexport._torch.backend_choices import backend_choices_watched
 from fakexport._torch.unknown_texts import texts_watched
 from fakexport.diagnostics import Span, is_only_told
+from fakexport.fake import exchanged_forward
 from fakexport.program import is_user_code
 
 from .changed_arguments import changed_arguments, contents_of_arguments
@@ -90,7 +91,6 @@ def watch_forward(module: nn.Module) -> Iterator[PythonEffects]:
     """
     effects = PythonEffects()
     original: Callable[..., Any] = module.forward
-    is_own = "forward" in vars(module)
 
     @functools.wraps(original)
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -108,14 +108,8 @@ def watch_forward(module: nn.Module) -> Iterator[PythonEffects]:
             effects.add(PythonEffect("variable", name, span))
         return result
 
-    module.forward = forward
-    try:
+    with exchanged_forward(module, forward):
         yield effects
-    finally:
-        if is_own:
-            module.forward = original
-        else:
-            del module.forward
 
 
 def _add_choice(effects: PythonEffects, frame: FrameType | None) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fakexport.fake import exchanged_forward
 from fakexport.sources.adapted_model import lora_layers
 from fakexport.sources.adapter_config import BASE_PREFIX
 from fakexport.sources.source import ExampleInputs
@@ -61,7 +62,6 @@ def adapter_tracing(module: nn.Module, adapter: Mapping[str, str]) -> Iterator[N
     layers = {_scaling_name(path): layer for path, layer in lora_layers(module)}
     scalings = {name: dict(layer.scaling) for name, layer in layers.items()}
     original = module.forward
-    is_own = "forward" in vars(module)
 
     def forward(**named: Any) -> Any:
         for name, slot in slots.items():
@@ -73,14 +73,10 @@ def adapter_tracing(module: nn.Module, adapter: Mapping[str, str]) -> Iterator[N
 
     for slot in slots.values():
         del slot.owner._parameters[slot.attribute]
-    module.forward = forward
     try:
-        yield
+        with exchanged_forward(module, forward):
+            yield
     finally:
-        if is_own:
-            module.forward = original
-        else:
-            del module.forward
         for slot in slots.values():
             vars(slot.owner).pop(slot.attribute, None)
             slot.owner._parameters[slot.attribute] = slot.parameter

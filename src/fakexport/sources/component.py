@@ -19,6 +19,7 @@ from torch import nn
 from fakexport._torch.fake_tensors import mode_of
 from fakexport._torch.pytree import tree_leaves
 from fakexport.error import type_and_line
+from fakexport.fake import exchanged_forward
 from fakexport.history import recording
 from fakexport.sources.component_calls import Call, Run, Unread, recorded_run, stand_ins
 from fakexport.sources.component_places import (
@@ -59,7 +60,6 @@ class Part:
     def tracing(self, module: nn.Module) -> Iterator[None]:
         """Enter a context in which the whole model computes this part alone."""
         original = module.forward
-        is_own = "forward" in vars(module)
         if self.call is not None:
             place = self.call.place
             method = getattr(module.get_submodule(place.path), place.method)
@@ -78,14 +78,8 @@ class Part:
             def forward(**named: Any) -> Any:
                 return self._rest(module, original, named)
 
-        module.forward = forward
-        try:
+        with exchanged_forward(module, forward):
             yield
-        finally:
-            if is_own:
-                module.forward = original
-            else:
-                del module.forward
 
     def _rest(self, module: nn.Module, original: Any, named: Mapping[str, Any]) -> Any:
         given = dict(named)

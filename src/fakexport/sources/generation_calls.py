@@ -21,6 +21,7 @@ from torch import nn
 from fakexport._torch.shared_sizes import shared_sizes
 from fakexport.documents import CallRecord
 from fakexport.error import type_and_line
+from fakexport.fake import exchanged_forward
 from fakexport.sources.cache_sizes import cache_sizes
 from fakexport.sources.cache_slots import CacheLayout
 from fakexport.sources.generation_defaults import generation_defaults
@@ -211,7 +212,6 @@ class GenerationCall:
     def tracing(self, module: nn.Module, inputs: ExampleInputs) -> Iterator[None]:
         """Enter a context in which `module` takes and returns the cache as tensors by name."""
         original = module.forward
-        is_own = "forward" in vars(module)
         options = {_LAST_ONLY: 1} if _LAST_ONLY in inspect.signature(original).parameters else {}
         given = next((name for name in _CACHES if name in inputs.kwargs), None)
         # Where images have positions of their own, the model counts from the start of the cache.
@@ -244,8 +244,7 @@ class GenerationCall:
         gradients = nullcontext() if self.capacity is None else torch.no_grad()
         cache = inputs.kwargs[given] if given is not None else {}
         shared = shared_sizes([(cache[name], labels) for name, labels in inputs.sizes.items()])
-        with self.patches(module, inputs), gradients, shared:
-            module.forward = forward
+        with self.patches(module, inputs), gradients, shared, exchanged_forward(module, forward):
             for name, buffer in inputs.buffers.items():
                 module.register_buffer(name, buffer, persistent=False)
             try:
@@ -253,10 +252,6 @@ class GenerationCall:
             finally:
                 for name in inputs.buffers:
                     delattr(module, name)
-                if is_own:
-                    module.forward = original
-                else:
-                    del module.forward
 
 
 def use_own_operators(config: Any, model_class: Any, dtype: torch.dtype) -> None:
