@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fakexport._torch.buffer_assignments import buffer_assignments_ignored
 from fakexport._torch.pytree import tree_map
-from fakexport.fake import exchanged_forward
+from fakexport.sources import exchanged_forward
 
 __all__ = ["assigned_buffers_written"]
 

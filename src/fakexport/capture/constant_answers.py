@@ -19,8 +19,8 @@ from fakexport._torch.constant_questions import (
     constant_questions,
 )
 from fakexport._torch.fake_tensors import FakeTensor, storage_identity
-from fakexport.fake import exchanged_forward
 from fakexport.history import Provenance
+from fakexport.sources import exchanged_forward
 
 from .constants import value_or_reason
 

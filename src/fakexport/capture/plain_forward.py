@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fakexport._torch.pytree import container_children
 from fakexport.error import InvalidType
-from fakexport.fake import exchanged_forward
+from fakexport.sources import exchanged_forward
 
 
 @contextmanager

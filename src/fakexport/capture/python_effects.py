@@ -19,8 +19,8 @@ from torch import nn
 from fakexport._torch.backend_choices import backend_choices_watched
 from fakexport._torch.unknown_texts import texts_watched
 from fakexport.diagnostics import Span, is_only_told
-from fakexport.fake import exchanged_forward
 from fakexport.program import is_user_code
+from fakexport.sources import exchanged_forward
 
 from .changed_arguments import changed_arguments, contents_of_arguments
 from .failure import span_at

@@ -6,7 +6,6 @@ from fakexport.history import UnreplayableRead, remember_value, value_of
 from .build import Built, build
 from .cached_functions import forget_cached_fakes, kept_by
 from .deferred import deferred_init, is_deferred
-from .exchanged_forward import exchanged_forward
 from .materialize import MaterializeError, materialize_module, materialize_tensor
 from .mode import fake_mode, is_fake, meta_like
 from .module_tensors import Held, held_tensors
@@ -26,7 +25,6 @@ __all__ = [
     "check_input",
     "covering_entry",
     "deferred_init",
-    "exchanged_forward",
     "fake_mode",
     "forget_cached_fakes",
     "held_tensors",

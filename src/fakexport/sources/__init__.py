@@ -7,6 +7,7 @@ from fakexport.sources.adapter_inputs import SCALING, input_name
 from fakexport.sources.component import component_source, components_of
 from fakexport.sources.construction import SEED, constructed
 from fakexport.sources.dtype_text import dtype_text, parse_dtype
+from fakexport.sources.exchanged_forward import exchanged_forward
 from fakexport.sources.input_spec import InputSpec, parse_input_spec
 from fakexport.sources.inputs import inputs_from_specs
 from fakexport.sources.known_masks import known_masks
@@ -34,6 +35,7 @@ __all__ = [
     "components_of",
     "constructed",
     "dtype_text",
+    "exchanged_forward",
     "exported_workload",
     "how_to_install",
     "input_name",

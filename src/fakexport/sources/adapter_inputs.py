@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from fakexport.fake import exchanged_forward
 from fakexport.sources.adapted_model import lora_layers
 from fakexport.sources.adapter_config import BASE_PREFIX
+from fakexport.sources.exchanged_forward import exchanged_forward
 from fakexport.sources.source import ExampleInputs
 
 __all__ = ["SCALING", "adapter_tracing", "input_name", "with_adapter_inputs"]

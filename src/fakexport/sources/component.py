@@ -19,7 +19,6 @@ from torch import nn
 from fakexport._torch.fake_tensors import mode_of
 from fakexport._torch.pytree import tree_leaves
 from fakexport.error import type_and_line
-from fakexport.fake import exchanged_forward
 from fakexport.history import recording
 from fakexport.sources.component_calls import Call, Run, Unread, recorded_run, stand_ins
 from fakexport.sources.component_places import (
@@ -32,6 +31,7 @@ from fakexport.sources.component_places import (
     places,
 )
 from fakexport.sources.component_results import ReadField, put_back, read_fields, taken
+from fakexport.sources.exchanged_forward import exchanged_forward
 from fakexport.sources.fixed_numbers import buffer_of, numbers_among, tensors_of
 from fakexport.sources.restored_attributes import restored_attributes
 from fakexport.sources.source import ExampleInputs, Source

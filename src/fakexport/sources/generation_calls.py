@@ -21,9 +21,9 @@ from torch import nn
 from fakexport._torch.shared_sizes import shared_sizes
 from fakexport.documents import CallRecord
 from fakexport.error import type_and_line
-from fakexport.fake import exchanged_forward
 from fakexport.sources.cache_sizes import cache_sizes
 from fakexport.sources.cache_slots import CacheLayout
+from fakexport.sources.exchanged_forward import exchanged_forward
 from fakexport.sources.generation_defaults import generation_defaults
 from fakexport.sources.input_request import InputRequest
 from fakexport.sources.kept_cache import START, empty_buffers, kept_cache, keys_and_values, static_cache
