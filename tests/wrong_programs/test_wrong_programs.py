@@ -24,6 +24,6 @@ def test_a_row_is_so(name):
     assert (of_stock(CASES[name]), of_fakexport(CASES[name])) == ROWS[name]
 
 
-def test_every_program_of_torch_is_wrong_and_most_are_known_here():
+def test_every_program_of_torch_is_wrong_and_none_passes_here():
     assert all(stock != EQUAL and not stock.startswith("refused") for stock, _ in ROWS.values())
-    assert sum(stock == ours for stock, ours in ROWS.values()) == 1
+    assert all(stock != ours for stock, ours in ROWS.values())

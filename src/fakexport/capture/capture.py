@@ -179,7 +179,7 @@ def capture(
     call = None if known.call is None else with_state(known.call, program)
     keep_facts(program, replace(known, unbound=recovered.unbound, model=module, call=call))
     kept_masks = kept_masks_of(module, layers)
-    asked = () if strict else exact_class_questions(module)
+    asked = () if strict else exact_class_questions(module, has_sizes=_has_sizes(program))
     return Captured(program, None, recovered, (*effects, *asked), tuple(read), kept_masks, blocks)
 
 
@@ -334,6 +334,17 @@ def torch_shapes(
     if (fault := why_shapes_do_not_fit(inputs, dynamic)) is not None:
         raise InvalidValue(f"dynamic_shapes does not fit the inputs: {fault}")
     return dynamic
+
+
+def _has_sizes(program: ExportedProgram) -> bool:
+    """Return whether a size of an input varies."""
+    values = (node.meta.get("val") for node in program.graph.find_nodes(op="placeholder"))
+    return any(
+        isinstance(size, torch.SymInt)
+        for value in values
+        if isinstance(value, torch.Tensor)
+        for size in value.shape
+    )
 
 
 def _of_subclass(module: nn.Module, error: Exception) -> SubclassNotKept | None:

@@ -1,4 +1,7 @@
-"""Where a model asks for the exact class of a tensor, which is a subclass while it is traced."""
+"""Where a model asks for a class that its values do not have while it is traced.
+
+A tensor is of a subclass then, and a size that varies or a number of data is a symbol.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,27 @@ from .python_effects import PythonEffect
 
 __all__ = ["exact_class_questions"]
 
-# Two, since `re` looks quickly for the text that a pattern begins with.
-_MAY_ASK = tuple(re.compile(rf"{asked}.*\b(?:Tensor|Parameter)\b") for asked in (r"type\(", "__class__"))
+# Three, since `re` looks quickly for the text that a pattern begins with.
+_MAY_ASK = (
+    re.compile(r"type\(.*\b(?:Tensor|Parameter|int|float)\b"),
+    re.compile(r"__class__.*\b(?:Tensor|Parameter)\b"),
+    re.compile(r"isinstance\(.*\b(?:int|float)\b"),
+)
 _CLASSES = frozenset({"Tensor", "Parameter"})
+_NUMBERS = frozenset({"int", "float", "bool", "Number", "Integral", "Real"})
+_SYMBOLS = frozenset({"SymInt", "SymFloat", "SymBool"})
 
 
-def exact_class_questions(module: nn.Module) -> Iterator[PythonEffect]:
+def exact_class_questions(module: nn.Module, *, has_sizes: bool = True) -> Iterator[PythonEffect]:
     """Yield the comparisons such as `type(x) is torch.Tensor` of a model's own classes, and of functions of
-    their files that they name.
+    their files that they name; and the questions whether a number is an `int`, such as
+    `isinstance(x.shape[0], int)`.
 
     Whether `forward` comes there is not known.
+
+    Args:
+        module: The model.
+        has_sizes: Whether a size varies: else one is an `int`.
     """
     owners = {owner for kind in {type(part) for part in module.modules()} for owner in kind.__mro__}
     classes = set(filter(_is_own, owners))
@@ -38,11 +52,19 @@ def exact_class_questions(module: nn.Module) -> Iterator[PythonEffect]:
         if not any(asks.search(text) for asks in _MAY_ASK):
             continue
         for node in _nodes(ast.parse(text), {each.__name__ for each in classes}):
-            if isinstance(node, ast.Compare) and _asks_for_class(node):
-                columns = columns_of(node, lines[node.lineno - 1])
-                span = Span(path, node.lineno, *columns, origin="source")
-                if (function := function_at(span)) is not None:
-                    yield PythonEffect("class", ast.unparse(node), replace(span, function=function.name))
+            if not isinstance(node, (ast.Compare, ast.Call)):
+                continue
+            span = Span(path, node.lineno, *columns_of(node, lines[node.lineno - 1]), origin="source")
+            asks_for_class = isinstance(node, ast.Compare) and _asks_for_class(node)
+            asked = _asked_number(node)
+            if not asks_for_class and asked is None:
+                continue
+            if (function := function_at(span)) is None:
+                continue
+            if asks_for_class:
+                yield PythonEffect("class", ast.unparse(node), replace(span, function=function.name))
+            elif asked is not None and _is_number(asked, function, has_sizes=has_sizes):
+                yield PythonEffect("number", ast.unparse(node), replace(span, function=function.name))
 
 
 def _nodes(file: ast.Module, classes: set[str]) -> Iterator[ast.AST]:
@@ -84,4 +106,54 @@ def _is_tensor_class(named: ast.expr) -> bool:
     match named:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name in _CLASSES
+    return False
+
+
+def _asked_number(node: ast.expr) -> ast.expr | None:
+    """Return what is asked whether it is a number, and not whether it is a symbol of torch too."""
+    match node:
+        case ast.Call(func=ast.Name(id="isinstance"), args=[asked, classes]):
+            pass
+        case ast.Compare(
+            left=ast.Call(func=ast.Name(id="type"), args=[asked]), ops=[_], comparators=[classes]
+        ):
+            pass
+        case _:
+            return None
+    listed = classes.elts if isinstance(classes, (ast.Tuple, ast.List, ast.Set)) else [classes]
+    names = {getattr(each, "attr", getattr(each, "id", None)) for each in listed}
+    return asked if names & _NUMBERS and not names & _SYMBOLS else None
+
+
+def _is_number(asked: ast.expr, function: ast.FunctionDef, *, has_sizes: bool) -> bool:
+    """Return whether an expression is a number of a tensor, or a variable that the function sets to one."""
+    values = [asked]
+    if isinstance(asked, ast.Name):
+        values = [
+            node.value
+            for node in ast.walk(function)
+            if isinstance(node, ast.Assign) and asked.id in _assigned(node)
+        ]
+    return any(_reads_number(value, has_sizes=has_sizes) for value in values)
+
+
+def _assigned(node: ast.Assign) -> set[str]:
+    parts = [
+        part
+        for target in node.targets
+        for part in (target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target])
+    ]
+    return {part.id for part in parts if isinstance(part, ast.Name)}
+
+
+def _reads_number(value: ast.expr, *, has_sizes: bool) -> bool:
+    match value:
+        case ast.Call(func=ast.Attribute(attr="item"), args=[]):
+            return True
+        case ast.Call(func=ast.Attribute(attr="size" | "numel")) | ast.Attribute(attr="shape"):
+            return has_sizes
+        case ast.Subscript(value=inner) | ast.UnaryOp(operand=inner):
+            return _reads_number(inner, has_sizes=has_sizes)
+        case ast.BinOp(left=left, right=right):
+            return any(_reads_number(each, has_sizes=has_sizes) for each in (left, right))
     return False

@@ -27,7 +27,9 @@ from .failure import span_at
 from .module_attributes import assignment_of, attributes_of, changed_attributes
 from .shared_variables import changed_variables, shared_variables
 
-EffectKind = Literal["print", "random", "state", "backend", "attribute", "variable", "class", "text"]
+EffectKind = Literal[
+    "print", "random", "state", "backend", "attribute", "variable", "class", "number", "text"
+]
 
 # What sets something that later operators of the same process depend on, and values with them.
 _SETTERS = {
@@ -49,7 +51,8 @@ class PythonEffect:
         kind: `print`; `random`: it drew from the generator of Python or NumPy; `state`: it set a seed or a
             default of torch; `backend`: it chose kernels or a precision; `attribute`: it assigned an
             attribute of a module, or changed what one holds; `variable`: the same of a class, a file, or an
-            argument that is a list, a dict or a set; `class`: its code asks for the exact class of a tensor;
+            argument that is a list, a dict or a set; `class`: its code asks for the exact class of a tensor,
+            `number`: whether a number of one is an `int`;
             `text`: it made text of a number or a tensor that the trace does not know.
         what: `print`, `random.random`, `numpy.random.rand`, `torch.manual_seed`, `sdpa_kernel`; the name of
             the attribute or variable; the comparison; the text.

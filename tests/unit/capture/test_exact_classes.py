@@ -28,7 +28,9 @@ class Model(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(4))
 
-    def forward(self, x):
+    def forward(self, x, scale=2):
+        rows, columns = x.shape
+        found = x.sum().item()
         if {}:
             return x * 3
         return x
@@ -37,6 +39,14 @@ class Model(nn.Module):
 def factory():
     return Model(), (torch.ones(2, 4),)
 """
+NUMBERS = [
+    "isinstance(x.shape[0], int)",
+    "type(x.shape[0]) is int",
+    "isinstance(-x.size(0) + 1, (float, int))",
+    "isinstance(rows, int)",
+    "isinstance(found, float)",
+    "isinstance(x.sum().item(), float)",
+]
 QUESTIONS = [
     "type(x) is torch.Tensor",
     "type(x) == Tensor",
@@ -50,6 +60,8 @@ OTHERS = [
     "isinstance(self.weight, nn.Parameter)",
     "type(self) is Model",
     "type(x.shape[0]) is int",
+    "isinstance(x.shape[0], (int, torch.SymInt))",
+    "isinstance(scale, int)",
     "type(x).__name__ == 'Tensor' and False",
 ]
 
@@ -65,6 +77,20 @@ def test_a_question_that_a_trace_answers_otherwise_is_a_warning(asked, tmp_path)
     assert (found.code, found.severity, found.labels[0].span.line) == ("FE909", "warning", line)
     program = fe.bind(fe.export(f"{path}:factory"), {"weight": torch.ones(4)}).module()
     assert torch.equal(program(torch.ones(4)[None].repeat(2, 1)), torch.ones(2, 4))  # Eager mode: 3.
+
+
+@pytest.mark.parametrize("asked", NUMBERS)
+@pytest.mark.parametrize("sizes", [[], ["x.0"]], ids=["static", "dynamic"])
+def test_a_number_of_a_tensor_is_no_int_where_it_is_a_symbol(asked, sizes, tmp_path):
+    path = tmp_path / "model.py"
+    path.write_text(HEAD.format(asked))
+    is_symbol = sizes or "item" in asked or "found" in asked
+
+    found = fe.check(f"{path}:factory", dynamic_shapes=sizes).diagnostics
+
+    assert [each.code for each in found] == (["FE909"] if is_symbol else [])
+    bound = fe.bind(fe.export(f"{path}:factory", dynamic_shapes=sizes), {"weight": torch.ones(4)})
+    assert bound.module()(torch.ones(2, 4))[0, 0] == (1 if is_symbol else 3)  # Eager mode: 3.
 
 
 @pytest.mark.parametrize("asked", OTHERS)
