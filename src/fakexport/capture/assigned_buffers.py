@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fakexport._torch.buffer_assignments import buffer_assignments_ignored
+from fakexport._torch.fake_tensors import memory_of, storage_identity
 from fakexport._torch.pytree import tree_map
 from fakexport.sources import exchanged_forward
 
@@ -21,26 +23,36 @@ def assigned_buffers_written(module: nn.Module) -> Iterator[None]:
     """Enter a context in which `module.forward` ends with a copy into each buffer that it assigned.
 
     What it returns is what it returned. A value of another shape, dtype or device cannot be copied: it stays
-    where it is, as do buffers that `forward` registers.
+    where it is, as do buffers that `forward` registers. So does one whose memory has several names: an
+    assignment changes one of them, a copy all.
     """
     original: Callable[..., Any] = module.forward
 
     @functools.wraps(original)
     def forward(*args: Any, **kwargs: Any) -> Any:
-        before = [(part, name, old) for part in module.modules() for name, old in part._buffers.items()]
+        before = list(_buffers_of_one_name(module))
         result = original(*args, **kwargs)
         assigned = [
             (part, name, old, new)
             for part, name, old in before
-            if old is not None
-            and (new := part._buffers.get(name)) is not None
-            and new is not old
-            and _is_alike(old, new)
+            if (new := part._buffers.get(name)) is not None and new is not old and _is_alike(old, new)
         ]
         return _written(assigned, result) if assigned else result
 
     with exchanged_forward(module, forward), buffer_assignments_ignored():
         yield
+
+
+def _buffers_of_one_name(module: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
+    named = [
+        *module.named_buffers(remove_duplicate=False),
+        *module.named_parameters(remove_duplicate=False),
+    ]
+    names = Counter(storage_identity(tensor) for _, tensor in named if memory_of(tensor) is not None)
+    for part in module.modules():
+        for name, held in part._buffers.items():
+            if held is not None and memory_of(held) is not None and names[storage_identity(held)] == 1:
+                yield part, name, held
 
 
 def _is_alike(old: Tensor, new: Tensor) -> bool:
@@ -51,11 +63,12 @@ def _is_alike(old: Tensor, new: Tensor) -> bool:
 
 def _written(assigned: list[tuple[nn.Module, str, Tensor, Tensor]], result: Any) -> Any:
     """Copy each value. What was returned, or is assigned, may be what another buffer held before."""
-    memory = {old.untyped_storage()._cdata for _, _, old, _ in assigned}
+    kept = {storage_identity(old) for _, _, old, _ in assigned}
 
     def apart(value: Any) -> Any:
-        is_shared = isinstance(value, Tensor) and value.untyped_storage()._cdata in memory
-        return value.clone() if is_shared else value
+        if not isinstance(value, Tensor) or memory_of(value) is None:
+            return value
+        return value.clone() if storage_identity(value) in kept else value
 
     values = [apart(new) for _, _, _, new in assigned]
     result = tree_map(apart, result)

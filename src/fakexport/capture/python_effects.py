@@ -52,8 +52,8 @@ class PythonEffect:
             default of torch; `backend`: it chose kernels or a precision; `attribute`: it assigned an
             attribute of a module, or changed what one holds; `variable`: the same of a class, a file, or an
             argument that is a list, a dict or a set; `class`: its code asks for the exact class of a tensor,
-            `number`: whether a number of one is an `int`;
-            `text`: it made text of a number or a tensor that the trace does not know.
+            `number`: or whether a number of one is an `int`; `text`: it made text of a number or a tensor
+            that the trace does not know.
         what: `print`, `random.random`, `numpy.random.rand`, `torch.manual_seed`, `sdpa_kernel`; the name of
             the attribute or variable; the comparison; the text.
         span: The user's line, where it is known.

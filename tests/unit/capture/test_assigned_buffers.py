@@ -52,6 +52,12 @@ class AssignsTwice(Mean):
         return x
 
 
+class ReturnsSparse(Mean):
+    def forward(self, x):
+        self.mean = self.mean + 1
+        return (x + self.mean).to_sparse().coalesce().to_dense(), self.mean
+
+
 class OnlyKeeps(Mean):
     def forward(self, x):
         x = x + self.mean
@@ -76,7 +82,7 @@ class Outer(nn.Module):
         return self.layers[0](x)
 
 
-KINDS = [Mean, Swaps, ReturnsTheOld, ReturnsAView, AssignsTwice, OnlyKeeps, TakesIt]
+KINDS = [Mean, Swaps, ReturnsTheOld, ReturnsAView, AssignsTwice, OnlyKeeps, TakesIt, ReturnsSparse]
 
 
 def calls_of(make):
@@ -135,7 +141,27 @@ class Exchanges(nn.Module):
         return x * self.scale
 
 
-@pytest.mark.parametrize("kind", [Registers, Grows, Exchanges])
+class Aliases(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("start", self.mean)
+
+    def forward(self, x):
+        self.mean = self.mean + 1
+        return x + self.mean - self.start
+
+
+class HoldsTwice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one = self.other = Mean()
+
+    def forward(self, x):
+        return self.one(x)
+
+
+@pytest.mark.parametrize("kind", [Registers, Grows, Exchanges, Aliases])
 @pytest.mark.parametrize("is_inner", [False, True])
 def test_what_cannot_be_written_is_said_and_leaves_the_inputs_alone(kind, is_inner):
     def make():
@@ -151,3 +177,10 @@ def test_what_cannot_be_written_is_said_and_leaves_the_inputs_alone(kind, is_inn
     with torch.no_grad():
         torch.testing.assert_close(program(x), model(X))
     assert torch.equal(x, X)
+
+
+def test_a_module_of_two_names_is_not_written_and_can_be_decomposed():
+    (found,) = fe.check(lambda: (HoldsTwice(), (X,))).diagnostics
+
+    assert (found.code, found.notes[0].split("`")[1]) == ("FE903", "one.mean")
+    fe.export(lambda: (HoldsTwice(), (X,))).run_decompositions({})
