@@ -19,8 +19,8 @@ from fakexport._torch.fake_tensors import is_fake_tensor
 __all__ = ["forget_cached_fakes", "kept_by"]
 
 _OF_TORCH = frozenset({"torch", "sympy", "mpmath", "numpy", "fakexport", *sys.stdlib_module_names})
-# Of each Python module, when it was first seen; `__main__` may get more, line by line.
-_functions: dict[str, list[functools._lru_cache_wrapper[Any]]] = {}
+# Name of a Python module -> the module, how many names it had, and its cached functions.
+_searched: dict[str, tuple[ModuleType, int, list[functools._lru_cache_wrapper[Any]]]] = {}
 
 
 def forget_cached_fakes() -> None:
@@ -51,13 +51,20 @@ def _holds_fakes(value: Any, depth: int = 1) -> bool:
     return False
 
 
-def _cached_functions() -> list[functools._lru_cache_wrapper[Any]]:
-    """Return the cached functions of the modules that are loaded, and of their classes."""
-    for name in sys.modules.keys() - _functions.keys() | {"__main__"}:
-        module = sys.modules.get(name)
-        is_of_torch = name.partition(".")[0] in _OF_TORCH
-        _functions[name] = list(_found(module)) if isinstance(module, ModuleType) and not is_of_torch else []
-    return [function for functions in _functions.values() for function in functions]
+def _cached_functions() -> Iterator[functools._lru_cache_wrapper[Any]]:
+    """Yield the cached functions of the modules that are loaded, and of their classes.
+
+    A module is searched again where another one has its name, or where it has got more names.
+    """
+    for name, module in list(sys.modules.items()):
+        if not isinstance(module, ModuleType):
+            continue
+        known = _searched.get(name)
+        if known is None or known[0] is not module or known[1] != len(vars(module)):
+            is_of_torch = name.partition(".")[0] in _OF_TORCH
+            found = [] if is_of_torch else list(_found(module))
+            known = _searched[name] = (module, len(vars(module)), found)
+        yield from known[2]
 
 
 def _found(module: ModuleType) -> Iterator[functools._lru_cache_wrapper[Any]]:

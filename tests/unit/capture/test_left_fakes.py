@@ -190,3 +190,35 @@ def test_nothing_is_left_where_the_trace_fails():
 
     assert [found.code for found in report.diagnostics] == ["FE201"]
     assert TABLES == {}
+
+
+CACHING = """import functools
+
+import torch
+from torch import nn
+
+
+@functools.cache
+def table():
+    return torch.arange(4.0)
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return x + table()
+
+
+def factory():
+    return Model(), (torch.ones(2, 4),)
+"""
+
+
+def test_the_caches_of_a_file_that_is_loaded_again_are_cleared_too(tmp_path):
+    for name in ("one", "other", "one"):
+        path = tmp_path / name / "model.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(CACHING)
+
+        for _ in range(2):
+            report = fe.check(f"{path}:factory")
+            assert report.is_clean
