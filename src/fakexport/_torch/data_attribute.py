@@ -2,7 +2,7 @@
 
 It never reaches a dispatch mode: what `x.data` returns is a tensor that the trace has not seen, and becomes a
 constant; and a trace goes on with the old value after `x.data = y`. torch.export refuses the first where the
-constant is a fake tensor, and makes a wrong program of the second. Seen on torch 2.13.
+constant is a fake tensor, and makes a wrong program of the second. Seen on torch 2.13 and 2.15.
 
 Source: `torch/csrc/autograd/python_variable.cpp:THPVariable_get_data`, `THPVariable_set_data`.
 """

@@ -1,4 +1,4 @@
-"""Texts of numbers and tensors whose values a trace does not know. Seen on torch 2.13.
+"""Texts of numbers and tensors whose values a trace does not know. Seen on torch 2.13 and 2.15.
 
 `str` of a symbolic number is the name of its symbol, `s77` or `u0`, and that of a fake tensor has no values.
 
