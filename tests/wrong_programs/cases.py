@@ -1,4 +1,4 @@
-"""The models. What is wrong is the program of torch 2.13; a test fails here when torch repairs one."""
+"""The models. What is wrong is the program of torch 2.13 and 2.15; a test fails when torch repairs one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Choices of kernels and precisions that are settings of a process, and no operators. Seen on torch 2.13 and 2.15.
+"""Choices of kernels and precisions that are settings of a process, and no operators.
+
+Seen on torch 2.13 and 2.15.
 
 Source: `torch/nn/attention/__init__.py:_sdpa_kernel`, `torch/backends/cuda/__init__.py`,
 `torch/backends/cudnn/__init__.py` and `torch/__init__.py:set_float32_matmul_precision`: whatever public name

@@ -1,4 +1,6 @@
-"""Whether dynamic dimensions that are declared in torch's own form fit the inputs. Seen on torch 2.13 and 2.15.
+"""Whether dynamic dimensions that are declared in torch's own form fit the inputs.
+
+Seen on torch 2.13 and 2.15.
 
 Source: `torch/export/dynamic_shapes.py:_check_dynamic_shapes`, which `torch.export.export` calls while it
 traces. It does not look whether a tensor has the dimension.
