@@ -259,7 +259,7 @@ def counting_buffer() -> Made:
             self.register_buffer("seen", torch.zeros(3), persistent=False)
 
         def forward(self, x: Tensor) -> Tensor:
-            self.count += 1
+            self.count.add_(1)  # After `+=`, torch.export writes it once more.
             self.seen[1:].add_(x.sum())
             return x * self.count + self.seen.sum()
 

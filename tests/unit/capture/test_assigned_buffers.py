@@ -58,6 +58,12 @@ class ReturnsSparse(Mean):
         return (x + self.mean).to_sparse().coalesce().to_dense(), self.mean
 
 
+class Increments(Mean):
+    def forward(self, x):
+        self.mean += 1
+        return x * self.mean
+
+
 class OnlyKeeps(Mean):
     def forward(self, x):
         x = x + self.mean
@@ -82,7 +88,17 @@ class Outer(nn.Module):
         return self.layers[0](x)
 
 
-KINDS = [Mean, Swaps, ReturnsTheOld, ReturnsAView, AssignsTwice, OnlyKeeps, TakesIt, ReturnsSparse]
+KINDS = [
+    Mean,
+    Swaps,
+    ReturnsTheOld,
+    ReturnsAView,
+    AssignsTwice,
+    OnlyKeeps,
+    TakesIt,
+    ReturnsSparse,
+    Increments,
+]
 
 
 def calls_of(make):
