@@ -43,7 +43,7 @@ def render(rows: Mapping[str, tuple[str, str]]) -> str:
     for name in rows:
         found = CASES[name]
         varies = "\n\nThe number of rows varies." if found.varies else ""
-        parts.append(f"## {name}\n\n{found.title}.{varies}\n\n```python\n{found.code}\n```")
+        parts.append(f"## {name}\n\n{found.title}.{varies}\n\n```py\n{found.code}\n```")
     unseen = [CASES[name].title for name, (a, b) in rows.items() if a != EQUAL and a == b]
     if unseen:
         parts.append(
