@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -19,8 +21,21 @@ from fakexport._torch.fake_tensors import is_fake_tensor
 __all__ = ["forget_cached_fakes", "kept_by"]
 
 _OF_TORCH = frozenset({"torch", "sympy", "mpmath", "numpy", "fakexport", *sys.stdlib_module_names})
-# Name of a Python module -> the module, how many names it had, and its cached functions.
-_searched: dict[str, tuple[ModuleType, int, list[functools._lru_cache_wrapper[Any]]]] = {}
+_MOST_LOOKED_AT = 8
+
+
+@dataclass
+class _Searched:
+    """A Python module, how many names it had, and its cached functions."""
+
+    module: ModuleType
+    count: int
+    functions: list[functools._lru_cache_wrapper[Any]]
+
+
+# By name, those of torch apart: there are thousands, and a look at each takes as long as a small trace.
+_searched: dict[str, _Searched] = {}
+_apart: set[str] = set()
 
 
 def forget_cached_fakes() -> None:
@@ -43,11 +58,12 @@ def kept_by(cached: Any) -> Iterator[Any]:
 
 
 def _holds_fakes(value: Any, depth: int = 1) -> bool:
+    """Return whether a result is a fake tensor, or one of the first items of a container is."""
     if isinstance(value, torch.Tensor):
         return is_fake_tensor(value)
     if depth and isinstance(value, (tuple, list, dict)):
         items = value.values() if isinstance(value, dict) else value
-        return any(_holds_fakes(item, depth - 1) for item in items)
+        return any(_holds_fakes(item, depth - 1) for item in itertools.islice(items, _MOST_LOOKED_AT))
     return False
 
 
@@ -56,15 +72,20 @@ def _cached_functions() -> Iterator[functools._lru_cache_wrapper[Any]]:
 
     A module is searched again where another one has its name, or where it has got more names.
     """
-    for name, module in list(sys.modules.items()):
+    if len(sys.modules) != len(_searched) + len(_apart):
+        for name in sys.modules.keys() - _searched.keys() - _apart:
+            module = sys.modules.get(name)
+            if not isinstance(module, ModuleType) or name.partition(".")[0] in _OF_TORCH:
+                _apart.add(name)
+            else:
+                _searched[name] = _Searched(module, -1, [])
+    for name, known in list(_searched.items()):
+        module = sys.modules.get(name)
         if not isinstance(module, ModuleType):
             continue
-        known = _searched.get(name)
-        if known is None or known[0] is not module or known[1] != len(vars(module)):
-            is_of_torch = name.partition(".")[0] in _OF_TORCH
-            found = [] if is_of_torch else list(_found(module))
-            known = _searched[name] = (module, len(vars(module)), found)
-        yield from known[2]
+        if module is not known.module or len(vars(module)) != known.count:
+            known.module, known.count, known.functions = module, len(vars(module)), list(_found(module))
+        yield from known.functions
 
 
 def _found(module: ModuleType) -> Iterator[functools._lru_cache_wrapper[Any]]:
