@@ -155,6 +155,7 @@ def pretrained(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_factory_that_loads_a_checkpoint_gives_the_program_of_the_real_model(
     run: Run, pretrained: Path, tmp_path: Path
 ) -> None:

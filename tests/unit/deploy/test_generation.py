@@ -88,6 +88,7 @@ def recorded(bundle: fe.Bundle, method: str, **changes: Any) -> fe.Bundle:
     return bundle
 
 
+@pytest.mark.slow
 def test_padded_prompts_of_one_batch_get_what_each_gets_alone(
     generator: fe.Generator, model: nn.Module
 ) -> None:

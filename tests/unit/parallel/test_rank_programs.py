@@ -34,6 +34,7 @@ def llama():
     return programs_of("llama", "tp=2", 2)
 
 
+@pytest.mark.slow
 def test_ranks_together_compute_the_model(llama):
     assert_equal_to_eager(llama, small_model("llama"))
 

@@ -81,6 +81,7 @@ def test_the_smallest_number_of_devices_is_a_degree():
     assert found["T4"] == (None, None)  # 4 key-value heads are the most.
 
 
+@pytest.mark.slow
 def test_a_model_without_a_plan_is_not_one_that_fits_nowhere():
     from transformers import GPT2Config, GPT2LMHeadModel
 

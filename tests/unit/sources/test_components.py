@@ -80,6 +80,7 @@ def bound(llava: tuple[Path, nn.Module], parts: dict[str, Any]) -> Any:
     return fe.bind(fe.load_bundle(folder / "parts.pt2"), folder)
 
 
+@pytest.mark.slow
 def test_the_parts_of_one_bundle_compute_what_the_whole_model_does(llava, bound):
     folder, model = llava
     given = given_to(model, f"hf:{folder}")
