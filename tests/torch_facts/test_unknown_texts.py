@@ -17,7 +17,7 @@ class Texts(torch.nn.Module):
             f"{x.sum().item()}",
             repr(found > 1),
             f"{x.shape}",
-            "%s" % (x.shape[0],),  # noqa: UP031 # Asks otherwise than an f-string.
+            "%s" % (x.shape[0],),  # noqa: UP031 # Not as an f-string does.
             str(x),
             f"{x}",
         ]

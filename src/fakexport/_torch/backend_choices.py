@@ -16,8 +16,7 @@ from typing import Any
 
 import torch
 
-from . import patching
-from .patching import Patches, in_force
+from .patching import Patches, in_force, outside_of_patches
 
 __all__ = ["backend_choices_watched"]
 
@@ -42,10 +41,7 @@ def backend_choices_watched(seen: Callable[[FrameType | None], None]) -> Patches
 
 def _told(stock: Callable[..., Any], seen: Callable[[FrameType | None], None]) -> Callable[..., Any]:
     def choose(*args: Any) -> Any:
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename == patching.__file__:
-            frame = frame.f_back
-        seen(frame)
+        seen(outside_of_patches(sys._getframe(1)))
         return stock(*args)
 
     return choose

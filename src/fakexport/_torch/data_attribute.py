@@ -10,15 +10,13 @@ Source: `torch/csrc/autograd/python_variable.cpp:THPVariable_get_data`, `THPVari
 from __future__ import annotations
 
 import sys
-from types import CodeType
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-from . import patching
-from .patching import Patches, in_force
+from .patching import Patches, in_force, outside_of_patches
 
 __all__ = ["DATA_ASSIGNED", "data_attribute_traced"]
 
@@ -37,15 +35,10 @@ def data_attribute_traced() -> Patches:
         return stock.__get__(tensor) if get_proxy_mode() is None else tensor.detach()
 
     def set_(tensor: torch.Tensor, other: torch.Tensor) -> None:
-        if get_proxy_mode() is not None and _asking_code() is not torch.nn.Module._apply.__code__:
+        asking = outside_of_patches(sys._getframe(1))
+        is_moving = asking is not None and asking.f_code is torch.nn.Module._apply.__code__
+        if get_proxy_mode() is not None and not is_moving:
             raise RuntimeError(f"{DATA_ASSIGNED}: the program would go on with the old value")
         stock.__set__(tensor, other)
 
     return Patches({(FakeTensor, "data"): property(get, set_)})
-
-
-def _asking_code() -> CodeType:
-    frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_code.co_filename == patching.__file__:
-        frame = frame.f_back
-    return frame.f_code

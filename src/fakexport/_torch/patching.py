@@ -12,7 +12,7 @@ import threading
 from collections import UserDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import FunctionType, ModuleType, TracebackType
+from types import FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any
 
 import torch
@@ -118,6 +118,13 @@ def in_force(owner: Any, name: str) -> Any:
     if switch is None or not switch.is_in_place:
         return getattr(owner, name)
     return switch.bound()
+
+
+def outside_of_patches(frame: FrameType | None) -> FrameType | None:
+    """Return the frame that called what is replaced, given the one that called the replacement."""
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return frame
 
 
 @contextmanager

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from . import patching
-from .patching import Patches, in_force
+from .patching import Patches, in_force, outside_of_patches
 
 __all__ = ["texts_watched"]
 
@@ -35,10 +34,7 @@ def texts_watched(seen: Callable[[str, FrameType | None], None]) -> Patches:
 def _told(stock: Callable[..., str], seen: Callable[[str, FrameType | None], None]) -> Callable[..., str]:
     def text(*args: Any, **kwargs: Any) -> str:
         made = stock(*args, **kwargs)
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename == patching.__file__:
-            frame = frame.f_back
-        seen(made, frame)
+        seen(made, outside_of_patches(sys._getframe(1)))
         return made
 
     return text

@@ -14,6 +14,8 @@ from fakexport.fake import Built
 from fakexport.program import ProgramFacts
 from fakexport.sources import ExampleInputs, Source, dtype_text
 
+from .dynamic_dims import dynamic_texts
+
 _NOT_STRICT = "traced by running the Python code, not checked by TorchDynamo (--strict)"
 
 
@@ -46,7 +48,7 @@ def facts_at_capture(
         profiles=tuple(device.profile.name for device in devices.devices),
         device_map=dict(built.placement.device_map),
         dtype=None if chosen is None else dtype_text(chosen),
-        dynamic_shapes=_dynamic_text(dynamic_shapes),
+        dynamic_shapes=", ".join(dynamic_texts(dynamic_shapes) or ()) or None,
         skipped_checks=(*assumptions, *source.left_out, *([] if is_strict else [_NOT_STRICT])),
         versions=_libraries_of(built.module),
         call=inputs.call,
@@ -66,12 +68,3 @@ def loaded_libraries() -> dict[str, str]:
     """Return the versions of imported model libraries by name: `unknown` for one without `__version__`."""
     imported = {name: module for name in PACKAGES if (module := sys.modules.get(name)) is not None}
     return {name: str(getattr(module, "__version__", "unknown")) for name, module in imported.items()}
-
-
-def _dynamic_text(dynamic_shapes: Any) -> str | None:
-    if isinstance(dynamic_shapes, str):
-        return dynamic_shapes
-    is_list = isinstance(dynamic_shapes, (list, tuple)) and bool(dynamic_shapes)
-    if is_list and all(isinstance(text, str) for text in dynamic_shapes):
-        return ", ".join(dynamic_shapes)
-    return None

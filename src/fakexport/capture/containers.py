@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from operator import is_
 from typing import Any
 
 __all__ = ["CONTAINERS", "DEPTH", "containers_in", "has_items", "inner_values", "items_of"]
 
-CONTAINERS = (dict, list, tuple, set)
+CONTAINERS = (dict, list, tuple, set, deque)
 DEPTH = 3
 
 
 def containers_in(value: Any, depth: int = DEPTH) -> Iterator[Any]:
     """Yield the lists, dicts and sets in a value, and in each other."""
-    if type(value) in (dict, list, set, OrderedDict, defaultdict):
+    if type(value) in (dict, list, set, OrderedDict, defaultdict, deque):
         yield value
     if depth and type(value) is not set:
         for inner in inner_values(value):

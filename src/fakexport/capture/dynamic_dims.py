@@ -76,12 +76,17 @@ def parse_dynamic(texts: str | Iterable[str]) -> DynamicDims:
 
 def dynamic_of(dynamic_shapes: Any) -> DynamicDims | Any:
     """Return dimensions given in fakexport's words as `DynamicDims`; what torch takes, as it is."""
-    if dynamic_shapes is None or isinstance(dynamic_shapes, str):
-        return parse_dynamic(dynamic_shapes or ())
-    is_list = isinstance(dynamic_shapes, (list, tuple))
-    if is_list and all(isinstance(text, str) for text in dynamic_shapes):
-        return parse_dynamic(dynamic_shapes)
-    return dynamic_shapes
+    texts = dynamic_texts(dynamic_shapes)
+    return dynamic_shapes if texts is None else parse_dynamic(texts)
+
+
+def dynamic_texts(dynamic_shapes: Any) -> list[str] | None:
+    """Return dimensions given in fakexport's words; None where they are in torch's form."""
+    if not dynamic_shapes:
+        return []
+    given = [dynamic_shapes] if isinstance(dynamic_shapes, str) else dynamic_shapes
+    is_list = isinstance(given, (list, tuple))
+    return list(given) if is_list and all(isinstance(text, str) for text in given) else None
 
 
 def _parse_one(text: str) -> DynamicDim:

@@ -6,6 +6,7 @@ import functools
 import itertools
 import operator
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from types import CellType, FunctionType, GeneratorType, ModuleType
@@ -16,7 +17,7 @@ from torch import nn
 
 from fakexport.program import is_user_code
 
-__all__ = ["HeldValues", "is_same", "may_change"]
+__all__ = ["HeldValues", "attributes_of_object", "is_same", "may_change"]
 
 # A list in a dict in an object; what is deeper is compared by identity.
 _DEPTH = 3
@@ -29,7 +30,8 @@ class HeldValues:
     """What variables hold at one time. An object that several of them hold is looked at once."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, int], Any] = {}
+        # With the value itself: its number may be that of another one when it is gone.
+        self._known: dict[tuple[int, int], tuple[Any, Any]] = {}
 
     def of(self, value: Any, depth: int = _DEPTH) -> Any:
         """Return the value itself; of what can be changed, what is in it now.
@@ -42,17 +44,17 @@ class HeldValues:
             return value
         place = id(value), depth
         if place not in self._known:
-            self._known[place] = value  # Where it holds itself.
-            self._known[place] = tuple(self.of(item, depth - 1) for item in inner)
-        return self._known[place]
+            self._known[place] = (value, value)  # Where it holds itself.
+            self._known[place] = (value, tuple(self.of(item, depth - 1) for item in inner))
+        return self._known[place][1]
 
 
 def _inner(value: Any) -> Iterable[Any] | None:
     """Return what is in a value; None if nothing that could change."""
     kind = type(value)
-    if kind is dict:
+    if isinstance(value, dict):
         return [part for item in value.items() for part in item]
-    if kind in (list, tuple, set):
+    if isinstance(value, (list, tuple, set, deque)):
         return list(value)
     if kind is FunctionType:
         return list(map(_in_cell, value.__closure__)) if value.__closure__ else None
@@ -62,12 +64,20 @@ def _inner(value: Any) -> Iterable[Any] | None:
         return [value.gi_frame and value.gi_frame.f_lasti, value.gi_frame and dict(value.gi_frame.f_locals)]
     if isinstance(value, Iterator):
         return [operator.length_hint(value, -1)]
-    if not _is_of_people(kind.__module__):
+    if (attributes := attributes_of_object(value)) is None:
+        return None
+    return [part for item in attributes.items() for part in item]
+
+
+def attributes_of_object(value: Any) -> dict[str, Any] | None:
+    """Return the attributes of an object of people's classes, by name; None of anything else."""
+    if isinstance(value, _OTHERS) or not _is_of_people(type(value).__module__):
         return None
     try:
-        return [part for item in object.__getattribute__(value, "__dict__").items() for part in item]
+        found: dict[str, Any] = object.__getattribute__(value, "__dict__")
     except AttributeError:
         return None  # It has slots alone.
+    return found
 
 
 @functools.lru_cache(maxsize=4096)

@@ -6,7 +6,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import nn
 from fakexport.fake import forget_cached_fakes, is_fake
 
 from .containers import CONTAINERS, DEPTH, containers_in, has_items, inner_values, items_of
+from .held_values import attributes_of_object
 from .module_attributes import is_plain_attribute
 from .shared_variables import files_of_owners
 
@@ -27,12 +28,16 @@ _ABSENT = object()
 @contextmanager
 def fakes_taken_back(root: nn.Module) -> Iterator[None]:
     """Enter a context after which no attribute of a module, no buffer that `forward` registered, no variable
-    of the classes and their files, and no cached function holds a fake tensor that it did not hold before.
+    of the classes and their files, no object of people's classes that one of them holds, and no cached
+    function holds a fake tensor that it did not hold before.
 
     What holds one has its old value again, and a container its old items. All other changes stay.
     """
-    owners = (*root.modules(), *files_of_owners(root))
-    before = [(owner, dict(_variables(owner))) for owner in owners]
+    owners: dict[int, Any] = {id(owner): owner for owner in (*root.modules(), *files_of_owners(root))}
+    for owner in list(owners.values()):
+        for _, value in _variables(owner):
+            _add_objects(owners, value)
+    before = [(owner, dict(_variables(owner))) for owner in owners.values()]
     items = {
         id(held): (held, items_of(held))
         for _, variables in before
@@ -46,7 +51,7 @@ def fakes_taken_back(root: nn.Module) -> Iterator[None]:
         for held, old in items.values():
             if not has_items(held, old) and _holds_fakes(held):
                 held.clear()
-                held.extend(old) if isinstance(held, list) else held.update(old)
+                held.update(old) if isinstance(held, (dict, set)) else held.extend(old)
         for owner, variables in before:
             for name, value in list(_variables(owner)):
                 old = variables.get(name, _ABSENT)
@@ -55,7 +60,20 @@ def fakes_taken_back(root: nn.Module) -> Iterator[None]:
         forget_cached_fakes()
 
 
+def _add_objects(owners: dict[int, Any], value: Any, depth: int = DEPTH) -> None:
+    """Add the objects that a value is, or holds, to those whose attributes are put back."""
+    if depth == 0 or id(value) in owners:
+        return
+    if attributes_of_object(value) is not None:
+        owners[id(value)] = value
+    for inner in _inner(value):
+        _add_objects(owners, inner, depth - 1)
+
+
 def _variables(owner: Any) -> Iterator[tuple[str, Any]]:
+    if (attributes := attributes_of_object(owner)) is not None:
+        yield from attributes.items()
+        return
     is_module = isinstance(owner, nn.Module)
     for name, value in vars(owner).items():
         if is_plain_attribute(name) or name == "_buffers" if is_module else not name.startswith("__"):
@@ -74,4 +92,8 @@ def _put_back(owner: Any, name: str, value: Any) -> None:
 def _holds_fakes(value: Any, depth: int = DEPTH) -> bool:
     if isinstance(value, torch.Tensor):
         return is_fake(value)
-    return depth > 0 and any(_holds_fakes(inner, depth - 1) for inner in inner_values(value))
+    return depth > 0 and any(_holds_fakes(inner, depth - 1) for inner in _inner(value))
+
+
+def _inner(value: Any) -> Iterable[Any]:
+    return [*inner_values(value), *(attributes_of_object(value) or {}).values()]

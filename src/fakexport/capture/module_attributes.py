@@ -43,7 +43,7 @@ def attributes_of(root: nn.Module) -> ModuleAttributes:
         kept = {} if _is_layer_of_torch(module) else vars(module)
         plain = {name: held.of(value) for name, value in kept.items() if is_plain_attribute(name)}
         parts = (module._modules, module._parameters, module._buffers)
-        # Those of a scripted module are no dicts.
+        # A scripted module keeps them in mappings of its own.
         found[path] = (module, {**plain, **{name: part for held in parts for name, part in held.items()}})
     return found
 

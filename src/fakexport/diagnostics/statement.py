@@ -211,7 +211,7 @@ def written_places(tree: ast.AST) -> Iterator[ast.expr]:
             yield from (part for part in ast.walk(target) if isinstance(part, ast.expr))
 
 
-# Names of calls whose text nobody computes with.
+# Names of calls that show a text, or write it to a log or a profile.
 _TELLING = frozenset({
     "critical", "debug", "deprecated", "error", "exception", "info", "log", "print", "range_push",
     "record_function", "skip", "warn", "warn_once", "warning", "warning_once", "write",

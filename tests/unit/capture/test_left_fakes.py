@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 
 import pytest
 import torch
@@ -41,6 +41,7 @@ class Holds(nn.Module):
         super().__init__()
         self.kept = OrderedDict(real=torch.zeros(1))
         self.mark = marker()
+        self.state, self.states, self.recent = State(), [State()], deque([1], maxlen=3)
 
     @functools.cached_property
     def table(self):
@@ -78,6 +79,34 @@ def in_a_property(module, x):
     return x @ module.table
 
 
+class State:
+    def __init__(self, last=None):
+        self.last = last
+        self.inner = [last]
+
+
+def in_an_object(module, x):
+    if module.state.last is None:
+        module.state.last = torch.ones(4)
+        module.state.inner.append(x)
+    return x * module.state.last
+
+
+def in_an_object_of_a_list(module, x):
+    module.states[0].last = x
+    return x * 1
+
+
+def in_a_new_object(module, x):
+    module.made = State(x)
+    return x * 1
+
+
+def in_a_deque(module, x):
+    module.recent.append(x)
+    return x * 1
+
+
 def in_an_attribute(module, x):
     module.last = x
     module.kept["x"] = [x]
@@ -95,8 +124,10 @@ def in_a_buffer(module, x):
 
 
 WAYS = [
-    in_a_cache, in_a_dict, in_a_list, in_a_variable, in_a_property, in_an_attribute, in_a_class, in_a_buffer,
-]  # fmt: skip
+    *(in_a_cache, in_a_dict, in_a_list, in_a_variable, in_a_property),
+    *(in_an_attribute, in_an_object, in_an_object_of_a_list, in_a_new_object),
+    *(in_a_deque, in_a_class, in_a_buffer),
+]
 
 
 class Keeps(Holds):
@@ -112,6 +143,7 @@ def state(model):
     return (
         *(dict(TABLES), list(ROWS), repr(NESTED), LAST),
         *(set(vars(model)), dict(model.kept), dict(model._buffers), "last" in vars(Keeps), marker()),
+        *(model.state.last, list(model.state.inner), model.states[0].last, list(model.recent)),
     )
 
 

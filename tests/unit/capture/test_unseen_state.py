@@ -6,6 +6,7 @@ import itertools
 import linecache
 import sys
 import warnings
+from collections import Counter, OrderedDict, defaultdict, deque
 
 import pytest
 import torch
@@ -49,12 +50,12 @@ class Remembers(Part):
         return x + UNTOUCHED[0]
 
 
-class Counter:
+class Calls:
     def __init__(self):
         self.calls = 0
 
 
-COUNTER = Counter()
+COUNTER = Calls()
 ONE_BY_ONE = iter(range(1, 1000))
 
 
@@ -99,6 +100,41 @@ class HoldsAState(Part):
 
     def forward(self, x):
         return x * (self.state() if callable(self.state) else next(self.state))
+
+
+class HoldsACount(Part):
+    def __init__(self, counts):
+        super().__init__()
+        self.counts = counts
+
+    def forward(self, x):
+        if isinstance(self.counts, dict):
+            self.counts["calls"] = self.counts.get("calls", 0) + 1
+        else:
+            self.counts.append(1)
+        return x * len(self.counts)
+
+
+@pytest.mark.parametrize("kind", [dict, OrderedDict, lambda: defaultdict(int), Counter, list, deque])
+def test_the_items_of_a_container_are_seen(kind):
+    (found,) = found_in(HoldsACount(kind()), torch.ones(2))
+
+    assert (found.code, found.notes) == ("FE903", ("`counts` was changed while `forward` ran",))
+    assert line_of(found) == "self.counts"
+
+
+def test_each_of_many_generators_has_a_state_of_its_own():
+    class TakesOne(Part):
+        def __init__(self):
+            super().__init__()
+            self.states = [generated() for _ in range(50)]
+
+        def forward(self, x):
+            return x * next(self.states[7])
+
+    for _ in range(20):
+        (found,) = found_in(TakesOne(), torch.ones(2))
+        assert found.code == "FE903"
 
 
 @pytest.mark.parametrize("state", [counting, generated, lambda: iter([1, 2, 3]), itertools.count])
