@@ -22,9 +22,9 @@ __all__ = ["assigned_buffers_written"]
 def assigned_buffers_written(module: nn.Module) -> Iterator[None]:
     """Enter a context in which `module.forward` ends with a copy into each buffer that it assigned.
 
-    What it returns is what it returned. A value of another shape, dtype or device cannot be copied: it stays
-    where it is, as do buffers that `forward` registers. So does one whose memory has several names: an
-    assignment changes one of them, a copy all.
+    What it returns is what it returned. A value of another shape, dtype, device, layout or class cannot be
+    copied: it stays where it is, as do buffers that `forward` registers. So does one whose memory has several
+    names: an assignment changes one of them, a copy all.
     """
     original: Callable[..., Any] = module.forward
 
@@ -58,6 +58,8 @@ def _buffers_of_one_name(module: nn.Module) -> Iterator[tuple[nn.Module, str, Te
 def _is_alike(old: Tensor, new: Tensor) -> bool:
     if not all(isinstance(size, int) for size in new.shape):
         return False  # To compare a size that varies would be a condition of the program.
+    if type(old) is not type(new) or old.layout != new.layout:
+        return False
     return (old.shape, old.dtype, old.device) == (new.shape, new.dtype, new.device)
 
 

@@ -168,6 +168,16 @@ class Aliases(nn.Module):
         return x + self.mean - self.start
 
 
+class TurnsSparse(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x):
+        self.mean = x.mean(0).to_sparse()
+        return x + self.mean.to_dense()
+
+
 class HoldsTwice(nn.Module):
     def __init__(self):
         super().__init__()
@@ -177,7 +187,7 @@ class HoldsTwice(nn.Module):
         return self.one(x)
 
 
-@pytest.mark.parametrize("kind", [Registers, Grows, Exchanges, Aliases])
+@pytest.mark.parametrize("kind", [Registers, Grows, Exchanges, Aliases, TurnsSparse])
 @pytest.mark.parametrize("is_inner", [False, True])
 def test_what_cannot_be_written_is_said_and_leaves_the_inputs_alone(kind, is_inner):
     def make():
