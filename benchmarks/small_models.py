@@ -5,7 +5,7 @@ trace the same fake model in one process, after a round that is not counted, and
 processor time.
 The operators of both programs are compared first.
 
-    python -m benchmarks.small_models [--every 4] [--rounds 3] [--out rows.jsonl]
+    python -m benchmarks.small_models [--every 4 | --only swin,cvt] [--rounds 3] [--out rows.jsonl]
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ WAYS = ["stock", "reuse"]
 def main() -> int:
     parser = argparse.ArgumentParser(description="Times captures of small models against torch.export.")
     parser.add_argument("--every", type=int, default=4, help="one of so many architectures")
+    parser.add_argument("--only", type=lambda names: names.split(","), help="these types, separated by commas")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dynamic", choices=("auto", "static"), default="static")
     parser.add_argument("--target", default="H100")
@@ -34,8 +35,10 @@ def main() -> int:
     from tests.architectures import ARCHITECTURES
 
     ratios: dict[str, float] = {}
-    for architecture in ARCHITECTURES[:: options.every]:
+    for architecture in ARCHITECTURES[:: 1 if options.only else options.every]:
         name = architecture.model_type
+        if options.only and name not in options.only:
+            continue
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "config.json"
             path.write_text(json.dumps(dict(architecture.settings)))

@@ -209,18 +209,22 @@ _WORKERS = {
 }
 
 
+class _CaseTimeoutError(BaseException):
+    """No Exception: a check would take it for a fault of the model, and go on."""
+
+
 @contextlib.contextmanager
 def _recorded(path: Path) -> Iterator[None]:
     """Writes what is raised, or that it took too long, to the file."""
 
     def too_long(*_: object) -> None:
-        raise TimeoutError(f"more than {LIMIT_S} s of processor time")
+        raise _CaseTimeoutError(f"more than {LIMIT_S} s of processor time")
 
     signal.signal(signal.SIGPROF, too_long)
     signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
     try:
         yield
-    except Exception as error:
+    except (Exception, _CaseTimeoutError) as error:
         first = (str(error).splitlines() or [""])[0]
         _write(path, {"error": f"{type(error).__name__}: {first}", "trace": traceback.format_exc()})
     finally:

@@ -27,6 +27,7 @@ from fakexport._torch.patching import traced_here
 from fakexport._torch.program_assembly import add_guards
 from fakexport._torch.remembered_metadata import remembered_metadata
 from fakexport._torch.script_objects import hold_real_objects
+from fakexport._torch.simplified_sizes import sizes_simplified_once
 from fakexport._torch.trace_end import TraceFinished
 from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport._torch.unknown_broadcasts import unknown_broadcasts_refused
@@ -291,6 +292,7 @@ def _traced_once(
         transform_levels_closed(),
         exact_bounds(),
         exact_modulo(),
+        sizes_simplified_once(),
         unknown_broadcasts_refused(),
         data_attribute_traced(),
         quick_passes(),

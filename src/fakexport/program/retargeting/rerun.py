@@ -16,6 +16,7 @@ from fakexport._torch.operator_registry import OpOverload
 from fakexport._torch.operator_schema import is_changing_views
 from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport._torch.script_objects import is_fake_object
+from fakexport._torch.simplified_sizes import sizes_simplified_once
 from fakexport._torch.vmap_steps import (
     VMAP_LEVEL_STEPS,
     transform_levels_closed,
@@ -112,7 +113,7 @@ class Rerun:
             graph_module: Changed in place.
             inputs: New value of each placeholder.
         """
-        with strict_rules(self.mode), transform_levels_closed():
+        with strict_rules(self.mode), transform_levels_closed(), sizes_simplified_once():
             for node, value in inputs.items():
                 self._begin(node, value)
             self._run(graph_module, "")
