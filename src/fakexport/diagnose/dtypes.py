@@ -1,136 +1,19 @@
-"""Operators that refuse the dtypes of their operands when they run, and not while they are traced: FE209.
-
-In torch 2.13 the fake kernels of these operators compare no dtypes, and the kernels that run do. What one
-type of device accepts and another refuses is reported where the operands are on the latter: a product of
-integers on CUDA, batch norm with parameters of another dtype on the CPU (whether CUDA refuses it is unknown).
-"""
+"""Operators that refuse the dtypes of their operands when they run: FE209."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 from torch.export import ExportedProgram
-from torch.fx import Node
 
-from fakexport._torch.operator_schema import argument_names, argument_values
 from fakexport.diagnose.forward_repairs import IN_FLOAT32
-from fakexport.diagnose.kernel_dtypes import is_refused, kind_of, refused_kinds
 from fakexport.diagnose.labels import labels_at
 from fakexport.diagnostics import Diagnostic, Fix
-from fakexport.program import Visit, facts_of, operator_name, walk
+from fakexport.program import RefusedDtypes, Visit, facts_of, operator_name, refused_dtypes, walk
 from fakexport.rules import rule
 
-_LAYER = ("input", "weight")
-_CELL = ("input", "hx", "w_ih", "w_hh")
-_LAYERS = ("input", "hx", "params")
-_ONE_DTYPE = {
-    "aten.linear.default": _LAYER,
-    "aten.mm.default": ("self", "mat2"),
-    "aten.mv.default": ("self", "vec"),
-    "aten.matmul.default": ("self", "other"),
-    "aten.addmm.default": ("self", "mat1", "mat2"),
-    "aten.addbmm.default": ("self", "batch1", "batch2"),
-    "aten.conv1d.default": _LAYER,
-    "aten.conv1d.padding": _LAYER,
-    "aten.conv2d.default": _LAYER,
-    "aten.conv2d.padding": _LAYER,
-    "aten.conv3d.default": _LAYER,
-    "aten.conv3d.padding": _LAYER,
-    "aten.conv_transpose1d.default": _LAYER,
-    "aten.conv_transpose2d.input": _LAYER,
-    "aten.conv_transpose3d.input": _LAYER,
-    "aten.convolution.default": _LAYER,
-    "aten.grid_sampler.default": ("input", "grid"),
-    "aten.binary_cross_entropy.default": ("self", "target"),
-    "aten.cdist.default": ("x1", "x2"),
-    "aten.complex.default": ("real", "imag"),
-    "aten.polar.default": ("abs", "angle"),
-    "aten.heaviside.default": ("self", "values"),
-    "aten.index_add.default": ("self", "source"),
-    "aten.index_copy.default": ("self", "source"),
-    "aten.index_put.default": ("self", "values"),
-    "aten.index_reduce.default": ("self", "source"),
-    "aten.put.default": ("self", "source"),
-    "aten.cross_entropy_loss.default": ("self", "weight"),
-    "aten.nll_loss_nd.default": ("self", "weight"),
-    "aten.gru_cell.default": _CELL,
-    "aten.lstm_cell.default": _CELL,
-    "aten.rnn_relu_cell.default": _CELL,
-    "aten.rnn_tanh_cell.default": _CELL,
-    "aten.gru.input": _LAYERS,
-    "aten.lstm.input": _LAYERS,
-    "aten.rnn_relu.input": _LAYERS,
-    "aten.rnn_tanh.input": _LAYERS,
-}
-# Half-precision values may have float32 parameters.
-_NORMS = dict.fromkeys(("aten.layer_norm.default", "aten.group_norm.default"), (*_LAYER, "bias"))
-_NORMS_ON_CPU = {
-    "aten.batch_norm.default": (*_LAYER, "bias", "running_mean", "running_var"),
-    "aten.instance_norm.default": (*_LAYER, "bias", "running_mean", "running_var"),
-}
-_OPERANDS: Mapping[str, tuple[str, ...]] = {**_ONE_DTYPE, **_NORMS, **_NORMS_ON_CPU}
 _LOWER = ("bfloat16", "float16")
-_INTEGERS = (torch.int64, torch.int32)
-# An argument that chooses elements, and what it may be.
-_CHOOSING: Mapping[str, tuple[str, tuple[torch.dtype, ...]]] = {
-    "aten.index_select.default": ("index", _INTEGERS),
-    "aten.index_add.default": ("index", _INTEGERS),
-    "aten.index_copy.default": ("index", (torch.int64,)),
-    "aten.index_fill.int_Scalar": ("index", (torch.int64,)),
-    "aten.index_fill.int_Tensor": ("index", (torch.int64,)),
-    "aten.masked_fill.Scalar": ("mask", (torch.bool,)),
-    "aten.masked_fill.Tensor": ("mask", (torch.bool,)),
-    "aten.masked_scatter.default": ("mask", (torch.bool,)),
-    "aten.nll_loss_nd.default": ("target", (torch.int64, torch.uint8)),
-}
-_ARITHMETIC = ("aten.add.Tensor", "aten.sub.Tensor", "aten.mul.Tensor", "aten.addcmul.default")
-_AUTOCAST = "higher_order.wrap_with_autocast"
-
-
-@dataclass(frozen=True)
-class _Refusal:
-    """What an operator refuses.
-
-    Args:
-        operands: The dtypes at fault, by argument name.
-        fix: What to write, as code.
-    """
-
-    operands: Mapping[str, torch.dtype]
-    fix: str
-
-
-@dataclass(frozen=True)
-class _Call:
-    """One call of an operator.
-
-    Args:
-        node: The call.
-        name: The operator, or the one that an in-place operator is a variant of.
-        arguments: By name, defaults included.
-    """
-
-    node: Node
-    name: str
-    arguments: Mapping[str, Any]
-
-    def tensor(self, argument: str) -> torch.Tensor | None:
-        """Return the value of an argument, of a list the first one; None for what is not a tensor."""
-        return _tensor(self.arguments.get(argument))
-
-    @property
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """In the order of the schema, in which the first one decides about the kernel."""
-        names = argument_names(self.node.target)
-        found = {name: _tensor(self.arguments.get(name)) for name in names}
-        return {name: tensor for name, tensor in found.items() if tensor is not None}
-
-    @property
-    def device_type(self) -> str:
-        return next((tensor.device.type for tensor in self.tensors.values()), "")
 
 
 def diagnose_dtypes(program: ExportedProgram) -> Iterator[Diagnostic]:
@@ -142,211 +25,19 @@ def diagnose_dtypes(program: ExportedProgram) -> Iterator[Diagnostic]:
         FE209, but not inside an autocast region, which casts the operands.
     """
     for visit in walk(program):
-        refusal = _refusal(visit.node)
-        if refusal is not None and not _is_autocast(visit):
+        refusal = refused_dtypes(visit)
+        if refusal is not None:
             yield _diagnostic(visit, refusal, is_lowered=facts_of(program).dtype in _LOWER)
 
 
-def _refusal(node: Node) -> _Refusal | None:
-    name = operator_name(node)
-    if not name.startswith("aten."):
-        return None
-    arguments = argument_values(node.target, node.args, node.kwargs)
-    if arguments.get("dtype") is not None:
-        return None  # It casts: `softmax(x, dtype=torch.float32)`.
-    call = _Call(node, name.replace("_.", "."), arguments)
-    return next((found for check in _CHECKS if (found := check(call)) is not None), None)
-
-
-def _kind_refused(call: _Call) -> _Refusal | None:
-    """Return an operator without a kernel for complex numbers, for integers, for bool or for floats."""
-    kinds = refused_kinds(call.name, call.device_type)
-    tensors = call.tensors if kinds else {}
-    if not tensors:
-        return None
-    dtype = _computed(call, list(tensors.values()))
-    if dtype is None or not is_refused(dtype, kinds):
-        return None
-    operands = {name: t.dtype for name, t in tensors.items() if kind_of(t.dtype) == kind_of(dtype)}
-    return _Refusal(operands, ", ".join(f"`{_accepted(name, dtype, kinds)}`" for name in operands))
-
-
-def _computed(call: _Call, tensors: list[torch.Tensor]) -> torch.dtype | None:
-    """Return the dtype that the kernel gets: the promoted one where dtypes are promoted, else that of the
-    first.
-    """
-    if len(tensors) == 1 or torch.Tag.pointwise not in call.node.target.tags:  # type: ignore[union-attr]
-        return tensors[0].dtype
-    if len(tensors) == 2:
-        return torch.result_type(*tensors)
-    dtypes = {tensor.dtype for tensor in tensors}
-    return dtypes.pop() if len(dtypes) == 1 else None
-
-
-def _accepted(name: str, dtype: torch.dtype, kinds: str) -> str:
-    match kind_of(dtype):
-        case "C":
-            return f"{name}.real` or `{name}.abs()"
-        case "F" if "F" in kinds:
-            return f"{name}.to(torch.int64)"
-        case "F":
-            return f"{name}.to(torch.float32)"
-    return f"{name}.to({torch.float32 if 'I' in kinds else torch.int64})"
-
-
-def _mixed(call: _Call) -> _Refusal | None:
-    """Operands of several dtypes where one is needed."""
-    if call.name not in _OPERANDS or (call.name in _NORMS_ON_CPU and call.device_type != "cpu"):
-        return None
-    if call.name == "aten.index_put.default" and _may_be_filled(call.tensor("values")):
-        return None
-    if call.name == "aten.cross_entropy_loss.default" and not _is_of_classes(call):
-        return None
-    tensors = {argument: call.tensor(argument) for argument in _OPERANDS[call.name]}
-    if call.name == "aten.linear.default":
-        tensors["bias"] = _bias(tensors["input"], call.tensor("bias"))
-    operands = {argument: tensor.dtype for argument, tensor in tensors.items() if tensor is not None}
-    return _Refusal(operands, _conversions(operands)) if _is_mixed(call.name, operands) else None
-
-
-def _is_of_classes(call: _Call) -> bool:
-    """Return whether the targets of a loss are indices of classes.
-
-    Probabilities are multiplied, which promotes.
-    """
-    values, target = call.tensor("self"), call.tensor("target")
-    return values is not None and target is not None and values.dim() == target.dim() + 1
-
-
-def _distances_refused(call: _Call) -> _Refusal | None:
-    """Return distances in half precision, unless they are Euclidean and computed with a product of matrices.
-
-    Source: `aten/src/ATen/native/Distance.cpp:cdist_impl`, which multiplies if asked to, and where a side has
-    more than 25 points.
-    """
-    sides = call.tensors if call.name == "aten.cdist.default" else {}
-    operands = {name: tensor.dtype for name, tensor in sides.items()}
-    if not operands or not {torch.bfloat16, torch.float16}.intersection(operands.values()):
-        return None
-    mode, points = call.arguments.get("compute_mode") or 0, [tensor.shape[-2] for tensor in sides.values()]
-    is_small = all(isinstance(count, int) and count <= 25 for count in points)
-    if call.arguments.get("p") == 2 and (mode == 1 or (mode == 0 and not is_small)):
-        return None
-    return _Refusal(operands, ", ".join(f"`{name}.to(torch.float32)`" for name in operands))
-
-
-def _wrong_choice(call: _Call) -> _Refusal | None:
-    """Return an index or a mask of a dtype that chooses nothing."""
-    argument, allowed = _CHOOSING.get(call.name, ("", ()))
-    tensor = call.tensor(argument)
-    if tensor is None or tensor.dtype in allowed:
-        return None
-    return _Refusal({argument: tensor.dtype}, f"`{argument}.to({allowed[0]})`")
-
-
-def _not_kept(call: _Call) -> _Refusal | None:
-    """Return an in-place operator whose result its tensor cannot hold: `integers.mul_(0.5)`."""
-    values, other = call.tensor("self"), call.arguments.get("other", call.arguments.get("tensor1"))
-    is_in_place = operator_name(call.node) != call.name
-    operand = _tensor(other) if isinstance(other, Node) else other
-    if not is_in_place or call.name not in _ARITHMETIC or values is None or operand is None:
-        return None
-    if not isinstance(operand, (torch.Tensor, bool, int, float, complex)):
-        return None
-    result = torch.result_type(values, operand)
-    if torch.can_cast(result, values.dtype):
-        return None
-    return _Refusal({"self": values.dtype, "result": result}, f"`self.to({result})`")
-
-
-def _bool_subtracted(call: _Call) -> _Refusal | None:
-    """Return `-` between a tensor of bool and anything else."""
-    if call.name not in ("aten.sub.Tensor", "aten.rsub.Scalar", "aten.rsub.Tensor"):
-        return None
-    operands = {name: t.dtype for name, t in call.tensors.items() if t.dtype is torch.bool}
-    return (
-        _Refusal(operands, ", ".join(f"`{name}.to(torch.int64)`" for name in operands)) if operands else None
-    )
-
-
-_CHECKS: tuple[Callable[[_Call], _Refusal | None], ...] = (
-    _mixed,
-    _kind_refused,
-    _distances_refused,
-    _wrong_choice,
-    _not_kept,
-    _bool_subtracted,
-)
-
-
-def _tensor(argument: Any) -> torch.Tensor | None:
-    if isinstance(argument, (list, tuple)):
-        return next((found for item in argument if (found := _tensor(item)) is not None), None)
-    value = argument.meta.get("val") if isinstance(argument, Node) else None
-    return value if isinstance(value, torch.Tensor) else None
-
-
-def _may_be_filled(values: torch.Tensor | None) -> bool:
-    """Return whether `x[mask] = value` can be a `masked_fill`, which converts the value."""
-    return values is not None and all(isinstance(size, int) and size == 1 for size in values.shape)
-
-
-def _bias(values: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor | None:
-    """Return the bias of `linear` if it needs the dtype of the values: where it is fused, and not added
-    in-place.
-    """
-    if values is None or bias is None:
-        return None
-    is_static = all(isinstance(size, int) for size in values.shape)  # Asking a symbol would add a guard.
-    is_fused = values.dim() == 2 or (values.dim() == 3 and is_static and values.is_contiguous())
-    return bias if is_fused or not torch.can_cast(bias.dtype, values.dtype) else None
-
-
-def _is_mixed(name: str, operands: Mapping[str, torch.dtype]) -> bool:
-    dtypes = set(operands.values())
-    is_norm = name in _NORMS or name in _NORMS_ON_CPU
-    if is_norm and operands.get("input") in (torch.float16, torch.bfloat16):
-        parameters = {dtype for argument, dtype in operands.items() if argument != "input"}
-        return len(dtypes) > 1 and parameters != {torch.float32}
-    return len(dtypes) > 1
-
-
-def _is_autocast(visit: Visit) -> bool:
-    """Return whether autocast is on for a kind of device: the innermost region for that kind decides."""
-    is_on: dict[Any, bool] = {}
-    caller = visit.caller
-    while caller is not None:
-        if operator_name(caller.node) == _AUTOCAST:
-            kind, _, enabled, *_ = caller.node.args
-            is_on.setdefault(kind, bool(enabled))
-        caller = caller.caller
-    return any(is_on.values())
-
-
-def _diagnostic(visit: Visit, refusal: _Refusal, *, is_lowered: bool) -> Diagnostic:
+def _diagnostic(visit: Visit, refusal: RefusedDtypes, *, is_lowered: bool) -> Diagnostic:
     """Return FE209. Where a lower dtype was asked for, float32 is what the model's code computes in."""
     name = operator_name(visit.node)
-    found = ", ".join(f"{argument} {_short(dtype)}" for argument, dtype in refusal.operands.items())
     before = f"{IN_FLOAT32}, or " if is_lowered and torch.float32 in refusal.operands.values() else ""
     return rule("FE209").diagnostic(
-        labels=labels_at(visit.span, f"`{name}` gets {found}"),
-        notes=(f"{visit.module_path or 'the model'}: eager mode refuses `{name}` with {found}",),
+        labels=labels_at(visit.span, f"`{name}` gets {refusal.text}"),
+        notes=(f"{visit.module_path or 'the model'}: eager mode refuses `{name}` with {refusal.text}",),
         fix=Fix(f"{before}convert before the call: {refusal.fix}"),
         node=visit.node.name,
         module_path=visit.module_path or None,
     )
-
-
-def _conversions(operands: Mapping[str, torch.dtype]) -> str:
-    """Return `input.to(torch.float32)`: the dtype of the weight, of what is written into, or of the widest
-    kind.
-    """
-    if operands.keys() & {"weight", "source", "values"}:
-        wanted = operands["weight" if "weight" in operands else "self"]
-    else:
-        wanted = max(operands.values(), key=lambda dtype: (dtype.is_complex, dtype.is_floating_point))
-    return ", ".join(f"`{name}.to({wanted})`" for name, dtype in operands.items() if dtype != wanted)
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

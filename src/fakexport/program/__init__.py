@@ -32,6 +32,7 @@ from fakexport.program.plain_indexing import with_plain_indexing
 from fakexport.program.program_copy import copied_graph, graph_modules
 from fakexport.program.program_devices import devices_of_program
 from fakexport.program.program_facts import ProgramFacts, facts_of, keep_facts
+from fakexport.program.refused_dtypes import RefusedDtypes, refused_dtypes
 from fakexport.program.retargeting.device_listing import DeviceListing, inspect_devices
 from fakexport.program.retargeting.device_move import DeviceMove
 from fakexport.program.retargeting.retarget import RetargetError, RetargetWarning, retarget, retargeted
@@ -91,6 +92,7 @@ __all__ = [
     "ProgramFacts",
     "ProgramSummary",
     "RangeDifference",
+    "RefusedDtypes",
     "RetargetError",
     "RetargetWarning",
     "SignatureDifference",
@@ -150,6 +152,7 @@ __all__ = [
     "plain_name",
     "plain_path",
     "python_operators",
+    "refused_dtypes",
     "retarget",
     "retargeted",
     "shared_outputs",

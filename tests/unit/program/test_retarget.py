@@ -325,6 +325,48 @@ def test_a_kernel_that_the_other_device_lacks_is_an_error_before_anything_is_run
     assert diagnostic.primary.span.path == __file__
 
 
+class Resized(nn.Module):
+    def forward(self, image):
+        return nn.functional.interpolate(image, scale_factor=0.5, mode="bilinear", antialias=True)
+
+
+class IntegerProduct(nn.Module):
+    def forward(self, counts):
+        return counts @ counts
+
+
+@pytest.mark.parametrize(
+    ("module", "example", "source", "target", "refused"),
+    [
+        (Resized(), torch.zeros(1, 3, 8, 8, dtype=torch.bfloat16), "H100", "cpu", "bfloat16"),
+        (IntegerProduct(), torch.zeros(4, 4, dtype=torch.int64), "cpu", "cuda:0", "int64"),
+    ],
+)
+def test_a_dtype_that_only_the_kernels_of_the_other_device_refuse_is_an_error(
+    module, example, source, target, refused
+):
+    program = fe.export(lambda: (module, (example,)), target=source)
+
+    with pytest.raises(RetargetError, match=refused) as caught:
+        fe.retarget(program, target)
+
+    (diagnostic,) = caught.value.diagnostics
+    assert (diagnostic.code, diagnostic.primary.span.path) == ("FE504", __file__)
+    assert diagnostic.primary.span.line == type(module).forward.__code__.co_firstlineno + 1
+    assert ".to(torch.float32)`" in str(diagnostic.fix)
+
+
+def test_a_dtype_that_a_region_of_autocast_casts_is_no_error():
+    class Cast(nn.Module):
+        def forward(self, image):
+            with torch.autocast("cpu", dtype=torch.float32, enabled=False):
+                return Resized()(image.float())
+
+    program = fe.export(lambda: (Cast(), (torch.zeros(1, 3, 8, 8, dtype=torch.bfloat16),)), target="H100")
+
+    assert fe.retarget(program, "cpu") is not None
+
+
 class Attention(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -6,16 +6,36 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from torch.export import ExportedProgram
+
 from fakexport.diagnostics import Diagnostic, Fix, Label, fold
 from fakexport.program.operator_name import operator_name
+from fakexport.program.refused_dtypes import RefusedDtypes, refused_dtypes
 from fakexport.program.retargeting.rerun import Clash, Refusal, Rerun
 from fakexport.program.source_span import source_span
+from fakexport.program.walk import Visit, walk
 from fakexport.rules import rule
 
 
 def failures(rerun: Rerun) -> tuple[Diagnostic, ...]:
     """Return the nodes that fail on the new devices, repeats of equal modules folded: FE502, FE504."""
     return fold([*map(_clash, rerun.clashes), *map(_refusal, rerun.refusals)])
+
+
+def kernel_failures(program: ExportedProgram, made: ExportedProgram) -> tuple[Diagnostic, ...]:
+    """Return the nodes whose operator takes their dtypes on the old devices, and has no kernel for them on
+    the new ones, which nothing shows on fakes: FE504.
+
+    Args:
+        program: On the old devices.
+        made: The same nodes, on the new ones.
+    """
+    found = [(visit, refused) for visit in walk(made) if (refused := refused_dtypes(visit)) is not None]
+    if not found:
+        return ()
+    before = {(visit.graph, visit.name) for visit in walk(program) if refused_dtypes(visit) is not None}
+    new = [_no_kernel(*each) for each in found if (each[0].graph, each[0].name) not in before]
+    return fold(new)
 
 
 def layout_notes(rerun: Rerun) -> tuple[str, ...]:
@@ -63,6 +83,16 @@ def _refusal(found: Refusal) -> Diagnostic:
         fix=Fix("export the model for this device: its code may take another path there"),
         node=found.node.name,
         module_path=found.path,
+    )
+
+
+def _no_kernel(visit: Visit, refused: RefusedDtypes) -> Diagnostic:
+    return rule("FE504").diagnostic(
+        labels=tuple(_labels(visit, f"`{visit.operator}` refuses {refused.text} here")),
+        notes=(f"{visit.operator} refuses: {refused.text}",),
+        fix=Fix(f"convert before the call, and export again: {refused.fix}"),
+        node=visit.name,
+        module_path=visit.module_path or None,
     )
 
 

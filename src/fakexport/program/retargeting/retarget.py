@@ -30,7 +30,7 @@ from fakexport.program.program_devices import devices_of_program
 from fakexport.program.program_facts import ProgramFacts, facts_of, keep_facts
 from fakexport.program.retargeting.boundaries import Boundaries
 from fakexport.program.retargeting.device_move import ModuleMove, Move, names_devices, parse_move
-from fakexport.program.retargeting.findings import failures, layout_notes, unproven_text
+from fakexport.program.retargeting.findings import failures, kernel_failures, layout_notes, unproven_text
 from fakexport.program.retargeting.moved_tensors import MovedTensors
 from fakexport.program.retargeting.rerun import Rerun
 from fakexport.program.stand_in_inputs import give_stand_in_inputs, has_stand_in_inputs
@@ -171,6 +171,8 @@ def retargeted(
             example_inputs=_example_inputs(program, move, tensors),
         )
     devices = devices_of_program(made)
+    if _types(devices) != _types(devices_of_program(program)) and (found := kernel_failures(program, made)):
+        raise RetargetError(found)
     moved_to = None if known is None else known.canonical
     keep_facts(made, _facts(program, made, devices, moved_to))
     if isinstance(program, WeightlessProgram):  # It refuses to run, and so does this one.
@@ -183,6 +185,10 @@ def retargeted(
         notes=layout_notes(rerun),
         unproven=unproven_text(rerun),
     )
+
+
+def _types(devices: Sequence[str]) -> set[str]:
+    return {device.partition(":")[0] for device in devices}
 
 
 def _facts(
