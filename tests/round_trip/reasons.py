@@ -39,6 +39,7 @@ DIFFERENT = {
 
 # Architecture -> why its checkpoint does not fit its program.
 _UNFIT = {
+    "oneformer": "FE602: three of its layers are in a Python list, so that no checkpoint has their weights",
     "shieldgemma2": "FE701: transformers writes names to its checkpoint that it does not read back either",
 }
 

@@ -44,6 +44,8 @@ def assigned_buffers_written(module: nn.Module) -> Iterator[None]:
 
 
 def _buffers_of_one_name(module: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
+    if not any(part._buffers for part in module.modules()):
+        return
     named = [
         *module.named_buffers(remove_duplicate=False),
         *module.named_parameters(remove_duplicate=False),

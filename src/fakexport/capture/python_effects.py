@@ -27,6 +27,8 @@ from .failure import span_at
 from .module_attributes import assignment_of, attributes_of, changed_attributes
 from .shared_variables import changed_variables, shared_variables
 
+_Place = tuple[ModuleType, str]
+
 EffectKind = Literal[
     "print", "random", "state", "backend", "attribute", "variable", "class", "number", "text"
 ]
@@ -150,17 +152,13 @@ _watches = _Watches()
 def _watched_builtins(effects: PythonEffects) -> Iterator[None]:
     modules = [random, *filter(None, [sys.modules.get("numpy.random")])]
     states = [_state(module) for module in modules]
-    kinds: dict[tuple[ModuleType, str], EffectKind] = {
-        **{(module, name): "random" for module in modules for name in _draws(module)},
-        **{(module, name): "state" for module, names in _SETTERS.items() for name in names},
-        (builtins, "print"): "print",
-    }
+    kinds = _watched_kinds(*modules)
     functions = {(owner, name): getattr(owner, name) for owner, name in kinds}
-    stand_ins = {place: _watched(functions[place], kind, _shown(*place)) for place, kind in kinds.items()}
+    stand_ins = _stand_ins(tuple(kinds.items()), tuple(functions.values()))
     drawn: set[str] = set()
     _watches.open.append((effects, drawn))
     try:
-        for (owner, name), stand_in in stand_ins.items():
+        for (owner, name), stand_in in zip(kinds, stand_ins, strict=True):
             setattr(owner, name, stand_in)
         yield
     finally:
@@ -177,8 +175,25 @@ def _shown(owner: ModuleType, name: str) -> str:
     return name if owner is builtins else f"{owner.__name__}.{name}"
 
 
-# There are a hundred, and each trace watches them all. Some are exchanged while devices are emulated.
-@functools.lru_cache(maxsize=256)
+# There are a hundred, and each trace watches them all.
+@functools.cache
+def _watched_kinds(*drawing: ModuleType) -> dict[_Place, EffectKind]:
+    return {
+        **{(module, name): "random" for module in drawing for name in _draws(module)},
+        **{(module, name): "state" for module, names in _SETTERS.items() for name in names},
+        (builtins, "print"): "print",
+    }
+
+
+# Some are exchanged while devices are emulated.
+@functools.lru_cache(maxsize=16)
+def _stand_ins(
+    kinds: tuple[tuple[_Place, EffectKind], ...], functions: tuple[Callable[..., Any], ...]
+) -> tuple[Callable[..., Any], ...]:
+    pairs = zip(kinds, functions, strict=True)
+    return tuple(_watched(function, kind, _shown(*place)) for (place, kind), function in pairs)
+
+
 def _watched(function: Callable[..., Any], kind: EffectKind, what: str) -> Callable[..., Any]:
     @functools.wraps(function)
     def watched(*args: Any, **kwargs: Any) -> Any:
@@ -221,4 +236,4 @@ def _state(module: ModuleType) -> Any:
 def _without_arrays(state: Any) -> Any:
     if isinstance(state, dict):
         return {name: _without_arrays(value) for name, value in state.items()}
-    return state.tolist() if hasattr(state, "tolist") else state
+    return state.tobytes() if hasattr(state, "tobytes") else state
