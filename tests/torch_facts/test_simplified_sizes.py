@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import gc
 import importlib
@@ -144,3 +145,15 @@ def test_what_is_known_of_one_trace_is_not_known_of_another(context: str) -> Non
         known(first, sympy.Eq(Mod(size, 4), 0))
         assert first.simplify(FloorDiv(size, 4)) == CleanDiv(size, 4)
         assert second.simplify(FloorDiv(size, 4)) == FloorDiv(size, 4)
+
+
+def test_what_is_known_may_be_copied_afterwards() -> None:
+    environment = ShapeEnv()
+    (size,) = symbols(environment, 1)
+    with sizes_simplified_once():
+        known(environment, sympy.Eq(Mod(size, 4), 0))
+        environment.simplify(FloorDiv(size, 4))
+
+    copied = copy.deepcopy(environment.divisible)
+    assert type(copied) is set
+    assert copied == environment.divisible == {Mod(size, 4)}

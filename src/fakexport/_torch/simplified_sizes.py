@@ -151,3 +151,6 @@ class _Zero(set[Any]):
         if self._asked:
             self._asked[-1][remainder] = answer
         return answer
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return set, (list(self),)
