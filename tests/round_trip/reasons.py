@@ -34,6 +34,7 @@ DIFFERENT = {
     "minicpm_ocr": _SUBSTITUTED,
     "minicpmv4_6": _SUBSTITUTED,
     "olmo_hybrid": _SUBSTITUTED,
+    "qwen3_5": _SUBSTITUTED,
     "zoedepth": _ROUNDED,
 }
 

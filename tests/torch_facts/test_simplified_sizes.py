@@ -20,7 +20,7 @@ from torch import nn
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, ExportedProgram
-from torch.fx.experimental import sym_node
+from torch.fx.experimental import sym_node, symbolic_shapes
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy.functions import CleanDiv, FloorDiv, Max, Mod
 
@@ -74,9 +74,10 @@ def forget_what_was_computed() -> None:
     """Empty the caches of sympy and of torch's arithmetic on sizes, which no export then finds filled."""
     clear_cache()
     FakeTensorMode.cache_clear()
+    modules = (sym_node.__name__, symbolic_shapes.__name__)
     gc.unfreeze()  # The test session froze what it imported, and frozen objects are not listed.
     for each in gc.get_objects():
-        if type(each) is functools._lru_cache_wrapper and each.__module__ == sym_node.__name__:
+        if type(each) is functools._lru_cache_wrapper and each.__module__ in modules:
             each.cache_clear()
     gc.freeze()
 

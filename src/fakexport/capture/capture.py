@@ -31,6 +31,7 @@ from fakexport._torch.simplified_sizes import sizes_simplified_once
 from fakexport._torch.trace_end import TraceFinished
 from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport._torch.unknown_broadcasts import unknown_broadcasts_refused
+from fakexport._torch.unsolved_sizes import unsolved_equations_pass
 from fakexport._torch.user_frames import name_user_frames
 from fakexport._torch.vmap_steps import transform_levels_closed
 from fakexport.conditions import absence_guards
@@ -293,6 +294,7 @@ def _traced_once(
         exact_bounds(),
         exact_modulo(),
         sizes_simplified_once(),
+        unsolved_equations_pass(),
         unknown_broadcasts_refused(),
         data_attribute_traced(),
         quick_passes(),
