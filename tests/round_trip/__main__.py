@@ -26,7 +26,7 @@ from pathlib import Path
 STEPS = ("write", "open", "stock", "page")
 PAGES = ("page", "page-update", "sizes-page", "sizes-update", "ranks-page")
 MOST_BYTES = 12 << 30
-LIMIT_S = 300
+LIMIT_S = 900
 AT_ONCE = 25
 
 

@@ -33,6 +33,7 @@ DIFFERENT = {
     "jev": "the program of stock torch.export rounds alike, and is equal with the weights copied",
     "minicpm_ocr": _SUBSTITUTED,
     "minicpmv4_6": _SUBSTITUTED,
+    "minicpmv4_7": _SUBSTITUTED,
     "olmo_hybrid": _SUBSTITUTED,
     "qwen3_5": _SUBSTITUTED,
     "zoedepth": _ROUNDED,
