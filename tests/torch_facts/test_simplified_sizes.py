@@ -82,6 +82,7 @@ def forget_what_was_computed() -> None:
     gc.freeze()
 
 
+@pytest.mark.slow
 def test_stock_torch_simplifies_a_term_many_times(exported) -> None:
     stock, once = exported["stock"][1], exported["once"][1]
 
@@ -91,6 +92,7 @@ def test_stock_torch_simplifies_a_term_many_times(exported) -> None:
     assert max(once.values()) <= 2
 
 
+@pytest.mark.slow
 def test_programs_are_those_of_stock_torch(exported) -> None:
     stock, program = exported["stock"][0], exported["once"][0]
 
