@@ -356,6 +356,18 @@ def test_a_dtype_that_only_the_kernels_of_the_other_device_refuse_is_an_error(
     assert ".to(torch.float32)`" in str(diagnostic.fix)
 
 
+def test_layers_on_two_kinds_of_devices_change_places_where_one_has_no_kernel():
+    layers = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Sequential(nn.Conv2d(3, 3, 1), Resized()))
+    layers = layers.bfloat16()
+    example = torch.zeros(1, 3, 8, 8, dtype=torch.bfloat16)
+    program = fe.export(lambda: (layers, (example,)), target="H100")
+    mixed = fe.retarget(program, device_map={"0": "cpu", "1": "cuda:0"})
+
+    with pytest.raises(RetargetError, match="bfloat16") as caught:
+        fe.retarget(mixed, device_map={"0": "cuda:0", "1": "cpu"})
+    assert [diagnostic.code for diagnostic in caught.value.diagnostics] == ["FE504"]
+
+
 def test_a_dtype_that_a_region_of_autocast_casts_is_no_error():
     class Cast(nn.Module):
         def forward(self, image):

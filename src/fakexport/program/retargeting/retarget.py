@@ -171,7 +171,8 @@ def retargeted(
             example_inputs=_example_inputs(program, move, tensors),
         )
     devices = devices_of_program(made)
-    if _types(devices) != _types(devices_of_program(program)) and (found := kernel_failures(program, made)):
+    types = {device.partition(":")[0] for device in (*devices, *devices_of_program(program))}
+    if len(types) > 1 and (found := kernel_failures(program, made)):
         raise RetargetError(found)
     moved_to = None if known is None else known.canonical
     keep_facts(made, _facts(program, made, devices, moved_to))
@@ -185,10 +186,6 @@ def retargeted(
         notes=layout_notes(rerun),
         unproven=unproven_text(rerun),
     )
-
-
-def _types(devices: Sequence[str]) -> set[str]:
-    return {device.partition(":")[0] for device in devices}
 
 
 def _facts(
