@@ -25,7 +25,7 @@ WAYS = ["stock", "reuse"]
 def main() -> int:
     parser = argparse.ArgumentParser(description="Times captures of small models against torch.export.")
     parser.add_argument("--every", type=int, default=4, help="one of so many architectures")
-    parser.add_argument("--only", type=lambda names: names.split(","), help="these types, separated by commas")
+    parser.add_argument("--only", type=lambda names: names.split(","), help="types, separated by commas")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dynamic", choices=("auto", "static"), default="static")
     parser.add_argument("--target", default="H100")
