@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 import fakexport as fe
+from fakexport.capture import python_effects
 from fakexport.capture.python_effects import PythonEffect, watch_forward
 
 
@@ -159,6 +160,17 @@ def test_a_draw_through_an_imported_name_is_seen_without_a_place():
     (effect,) = effects_of(Drawing(lambda: drawn_by_name()))
 
     assert (effect.kind, effect.what, effect.span) == ("random", "random", None)
+
+
+def test_what_is_first_looked_up_inside_of_another_watch_is_found_afterwards():
+    def watched_draw():
+        python_effects._watched_kinds.cache_clear()
+        return len(effects_of(Drawing(lambda: random.random())))
+
+    effects_of(Drawing(watched_draw))
+
+    (effect,) = effects_of(Drawing(lambda: random.random()))
+    assert (effect.what, effect.span is None) == ("random.random", False)
 
 
 def test_watching_changes_no_number():
