@@ -41,8 +41,9 @@ from .dispatcher_kernels import KernelOrigins
 from .fake_tensors import FakeTensor, FakeTensorMode
 from .new_fakes import NewFakes
 from .node_stack_traces import Place, shown_places
-from .operator_results import AnsweredOperator, NotRepeatable, RepeatedResults
+from .operator_results import AnsweredOperator, NotRepeatable, RepeatedResults, kernel
 from .patching import Patches, in_force
+from .symbolic_arithmetic import SymbolicArithmetic
 from .torch_settings import TorchSettings
 
 __all__ = ["OperatorMemo", "TraceNeeded"]
@@ -88,11 +89,12 @@ class OperatorMemo:
         self.computed = 0
         self._entries: dict[Any, _Entry] = {}
         self._refused: set[Any] = set()
-        self._operators: dict[Any, bool] = {}
+        self._operators: dict[Any, tuple[bool, Any]] = {}
         self._settings = TorchSettings()
         self._origins = KernelOrigins()
         self._answers = AnsweredOperator()
         self._fakes = NewFakes()
+        self._arithmetic = SymbolicArithmetic()
         self._stacks = _NodeStacks()
 
     @contextmanager
@@ -110,6 +112,7 @@ class OperatorMemo:
         with (
             Patches(replacements),
             self._stacks.marked(),
+            self._arithmetic.remembered(),
             self._origins.watched(self._forget),
             autograd_questions(lambda: self._answers.has_stood_in),
         ):
@@ -122,11 +125,13 @@ class OperatorMemo:
 
     def _fake_mode(self, mode: Any, func: Any, pre_dispatch: bool) -> FakeTensorMode | None:
         """Return the fake mode that computes an operator, or None if the memo must not answer it."""
+        kernels = getattr(func, "py_kernels", None)
         known = self._operators.get(func)
-        if known is None:
-            known = self._operators[func] = _is_repeatable(func) and self._origins.are_of_torch(func)
+        if known is None or known[1] != kernels:
+            is_known = _is_repeatable(func) and self._origins.are_of_torch(func)
+            known = self._operators[func] = (is_known, kernels and kernels.copy())
         if (
-            not known
+            not known[0]
             or not pre_dispatch
             or type(mode.tracer) is not _ModuleStackTracer
             or func in mode.decomposition_table
@@ -153,7 +158,7 @@ class OperatorMemo:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        call = _Call(mode.tracer, fake_mode, func, args, kwargs)
+        call = _Call(mode.tracer, fake_mode, self._arithmetic, func, args, kwargs)
         try:
             key = (self._settings.number(), *call.key())
         except _Unknown:
@@ -172,6 +177,7 @@ class OperatorMemo:
         graph, before = call.tracer.graph, call.knowledge()
         last, misses, bypasses = graph._root._prev, _Mode.cache_misses, dict(_Mode.cache_bypasses)
         symbols, versions = dict(call.tracer.sympy_expr_tracker), call.versions()
+        compared = list(map(call.is_compared, call.tensors))
         with self._answers.observed(call.fake_mode) as seen:
             result = compute()
         if call.knowledge() != before:
@@ -186,7 +192,10 @@ class OperatorMemo:
             node = _only_node(last, graph._root, call.func)
             meta = node.meta.get("tensor_meta")
             writes = [after - then for after, then in zip(call.versions(), versions, strict=True)]
-            results = RepeatedResults.of(call, result, seen, meta, writes, self._fakes)
+            learned = [
+                at for at, tensor in enumerate(call.tensors) if not compared[at] and call.is_compared(tensor)
+            ]
+            results = RepeatedResults.of(call, result, seen, meta, writes, learned, self._fakes)
             _check_numbers(call.tracer, node, results.new_numbers(), symbols)
         except NotRepeatable:
             self._refused.add(key)
@@ -228,9 +237,16 @@ class _Call:
     """
 
     def __init__(
-        self, tracer: Any, fake_mode: FakeTensorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        tracer: Any,
+        fake_mode: FakeTensorMode,
+        arithmetic: SymbolicArithmetic,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> None:
         self.tracer = tracer
+        self._arithmetic = arithmetic
         self.fake_mode = fake_mode
         self.func = func
         self.args = args
@@ -319,6 +335,20 @@ class _Call:
         """Return which of the numbers are the same one."""
         first: dict[int, int] = {}
         return tuple([first.setdefault(id(number.node), at) for at, number in enumerate(self.numbers)])
+
+    def is_compared(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor of symbolic sizes knows already if it is contiguous.
+
+        If it does, a question for it computes nothing, and so leaves no node in the graph. A copy is asked,
+        which shares what is known: the question itself would be an answer.
+        """
+        if not tensor._has_symbolic_sizes_strides:
+            return False
+        with proxy_tensor.disable_proxy_modes_tracing(), kernel(self.fake_mode):
+            asked = tensor.data
+            before = self._arithmetic.operations
+            asked.is_contiguous()
+            return self._arithmetic.operations == before
 
     def versions(self) -> list[int]:
         """Return how often each tensor was written to."""

@@ -40,6 +40,9 @@ class OperatorCall(Protocol):
     numbers: list[Any]
     fake_mode: FakeTensorMode
 
+    def is_compared(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor of symbolic sizes knows already if it is contiguous."""
+
 
 class NotRepeatable(Exception):
     """Why the results of a call cannot be made again from its arguments' metadata."""
@@ -64,6 +67,7 @@ class _Result:
         creation: What autograd forbids to do with a view.
         layout: Shape, strides, offset and bytes of the memory; numbers and `_Number`.
         data: A tensor on `meta` of these sizes, if they are no symbols.
+        is_compared: Whether it knows already if it is contiguous, so that code may ask without a trace of it.
     """
 
     argument: int | None
@@ -75,6 +79,7 @@ class _Result:
     device: torch.device
     requires_grad: bool
     data: torch.Tensor | None
+    is_compared: bool
 
 
 class RepeatedResults:
@@ -93,12 +98,14 @@ class RepeatedResults:
         is_direct: bool,
         meta: Any,
         writes: Sequence[int],
+        compared: Sequence[int],
         fakes: NewFakes,
     ) -> None:
         self.results = results
         self.container = container
         self.is_direct = is_direct
         self.tensor_meta: TensorMetadata = meta
+        self.compared = compared
         self.writes = [(at, count) for at, count in enumerate(writes) if count]
         self.is_one = container is None and results[0].argument is None
         self._fakes = fakes
@@ -111,6 +118,7 @@ class RepeatedResults:
         seen: Sequence[tuple[Any, Any]],
         tensor_meta: TensorMetadata | None,
         writes: Sequence[int],
+        compared: Sequence[int],
         fakes: NewFakes,
     ) -> RepeatedResults:
         """Return the results of a call that was just computed.
@@ -121,6 +129,7 @@ class RepeatedResults:
             seen: The operators that reached fake mode, and what that returned.
             tensor_meta: The metadata that the node of the call got.
             writes: How many writes each tensor of the call counted meanwhile.
+            compared: The tensors of the call that learned meanwhile if they are contiguous, by their place.
             fakes: Makes fake tensors.
         Raises:
             NotRepeatable: They do not follow from what the key of the call has.
@@ -139,7 +148,7 @@ class RepeatedResults:
         ]
         if len(set(memories)) < len(memories):
             raise NotRepeatable("its results share memory")
-        return cls(found, container, is_direct, tensor_meta, writes, fakes)
+        return cls(found, container, is_direct, tensor_meta, writes, compared, fakes)
 
     def new_numbers(self) -> dict[int, Any]:
         """Return the symbolic numbers that no argument has, by the identity of their nodes."""
@@ -157,7 +166,9 @@ class RepeatedResults:
         Of one tensor there is a second one in its memory, which becomes the value of the node.
         """
         fresh: dict[int, Any] = {}
-        with _Kernel(call.fake_mode):
+        with kernel(call.fake_mode):
+            for at in self.compared:
+                call.tensors[at].is_contiguous()
             if not self.is_one:
                 return [self._made(one, call, fresh) for one in self.results], None
             one = self.results[0]
@@ -196,7 +207,10 @@ class RepeatedResults:
 
         shape, strides, offset, bytes_ = one.layout
         sizes = tuple(map(number, shape)), tuple(map(number, strides)), number(offset)
-        return reserved(number(bytes_), *sizes, one.dtype)
+        made = reserved(number(bytes_), *sizes, one.dtype)
+        if one.is_compared:
+            made.is_contiguous()
+        return made
 
 
 class AnsweredOperator(TorchDispatchMode):
@@ -250,7 +264,7 @@ class AnsweredOperator(TorchDispatchMode):
         key = (mode, one.dtype, one.device)
         found = self._sources.get(key)
         if found is None:
-            with _Kernel(mode):
+            with kernel(mode):
                 data = torch.empty((1,), dtype=one.dtype, device="meta")
                 found = FakeTensor(mode, data, one.device)
             found = self._sources[key] = found.requires_grad_()
@@ -282,7 +296,7 @@ def _answered(mode: AnsweredOperator, func: Any, types: Any, args: Any = (), kwa
 AnsweredOperator.__torch_dispatch__ = _answered  # type: ignore[assignment,method-assign]
 
 
-class _Kernel:
+class kernel:  # noqa: N801 # Used as a function.
     """A context in which tensors on `meta` are made without the dispatcher, gradients or fake mode."""
 
     __slots__ = ("_before", "_grad", "_guard", "_meta", "_mode")
@@ -339,12 +353,12 @@ def _result(tensor: Any, call: OperatorCall, is_direct: bool, numbers: dict[int,
     is_static = all(type(each) is int for each in (*shape, *strides, offset, bytes_))
     data = None
     if is_static and at is None:
-        with _Kernel(call.fake_mode):
+        with kernel(call.fake_mode):
             data = reserved(bytes_, shape, strides, offset, tensor.dtype)
     creation = _C._autograd._get_creation_meta(tensor) if is_view else None
-    return _Result(
-        at, sharing, is_view, creation, layout, tensor.dtype, tensor.fake_device, tensor.requires_grad, data
-    )
+    is_compared = not is_static and call.is_compared(tensor)
+    facts = (tensor.dtype, tensor.fake_device, tensor.requires_grad)
+    return _Result(at, sharing, is_view, creation, layout, *facts, data, is_compared)
 
 
 def _check_plain(tensor: Any, call: OperatorCall) -> None:

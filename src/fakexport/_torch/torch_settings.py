@@ -22,7 +22,7 @@ _PLAIN = (bool, int, float, str, torch.dtype, torch.device, list, tuple, type(No
 # State of the dispatcher while it handles a call, which differs between two calls that are alike.
 _OF_THE_CALL = frozenset({"_meta_in_tls_dispatch_include", "_get_thread_name"})
 # Deprecated getters of one device type each. They warn, and `TorchSettings` reads autocast by the new ones.
-_OF_AUTOCAST = re.compile(r"(is_autocast_\w+_enabled|get_autocast_\w+_dtype)$")
+_OF_AUTOCAST = re.compile(r"(is_autocast_(?!cache)\w+_enabled|get_autocast_\w+_dtype)$")
 
 
 def setting_names() -> list[str]:

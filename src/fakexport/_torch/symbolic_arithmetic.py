@@ -1,0 +1,76 @@
+"""Arithmetic of symbolic sizes, done once for each pair of expressions. Seen on torch 2.13.
+
+Each tensor of symbolic sizes multiplies and compares them for its number of elements and its contiguity, and
+sympy is asked anew each time. What an expression of two others is depends on nothing else.
+
+Source: `torch/fx/experimental/sym_node.py:_make_node_magic`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx.experimental import proxy_tensor, sym_node
+from torch.fx.experimental.sym_node import SymNode
+
+from .patching import Patches, in_force
+
+# A modulo depends on what is known of the ranges of its operands.
+_METHODS = ("add", "mul", "sub", "eq", "ne", "ge", "gt", "le", "lt", "and", "or", "sym_min", "sym_max")
+
+
+class SymbolicArithmetic:
+    """Remembers results of arithmetic with symbolic sizes.
+
+    Attributes:
+        operations: How many results were asked for.
+    """
+
+    def __init__(self) -> None:
+        self.operations = 0
+        self._known: dict[Any, tuple[Any, type, bool]] = {}
+
+    def remembered(self) -> Patches:
+        """Return a context in which results are remembered; they are those of stock torch."""
+        names = {f"_{method}": method for method in _METHODS if hasattr(SymNode, f"_{method}")}
+        return Patches({(SymNode, name): self._quick(name, method) for name, method in names.items()})
+
+    def _quick(self, name: str, method: str) -> Callable[[SymNode, SymNode], SymNode]:
+        stock: Callable[[SymNode, SymNode], SymNode] = in_force(SymNode, name)
+        operator = sym_node.method_to_operator(method)
+        known = self._known
+
+        def calculate(a: SymNode, b: SymNode) -> SymNode:
+            self.operations += 1
+            environment = a.shape_env
+            if (
+                type(b) is not SymNode
+                or type(a) is not SymNode
+                or environment is None
+                or environment is not b.shape_env
+                or environment._translation_validation_enabled
+                or torch._logging._internal.GET_DTRACE_STRUCTURED
+                or proxy_tensor.get_proxy_mode() is not None
+            ):
+                return stock(a, b)
+            left, right = a.expr, b.expr
+            key = (method, type(left), left, type(right), right, a.pytype, b.pytype)
+            found = known.get(key)
+            if found is None or a._optimized_summation or b._optimized_summation:
+                made = stock(a, b)
+                if not made._optimized_summation:
+                    known[key] = (made._expr, made.pytype, made.constant is None)
+                return made
+            expr, pytype, is_plain = found
+            if not is_plain:
+                return stock(a, b)
+            hint: Any = sym_node._NO_HINT
+            if a.hint is not None and b.hint is not None:
+                hint = operator(a.hint, b.hint)
+                if hint is not None and not isinstance(hint, sym_node.SymTypes):
+                    hint = pytype(hint)
+            return SymNode(expr, environment, pytype, hint)
+
+        return calculate

@@ -1,0 +1,92 @@
+"""What `_torch/operator_memo.py` relies on: the one place that makes a node, and what fake mode counts."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental import proxy_tensor
+
+from fakexport._torch.operator_memo import _META, OperatorMemo
+
+
+class Twice(nn.Module):
+    def forward(self, x):
+        for _ in range(4):
+            x = torch.relu(x + 1)
+        return x
+
+
+def exported(memo):
+    if memo is None:
+        return torch.export.export(Twice(), (torch.ones(3),))
+    with memo.active():
+        return torch.export.export(Twice(), (torch.ones(3),))
+
+
+def metadata(program):
+    """Names, metadata in their order, and everything that has a text."""
+    return [
+        (node.name, str(node.target), [(key, str(value)) for key, value in node.meta.items()])
+        for node in program.graph.nodes
+    ]
+
+
+def test_nodes_of_answered_operators_are_those_of_stock_torch():
+    memo = OperatorMemo()
+
+    assert metadata(exported(memo)) == metadata(exported(None))
+    assert memo.answered == 6
+
+
+def test_every_operator_of_a_trace_comes_by_one_function(monkeypatch):
+    seen = []
+    stock = proxy_tensor.proxy_call
+    monkeypatch.setattr(
+        proxy_tensor, "proxy_call", lambda mode, func, *args: (seen.append(func), stock(mode, func, *args))[1]
+    )
+
+    program = exported(None)
+
+    called = [node.target for node in program.graph.nodes if node.op == "call_function"]
+    assert seen == called
+
+
+def test_a_node_of_an_operator_has_these_metadata_in_this_order():
+    found = []
+    stock = proxy_tensor.track_tensor_tree
+
+    def track(result, proxy, **kwargs):
+        made = stock(result, proxy, **kwargs)
+        found.append(list(proxy.node.meta) if isinstance(proxy, torch.fx.Proxy) else [])
+        return made
+
+    proxy_tensor.track_tensor_tree = track
+    try:
+        exported(None)
+    finally:
+        proxy_tensor.track_tensor_tree = stock
+
+    operators = [keys for keys in found if keys and keys != ["val", "tensor_meta"]]
+    assert all(keys == _META for keys in operators)
+
+
+def test_fake_mode_names_its_reasons_for_not_remembering():
+    """The memo repeats results that fake mode leaves out of its memory for these reasons."""
+    source = inspect.getsource(FakeTensorMode)
+
+    assert {"unsafe view", "CompositeImplicitAutograd"} <= set(
+        re.findall(r'_BypassDispatchCache\("([^"]+)"\)', source)
+    )
+
+
+def test_the_last_node_of_a_graph_is_before_its_root():
+    graph = torch.fx.Graph()
+    last = graph._root._prev
+    node = graph.placeholder("x")
+
+    assert last._next is node
+    assert node._next is graph._root

@@ -1,0 +1,71 @@
+"""What `_torch/symbolic_arithmetic.py` relies on: arithmetic of two expressions depends on nothing else."""
+
+from __future__ import annotations
+
+import operator
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+from fakexport._torch.symbolic_arithmetic import SymbolicArithmetic
+
+OPERATORS = (operator.add, operator.mul, operator.sub, operator.eq, operator.ge, operator.lt, torch.sym_max)
+
+
+def sizes():
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    context = StatelessSymbolicContext([DimDynamic.DYNAMIC] * 2)
+    return mode.from_tensor(torch.ones(5, 7), symbolic_context=context).shape
+
+
+def facts(number):
+    node = number.node
+    return type(number), node.expr, node.pytype, node.hint, node.constant, node._optimized_summation
+
+
+@pytest.mark.parametrize("calculate", OPERATORS, ids=lambda each: each.__name__)
+def test_a_remembered_result_is_that_of_stock_torch(calculate):
+    a, b = sizes()
+    pairs = [(a, b), (b, a), (a, 2), (a * 2, b), (a, a)]
+    expected = [facts(calculate(*pair)) for pair in pairs if calculate is not operator.eq or pair[0] is not a]
+    arithmetic = SymbolicArithmetic()
+
+    with arithmetic.remembered():
+        for _ in range(2):
+            found = [
+                facts(calculate(*pair)) for pair in pairs if calculate is not operator.eq or pair[0] is not a
+            ]
+            assert found == expected
+
+    assert arithmetic.operations >= 2 * len(found)
+
+
+def test_results_are_nodes_of_their_own():
+    a, b = sizes()
+
+    with SymbolicArithmetic().remembered():
+        first, second = a * b, a * b
+
+    assert first.node is not second.node
+    assert first.node.shape_env is a.node.shape_env
+
+
+def test_contiguity_is_computed_once_for_all_copies_of_a_tensor():
+    """A copy shares what a tensor knows, so the memo can ask a copy whether a tensor knows it."""
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    context = StatelessSymbolicContext([DimDynamic.DYNAMIC] * 2)
+    x = mode.from_tensor(torch.ones(5, 7), symbolic_context=context)
+    arithmetic = SymbolicArithmetic()
+
+    def asked(tensor):
+        before = arithmetic.operations
+        tensor.is_contiguous()
+        return arithmetic.operations - before
+
+    with mode, arithmetic.remembered():
+        fresh = torch.empty_strided(x.shape, (x.shape[1], 1))
+        assert asked(fresh.data) > 0
+        assert asked(fresh) > 0
+        assert asked(fresh.data) == 0
