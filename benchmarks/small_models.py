@@ -1,4 +1,4 @@
-"""What a capture costs beside stock `torch.export` where nothing can be reused: small models of many types.
+"""What a capture costs beside stock `torch.export` for small models of many types.
 
 Each fourth of the architectures that the tests know, with a few layers and sizes of some tens. Both ways
 trace the same fake model in one process, after a round that is not counted, and take turns. What counts is
@@ -17,9 +17,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.reuse_time import difference, measured
+from benchmarks.trace_time import difference, measured
 
-WAYS = ["stock", "reuse"]
+WAYS = ["stock", "memo"]
 
 
 def main() -> int:
@@ -44,7 +44,7 @@ def main() -> int:
             path.write_text(json.dumps(dict(architecture.settings)))
             options.source = f"hf:{path}:{architecture.auto_class}"
             try:
-                seconds, programs, _, _ = measured("", WAYS, options)
+                seconds, programs, _ = measured("", WAYS, options)
             except (Exception, SystemExit) as refusal:  # Whatever stock torch raises.
                 print(f"{name}: left out: {str(refusal).splitlines()[0][:100]}", flush=True)
                 continue
@@ -52,9 +52,9 @@ def main() -> int:
             print(f"{name}: left out: {fault}", flush=True)
             continue
         ratios[name] = statistics.median(
-            stock / ours for stock, ours in zip(seconds["stock"], seconds["reuse"], strict=True)
+            stock / ours for stock, ours in zip(seconds["stock"], seconds["memo"], strict=True)
         )
-        print(f"{name}: {min(seconds['reuse']):.2f} s, {ratios[name]:.2f}", flush=True)
+        print(f"{name}: {min(seconds['memo']):.2f} s, {ratios[name]:.2f}", flush=True)
         if options.out is not None:
             with options.out.open("a") as file:
                 file.write(json.dumps({"model": name, "seconds": seconds}) + "\n")

@@ -14,7 +14,7 @@ from torch.fx.experimental import symbolic_shapes
 from torch.utils import _pytree
 
 from fakexport._torch.export_passes import quick_passes
-from fakexport.program.identity import first_difference
+from tests.identity import first_difference
 
 
 class Inner(nn.Module):

@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 
 from fakexport._torch import no_grad_regions
 from fakexport._torch.export_passes import quick_passes
-from fakexport.program.identity import first_difference
+from tests.identity import first_difference
 
 
 class Base(nn.Module):

@@ -10,7 +10,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental import proxy_tensor
 
-from fakexport._torch.operator_memo import _META, OperatorMemo
+from fakexport._torch.operator_call import OperatorCall
+from fakexport._torch.operator_memo import OperatorMemo
+from fakexport._torch.operator_nodes import METADATA
 
 
 class Twice(nn.Module):
@@ -71,7 +73,7 @@ def test_a_node_of_an_operator_has_these_metadata_in_this_order():
         proxy_tensor.track_tensor_tree = stock
 
     operators = [keys for keys in found if keys and keys != ["val", "tensor_meta"]]
-    assert all(keys == _META for keys in operators)
+    assert all(keys == METADATA for keys in operators)
 
 
 def test_fake_mode_names_its_reasons_for_not_remembering():
@@ -90,3 +92,10 @@ def test_the_last_node_of_a_graph_is_before_its_root():
 
     assert last._next is node
     assert node._next is graph._root
+
+
+def test_a_key_asks_a_tensor_nothing_that_torch_counts_or_refuses():
+    """`is_leaf` raises for some views, and a view that is written to gets a gradient function when asked."""
+    source = inspect.getsource(OperatorCall._tensor)
+
+    assert not re.findall(r"tensor\.(is_leaf|grad_fn|grad|_base|_version|device)\b", source)

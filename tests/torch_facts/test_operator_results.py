@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from fakexport._torch.fake_tensors import FakeTensorMode
+from fakexport._torch.kernel_mode import kernel_mode
 from fakexport._torch.new_fakes import NewFakes, reserved
-from fakexport._torch.operator_results import AnsweredOperator, kernel
+from fakexport._torch.operator_results import AnsweredOperator
 
 ATEN = torch.ops.aten
 
@@ -20,7 +21,7 @@ def mode():
 
 def prepared(mode, like, memory=None):
     """A tensor as a fake kernel returns it."""
-    with kernel(mode):
+    with kernel_mode(mode):
         data = reserved(64, tuple(like.shape), tuple(like.stride()), 0, like.dtype)
         return NewFakes().new(mode, data.data, torch.device("cpu"), memory)
 
@@ -84,7 +85,7 @@ def test_what_is_made_in_a_kernel_is_no_operator(mode):
     seen = []
     vars(mode)["dispatch"] = lambda *args: seen.append(args)
 
-    with kernel(mode):
+    with kernel_mode(mode):
         reserved(16, (4,), (1,), 0, torch.float32)
 
     assert not seen

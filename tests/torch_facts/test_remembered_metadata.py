@@ -9,7 +9,7 @@ from torch.export import Dim
 from torch.overrides import TorchFunctionMode
 
 from fakexport._torch.remembered_metadata import remembered_metadata
-from fakexport.program.identity import first_difference
+from tests.identity import first_difference
 
 
 class Layouts(nn.Module):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fakexport.checking import check
-from fakexport.program import facts_of, first_difference
+from fakexport.program import facts_of
 from tests.architectures import ARCHITECTURES, Architecture
 
 pytest.importorskip("transformers")

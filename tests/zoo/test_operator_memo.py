@@ -14,10 +14,10 @@ from fakexport._torch.operator_memo import OperatorMemo
 from fakexport.capture import Captured, DynamicDims, capture, parse_dynamic
 from fakexport.devices import emulate
 from fakexport.fake import build, install_transfers
-from fakexport.program import first_difference
 from fakexport.sources import Source, SourceError, exported_workload, resolve
 from tests.architectures import ARCHITECTURES, Architecture
 from tests.architectures.deepened import deepened
+from tests.identity import first_difference
 
 pytest.importorskip("transformers")
 pytestmark = [pytest.mark.zoo, pytest.mark.filterwarnings("ignore")]

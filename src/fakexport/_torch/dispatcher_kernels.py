@@ -1,6 +1,6 @@
 """Which operators have kernels that torch itself brings. Seen on torch 2.13.
 
-A kernel that anybody else registered may do anything: count its calls, or return something different each
+A kernel that someone else registered may do anything: count its calls, or return something different each
 time.
 
 Source: `torch/library.py:Library.impl`, `torch/_ops.py:OperatorBase.py_impl`,

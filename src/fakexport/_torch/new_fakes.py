@@ -28,7 +28,7 @@ def reserved(
     Args:
         bytes_: Size of the memory.
         shape, strides, offset: Sizes, strides and offset of the tensor, in elements.
-        dtype: Of the tensor.
+        dtype: The dtype of the tensor.
     """
     made: torch.Tensor = torch.Tensor._make_wrapper_subclass(
         FakeTensor, shape, strides, offset, dtype=dtype, device=_META, storage_size=bytes_

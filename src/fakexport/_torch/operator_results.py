@@ -16,7 +16,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.fx.passes.shape_prop import TensorMetadata
@@ -24,24 +24,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .dispatch_observer import observed
 from .fake_tensors import FakeTensor, FakeTensorMode, own_attributes
+from .kernel_mode import kernel_mode
 from .new_fakes import NewFakes, reserved
+from .operator_call import OperatorCall
 
 _C: Any = torch._C
 _DEVICE = torch.ops.prim.device.default
-
-
-class OperatorCall(Protocol):
-    """A call of an operator: its arguments, tensors and symbolic numbers among them, and its fake mode."""
-
-    func: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    tensors: list[FakeTensor]
-    numbers: list[Any]
-    fake_mode: FakeTensorMode
-
-    def is_compared(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor of symbolic sizes knows already if it is contiguous."""
 
 
 class NotRepeatable(Exception):
@@ -128,8 +116,8 @@ class RepeatedResults:
             result: What it returned.
             seen: The operators that reached fake mode, and what that returned.
             tensor_meta: The metadata that the node of the call got.
-            writes: How many writes each tensor of the call counted meanwhile.
-            compared: The tensors of the call that learned meanwhile if they are contiguous, by their place.
+            writes: How many writes each tensor of the call counted while it ran.
+            compared: The places of the tensors of the call that learned if they are contiguous.
             fakes: Makes fake tensors.
         Raises:
             NotRepeatable: They do not follow from what the key of the call has.
@@ -166,7 +154,7 @@ class RepeatedResults:
         Of one tensor there is a second one in its memory, which becomes the value of the node.
         """
         fresh: dict[int, Any] = {}
-        with kernel(call.fake_mode):
+        with kernel_mode(call.fake_mode):
             for at in self.compared:
                 call.tensors[at].is_contiguous()
             if not self.is_one:
@@ -217,7 +205,7 @@ class AnsweredOperator(TorchDispatchMode):
     """Stands above fake mode while an operator runs whose fake result is known."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.has_stood_in = False
         self._expected: Any = None
         self._answer: Any = None
@@ -264,7 +252,7 @@ class AnsweredOperator(TorchDispatchMode):
         key = (mode, one.dtype, one.device)
         found = self._sources.get(key)
         if found is None:
-            with kernel(mode):
+            with kernel_mode(mode):
                 data = torch.empty((1,), dtype=one.dtype, device="meta")
                 found = FakeTensor(mode, data, one.device)
             found = self._sources[key] = found.requires_grad_()
@@ -294,31 +282,6 @@ def _answered(mode: AnsweredOperator, func: Any, types: Any, args: Any = (), kwa
 
 # Set later: torch wraps the method of a class body for TorchDynamo, which takes as long as the rest.
 AnsweredOperator.__torch_dispatch__ = _answered  # type: ignore[assignment,method-assign]
-
-
-class kernel:  # noqa: N801 # Used as a function.
-    """A context in which tensors on `meta` are made without the dispatcher, gradients or fake mode."""
-
-    __slots__ = ("_before", "_grad", "_guard", "_meta", "_mode")
-
-    def __init__(self, mode: FakeTensorMode) -> None:
-        self._mode = mode
-        self._guard = _C._DisableTorchDispatch()
-
-    def __enter__(self) -> None:
-        self._before = self._mode.in_kernel_invocation
-        self._meta = _C._meta_in_tls_dispatch_include()
-        self._grad = torch.is_grad_enabled()
-        self._guard.__enter__()
-        self._mode.in_kernel_invocation = True
-        _C._set_meta_in_tls_dispatch_include(True)
-        _C._set_grad_enabled(False)
-
-    def __exit__(self, *_: object) -> None:
-        _C._set_grad_enabled(self._grad)
-        _C._set_meta_in_tls_dispatch_include(self._meta)
-        self._mode.in_kernel_invocation = self._before
-        self._guard.__exit__(None, None, None)
 
 
 def _same(answer: Any, made: Sequence[Any]) -> bool:
@@ -353,7 +316,7 @@ def _result(tensor: Any, call: OperatorCall, is_direct: bool, numbers: dict[int,
     is_static = all(type(each) is int for each in (*shape, *strides, offset, bytes_))
     data = None
     if is_static and at is None:
-        with kernel(call.fake_mode):
+        with kernel_mode(call.fake_mode):
             data = reserved(bytes_, shape, strides, offset, tensor.dtype)
     creation = _C._autograd._get_creation_meta(tensor) if is_view else None
     is_compared = not is_static and call.is_compared(tensor)

@@ -1,7 +1,7 @@
 """Arithmetic of symbolic sizes, done once for each pair of expressions. Seen on torch 2.13.
 
 Each tensor of symbolic sizes multiplies and compares them for its number of elements and its contiguity, and
-sympy is asked anew each time. What an expression of two others is depends on nothing else.
+sympy computes the same each time. What an expression of two others is depends on nothing else.
 
 Source: `torch/fx/experimental/sym_node.py:_make_node_magic`.
 """
@@ -18,6 +18,7 @@ from torch.fx.experimental.sym_node import SymNode
 from .patching import Patches, in_force
 
 # A modulo depends on what is known of the ranges of its operands.
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _METHODS = ("add", "mul", "sub", "eq", "ne", "ge", "gt", "le", "lt", "and", "or", "sym_min", "sym_max")
 
 
@@ -69,7 +70,7 @@ class SymbolicArithmetic:
             hint: Any = sym_node._NO_HINT
             if a.hint is not None and b.hint is not None:
                 hint = operator(a.hint, b.hint)
-                if hint is not None and not isinstance(hint, sym_node.SymTypes):
+                if hint is not None and not isinstance(hint, _SYMBOLIC):
                     hint = pytype(hint)
             return SymNode(expr, environment, pytype, hint)
 

@@ -4,21 +4,20 @@
 from fakexport.history import UnreplayableRead, remember_value, value_of
 
 from .build import Built, build
-from .cached_functions import forget_cached_fakes, kept_by
+from .cached_functions import forget_cached_fakes
 from .deferred import deferred_init, is_deferred
 from .materialize import MaterializeError, materialize_module, materialize_tensor
 from .mode import fake_mode, is_fake, meta_like
 from .module_tensors import Held, held_tensors
 from .placement import DeviceMap, covering_entry
 from .subclasses import SubclassNotKept, check_input, unregistered_wrapper
-from .transfers import MovedTensors, install_transfers
+from .transfers import install_transfers
 
 __all__ = [
     "Built",
     "DeviceMap",
     "Held",
     "MaterializeError",
-    "MovedTensors",
     "SubclassNotKept",
     "UnreplayableRead",
     "build",
@@ -31,7 +30,6 @@ __all__ = [
     "install_transfers",
     "is_deferred",
     "is_fake",
-    "kept_by",
     "materialize_module",
     "materialize_tensor",
     "meta_like",

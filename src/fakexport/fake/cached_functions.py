@@ -18,7 +18,7 @@ import torch
 
 from fakexport._torch.fake_tensors import is_fake_tensor
 
-__all__ = ["forget_cached_fakes", "kept_by"]
+__all__ = ["forget_cached_fakes"]
 
 _OF_TORCH = frozenset({"torch", "sympy", "mpmath", "numpy", "fakexport", *sys.stdlib_module_names})
 _MOST_LOOKED_AT = 8
@@ -44,11 +44,11 @@ def forget_cached_fakes() -> None:
     One that keeps none is left alone: what it returns may be known by its identity.
     """
     for function in _cached_functions():
-        if function.cache_info().currsize and any(map(_holds_fakes, kept_by(function))):
+        if function.cache_info().currsize and any(map(_holds_fakes, _kept_by(function))):
             function.cache_clear()
 
 
-def kept_by(cached: Any) -> Iterator[Any]:
+def _kept_by(cached: Any) -> Iterator[Any]:
     """Yield the arguments and results that a cached function keeps, which only the collector can reach."""
     for held in gc.get_referents(cached):
         if type(held) is dict and held is not vars(cached):

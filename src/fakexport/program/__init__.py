@@ -17,7 +17,6 @@ from fakexport.program.differences.program_difference import (
 )
 from fakexport.program.differing_numbers import differing_numbers
 from fakexport.program.fingerprint import ConstantLine, Fingerprint, NodeLine, PortLine, fingerprint
-from fakexport.program.identity import first_difference
 from fakexport.program.library_operators import (
     library_classes,
     library_modules,
@@ -124,7 +123,6 @@ __all__ = [
     "example_size",
     "facts_of",
     "fingerprint",
-    "first_difference",
     "give_stand_in_inputs",
     "graph_modules",
     "handed_on",

@@ -9,7 +9,7 @@ from torch import nn
 import fakexport as fe
 from fakexport.capture.capture import capture
 from fakexport.devices import emulate
-from fakexport.program import first_difference
+from tests.identity import first_difference
 
 DEPTH = 8
 AUTO = ({0: torch.export.Dim.AUTO},)

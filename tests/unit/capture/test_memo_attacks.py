@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fakexport.capture.capture import capture
 from fakexport.devices import emulate
-from fakexport.program import first_difference
+from tests.identity import first_difference
 from tests.unit.capture.memo_models import both_ways, check, check_outcome, slow
 
 AUTO = torch.export.Dim.AUTO

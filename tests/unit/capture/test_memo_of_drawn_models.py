@@ -9,7 +9,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fakexport.program import first_difference
+from tests.identity import first_difference
 from tests.unit.capture.drawn_blocks import CALLS, CHANGES, STEPS, WIDTH, Plan, built
 from tests.unit.capture.memo_models import both_ways
 

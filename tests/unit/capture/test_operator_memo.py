@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from fakexport import fake_mode
 from fakexport.capture.capture import capture
 from fakexport.devices import emulate
-from fakexport.program import first_difference
+from tests.identity import first_difference
 from tests.unit.capture.memo_models import AUTO, DEPTH, Block, Model, check, check_outcome, slow
 
 

@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 from fakexport.capture import ReuseMismatch
 from fakexport.checking import check
 from fakexport.devices import emulated_topology
-from fakexport.program import diff, facts_of, first_difference
+from fakexport.program import diff, facts_of
 from fakexport.report import Report
 
 HOPPER, AMPERE, TURING = "H100", "A100", "T4"

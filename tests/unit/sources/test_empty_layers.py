@@ -11,8 +11,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 import fakexport as fe
-from fakexport.program.identity import first_difference
 from fakexport.sources.empty_layers import empty_layers
+from tests.identity import first_difference
 
 
 def test_a_layer_begins_as_transformers_begins_it() -> None:

@@ -1,11 +1,11 @@
-"""What tracing equal blocks once is worth: our capture with and without it, and stock `torch.export`.
+"""How fast a capture is: with the memo of operators, without any fast path, and by stock `torch.export`.
 
 All three trace the same fake model in one process, after a first round that is not counted, and take turns:
-each round begins with another of them. What counts is processor time; the garbage collector does not run
-inside of a measurement. The programs with and without reuse are compared first, down to the names of nodes;
-with the program of stock torch, the operators are compared.
+each round begins with a different one. Times are processor time; the garbage collector does not run inside of
+a measurement. The programs with and without the memo are compared first, down to the names of nodes; with the
+program of stock torch, the operators are compared.
 
-    python -m benchmarks.reuse_time [--config CONFIG | --source SOURCE] [--layers 126] [--dynamic auto]
+    python -m benchmarks.trace_time [--config CONFIG | --source SOURCE] [--layers 126] [--dynamic auto]
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -26,11 +27,11 @@ from typing import Any
 from fakexport.devices import peak_bytes, resident_bytes
 
 CONFIG = "examples/configs/llama-3.1-405b.json"
-WAYS = ("stock", "every block", "reuse")
+WAYS = ("stock", "plain", "memo")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Times block reuse against stock torch.export.")
+    parser = argparse.ArgumentParser(description="Times captures against stock torch.export.")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--config", default=CONFIG)
     parser.add_argument(
@@ -47,31 +48,25 @@ def main() -> int:
     ways = [way for way in WAYS if way in options.ways.split(",")]
     with tempfile.TemporaryDirectory() as folder:
         config = _with_layers(options.config, options.layers, Path(folder))
-        seconds, programs, blocks, growth = measured(config, ways, options)
+        seconds, programs, growth = measured(config, ways, options)
     if (fault := difference(programs)) is not None:
         print(f"error: {fault}", file=sys.stderr)
         return 1
     nodes = len(programs[ways[-1]].graph.nodes)
     peak = peak_bytes() / 2**30
     if options.out is not None:
-        _write(options.out, seconds, nodes, blocks, growth)
+        _write(options.out, seconds, nodes, growth)
     named = options.source or options.config
     print(f"{named}, {options.dynamic}, {nodes} nodes, peak of {peak:.2f} GiB for all")
-    for name, (calls, replayed, why) in blocks.items():
-        print(f"  {name}: {replayed} of {calls} calls reused {why or ''}")
     for way in ways:
         print(f"  {way:12} {min(seconds[way]):6.2f} s   {_ratio(seconds, ways[0], way)}")
     return 0
 
 
-def _write(
-    path: Path, seconds: Mapping[str, list[float]], nodes: int, blocks: Mapping[str, Any], growth: int
-) -> None:
-    reused = {name: (calls, replayed) for name, (calls, replayed, _) in blocks.items() if replayed}
+def _write(path: Path, seconds: Mapping[str, list[float]], nodes: int, growth: int) -> None:
     figures = {
         "nodes": nodes,
         "seconds": seconds,
-        "blocks": reused,
         "growth_bytes": growth,
         "peak_bytes": peak_bytes(),
         "versions": {name: version(name) for name in ("torch", "transformers", "fakexport")},
@@ -90,8 +85,8 @@ def _with_layers(config: str, layers: int | None, folder: Path) -> str:
 
 def measured(
     config: str, ways: list[str], options: argparse.Namespace
-) -> tuple[dict[str, list[float]], dict[str, Any], Mapping[str, Any], int]:
-    """Return seconds by way, programs by way, what was reused, and by how many bytes the process grew."""
+) -> tuple[dict[str, list[float]], dict[str, Any], int]:
+    """Return seconds by way, programs by way, and by how many bytes the process grew."""
     import torch
 
     from fakexport.capture import capture, parse_dynamic
@@ -103,7 +98,6 @@ def measured(
     source = resolve(options.source or f"hf:{config}")
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     programs: dict[str, Any] = {}
-    blocks: dict[str, Any] = {}
     with emulate(options.target) as devices:
         placed = "balanced" if len(devices.devices) > 1 else None
         built = build(source.factory, device_map=placed or devices.default_device, dtype=torch.bfloat16)
@@ -119,17 +113,10 @@ def measured(
                     return torch.export.export(
                         built.module, inputs.args, dict(inputs.kwargs), dynamic_shapes=shapes
                     )
-            captured = capture(
-                built.module,
-                inputs.args,
-                inputs.kwargs,
-                dynamic=dynamic,
-                tracing=tracing,
-                reuse=way == "reuse",
-            )
+            os.environ["FAKEXPORT_SPEED"] = "1" if way == "memo" else "0"
+            captured = capture(built.module, inputs.args, inputs.kwargs, dynamic=dynamic, tracing=tracing)
             if captured.program is None:
                 raise SystemExit(str(captured.failure))
-            blocks.update(captured.blocks)
             return captured.program
 
         with install_transfers(built.module, built.placement):
@@ -141,7 +128,7 @@ def measured(
                     print(f"{way}: {taken:.2f} s{'' if turn else ', not counted'}", file=sys.stderr)
                     if turn:
                         seconds[way].append(taken)
-    return seconds, programs, blocks, resident_bytes() - before
+    return seconds, programs, resident_bytes() - before
 
 
 def _timed(export: Callable[[], Any]) -> tuple[float, Any]:
@@ -156,13 +143,13 @@ def _timed(export: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def difference(programs: Mapping[str, Any]) -> str | None:
-    from fakexport.program.identity import first_difference
+    from tests.identity import first_difference
 
-    if {"reuse", "every block"} <= programs.keys():
-        difference = first_difference(programs["reuse"], programs["every block"])
+    if {"memo", "plain"} <= programs.keys():
+        difference = first_difference(programs["memo"], programs["plain"])
         if difference is not None:
-            return f"reuse changes the program: {difference}"
-    found = [_operators(programs[way]) for way in ("stock", "reuse") if way in programs]
+            return f"the memo changes the program: {difference}"
+    found = [_operators(programs[way]) for way in ("stock", "memo") if way in programs]
     return "stock torch has other operators" if len(found) == 2 and found[0] != found[1] else None
 
 

@@ -1,9 +1,9 @@
 """The table of docs/performance.md: models of published size, each row a process of its own.
 
-    python -m benchmarks.reuse_table [--only llama,flux] [--rounds 2] [--out rows.jsonl]
-    python -m benchmarks.reuse_table --growth [--plot docs/performance_growth.svg]
+    python -m benchmarks.trace_table [--only llama,flux] [--rounds 2] [--out rows.jsonl]
+    python -m benchmarks.trace_table --growth [--plot docs/performance_growth.svg]
 
-`benchmarks/reuse_time.py` makes each row: the programs are compared before a time counts.
+`benchmarks/trace_time.py` makes each row: the programs are compared before a time counts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ GROWTH = (32, 126, 400, 1260)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Measures block reuse for models of published size.")
+    parser = argparse.ArgumentParser(description="Measures captures of models of published size.")
     parser.add_argument("--only", default="", help="comma-separated parts of names")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--out", type=Path, help="a file of JSON lines, to which rows are added")
@@ -50,10 +50,8 @@ def main() -> int:
     if options.growth:
         return _growth(options)
     wanted = [part for part in options.only.lower().split(",") if part]
-    print(
-        "| Model | Sizes | Nodes | Reused | Stock | Every block | With reuse | Stock / reuse | Goal | Peak |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    print("| Model | Sizes | Nodes | Stock | Plain | Memo | Stock / memo | Goal | Peak |")
+    print("|---|---|---|---|---|---|---|---|---|")
     for name, source, sizes, target, goal in ROWS:
         if wanted and not any(part in name.lower() for part in wanted):
             continue
@@ -71,11 +69,11 @@ def _growth(options: argparse.Namespace) -> int:
     rows = {}
     for layers in GROWTH:
         rows[layers] = row = _measured(
-            ["--layers", str(layers), "--ways", "reuse", "--rounds", str(options.rounds)]
+            ["--layers", str(layers), "--ways", "memo", "--rounds", str(options.rounds)]
         )
         growth = row["growth_bytes"] / row["nodes"] / 1024
         print(
-            f"{layers} layers, {row['nodes']:,} nodes: {min(row['seconds']['reuse']):.2f} s, "
+            f"{layers} layers, {row['nodes']:,} nodes: {min(row['seconds']['memo']):.2f} s, "
             f"{growth:.1f} KiB per node",
             flush=True,
         )
@@ -92,7 +90,7 @@ def _plot(rows: dict[int, dict[str, Any]], path: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(6, 4))
-    axes.loglog(list(rows), [min(row["seconds"]["reuse"]) for row in rows.values()], "o-")
+    axes.loglog(list(rows), [min(row["seconds"]["memo"]) for row in rows.values()], "o-")
     axes.set_xticks(list(rows), [str(layers) for layers in rows])
     axes.minorticks_off()
     axes.set_xlabel("layers of Llama-3.1-405B, static sizes")
@@ -105,7 +103,7 @@ def _plot(rows: dict[int, dict[str, Any]], path: Path) -> None:
 def _measured(options: list[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "row.json"
-        command = [sys.executable, "-m", "benchmarks.reuse_time", *options, "--out", str(path)]
+        command = [sys.executable, "-m", "benchmarks.trace_time", *options, "--out", str(path)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise SystemExit(f"{' '.join(command)}: {done.stderr[-2000:]}")
@@ -114,13 +112,12 @@ def _measured(options: list[str]) -> dict[str, Any]:
 
 def _line(name: str, sizes: str, goal: str, row: dict[str, Any]) -> str:
     seconds = row["seconds"]
-    ratios = sorted(a / b for a, b in zip(seconds["stock"], seconds["reuse"], strict=True))
-    reused = " and ".join(f"{replayed} of {calls}" for calls, replayed in row["blocks"].values()) or "none"
-    times = " | ".join(f"{min(seconds[way]):.1f} s" for way in ("stock", "every block", "reuse"))
+    ratios = sorted(a / b for a, b in zip(seconds["stock"], seconds["memo"], strict=True))
+    times = " | ".join(f"{min(seconds[way]):.1f} s" for way in ("stock", "plain", "memo"))
     spread = f"{ratios[len(ratios) // 2]:.1f} ({ratios[0]:.1f} to {ratios[-1]:.1f})"
     shown = "`Dim.AUTO`" if sizes == "auto" else sizes
     peak = f"{row['peak_bytes'] / 2**30:.2f} GiB"
-    return f"| {name} | {shown} | {row['nodes']:,} | {reused} | {times} | {spread} | {goal} | {peak} |"
+    return f"| {name} | {shown} | {row['nodes']:,} | {times} | {spread} | {goal} | {peak} |"
 
 
 if __name__ == "__main__":

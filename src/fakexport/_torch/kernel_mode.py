@@ -1,0 +1,39 @@
+"""The state in which a fake kernel makes tensors. Seen on torch 2.13.
+
+Source: `torch/_subclasses/fake_tensor.py:in_kernel_invocation_manager`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .fake_tensors import FakeTensorMode
+
+_C: Any = torch._C
+
+
+class kernel_mode:  # noqa: N801 # Used as a function.
+    """A context in which tensors on `meta` are made without the dispatcher, gradients or fake mode."""
+
+    __slots__ = ("_before", "_grad", "_guard", "_meta", "_mode")
+
+    def __init__(self, mode: FakeTensorMode) -> None:
+        self._mode = mode
+        self._guard = _C._DisableTorchDispatch()
+
+    def __enter__(self) -> None:
+        self._before = self._mode.in_kernel_invocation
+        self._meta = _C._meta_in_tls_dispatch_include()
+        self._grad = torch.is_grad_enabled()
+        self._guard.__enter__()
+        self._mode.in_kernel_invocation = True
+        _C._set_meta_in_tls_dispatch_include(True)
+        _C._set_grad_enabled(False)
+
+    def __exit__(self, *_: object) -> None:
+        _C._set_grad_enabled(self._grad)
+        _C._set_meta_in_tls_dispatch_include(self._meta)
+        self._mode.in_kernel_invocation = self._before
+        self._guard.__exit__(None, None, None)

@@ -1,0 +1,187 @@
+"""One call of an operator in a trace: what it may depend on, as a key. Seen on torch 2.13.
+
+Source: `torch/fx/experimental/proxy_tensor.py:proxy_call`, `torch/_subclasses/fake_tensor.py:FakeTensor`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node, Proxy
+from torch.fx.experimental import proxy_tensor
+from torch.fx.experimental.sym_node import SymNode
+
+from .fake_tensors import FakeTensor, FakeTensorMode
+from .kernel_mode import kernel_mode
+from .symbolic_arithmetic import SymbolicArithmetic
+
+_CONSTANTS = frozenset(
+    {int, bool, str, type(None), torch.dtype, torch.layout, torch.memory_format, type(...)}
+)
+
+
+class NoKey(Exception):
+    """The arguments of a call have no key."""
+
+
+class OperatorCall:
+    """The arguments of one call of an operator.
+
+    Attributes:
+        tensors: The tensors among them, each once.
+        numbers: Symbolic numbers: those of the tensors, and those that are arguments.
+    """
+
+    def __init__(
+        self,
+        tracer: Any,
+        fake_mode: FakeTensorMode,
+        arithmetic: SymbolicArithmetic,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        self.tracer = tracer
+        self._arithmetic = arithmetic
+        self.fake_mode = fake_mode
+        self.func = func
+        self.args = args
+        self.kwargs = kwargs
+        self.tensors: list[FakeTensor] = []
+        self.numbers: list[Any] = []
+        self._memories: list[int] = []
+        self._nodes: list[Node] = []
+
+    def key(self) -> tuple[Any, ...]:
+        """Return what is observable of the call; compare with `==`.
+
+        Raises:
+            NoKey: Not all of it can be told.
+        """
+        self.tensors, self.numbers, self._memories, self._nodes = [], [], [], []
+        key = (self.func, *self._parts(self.args), *self.kwargs, *self._parts(self.kwargs.values()))
+        return (*key, self._pattern()) if self.numbers else key
+
+    def _parts(self, values: Any) -> list[Any]:
+        found: list[Any] = []
+        for value in values:
+            kind = type(value)
+            if kind is FakeTensor:
+                found.append(self._tensor(value))
+            elif kind in _CONSTANTS:
+                found += (kind, value)
+            elif kind is float:
+                found += (kind, value.hex())
+            elif kind is list or kind is tuple:
+                found += (kind, len(value), *self._parts(value))
+            elif kind is torch.SymInt:
+                found.append(self._number(value))
+            elif kind is torch.device and (value.index is not None or value.type in ("cpu", "meta")):
+                found += (kind, value)
+            elif kind is complex:
+                found += (kind, value.real.hex(), value.imag.hex())
+            else:
+                raise NoKey
+        return found
+
+    def _tensor(self, tensor: FakeTensor) -> tuple[Any, ...]:
+        for at, other in enumerate(self.tensors):
+            if other is tensor:
+                return ("again", at)
+        proxy = self.tracer.tensor_tracker.get(tensor)
+        if (
+            proxy is None
+            or proxy.constant is not None
+            or tensor.constant is not None
+            or tensor.real_tensor is not None
+            or tensor.layout is not torch.strided
+            or tensor.is_quantized
+            or tensor.is_nested
+            or tensor.fake_mode is not self.fake_mode
+        ):
+            raise NoKey
+        storage = tensor.untyped_storage()
+        numbers: Any = (*tensor.shape, None, *tensor.stride(), tensor.storage_offset(), storage.nbytes())
+        if tensor._has_symbolic_sizes_strides or type(numbers[-1]) is not int:
+            numbers = tuple([v if v is None or type(v) is int else self._number(v) for v in numbers])
+        memory = storage._cdata
+        shared = self._memories.index(memory) if memory in self._memories else -1
+        self.tensors.append(tensor)
+        self._memories.append(memory)
+        self._nodes.append(proxy.proxy.node)
+        return (
+            numbers,
+            shared,
+            tensor.dtype,
+            tensor.fake_device,
+            tensor.requires_grad,
+            tensor._is_view(),  # Not `is_leaf`, which raises for some views.
+            tensor.is_conj(),
+            tensor.is_neg(),
+            tensor.is_inference(),
+        )
+
+    def _number(self, number: Any) -> tuple[Any, ...]:
+        if type(number.node) is not SymNode and not isinstance(number.node, SymNode):
+            raise NoKey
+        self.numbers.append(number)
+        return ("symbolic", type(number), number.node.expr)
+
+    def _pattern(self) -> tuple[int, ...]:
+        """Return which of the numbers are the same one."""
+        first: dict[int, int] = {}
+        return tuple([first.setdefault(id(number.node), at) for at, number in enumerate(self.numbers)])
+
+    def is_compared(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor of symbolic sizes knows already if it is contiguous.
+
+        If it does, a question for it computes nothing, and so leaves no node in the graph. A copy is asked,
+        which shares what is known: the question itself would be an answer.
+        """
+        if not tensor._has_symbolic_sizes_strides:
+            return False
+        with proxy_tensor.disable_proxy_modes_tracing(), kernel_mode(self.fake_mode):
+            asked = tensor.data
+            before = self._arithmetic.operations
+            asked.is_contiguous()
+            return self._arithmetic.operations == before
+
+    def versions(self) -> list[int]:
+        """Return how often each tensor was written to."""
+        return [0 if tensor.is_inference() else tensor._version for tensor in self.tensors]
+
+    def knowledge(self) -> tuple[Any, ...]:
+        """Return what changes whenever something new is known of the symbols."""
+        environment = self.fake_mode.shape_env
+        if environment is None:
+            return ()
+        return (
+            environment._version_counter,
+            environment._replacements_version_counter,
+            len(environment.guards),
+            len(environment.replacements),
+            len(environment.var_to_range),
+            environment.num_deferred_runtime_asserts,
+            environment.unbacked_symint_counter,
+            len(environment.pending_fresh_unbacked_symbols),
+            len(environment.divisible),
+            len(environment.axioms),
+        )
+
+    def proxied(self, values: Any) -> Any:
+        """Return arguments of a node for arguments of the call, in the order of stock torch."""
+        return tuple([self._proxied(value) for value in values])
+
+    def _proxied(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is FakeTensor:
+            return next(
+                node for tensor, node in zip(self.tensors, self._nodes, strict=True) if tensor is value
+            )
+        if kind is torch.SymInt:
+            found = proxy_tensor.fetch_sym_proxy(self.tracer)(value)
+            return found.node if isinstance(found, Proxy) else found
+        if kind is list or kind is tuple:
+            return kind([self._proxied(item) for item in value])
+        return value
