@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import importlib
 import json
 import re
@@ -26,13 +27,13 @@ from types import SimpleNamespace
 from typing import Any
 
 PAGE = Path("src/fakexport/_torch/wheel_answers.toml")
-CAPABILITIES = ((7, 0), (7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (10, 3), (12, 0))
+CAPABILITIES = ((6, 0), (7, 0), (7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (10, 3), (12, 0))
 
 _ASKS = re.compile(
-    r"^_?(?:(?:is|has|can|supports)_|get_\w*version$|version$|get_arch_list$|get_gencode_flags$|preferred_)"
+    r"^(?:(?:is|has|can|supports)_|get_\w*version$|version$|get_arch_list$|get_gencode_flags$|preferred_)"
     r"|_(?:available|supported|enabled|built|version|is_enabled)$"
 )
-_FOLDERS = ("accelerator", "backends", "cpu", "cuda", "distributed", "mps", "mtia", "utils", "xpu")
+_FOLDERS = ("backends", "cpu", "cuda", "distributed", "mps", "mtia", "utils", "xpu")
 # They ask nothing about devices: formats, planners, launchers, and tools for developers.
 _LEFT_OUT = re.compile(
     r"torch\.distributed\.(?:_composable|_local_tensor|_pycute|_shard|_sharded_tensor|_sharding_spec|_state_dict"
@@ -54,15 +55,14 @@ def questions(root: Path) -> Iterator[tuple[str, str, bool]]:
         if (parts[0] not in _FOLDERS and parts != ("version",)) or _LEFT_OUT.search(module):
             continue
         for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.FunctionDef) and _asks(module, node.name):
+            if isinstance(node, ast.FunctionDef) and _asks(node.name):
                 arguments = node.args
                 needed = len(arguments.posonlyargs + arguments.args) - len(arguments.defaults)
                 yield module, node.name, bool(needed or None in arguments.kw_defaults)
 
 
-def _asks(module: str, name: str) -> bool:
-    is_inner = name.startswith("_") and "._" in module
-    return bool(_ASKS.search(name)) and not is_inner and not name.startswith("_set")
+def _asks(name: str) -> bool:
+    return name == "_is_compiled" or (not name.startswith(("_", "set_")) and bool(_ASKS.search(name)))
 
 
 def constants() -> Iterator[tuple[str, str]]:
@@ -90,17 +90,18 @@ def answers() -> dict[str, dict[str, str]]:
         if capability is not None:
             _stand_in(torch.cuda, capability)
         found = known["" if capability is None else "{}.{}".format(*capability)] = {}
+        for module in {module for module, _ in asked}:
+            for value in vars(importlib.import_module(module)).values():
+                if isinstance(value, functools._lru_cache_wrapper):
+                    value.cache_clear()
         for module, name in [*asked, *constants()]:
             try:
                 value = getattr(importlib.import_module(module), name)
-                getattr(value, "cache_clear", lambda: None)()
                 answer = value() if callable(value) else value
                 ast.literal_eval(repr(answer))
             except (Exception, SystemExit):
                 continue
             found[f"{module}.{name}"] = repr(answer)
-        for module, name in asked:
-            getattr(getattr(importlib.import_module(module), name), "cache_clear", lambda: None)()
     return known
 
 
@@ -154,9 +155,13 @@ def main() -> None:
         for name, answer in found.items()
         if ours[capability].get(name) != answer
     }
-    lines = ["# Written by tools/wheel_answers.py: what each CUDA wheel answers, as Python literals. Do not edit."]
+    known = set().union(*ours.values())
+    lines = [
+        "# Written by tools/wheel_answers.py: what each CUDA wheel answers, as Python literals. Do not edit."
+    ]
     for version, found in cuda:
-        lines += ["", *_table(version, found, names)]
+        new = set().union(*found.values()) - known  # Questions of a later version.
+        lines += ["", *_table(version, found, names | new)]
     PAGE.write_text("\n".join(lines) + "\n")
 
 

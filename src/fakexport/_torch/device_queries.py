@@ -25,7 +25,7 @@ import torch.xpu
 
 from .absent_devices import AbsentDevice, absence
 from .active_modes import active_fake_mode
-from .patching import Patches
+from .patching import Patches, stock_function
 from .virtual_streams import VirtualEvent, VirtualStream
 
 
@@ -118,6 +118,8 @@ class Backend:
 
     def is_available(self) -> bool:
         return bool(self._devices)
+
+    _is_compiled = is_available
 
     def device_count(self) -> int:
         return len(self._devices)
@@ -282,8 +284,8 @@ class Backend:
 
 
 _STOCK_INITIALISATION: dict[str, tuple[ModuleType, Any, Any]] = {
-    "cuda": (torch.cuda, torch.cuda.is_initialized, torch.cuda._lazy_init),
-    "xpu": (torch.xpu, torch.xpu.is_initialized, torch.xpu._lazy_init),
+    "cuda": (torch.cuda, stock_function(torch.cuda.is_initialized), torch.cuda._lazy_init),
+    "xpu": (torch.xpu, stock_function(torch.xpu.is_initialized), torch.xpu._lazy_init),
 }
 
 

@@ -18,7 +18,6 @@ import builtins
 import functools
 import gc
 import importlib._bootstrap
-import importlib.util
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -66,6 +65,11 @@ class _TypeOfType(type):
             return _type if kind in (type, _TypeOfType) else kind
         name, bases, body = args
         return type(name, bases, {"__module__": sys._getframe(1).f_globals["__name__"], **body}, **kwargs)
+
+    def __getitem__(cls, item: Any) -> Any:
+        if cls is not _type:
+            raise TypeError(f"type {cls.__name__!r} is not subscriptable")
+        return type[item]
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, type) if cls is _type else super().__instancecheck__(instance)
@@ -156,9 +160,9 @@ def classes_presented(is_user_code: Callable[[str], bool], model: nn.Module | No
         yield
         return
     is_asking = functools.cache(lambda path: is_user_code(path) and not _RUN_BY_TORCH.search(path))
-    stock = importlib.util.module_from_spec
+    stock = importlib._bootstrap._load_unlocked  # type: ignore[attr-defined] # Runs the code of a new module.
 
-    def module_from_spec(spec: Any) -> ModuleType:
+    def load(spec: Any) -> Any:
         module = stock(spec)
         if isinstance(spec.origin, str) and is_asking(spec.origin):
             _asking.add(vars(module))
@@ -170,14 +174,12 @@ def classes_presented(is_user_code: Callable[[str], bool], model: nn.Module | No
             _asking.add(vars(module))
         _add_model(model)
         _asking.add_for_attribute(vars(functools))
-        for owner in (importlib.util, importlib._bootstrap):
-            owner.module_from_spec = module_from_spec  # type: ignore[attr-defined]
+        importlib._bootstrap._load_unlocked = load  # type: ignore[attr-defined]
         _set_property(_presented)
         yield
     finally:
         _set_property(None)
-        for owner in (importlib.util, importlib._bootstrap):
-            owner.module_from_spec = stock  # type: ignore[attr-defined]
+        importlib._bootstrap._load_unlocked = stock  # type: ignore[attr-defined]
         _asking.restore()
         _own_parameters.clear()
         _is_presented = False

@@ -39,7 +39,7 @@ def build_source(
             Default: that of the source, else torch's.
     Raises:
         ModelNotBuilt: the constructor raised.
-        SourceError: it made no module: a bad call.
+        SourceError: it cannot be imported, or made no module: a bad call.
         ValueError, TypeError: as for `build`.
     """
 
@@ -52,6 +52,7 @@ def build_source(
             reason = f"{type_and_line(error)}; run `fakexport check {source.spec}` for details"
             raise ModelNotBuilt(f"{source.spec} cannot be built: {reason}") from error
 
+    source.prepare()
     usual = devices.default_device
     with classes_presented(is_user_code):
         return build(

@@ -135,6 +135,8 @@ isinstance(Meta, type)
 type(self).__name__
 type("Made", (), {}).__module__ == __name__
 type(rows)(3) + 1
+type[int]
+isinstance(Tensor, type | None)
 (lambda value: type(value))(rows)
 sorted(type(each).__name__ for each in (x, rows, total))
 """
@@ -219,7 +221,7 @@ def test_the_program_takes_the_branch_of_eager_mode(condition, tmp_path):
 
 def test_a_module_that_forward_imports_is_answered_too(tmp_path):
     (tmp_path / "imported_late.py").write_text(
-        "import torch\ndef is_plain(x, ask=type): return ask(x) is torch.Tensor and type(x.shape[0]) is int"
+        "import torch\ndef is_plain(x): return type(x) is torch.Tensor and type(x.shape[0]) is int"
     )
     path = tmp_path / "importing.py"
     path.write_text(
