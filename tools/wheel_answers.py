@@ -2,11 +2,11 @@
 
     python tools/wheel_answers.py CPU_PYTHON CUDA_PYTHON [CUDA_PYTHON ...]
 
-Each argument is the interpreter of an environment: the first one has the CPU wheel of torch, the second one the
-CUDA wheel of the same version, and others have CUDA wheels of further versions. No GPU is needed. The script
-finds every function and constant of torch whose name asks a question (`is_available`, `version`), asks it in each
-environment, and keeps the answers in which the two wheels differ. Answers that depend on the GPU are asked with
-`torch.cuda` replaced by a stand-in for each compute capability.
+Each argument is the interpreter of an environment: the first one has the CPU wheel of torch, the second one
+the CUDA wheel of the same version, and others have CUDA wheels of further versions. No GPU is needed. The
+script finds every function and constant of torch whose name asks a question (`is_available`, `version`), asks
+it in each environment, and keeps the answers in which the two wheels differ. Answers that depend on the GPU
+are asked with `torch.cuda` replaced by a stand-in for each compute capability.
 
 A question with arguments is not asked. The test in tests/torch_facts/test_wheel_answers.py lists them all.
 """
@@ -145,7 +145,7 @@ def main() -> None:
     if asked.ask:
         import torch
 
-        print(json.dumps((torch.__version__, answers())))
+        sys.stdout.write(json.dumps((torch.__version__, answers())) + "\n")
         return
     (_, ours), *cuda = map(_asked_with, asked.pythons)
     theirs = cuda[0][1]

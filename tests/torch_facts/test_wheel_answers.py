@@ -1,4 +1,4 @@
-"""Every question of torch is in the table of the CUDA wheel, is answered by the device, or depends on neither."""
+"""Every question of torch is in the table of the CUDA wheel, is answered by the device, or is judged."""
 
 from __future__ import annotations
 

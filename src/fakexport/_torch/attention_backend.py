@@ -99,7 +99,7 @@ def choose_backend(call: Attention) -> Backend:
 def attention_answers(
     device_of: Callable[[torch.device], AttentionDevice],
 ) -> dict[tuple[Any, str], Callable[..., bool]]:
-    """Return what answers `torch.backends.cuda.can_use_flash_attention(params)` and the like on a CUDA target.
+    """Return what answers `torch.backends.cuda.can_use_flash_attention(params)` and its like for CUDA.
 
     Args:
         device_of: What is known of a device of type `cuda`.
@@ -111,8 +111,8 @@ def attention_answers(
             if any(tensor.device.type != "cuda" for tensor in tensors):
                 return False
             device = device_of(params.query.device)
-            options = (params.attn_mask, params.dropout, params.is_causal, device, params.enable_gqa)
-            return bool(is_usable(Attention(*tensors, *options)))
+            mask, dropout, is_causal = params.attn_mask, params.dropout, params.is_causal
+            return bool(is_usable(Attention(*tensors, mask, dropout, is_causal, device, params.enable_gqa)))
 
         return answer
 

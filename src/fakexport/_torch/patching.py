@@ -34,8 +34,8 @@ class Patches:
 
     Args:
         replacements: `(owner, attribute name) -> replacement`: a function, class, property or static method;
-            a dict; of a module, any value. `(function, "__code__") -> replacement` replaces what a function of
-            Python does, under whatever name it is known.
+            a dict; of a module, any value. `(function, "__code__") -> replacement` replaces what a function
+            of Python does, under whatever name it is known.
     """
 
     def __init__(self, replacements: Mapping[tuple[Any, str], Any]) -> None:
@@ -110,7 +110,7 @@ def original_of(owner: Any, name: str) -> Any:
     return None if found is _ABSENT else found
 
 
-def stock_function(function: FunctionType) -> Callable[..., Any]:
+def stock_function(function: Any) -> Callable[..., Any]:
     """Return what a function does while its code is not replaced."""
     switch = _switches.get((function, "__code__"))
     if switch is None or not switch.is_in_place:

@@ -1,4 +1,4 @@
-"""What the CUDA wheel of this torch answers about itself, for questions that the installed wheel answers otherwise.
+"""What the CUDA wheel of this torch answers about itself, where a CPU wheel answers something else.
 
 `wheel_answers.toml` has the answers of each version's wheel, asked without a GPU by tools/wheel_answers.py. A
 question that is not listed there depends on the device and is answered by `device_queries.py`, or on neither.
@@ -85,8 +85,8 @@ def wheel_patches(capability: Callable[[], tuple[int, int]], *, is_rocm: bool) -
     """Return `(owner, name) -> answer` of what `Patches` replaces for a CUDA or ROCm device.
 
     Args:
-        capability: Returns that of the first device. One that no wheel was asked about gets the answers of the
-            next lower one.
+        capability: Returns that of the first device. One that no wheel was asked about gets the answers of
+            the next lower one.
         is_rocm: Whether it is a ROCm device. A question whose answer is not known raises `UnknownAnswer`.
     """
     stored = _stored()

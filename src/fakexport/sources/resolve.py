@@ -38,7 +38,8 @@ def resolve(
     """Return the source that a spec names, or that a factory or a module is; nothing is constructed yet.
 
     Configs are read here, outside any fake mode, so that every error of the spec shows before a device is
-    emulated. A Python file is imported by `Source.prepare`, since it may ask for devices. Configuration files and headers of a repository on the hub are downloaded.
+    emulated. A Python file is imported by `Source.prepare`, since it may ask for devices. Configuration files
+    and headers of a repository on the hub are downloaded.
 
     Args:
         spec: One of `FORMS`. A factory is any callable without arguments, an `nn.Module` class included. Or

@@ -72,7 +72,7 @@ SPELLINGS = {
     "is_available": lambda: is_available(),
     "device_count": lambda: device_count() == 1,
     "capability": lambda: is_available() and get_device_capability() == (9, 0),
-    "map": lambda: all(map(lambda ask: ask(), (is_available, has_cudnn, was_built))),
+    "a loop": lambda: all(ask() for ask in (is_available, has_cudnn, was_built)),
     "has_magma": lambda: torch.cuda.has_magma,
     "getattr": lambda: getattr(torch.backends, "cuda").is_built(),  # noqa: B009
 }
