@@ -185,12 +185,17 @@ def _forget() -> None:
             function.cache_clear()
 
 
-def _cached(module: Any) -> Iterator[Any]:
-    for value in [original_of(module, name) for name in list(vars(module))]:
-        if isinstance(value, functools._lru_cache_wrapper):
-            code = getattr(value.__wrapped__, "__code__", None)
-            if code is not None and any(map(_ABOUT_DEVICES.search, (code.co_name, *code.co_names))):
-                yield value
+@functools.cache  # A module of a package keeps its names.
+def _cached(module: Any) -> tuple[Any, ...]:
+    values = [original_of(module, name) for name in list(vars(module))]
+    return tuple(filter(_is_cached_question, values))
+
+
+def _is_cached_question(value: Any) -> bool:
+    if not isinstance(value, functools._lru_cache_wrapper):
+        return False
+    code = getattr(value.__wrapped__, "__code__", None)
+    return code is not None and any(map(_ABOUT_DEVICES.search, (code.co_name, *code.co_names)))
 
 
 _PACKAGES = (
@@ -200,6 +205,4 @@ _PACKAGES = (
     "diffusers.utils.",
     "accelerate.utils.",
 )
-_caching = LoadedModules(
-    lambda name, module: name.startswith(_PACKAGES) and any(_cached(module)), is_by_name=False
-)
+_caching = LoadedModules(lambda name, module: name.startswith(_PACKAGES) and bool(_cached(module)))
