@@ -34,7 +34,6 @@ AS_BUILTIN = {
     ("src/fakexport/cli/entry.py", "_Terminated"),
     ("src/fakexport/benchmark/agreement.py", "OtherOutputs"),
     ("src/fakexport/benchmark/outcome.py", "StepFailed"),
-    ("src/fakexport/capture/block_reuse/observed_values.py", "NotComparable"),
     ("src/fakexport/diagnose/made_up_inputs.py", "NotComparable"),
     ("src/fakexport/history/replay.py", "_Unreplayable"),
     ("src/fakexport/conditions/reading.py", "_Unreadable"),

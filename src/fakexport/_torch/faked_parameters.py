@@ -19,7 +19,6 @@ from torch._C._functorch import peek_interpreter_stack
 from torch._subclasses.fake_tensor import in_kernel_invocation_manager
 from torch.export import _trace
 
-from .copied_values import ValueFacts
 from .fake_tensors import FakeTensor, FakeTensorMode
 from .new_fakes import NewFakes
 from .patching import in_force
@@ -46,7 +45,7 @@ class _Fakes:
         self._converter = mode.fake_tensor_converter
         self._made: dict[int, FakeTensor] = {}
         self._fakes = NewFakes()
-        self._known: dict[tuple[Any, ...], ValueFacts] = {}
+        self._known: dict[tuple[Any, ...], FakeTensor] = {}
 
     def of(self, value: torch.Tensor) -> FakeTensor:
         found = self._made.get(id(value))
@@ -58,12 +57,11 @@ class _Fakes:
         if not (type(value) is FakeTensor and self._is_plain(value)):
             return self._mode.from_tensor(value, static_shapes=True)
         key = value.shape, value.dtype, value.fake_device, value.requires_grad, vars(value).get("_is_param")
-        facts = self._known.get(key)
-        if facts is None:
-            made = self._mode.from_tensor(value, static_shapes=True)
-            self._known[key] = ValueFacts.of(made)
+        like = self._known.get(key)
+        if like is None:
+            made = self._known[key] = self._mode.from_tensor(value, static_shapes=True)
             return made
-        return self._copy(value, facts)
+        return self._copy(value, like)
 
     def _is_plain(self, value: FakeTensor) -> bool:
         """Return whether a copy can take the place of what stock torch makes."""
@@ -84,10 +82,10 @@ class _Fakes:
             and remembered.describer.lookup_storage.get(storage) not in remembered.storage_memo
         )
 
-    def _copy(self, value: FakeTensor, facts: ValueFacts) -> FakeTensor:
+    def _copy(self, value: FakeTensor, like: FakeTensor) -> FakeTensor:
         with torch.no_grad(), in_kernel_invocation_manager(self._mode):
-            meta = torch.empty_strided(facts.shape, facts.strides, dtype=facts.dtype, device="meta")
-        made = self._fakes.new(self._mode, meta, facts.device)
+            meta = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="meta")
+        made = self._fakes.new(self._mode, meta, like.fake_device)
         if value.requires_grad:
             made.requires_grad_()
         if vars(value).get("_is_param"):

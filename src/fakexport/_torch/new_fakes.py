@@ -13,12 +13,36 @@ from torch._subclasses.fake_tensor import FakeTensorConfig
 
 from .fake_tensors import FakeTensor, FakeTensorMode
 
+_META = torch.device("meta")
+
+
+def reserved(
+    bytes_: int | torch.SymInt,
+    shape: tuple[Any, ...] = (0,),
+    strides: tuple[Any, ...] | None = None,
+    offset: Any = None,
+    dtype: torch.dtype = torch.uint8,
+) -> torch.Tensor:
+    """Return a tensor in new memory. Symbolic numbers are taken as they are: none is computed or guarded.
+
+    Args:
+        bytes_: Size of the memory.
+        shape, strides, offset: Sizes, strides and offset of the tensor, in elements.
+        dtype: Of the tensor.
+    """
+    made: torch.Tensor = torch.Tensor._make_wrapper_subclass(
+        FakeTensor, shape, strides, offset, dtype=dtype, device=_META, storage_size=bytes_
+    )
+    return made
+
 
 class NewFakes:
     """Makes fake tensors; from the second of a mode and device on, quicker than their constructor."""
 
     def __init__(self) -> None:
         self._attributes: dict[tuple[FakeTensorMode, torch.device], dict[str, Any]] = {}
+        # Torch's own tests look for leaks with these, which only the constructor does.
+        self._is_debugging = FakeTensorConfig.debug or export_config.detect_non_strict_fake_tensor_leaks
 
     def new(
         self,
@@ -37,7 +61,7 @@ class NewFakes:
                 `in_kernel_invocation_manager(mode)`.
         """
         attributes = self._attributes.get((mode, device))
-        if attributes is None or FakeTensorConfig.debug or export_config.detect_non_strict_fake_tensor_leaks:
+        if attributes is None or self._is_debugging:
             made = FakeTensor(mode, meta, device)
             self._attributes[mode, device] = vars(made).copy()
             if memory is None:

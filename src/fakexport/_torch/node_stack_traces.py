@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from traceback import FrameSummary, StackSummary
 from types import FrameType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.fx import proxy
@@ -23,28 +23,40 @@ _OF_TORCH = f"{torch.__name__}/__init__.py"
 _MOST_BETWEEN = 6
 
 
+Place: TypeAlias = tuple[str, int, str]
+"""Path, line and function of a frame."""
+
+
+def shown_places(frame: FrameType | None, until: FrameType | None = None) -> tuple[Place, ...]:
+    """Return the frames that a stack trace of a node shows, the outermost first.
+
+    Args:
+        frame: The innermost frame.
+        until: The frame to stop at, which is not looked at.
+    """
+    anchors = getattr(proxy, "_STACK_TRACE_ANCHORS", ())
+    found = []
+    while frame is not None and frame is not until:
+        code = frame.f_code
+        name, path = code.co_name, code.co_filename
+        if name == "forward" or path.endswith(_OF_TORCH) or (path, name) in anchors:
+            found.append((path, frame.f_lineno, name))
+        frame = frame.f_back
+    found.reverse()
+    return tuple(found)
+
+
 def quick_stack_traces() -> Patches:
     """Return a context in which the stack traces of nodes take less time; they read the same."""
     stock = in_force(CapturedTraceback, "summary")
-    known: dict[tuple[str, int, str], FrameSummary] = {}
+    known: dict[Place, FrameSummary] = {}
 
     def summary(captured: Any) -> Any:
         frame = _frame_of_create_node(sys._getframe(1))
         # A tracer of another kind shows more frames; stock torch finds them.
         if frame is None or not frame.f_locals["self"]._record_forward_stack_traces_only:
             return stock(captured)
-        found = StackSummary()
-        while frame is not None:
-            code = frame.f_code
-            name, path = code.co_name, code.co_filename
-            if name == "forward" or path.endswith(_OF_TORCH) or (path, name) in proxy._STACK_TRACE_ANCHORS:
-                key = (path, frame.f_lineno, name)
-                if (shown := known.get(key)) is None:
-                    shown = known[key] = FrameSummary(*key)
-                found.append(shown)
-            frame = frame.f_back
-        found.reverse()
-        return found
+        return StackSummary(known.setdefault(each, FrameSummary(*each)) for each in shown_places(frame))
 
     return Patches({(CapturedTraceback, "summary"): summary})
 

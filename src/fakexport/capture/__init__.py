@@ -19,7 +19,6 @@ from fakexport.capture.plain_forward import bound_inputs, plain, plain_forward
 from fakexport.capture.python_effects import PythonEffect
 from fakexport.capture.rank_layouts import ShardingChangesResult
 from fakexport.capture.recovered import PartialProgram, Recovered, UnboundConstant, UnboundConstants
-from fakexport.capture.reuse_verification import ReuseMismatch, refuse_strict, verify_reuse
 from fakexport.capture.traced_blocks import TracedBlocks
 
 __all__ = [
@@ -37,7 +36,6 @@ __all__ = [
     "Problem",
     "PythonEffect",
     "Recovered",
-    "ReuseMismatch",
     "ShardingChangesResult",
     "TracedBlocks",
     "TransformLost",
@@ -60,9 +58,7 @@ __all__ = [
     "parse_dynamic",
     "plain",
     "plain_forward",
-    "refuse_strict",
     "user_spans",
     "value_or_reason",
-    "verify_reuse",
     "with_assumed",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,12 +23,14 @@ from fakexport._torch.guard_locations import Guard, guards_of_error
 from fakexport._torch.lazy_graph_module import lazy_graph_modules
 from fakexport._torch.lifted_constants import fold_lifted_moves
 from fakexport._torch.node_stack_traces import quick_stack_traces
+from fakexport._torch.operator_memo import OperatorMemo, TraceNeeded
 from fakexport._torch.patching import traced_here
 from fakexport._torch.presented_classes import classes_presented
 from fakexport._torch.program_assembly import add_guards
 from fakexport._torch.remembered_metadata import remembered_metadata
 from fakexport._torch.script_objects import hold_real_objects
 from fakexport._torch.simplified_sizes import sizes_simplified_once
+from fakexport._torch.speed import is_fast
 from fakexport._torch.trace_end import TraceFinished
 from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport._torch.unknown_broadcasts import unknown_broadcasts_refused
@@ -37,7 +39,7 @@ from fakexport._torch.user_frames import name_user_frames
 from fakexport._torch.vmap_steps import transform_levels_closed
 from fakexport.conditions import absence_guards
 from fakexport.diagnostics import Span
-from fakexport.error import InvalidValue, type_and_line
+from fakexport.error import InvalidValue
 from fakexport.fake import SubclassNotKept, unregistered_wrapper
 from fakexport.history import remember_value
 from fakexport.program import (
@@ -53,7 +55,6 @@ from fakexport.program import (
 from .absent_devices import drop_refused_nodes, failure_of_absent_device
 from .assigned_buffers import assigned_buffers_written
 from .assumed_answers import AssumedAnswer, AssumedAnswers
-from .block_reuse import BlockReuse, TraceNeeded
 from .constant_answers import ConstantAnswers
 from .constants import recover_constants
 from .dynamic_dims import DynamicDims, as_torch_shapes
@@ -83,8 +84,6 @@ class Captured:
         effects: What `forward` did besides computing; empty in strict mode, which does not run it.
         read_constants: The constants whose values the trace read, so that the program is specialized on them.
         kept_masks: Causal masks that eager mode drops where nothing is padded.
-        blocks: With `reuse`, for each class of blocks: its calls, those that were not traced, and what stood
-            against it.
         may_visit_rows: Whether loops may visit every row of a mask in place of those that are set.
     """
 
@@ -94,7 +93,6 @@ class Captured:
     effects: tuple[PythonEffect, ...] = ()
     read_constants: tuple[str, ...] = ()
     kept_masks: tuple[KeptMask, ...] = ()
-    blocks: Mapping[str, tuple[int, int, tuple[str, ...]]] = field(default_factory=dict)
     may_visit_rows: bool = True
 
 
@@ -108,7 +106,6 @@ def capture(
     strict: bool = False,
     tracing: AbstractContextManager[Any] | None = None,
     facts: ProgramFacts | None = None,
-    reuse: bool = True,
     assumed: Sequence[AssumedAnswer] = (),
 ) -> Captured:
     """Capture `module` as it is, fake or real, on the devices where it is.
@@ -126,7 +123,6 @@ def capture(
         tracing: Entered around the trace: what the model's library needs patched while tracing.
         facts: What is known before the trace: source, target, placement, assumptions. The program has them,
             with the constants that have no value.
-        reuse: Trace equal blocks once. The program is the same. Strict mode traces every block.
         assumed: Conditions and integers that data decide; the program checks them. Strict mode takes none.
     Returns:
         A program or a failure. Whatever the model raises is a failure; nothing is raised for it.
@@ -139,7 +135,6 @@ def capture(
     known = ProgramFacts() if facts is None else facts
     shapes = torch_shapes(module, args, kwargs, dynamic, known)
     read: dict[str, None] = {}
-    blocks: dict[str, tuple[int, int, tuple[str, ...]]] = {}
     answers = AssumedAnswers(assumed, traced.__code__)
     try:
         watched = nullcontext(()) if strict else watch_forward(module)
@@ -154,8 +149,6 @@ def capture(
                 tracing=tracing,
                 read_constants=read,
                 answers=answers,
-                reuse=reuse,
-                blocks=blocks,
             )
         refuse_lost_transforms(program)
         program = flattened(program)
@@ -181,7 +174,7 @@ def capture(
     call = None if known.call is None else with_state(known.call, program)
     keep_facts(program, replace(known, unbound=recovered.unbound, model=module, call=call))
     kept_masks = kept_masks_of(module, layers)
-    return Captured(program, None, recovered, tuple(effects), tuple(read), kept_masks, blocks)
+    return Captured(program, None, recovered, tuple(effects), tuple(read), kept_masks)
 
 
 def traced(
@@ -195,8 +188,6 @@ def traced(
     read_constants: dict[str, None],
     answers: AssumedAnswers,
     is_specialized: bool = False,
-    reuse: bool = False,
-    blocks: dict[str, tuple[int, int, tuple[str, ...]]] | None = None,
 ) -> ExportedProgram:
     """Return the program as `torch.export` makes it, with conditions on its inputs that stock torch leaves
     out.
@@ -212,21 +203,17 @@ def traced(
         read_constants: Gets the names of the constants that were read.
         answers: Answers to what data decide; its context has been entered.
         is_specialized: Give the answers in the first trace already.
-        reuse: Trace equal blocks once.
-        blocks: Gets what became of the calls of each class of blocks.
     Raises:
         Exception: What the model or torch raises.
     """
     with tracing or nullcontext():
         if strict:
-            if reuse:
-                log.debug("strict mode traces every block")
             return _traced_once(module, args, kwargs, shapes, True, answers, nullcontext())
         changed: frozenset[str] = frozenset()
         while True:
             constants = ConstantAnswers(module, is_answering=is_specialized, changed=changed)
             try:
-                program = _traced_blocks(module, args, kwargs, shapes, answers, constants, reuse, blocks)
+                program = _traced_quickly(module, args, kwargs, shapes, answers, constants)
             except (Exception, TraceFinished) as error:
                 if answers.has_failed_in_rows(error):
                     continue
@@ -242,33 +229,24 @@ def traced(
             changed |= constants.found_changed
 
 
-def _traced_blocks(
+def _traced_quickly(
     module: nn.Module,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     shapes: Any,
     answers: AssumedAnswers,
     constants: ConstantAnswers,
-    reuse: bool,
-    report: dict[str, tuple[int, int, tuple[str, ...]]] | None,
 ) -> ExportedProgram:
-    """Trace equal blocks once, if asked to. A failure is what a trace of all blocks says it is."""
-    if reuse:
-        blocks = BlockReuse(module)
+    """Trace with a memo of operators, and without it if the model asks for gradients."""
+    if is_fast():
+        memo = OperatorMemo()
         try:
-            program = _traced_once(
-                module, args, kwargs, shapes, False, answers, constants.given(), blocks.active()
-            )
-        except (Exception, TraceNeeded) as error:
-            if not (blocks.has_changed or isinstance(error, TraceNeeded)):
-                raise
-            log.debug("the model is traced again, with every block: %s", type_and_line(error))
-        else:
-            if not (left := blocks.unproven):
-                if report is not None:
-                    report.update(blocks.report())
-                return program
-            log.debug("the model is traced again, with every block: no late call of %s was compared", left)
+            with memo.active():
+                return _traced_once(module, args, kwargs, shapes, False, answers, constants.given())
+        except TraceNeeded as error:
+            log.debug("the model is traced again without the memo of operators: %s", error)
+        finally:
+            log.debug("%d of %d operators answered from memory", memo.answered, memo.answered + memo.computed)
     return _traced_once(module, args, kwargs, shapes, False, answers, constants.given())
 
 
@@ -280,7 +258,6 @@ def _traced_once(
     strict: bool,
     answers: AssumedAnswers,
     constants: AbstractContextManager[None],
-    blocks: AbstractContextManager[None] | None = None,
 ) -> ExportedProgram:
     answers.begin()
     decided = DecidedBranches(is_model_code, is_library_code)
@@ -296,15 +273,14 @@ def _traced_once(
         unsolved_equations_pass(),
         unknown_broadcasts_refused(),
         data_attribute_traced(),
-        quick_passes(),
-        quick_stack_traces(),
-        remembered_metadata(),
+        quick_passes() if is_fast() else nullcontext(),
+        quick_stack_traces() if is_fast() else nullcontext(),
+        remembered_metadata() if is_fast() else nullcontext(),
         # TorchDynamo reads a field that only generated code sets.
         traced_here() if strict else lazy_graph_modules(),
         # TorchDynamo models `type` itself.
         nullcontext() if strict else classes_presented(is_user_code, module),
         decided.watched(),
-        blocks or nullcontext(),
         fakes_taken_back(module),
     ):
         program = torch.export.export(module, args, dict(kwargs), dynamic_shapes=shapes, strict=strict)

@@ -127,13 +127,12 @@ def capture_or_explore(
     tracing: Callable[[], AbstractContextManager[Any]] | None = None,
     on_failure: Callable[[CaptureFailure], None] | None = None,
     facts: ProgramFacts | None = None,
-    reuse: bool = True,
     assumed: Sequence[AssumedAnswer] = (),
 ) -> tuple[Captured, Exploration | None]:
     """Return the result of `capture` and, if that is a failure, what `explore` finds.
 
     Args:
-        module, args, kwargs, dynamic, strict, facts, reuse, assumed: As for `capture`.
+        module, args, kwargs, dynamic, strict, facts, assumed: As for `capture`.
         tracing: Makes the context that `capture` takes, for each trace.
         on_failure: Called with the failure of the capture before anything is explored.
     Raises:
@@ -150,7 +149,6 @@ def capture_or_explore(
             strict=strict,
             tracing=context,
             facts=facts,
-            reuse=reuse,
             assumed=assumed,
         )
     if captured.failure is None:

@@ -15,7 +15,6 @@ from torch.export import ExportedProgram
 from fakexport._renamed import renamed
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport._torch.tracing_lock import one_at_a_time
-from fakexport.capture import reuse_verification
 from fakexport.capture.assumed_answers import with_assumed
 from fakexport.capture.built_source import ModelNotBuilt, build_source
 from fakexport.capture.capture import capture
@@ -62,8 +61,6 @@ def export(
     parallel_plan: Mapping[str, Any] | None = None,
     rank: int | None = None,
     assume: Sequence[str] = (),
-    reuse_blocks: bool = True,
-    verify_reuse: bool = False,
 ) -> ExportedProgram:
     """Export a model for a topology: fake weights, true constants, and no device needed.
 
@@ -98,15 +95,11 @@ def export(
         rank: With `parallel`: whose program; default: of rank 0. Its weights are the rank's parts, on
             the first device.
         assume: Conditions and integers that data decide, as for `check`.
-        reuse_blocks: Trace a few of equal blocks, not each, which is faster for deep models and produces the
-            same program (docs/performance.md).
-        verify_reuse: Reuse blocks, trace a second time with every block, and compare the programs.
     Returns:
         A plain `ExportedProgram`; its outputs are plain tuples, lists and dicts.
     Raises:
         ValueError, TypeError: a topology, device map, dynamic dimension or input that does not fit the model.
         Exception: what the model or `torch.export` raised, as it was raised.
-        ReuseMismatch: `verify_reuse` found a difference: a fault of fakexport.
     Warns:
         UnboundConstants: some constants have no value, because the code does not determine one; the warning
             names them, with FE601, FE602 or FE603.
@@ -118,7 +111,6 @@ def export(
         >>> program.state_dict["weight"].device
         device(type='cuda', index=0)
     """
-    reuse_verification.refuse_strict(verify_reuse=verify_reuse, strict=strict)
     has_inputs = not (args is None and kwargs is None)
     call, dynamic_shapes = exported_workload(
         workload, dynamic_shapes, cache_length, cache_form, has_inputs=has_inputs
@@ -138,12 +130,8 @@ def export(
     with torch_logs_silenced(), _devices(target) as devices:
         if degrees is not None:
             degrees.check_devices(devices)
-
-        def made() -> tuple[Built, ExampleInputs]:
-            built = _built(found, devices, placed, chosen)
-            return built, _inputs(found, built, args, kwargs, chosen)
-
-        built, inputs = made()
+        built = _built(found, devices, placed, chosen)
+        inputs = _inputs(found, built, args, kwargs, chosen)
         facts = facts_at_capture(
             found, devices, built, inputs, dtype=chosen, dynamic_shapes=dynamic_shapes, is_strict=strict
         )
@@ -156,11 +144,8 @@ def export(
                 strict=strict,
                 tracing=found.tracing(built.module, inputs),
                 facts=facts,
-                reuse=reuse_blocks or verify_reuse,
                 assumed=assumed,
             )
-        if verify_reuse:
-            reuse_verification.verify_reuse(captured, found, made, dynamic=dynamic, assumed=assumed)
     if captured.program is None:
         assert captured.failure is not None
         assert captured.failure.error is not None

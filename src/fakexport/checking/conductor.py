@@ -13,7 +13,7 @@ from torch import nn
 from fakexport._renamed import renamed
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport._version import __version__
-from fakexport.capture import TracedBlocks, dynamic_of, loaded_libraries, refuse_strict, with_assumed
+from fakexport.capture import TracedBlocks, dynamic_of, loaded_libraries, with_assumed
 from fakexport.checking.target_checks import Request, TargetChecks, build_target
 from fakexport.checking.targets import (
     DeviceMapText,
@@ -64,8 +64,6 @@ def check(
     parallel_plan: Mapping[str, Any] | None = None,
     rank: int | Literal["all"] | None = None,
     assume: Sequence[str] = (),
-    reuse_blocks: bool = True,
-    verify_reuse: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Report:
     """Check whether a model exports for each target, how the programs differ, and what blocks the export.
@@ -101,8 +99,6 @@ def check(
         assume: Answers of conditions that data decide, `"modeling_led.py:812=False"`, and integers that
             Python reads from data, `"model.py:9=7"`: the trace goes that way, and the program raises a
             RuntimeError for an input with which it is not so.
-        reuse_blocks: Trace a few of equal blocks, not each; the program is the same.
-        verify_reuse: Capture a second time with every block traced, and compare; FE001 if they differ.
         on_progress: Called at the start of each step.
     Returns:
         One verdict per target in the order asked, the differences, and the diagnostics.
@@ -120,7 +116,6 @@ def check(
     """
     if inputs and not (args is None and kwargs is None):
         raise InvalidValue("example inputs are given twice: as args and kwargs, and as inputs")
-    refuse_strict(verify_reuse=verify_reuse, strict=strict)
     given = bool(inputs) or not (args is None and kwargs is None)
     call, dynamic_shapes = exported_workload(
         workload, dynamic_shapes, cache_length, cache_form, has_inputs=given
@@ -147,8 +142,6 @@ def check(
         dynamic_shapes=dynamic_shapes or None,
         assumed=assumed,
         is_strict=strict,
-        is_reusing=reuse_blocks,
-        is_reuse_verified=verify_reuse,
         is_watched=on_progress is not None,
         start_rss_bytes=peak_bytes(),
         versions=_versions,

@@ -17,13 +17,11 @@ from fakexport.capture import (
     Captured,
     DynamicDims,
     ModelNotBuilt,
-    ReuseMismatch,
     TracedBlocks,
     build_source,
     capture_or_explore,
     facts_at_capture,
     given_inputs,
-    verify_reuse,
 )
 from fakexport.checking.ranks import RankFailure, summarise_ranks
 from fakexport.checking.targets import Target
@@ -47,7 +45,6 @@ from fakexport.program import (
     ProgramFacts,
     derived_program,
     facts_of,
-    first_difference,
     inspect_module,
     summarise,
     transfers,
@@ -83,8 +80,6 @@ class Request:
     dynamic_shapes: Any
     assumed: Sequence[AssumedAnswer]
     is_strict: bool
-    is_reusing: bool
-    is_reuse_verified: bool
     is_watched: bool
     start_rss_bytes: int
     versions: Callable[[], dict[str, str]]
@@ -138,8 +133,8 @@ class TargetChecks:
             devices = emulate(target.topology, others=[other.topology for other in self._similar(target)])
             with torch_logs_silenced(), devices:
                 alike = self._traces.pop(target.spec.name, None)
-                if alike is None or self._request.is_reuse_verified:
-                    trace = self._traced(target, clock, alike)
+                if alike is None:
+                    trace = self._traced(target, clock)
                     if isinstance(trace, _Failure):
                         return failed(*trace.found, notes=trace.notes)
                     for other in self._similar(target):
@@ -166,19 +161,16 @@ class TargetChecks:
     def _similar(self, target: Target) -> list[Target]:
         """Return the targets that wait and differ in nothing but what is behind the names of devices."""
         request = self._request
-        if request.is_strict or not (request.is_reusing or request.is_reuse_verified):
+        if request.is_strict:
             return []
         wanted = (target.device_map, target.dtype)
         return [other for other in self._waiting if (other.device_map, other.dtype) == wanted]
 
-    def _traced(self, target: Target, clock: _Clock, alike: _Trace | None) -> _Trace | _Failure:
-        """Return the trace of a target, which is compared with one that should be the same."""
+    def _traced(self, target: Target, clock: _Clock) -> _Trace | _Failure:
+        """Return the trace of a target."""
         trace = self._traced_source(self._request, target, clock)
         if isinstance(trace, _Failure):
             return trace
-        difference = None if alike is None else first_difference(alike.program, trace.program)
-        if difference is not None:
-            raise ReuseMismatch(f"on devices that answer alike the program differs in the {difference}")
         return self._with_ranks(trace, target, clock)
 
     def _with_ranks(self, trace: _Trace, target: Target, clock: _Clock) -> _Trace | _Failure:
@@ -228,15 +220,6 @@ class TargetChecks:
                 on_failure=lambda failure: clock.announce(
                     "explore", headline(diagnose_failure(failure, topology=target.topology)[0])
                 ),
-                reuse=request.is_reusing or request.is_reuse_verified,
-                assumed=request.assumed,
-            )
-        if request.is_reuse_verified:
-            verify_reuse(
-                captured,
-                request.source,
-                lambda: _made(request, target),
-                dynamic=request.dynamic,
                 assumed=request.assumed,
             )
         if captured.program is None or captured.recovered is None:

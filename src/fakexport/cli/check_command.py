@@ -29,7 +29,6 @@ from fakexport.cli.options import (
     OutputFormat,
     Parallel,
     Profiles,
-    ReuseBlocks,
     Strict,
     Target,
     UseCache,
@@ -56,7 +55,6 @@ def check_command(
     adapter_mode: AdapterMode = "apart",
     parallel: Parallel = None,
     assume: Assume = None,
-    reuse_blocks: ReuseBlocks = None,
     format_: Annotated[
         OutputFormat,
         typer.Option(
@@ -101,7 +99,6 @@ def check_command(
         strict=strict,
         use_cache=use_cache,
         assume=assume or None,
-        reuse_blocks=reuse_blocks,
         libraries=library or None,
     )
     output = CheckOutput(format_, parse_writes(write or []), is_project=source is None, html=html)

@@ -125,13 +125,12 @@ def _check(
         adapter_mode=call.adapter_mode,
         parallel=call.parallel,
         assume=options.assume or (),
-        reuse_blocks=options.reuse_blocks is not False,
         on_progress=on_progress,
     )
 
 
 # Decide nothing of the program, or are the key of an entry themselves.
-_NOT_ASKED = ("target", "reuse_blocks", "libraries")
+_NOT_ASKED = ("target", "libraries")
 
 
 def _asked(options: CheckOptions, call: CheckedCall) -> Iterator[tuple[str, str]]:

@@ -24,7 +24,6 @@ from fakexport.cli.options import (
     NoProgress,
     Parallel,
     Profiles,
-    ReuseBlocks,
     Source,
     Strict,
     UseCache,
@@ -80,14 +79,6 @@ def export_command(
         ),
     ] = None,
     assume: Assume = None,
-    reuse_blocks: ReuseBlocks = None,
-    verify_reuse: Annotated[
-        bool,
-        typer.Option(
-            "--verify-reuse",
-            help="Capture a second time, every block traced, and compare the programs.",
-        ),
-    ] = False,
     no_progress: NoProgress = False,
     profiles: Profiles = None,
     library: Libraries = None,
@@ -121,8 +112,6 @@ def export_command(
                 parallel=parallel,
                 rank="all" if rank is None and parallel is not None else rank,
                 assume=assume or (),
-                reuse_blocks=reuse_blocks is not False,
-                verify_reuse=verify_reuse,
                 on_progress=on_progress,
             )
             for name, (call, part) in _programs(source, workload, component, target, dtype).items()
@@ -134,8 +123,6 @@ def export_command(
         write_output(f"{name}\n" if len(reports) > 1 else "")
         write_report(render_report(report, width=output_width()))
     if is_written:
-        if verify_reuse:
-            write_error_line("block reuse verified: the program is the same with every block traced")
         write_error_line(f"{output}: {output.stat().st_size:,} bytes, without weights")
     if not all(report.is_clean for report in reports.values()):
         raise typer.Exit(1)

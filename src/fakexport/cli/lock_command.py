@@ -26,7 +26,6 @@ from fakexport.cli.options import (
     OptionalSource,
     Parallel,
     Profiles,
-    ReuseBlocks,
     Strict,
     Target,
     UseCache,
@@ -57,7 +56,6 @@ def lock_command(
     adapter_mode: AdapterMode = "apart",
     parallel: Parallel = None,
     assume: Assume = None,
-    reuse_blocks: ReuseBlocks = None,
     no_progress: NoProgress = False,
     profiles: Profiles = None,
     library: Libraries = None,
@@ -83,7 +81,6 @@ def lock_command(
             strict=strict,
             use_cache=use_cache,
             assume=assume or None,
-            reuse_blocks=reuse_blocks,
             libraries=library or None,
         ),
         call=CheckedCall(

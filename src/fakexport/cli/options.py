@@ -177,13 +177,6 @@ CacheForm = Annotated[
         "of the program, which it writes into. Those are what ExecuTorch and AOTInductor keep.",
     ),
 ]
-ReuseBlocks = Annotated[
-    bool | None,
-    typer.Option(
-        "--reuse-blocks/--no-reuse-blocks",
-        help="Trace equal blocks once (default), or each of them: slower, and the same program.",
-    ),
-]
 HtmlPage = Annotated[
     Path | None,
     typer.Option(

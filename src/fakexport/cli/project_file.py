@@ -36,7 +36,6 @@ class CheckOptions:
     strict: bool | None = None
     use_cache: bool | None = None
     assume: list[str] | None = None
-    reuse_blocks: bool | None = None
     libraries: list[str] | None = None
 
     def over(self, defaults: CheckOptions) -> CheckOptions:
@@ -178,7 +177,6 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "strict": boolean,
     "use-cache": boolean,
     "assume": _texts,
-    "reuse-blocks": boolean,
     "libraries": _texts,
 }
 

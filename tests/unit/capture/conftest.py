@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from fakexport.capture.block_reuse import BlockReuse
+from fakexport._torch.operator_memo import OperatorMemo
 from tests.unit.capture.answered_models import HEAD, TAIL
 
 
@@ -33,14 +33,14 @@ def traced_again(caplog):
 
 
 @pytest.fixture
-def reports(monkeypatch):
-    """What every trace with reuse did, by class."""
+def memos(monkeypatch):
+    """The memos of all traces."""
     seen = []
-    active = BlockReuse.active
+    active = OperatorMemo.active
 
-    def watched(blocks):
-        seen.append(blocks)
-        return active(blocks)
+    def watched(memo):
+        seen.append(memo)
+        return active(memo)
 
-    monkeypatch.setattr(BlockReuse, "active", watched)
+    monkeypatch.setattr(OperatorMemo, "active", watched)
     return seen

@@ -13,6 +13,7 @@ from fakexport.capture.assumed_answers import AssumedAnswer, UncheckedAssumption
 from fakexport.cli import main
 from fakexport.error import InvalidValue
 from tests.unit.capture.answered_models import FIRST, HEAD, TAIL, eager, exported
+from tests.unit.capture.memo_models import exported_both_ways
 
 ONES, NEGATIVE, ZEROS = torch.ones(2, 4), -torch.ones(2, 4), torch.zeros(2, 4)
 
@@ -102,9 +103,9 @@ def test_every_one_of_equal_blocks_is_checked(written):
     )
     assumed = [f"model.py:{FIRST + 1}=False"]
 
-    reused = exported(path, *assumed, verify_reuse=True)
+    program = exported_both_ways(f"{path}:factory", assume=assumed)
 
-    asserted = [node for node in reused.graph.nodes if "exported for inputs" in str(node.args[1:])]
+    asserted = [node for node in program.graph.nodes if "exported for inputs" in str(node.args[1:])]
     assert len(asserted) == 6
 
 
@@ -115,7 +116,7 @@ def test_a_condition_inside_of_equal_blocks_is_checked_in_each(tmp_path):
     path.write_text(HEAD.replace("        return self.linear(x)\n", inner) + outer + TAIL)
     place = HEAD[: HEAD.index("        return self.linear")].count("\n") + 1
 
-    program = exported(path, f"model.py:{place}=False", verify_reuse=True)
+    program = exported_both_ways(f"{path}:factory", assume=[f"model.py:{place}=False"])
 
     assert sum("exported for inputs" in str(node.args[1:]) for node in program.graph.nodes) == 6
     model = eager(path)

@@ -8,6 +8,7 @@ import torch
 import fakexport as fe
 from fakexport.error import InvalidValue
 from tests.unit.capture.answered_models import FIRST, HEAD, TAIL, eager, exported
+from tests.unit.capture.memo_models import exported_both_ways
 
 ONES, TWOS, ZEROS = torch.ones(2, 4), 2 * torch.ones(2, 4), torch.zeros(2, 4)
 LARGEST = "n = x.long().max().item()\n"
@@ -90,7 +91,7 @@ def test_a_number_inside_of_equal_blocks_is_checked_in_each(tmp_path):
     path.write_text(text.replace("torch.ones(2, 4),)", "torch.ones(2, 4), torch.ones(2, 4))"))
     place = HEAD[: HEAD.index("        return self.linear")].count("\n") + 1
 
-    program = exported(path, f"model.py:{place}=0", verify_reuse=True)
+    program = exported_both_ways(f"{path}:factory", assume=[f"model.py:{place}=0"])
 
     model = eager(path)
     bound = fe.bind(program, model.state_dict()).module()

@@ -13,6 +13,7 @@ import fakexport as fe
 from fakexport.sources import resolve
 from tests.architectures import Architecture
 from tests.unit.capture.answered_models import FIRST, HEAD, TAIL, eager, exported
+from tests.unit.capture.memo_models import exported_both_ways
 
 ONES, NEGATIVE, ZEROS = torch.ones(2, 4), -torch.ones(2, 4), torch.zeros(2, 4)
 MIXED = torch.tensor([[2.0, 2, 2, 2], [-1, 0, 0, 0]])
@@ -184,7 +185,7 @@ def test_an_error_that_a_caller_catches_is_still_a_question(tmp_path):
 def test_every_one_of_equal_blocks_asserts(tmp_path):
     body = lines("for block in self.blocks:", "    x = block(x)", "return x")
 
-    program = exported(with_raising_blocks(tmp_path / "model.py", body), verify_reuse=True)
+    program = exported_both_ways(f"{with_raising_blocks(tmp_path / 'model.py', body)}:factory")
 
     assert sum("forward raises ValueError" in str(node.args[1:]) for node in program.graph.nodes) == 6
 

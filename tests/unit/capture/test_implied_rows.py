@@ -11,6 +11,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 import fakexport as fe
 from tests.unit.capture.answered_models import exported
+from tests.unit.capture.memo_models import exported_both_ways
 
 HEAD = """import torch
 import torch.nn.functional as F
@@ -106,7 +107,7 @@ def test_every_expert_is_visited_and_the_values_are_those_of_eager_mode(body, ch
     torch.manual_seed(0)
     model = runpy.run_path(str(path))["factory"]()[0]
 
-    exported_program = exported(path, dynamic_shapes=["x.0=1..64"], verify_reuse=body is MIXTRAL)
+    exported_program = exported_both_ways(f"{path}:factory", dynamic_shapes=["x.0=1..64"])
 
     program = fe.bind(exported_program, model.state_dict()).module()
     for size in (1, 2, 3, 12):

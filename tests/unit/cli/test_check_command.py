@@ -68,7 +68,6 @@ def test_the_defaults(asked):
         "adapter_mode": "apart",
         "parallel": None,
         "assume": (),
-        "reuse_blocks": True,
         "on_progress": None,
     }
 
@@ -80,7 +79,7 @@ def test_every_option_reaches_the_check(asked):
         "--assume a.py:3=True --assume b.py:4=False",
         "--adapter fr=lora --adapter-mode inputs",
         "--input x=float32[2,3] --input y=int64[2] --dynamic x.0=1..64 --dynamic auto",
-        "--strict --use-cache --no-reuse-blocks --no-progress --debug",
+        "--strict --use-cache --no-progress --debug",
     )
 
     code = main(["check", "m:f", *" ".join(options).split(" ")])
@@ -103,7 +102,6 @@ def test_every_option_reaches_the_check(asked):
         "adapter_mode": "inputs",
         "parallel": None,
         "assume": ["a.py:3=True", "b.py:4=False"],
-        "reuse_blocks": False,
         "on_progress": None,
     }
 

@@ -29,7 +29,6 @@ dynamic = ["auto"]
 strict = true
 use-cache = true
 assume = "a.py:3=False"
-reuse-blocks = false
 """
 OF_THE_TABLE = {
     "target": ["cpu", "H100"],
@@ -47,7 +46,6 @@ OF_THE_TABLE = {
     "adapter_mode": "apart",
     "parallel": None,
     "assume": ["a.py:3=False"],
-    "reuse_blocks": False,
     "on_progress": None,
 }
 OF_LLAMA = {**OF_THE_TABLE, "target": ["8xH100"], "device_map": "balanced", "use_cache": False}
@@ -95,10 +93,7 @@ def test_without_a_source_every_listed_one_is_checked_with_its_options(
 
 
 def test_the_command_line_comes_first(repository, asked):
-    options = (
-        "--target T4 --dtype float16 --dynamic x.0=2..4 --no-strict --device-map cpu --no-use-cache "
-        "--reuse-blocks"
-    )
+    options = "--target T4 --dtype float16 --dynamic x.0=2..4 --no-strict --device-map cpu --no-use-cache"
 
     main(["check", "--no-progress", *options.split(), "--input", "x=float32[1,1]"])
 
@@ -118,7 +113,6 @@ def test_the_command_line_comes_first(repository, asked):
         "adapter_mode": "apart",
         "parallel": None,
         "assume": ["a.py:3=False"],
-        "reuse_blocks": True,
         "on_progress": None,
     }
     assert [options for _, options in asked] == [given, given]

@@ -17,6 +17,7 @@ import fakexport as fe
 from fakexport.cli import main
 from tests import peft_adapters
 from tests.peft_adapters import adapted, loaded, saved_adapter, saved_base
+from tests.unit.capture.memo_models import exported_both_ways
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
@@ -122,7 +123,7 @@ def test_a_fresh_program_binds_as_its_archive(saved: Saved):
     base, adapter = saved("mixtral")
     inputs = given(base, batch=2, length=16)
     for mode in MODES:
-        program = fe.export(f"hf:{base}", adapter=adapter, adapter_mode=mode, verify_reuse=True)
+        program = exported_both_ways(f"hf:{base}", adapter=adapter, adapter_mode=mode)
 
         checkpoint = base if mode == "inputs" else fe.open_checkpoint(base, adapter=adapter)
         own = fe.adapter_inputs(adapter, program) if mode == "inputs" else {}

@@ -1,4 +1,4 @@
-"""Models of equal blocks, captured with reuse and without."""
+"""Models of equal blocks, captured with the memo of operators and as stock torch traces them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import fakexport as fe
 from fakexport.capture.capture import capture
 from fakexport.devices import emulate
 from fakexport.program import first_difference
@@ -49,33 +50,45 @@ class Model(nn.Module):
 
 
 def slow(*values):
-    """The same cases, for `make test-slow`: each is a capture with reuse and one without."""
+    """The same cases, for `make test-slow`: each is captured twice."""
     return [pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
 def both_ways(module, args=INPUTS, dynamic=None, prepare=lambda: None, target="cpu"):
-    """What the captures with and without reuse are."""
+    """Capture with the memo, and with every fast path off."""
     found = []
-    for reuse in (True, False):
+    for switch in ("1", "0"):
         prepare()
-        with emulate(target):
-            found.append(capture(module, args, dynamic=dynamic, reuse=reuse))
+        with pytest.MonkeyPatch.context() as patch, emulate(target):
+            patch.setenv("FAKEXPORT_SPEED", switch)
+            found.append(capture(module, args, dynamic=dynamic))
     return found
 
 
 def check(*args, **kwargs):
-    """Compare the programs, and return the one with reuse."""
-    with_reuse, without = both_ways(*args, **kwargs)
-    for captured in (with_reuse, without):
+    """Compare the programs, and return the one that was made with the memo."""
+    quick, stock = both_ways(*args, **kwargs)
+    for captured in (quick, stock):
         assert captured.program is not None, captured.failure
-    assert first_difference(with_reuse.program, without.program) is None
-    return with_reuse.program
+    assert first_difference(quick.program, stock.program) is None
+    return quick.program
 
 
 def check_outcome(*args, **kwargs):
-    """Compare the programs, or the failures if neither way gives one."""
-    with_reuse, without = both_ways(*args, **kwargs)
-    if with_reuse.program is None or without.program is None:
-        assert str(with_reuse.failure) == str(without.failure)
+    """Compare the programs, or the failures if neither way makes one."""
+    quick, stock = both_ways(*args, **kwargs)
+    if quick.program is None or stock.program is None:
+        assert str(quick.failure) == str(stock.failure)
     else:
-        assert first_difference(with_reuse.program, without.program) is None
+        assert first_difference(quick.program, stock.program) is None
+
+
+def exported_both_ways(source, **options):
+    """Compare `fakexport.export` with the memo and without any fast path; return the program with it."""
+    programs = []
+    for switch in ("1", "0"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("FAKEXPORT_SPEED", switch)
+            programs.append(fe.export(source, **options))
+    assert first_difference(*programs) is None
+    return programs[0]

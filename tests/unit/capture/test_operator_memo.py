@@ -15,7 +15,7 @@ from fakexport import fake_mode
 from fakexport.capture.capture import capture
 from fakexport.devices import emulate
 from fakexport.program import first_difference
-from tests.unit.capture.reused_blocks import AUTO, DEPTH, Block, Model, check, check_outcome, slow
+from tests.unit.capture.memo_models import AUTO, DEPTH, Block, Model, check, check_outcome, slow
 
 
 class Returns(Block):
@@ -562,7 +562,7 @@ def test_a_result_that_a_block_keeps_is_kept():
 
 
 @pytest.mark.slow
-def test_blocks_on_several_devices_are_the_same():
+def test_blocks_on_several_devices_are_the_same(monkeypatch):
     class OnDevices(Model):
         def forward(self, x):
             for at, block in enumerate(self.blocks):
@@ -576,10 +576,11 @@ def test_blocks_on_several_devices_are_the_same():
         return model, (torch.ones(3, 8, device="cuda:0"),)
 
     programs = []
-    for reuse in (True, False):
+    for switch in ("1", "0"):
+        monkeypatch.setenv("FAKEXPORT_SPEED", switch)
         with emulate("2xH100"), fake_mode():
             model, args = made()
-            programs.append(capture(model, args, reuse=reuse).program)
+            programs.append(capture(model, args).program)
 
     assert first_difference(*programs) is None
 

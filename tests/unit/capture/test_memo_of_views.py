@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.unit.capture.reused_blocks import AUTO, check_outcome, slow
-from tests.unit.capture.test_block_reuse_results import Uses
+from tests.unit.capture.memo_models import AUTO, check_outcome, slow
+from tests.unit.capture.test_operator_memo import Uses
 
 
 def parts(block, x, y):

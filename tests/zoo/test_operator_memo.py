@@ -1,4 +1,4 @@
-"""Architectures with more layers than kinds of them: the same program with block reuse as without."""
+"""Architectures with more layers than kinds of them: the same program with the memo of operators."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from fakexport.capture import DynamicDims, capture, parse_dynamic, verify_reuse
-from fakexport.capture.block_reuse import BlockReuse
+from fakexport._torch.operator_memo import OperatorMemo
+from fakexport.capture import Captured, DynamicDims, capture, parse_dynamic
 from fakexport.devices import emulate
-from fakexport.fake import Built, build, install_transfers
-from fakexport.sources import ExampleInputs, Source, SourceError, exported_workload, resolve
+from fakexport.fake import build, install_transfers
+from fakexport.program import first_difference
+from fakexport.sources import Source, SourceError, exported_workload, resolve
 from tests.architectures import ARCHITECTURES, Architecture
 from tests.architectures.deepened import deepened
 
 pytest.importorskip("transformers")
 pytestmark = [pytest.mark.zoo, pytest.mark.filterwarnings("ignore")]
 
-# What people deploy. Calls of blocks of these must be reused, in both ways.
+# What people deploy. Some operators of these must be answered from memory, in both ways.
 IN_CI = ("vit", "llama", "bert", "qwen3", "gpt2", "whisper", "clip", "bart", "deepseek_v3")
 DEPTH = 10
 
@@ -52,16 +53,16 @@ def marks(name: str) -> tuple[pytest.MarkDecorator, ...]:
 
 
 @pytest.fixture
-def traces(monkeypatch: pytest.MonkeyPatch) -> list[BlockReuse]:
-    """Each trace with reuse."""
-    seen: list[BlockReuse] = []
-    active = BlockReuse.active
+def memos(monkeypatch: pytest.MonkeyPatch) -> list[OperatorMemo]:
+    """The memo of each trace."""
+    seen: list[OperatorMemo] = []
+    active = OperatorMemo.active
 
-    def watched(blocks: BlockReuse) -> object:
-        seen.append(blocks)
-        return active(blocks)
+    def watched(memo: OperatorMemo) -> object:
+        seen.append(memo)
+        return active(memo)
 
-    monkeypatch.setattr(BlockReuse, "active", watched)
+    monkeypatch.setattr(OperatorMemo, "active", watched)
     return seen
 
 
@@ -85,29 +86,34 @@ def modes() -> Iterator[tuple[str, DynamicDims | None, torch.dtype | None]]:
     yield "H100", parse_dynamic("auto"), torch.bfloat16
 
 
-def verify(source: Source, target: str, dynamic: DynamicDims | None, dtype: torch.dtype | None) -> None:
-    with emulate(target) as devices:
-        device = devices.default_device
-
-        def made(device: str = device, dtype: torch.dtype | None = dtype) -> tuple[Built, ExampleInputs]:
-            built = build(source.factory, device_map=device, dtype=dtype)
-            with built.mode:
-                return built, source.example_inputs(built.module, device, dtype)
-
-        built, inputs = made()
+def captured(
+    source: Source, target: str, dynamic: DynamicDims | None, dtype: torch.dtype | None, switch: str
+) -> Captured:
+    with pytest.MonkeyPatch.context() as patch, emulate(target) as devices:
+        patch.setenv("FAKEXPORT_SPEED", switch)
+        built = build(source.factory, device_map=devices.default_device, dtype=dtype)
+        with built.mode:
+            inputs = source.example_inputs(built.module, devices.default_device, dtype)
         with install_transfers(built.module, built.placement):
             tracing = source.tracing(built.module, inputs)
-            captured = capture(
-                built.module, inputs.args, inputs.kwargs, dynamic=dynamic, tracing=tracing, reuse=True
-            )
-        verify_reuse(captured, source, made, dynamic=dynamic)
+            return capture(built.module, inputs.args, inputs.kwargs, dynamic=dynamic, tracing=tracing)
+
+
+def verify(source: Source, target: str, dynamic: DynamicDims | None, dtype: torch.dtype | None) -> None:
+    """Compare the program with that of stock torch; if there is none, the failures."""
+    quick, stock = (captured(source, target, dynamic, dtype, switch) for switch in ("1", "0"))
+    if quick.program is None or stock.program is None:
+        assert str(quick.failure) == str(stock.failure)
+        return
+    assert first_difference(quick.program, stock.program) is None
+    assert (quick.read_constants, quick.recovered) == (stock.read_constants, stock.recovered)
 
 
 @pytest.mark.parametrize(
     "architecture", [pytest.param(each, id=str(each), marks=marks(str(each))) for each in ARCHITECTURES]
 )
-def test_reuse_gives_the_same_program(
-    architecture: Architecture, traces: list[BlockReuse], tmp_path: Path
+def test_the_program_is_that_of_stock_torch(
+    architecture: Architecture, memos: list[OperatorMemo], tmp_path: Path
 ) -> None:
     if not architecture.is_available:
         pytest.skip(f"this transformers has no {architecture}")
@@ -115,7 +121,7 @@ def test_reuse_gives_the_same_program(
     for target, dynamic, dtype in modes():
         verify(source, target, dynamic, dtype)
     if str(architecture) in IN_CI:
-        assert all(blocks.replayed for blocks in traces), [blocks.report() for blocks in traces]
+        assert all(memo.answered for memo in memos)
 
 
 def with_caches() -> Iterator[tuple[Architecture, str, int | None]]:
@@ -134,11 +140,11 @@ def with_caches() -> Iterator[tuple[Architecture, str, int | None]]:
         for case in with_caches()
     ],
 )
-def test_reuse_with_a_cache_gives_the_same_program(
+def test_the_program_with_a_cache_is_that_of_stock_torch(
     architecture: Architecture,
     workload: str,
     capacity: int | None,
-    traces: list[BlockReuse],
+    memos: list[OperatorMemo],
     tmp_path: Path,
 ) -> None:
     if not architecture.is_available:
@@ -153,4 +159,4 @@ def test_reuse_with_a_cache_gives_the_same_program(
                 raise
             pytest.skip(f"it does not generate with this cache: {reason}")
     if str(architecture) in CACHED_IN_CI and workload == "decode":
-        assert all(blocks.replayed for blocks in traces), [blocks.report() for blocks in traces]
+        assert all(memo.answered for memo in memos)

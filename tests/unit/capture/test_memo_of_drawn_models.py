@@ -1,8 +1,7 @@
-"""Models drawn at random, whose blocks differ in one thing at most, are the same programs with reuse."""
+"""Models drawn at random are the same programs with the memo of operators."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,11 +9,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fakexport.capture.block_reuse import BlockReuse
-from fakexport.capture.capture import Captured, capture
-from fakexport.capture.reuse_verification import check_same
-from fakexport.devices import emulate
+from fakexport.program import first_difference
 from tests.unit.capture.drawn_blocks import CALLS, CHANGES, STEPS, WIDTH, Plan, built
+from tests.unit.capture.memo_models import both_ways
 
 AUTO = ({0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO},)
 # Between the shapes of the example: other sizes for other numbers of rows.
@@ -34,23 +31,24 @@ def plans(draw: st.DrawFn) -> Plan:
     )
 
 
-def captured(plan: Plan, *, is_dynamic: bool, reuse: bool) -> Captured:
-    with emulate("cpu"):
-        return capture(built(plan), (example(EXAMPLE),), dynamic=AUTO if is_dynamic else None, reuse=reuse)
-
-
 def example(shape: tuple[int, ...]) -> torch.Tensor:
     return torch.linspace(-1, 1, torch.Size(shape).numel()).reshape(shape)
 
 
 def check(plan: Plan, *, is_dynamic: bool) -> None:
-    reused = captured(plan, is_dynamic=is_dynamic, reuse=True)
+    quick, stock = both_ways(built(plan), (example(EXAMPLE),), dynamic=AUTO if is_dynamic else None)
 
-    check_same(reused, captured(plan, is_dynamic=is_dynamic, reuse=False))
-
-    if reused.program is not None and "dropout" not in plan.steps and "training" not in plan.change:
-        inputs = example(OTHER if is_dynamic else EXAMPLE) * 0.5
-        check_values(plan, reused.program.module(), inputs)
+    if quick.program is None or stock.program is None:
+        assert str(quick.failure) == str(stock.failure)
+        return
+    assert first_difference(quick.program, stock.program) is None
+    assert (quick.read_constants, quick.recovered, quick.effects) == (
+        stock.read_constants,
+        stock.recovered,
+        stock.effects,
+    )
+    if "dropout" not in plan.steps and "training" not in plan.change:
+        check_values(plan, quick.program.module(), example(OTHER if is_dynamic else EXAMPLE) * 0.5)
 
 
 def check_values(plan: Plan, program: Any, inputs: torch.Tensor) -> None:
@@ -63,16 +61,6 @@ def check_values(plan: Plan, program: Any, inputs: torch.Tensor) -> None:
     assert len(got) == len(expected)
     for one, other in zip(got, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3, equal_nan=True)
-
-
-@pytest.fixture(scope="module")
-def replayed() -> Iterator[list[BlockReuse]]:
-    """All traces with reuse."""
-    seen: list[BlockReuse] = []
-    active = BlockReuse.active
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(BlockReuse, "active", lambda blocks: (seen.append(blocks), active(blocks))[1])
-        yield seen
 
 
 def drawn(count: int) -> Any:
@@ -88,31 +76,21 @@ def drawn(count: int) -> Any:
 @pytest.mark.slow
 @drawn(12)
 @given(plan=plans(), is_dynamic=st.booleans())
-def test_a_drawn_model_is_the_same_program(replayed: list[BlockReuse], plan: Plan, is_dynamic: bool) -> None:
+def test_a_drawn_model_is_the_same_program(plan: Plan, is_dynamic: bool) -> None:
     check(plan, is_dynamic=is_dynamic)
 
 
 @pytest.mark.exhaustive
 @drawn(400)
 @given(plan=plans(), is_dynamic=st.booleans())
-def test_many_drawn_models_are_the_same_programs(
-    replayed: list[BlockReuse], plan: Plan, is_dynamic: bool
-) -> None:
+def test_many_drawn_models_are_the_same_programs(plan: Plan, is_dynamic: bool) -> None:
     check(plan, is_dynamic=is_dynamic)
-
-
-def test_blocks_of_drawn_models_are_reused(replayed: list[BlockReuse]) -> None:
-    replayed.clear()
-
-    check(Plan(10, ("perceptron", "norm"), "no bias", frozenset({7}), "start"), is_dynamic=True)
-
-    assert replayed[0].replayed >= 3, replayed[0].report()
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("is_dynamic", [False, True], ids=["static", "auto"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_each_change_is_seen(change: str, is_dynamic: bool) -> None:
+def test_each_change_of_a_block_is_seen(change: str, is_dynamic: bool) -> None:
     """With steps that read what changes."""
     observing = ("perceptron", "inner", "flag", "setting", "training", "note", "class attribute")
     check(Plan(8, observing, change, frozenset({6}), "plain"), is_dynamic=is_dynamic)
@@ -121,5 +99,5 @@ def test_each_change_is_seen(change: str, is_dynamic: bool) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("is_dynamic", [False, True], ids=["static", "auto"])
 @pytest.mark.parametrize("step", STEPS)
-def test_each_step_is_done_again(step: str, is_dynamic: bool) -> None:
+def test_each_step_is_traced_as_stock_torch_traces_it(step: str, is_dynamic: bool) -> None:
     check(Plan(9, (step,), "no bias", frozenset({7}), "start"), is_dynamic=is_dynamic)

@@ -1,0 +1,377 @@
+"""The results of an operator, made again for arguments that are alike, as the dispatcher would return them.
+
+An operator that reaches fake mode as itself is run again with the fake kernel's answer at hand, so autograd,
+views and version counters are those of the real call. A composite operator reaches fake mode as others. Its
+result gets a place in the graph of autograd by a stand-in: a view becomes an alias of its base, and a new
+tensor a clone of one that requires a gradient. Only a question for a gradient function tells the difference,
+and it raises `TraceNeeded`.
+
+Seen on torch 2.13. Source: `torch/csrc/autograd/VariableTypeUtils.h:as_view`,
+`torch/_subclasses/fake_tensor.py:FakeTensorMode.dispatch`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch.fx.passes.shape_prop import TensorMetadata
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .dispatch_observer import observed
+from .fake_tensors import FakeTensor, FakeTensorMode, own_attributes
+from .new_fakes import NewFakes, reserved
+
+_C: Any = torch._C
+_DEVICE = torch.ops.prim.device.default
+
+
+class OperatorCall(Protocol):
+    """A call of an operator: its arguments, tensors and symbolic numbers among them, and its fake mode."""
+
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    tensors: list[FakeTensor]
+    numbers: list[Any]
+    fake_mode: FakeTensorMode
+
+
+class NotRepeatable(Exception):
+    """Why the results of a call cannot be made again from its arguments' metadata."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """A symbolic number of a result: the one at a place among those of the arguments, or a new one."""
+
+    at: int | None
+    number: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """One tensor that a call returned.
+
+    Args:
+        argument: The argument that it is, by its place.
+        sharing: The argument whose memory it looks at.
+        is_view: Whether autograd knows it as a view of that argument.
+        creation: What autograd forbids to do with a view.
+        layout: Shape, strides, offset and bytes of the memory; numbers and `_Number`.
+        data: A tensor on `meta` of these sizes, if they are no symbols.
+    """
+
+    argument: int | None
+    sharing: int | None
+    is_view: bool
+    creation: Any
+    layout: tuple[Any, Any, Any, Any]
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+    data: torch.Tensor | None
+
+
+class RepeatedResults:
+    """What one call returned, in terms of its arguments.
+
+    Attributes:
+        is_direct: Whether the operator itself reaches fake mode.
+        is_one: Whether it returns one tensor, newly made.
+        tensor_meta: The metadata of that one.
+    """
+
+    def __init__(
+        self,
+        results: tuple[_Result, ...],
+        container: type | None,
+        is_direct: bool,
+        meta: Any,
+        writes: Sequence[int],
+        fakes: NewFakes,
+    ) -> None:
+        self.results = results
+        self.container = container
+        self.is_direct = is_direct
+        self.tensor_meta: TensorMetadata = meta
+        self.writes = [(at, count) for at, count in enumerate(writes) if count]
+        self.is_one = container is None and results[0].argument is None
+        self._fakes = fakes
+
+    @classmethod
+    def of(
+        cls,
+        call: OperatorCall,
+        result: Any,
+        seen: Sequence[tuple[Any, Any]],
+        tensor_meta: TensorMetadata | None,
+        writes: Sequence[int],
+        fakes: NewFakes,
+    ) -> RepeatedResults:
+        """Return the results of a call that was just computed.
+
+        Args:
+            call: The call.
+            result: What it returned.
+            seen: The operators that reached fake mode, and what that returned.
+            tensor_meta: The metadata that the node of the call got.
+            writes: How many writes each tensor of the call counted meanwhile.
+            fakes: Makes fake tensors.
+        Raises:
+            NotRepeatable: They do not follow from what the key of the call has.
+        """
+        container = type(result) if isinstance(result, (tuple, list)) else None
+        made = [result] if container is None else list(result)
+        is_direct = len(seen) == 1 and seen[0][0] is call.func and _same(seen[0][1], made)
+        numbers = {id(number.node): at for at, number in reversed(list(enumerate(call.numbers)))}
+        if any(writes) and not is_direct:
+            raise NotRepeatable("a composite operator writes to its arguments")
+        found = tuple(_result(tensor, call, is_direct, numbers) for tensor in made)
+        memories = [
+            tensor.untyped_storage()._cdata
+            for tensor, one in zip(made, found, strict=True)
+            if one.argument is None and one.sharing is None
+        ]
+        if len(set(memories)) < len(memories):
+            raise NotRepeatable("its results share memory")
+        return cls(found, container, is_direct, tensor_meta, writes, fakes)
+
+    def new_numbers(self) -> dict[int, Any]:
+        """Return the symbolic numbers that no argument has, by the identity of their nodes."""
+        return {
+            id(each.number.node): each.number
+            for one in self.results
+            for part in one.layout
+            for each in (part if isinstance(part, tuple) else (part,))
+            if type(each) is _Number and each.at is None
+        }
+
+    def made(self, call: OperatorCall) -> tuple[list[FakeTensor], FakeTensor | None]:
+        """Return what the fake kernel returns: tensors without autograd's metadata.
+
+        Of one tensor there is a second one in its memory, which becomes the value of the node.
+        """
+        fresh: dict[int, Any] = {}
+        with _Kernel(call.fake_mode):
+            if not self.is_one:
+                return [self._made(one, call, fresh) for one in self.results], None
+            one = self.results[0]
+            data = self._data(one, call, fresh)
+            memory = self._memory(one, data, call)
+            made = self._fakes.new(call.fake_mode, data.data, one.device, memory)
+            return [made], self._fakes.new(call.fake_mode, data.data, one.device, memory)
+
+    def _made(self, one: _Result, call: OperatorCall, fresh: dict[int, Any]) -> FakeTensor:
+        if one.argument is not None:
+            return call.tensors[one.argument]
+        data = self._data(one, call, fresh)
+        return self._fakes.new(call.fake_mode, data.data, one.device, self._memory(one, data, call))
+
+    def _memory(self, one: _Result, data: torch.Tensor, call: OperatorCall) -> torch.Tensor | None:
+        """Return a tensor in the memory of a result."""
+        if one.sharing is not None:
+            return call.tensors[one.sharing]
+        # Each call has sizes of its own, and so has its memory.
+        return data if one.data is None else reserved(data.untyped_storage().nbytes())
+
+    def _data(self, one: _Result, call: OperatorCall, fresh: dict[int, Any]) -> torch.Tensor:
+        """Return a tensor of the sizes of a result."""
+        if one.data is not None:
+            return one.data
+
+        def number(value: Any) -> Any:
+            if type(value) is not _Number:
+                return value
+            if value.at is not None:
+                return call.numbers[value.at]
+            node = value.number.node
+            if id(node) not in fresh:
+                fresh[id(node)] = torch.SymInt(copy.copy(node))
+            return fresh[id(node)]
+
+        shape, strides, offset, bytes_ = one.layout
+        sizes = tuple(map(number, shape)), tuple(map(number, strides)), number(offset)
+        return reserved(number(bytes_), *sizes, one.dtype)
+
+
+class AnsweredOperator(TorchDispatchMode):
+    """Stands above fake mode while an operator runs whose fake result is known."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_stood_in = False
+        self._expected: Any = None
+        self._answer: Any = None
+        self._sources: dict[Any, torch.Tensor] = {}
+
+    def run(self, results: RepeatedResults, call: OperatorCall) -> tuple[Any, FakeTensor | None]:
+        """Return what the call returns, as the module says, and the value of its node if that is made too."""
+        made, value = results.made(call)
+        if results.is_direct:
+            answer = made[0] if results.container is None else results.container(made)
+            # The fake kernel of an operator that writes counts the write again.
+            versions = [(call.tensors[at], call.tensors[at]._version + count) for at, count in results.writes]
+            found = self._run(call.func, answer, *call.args, **call.kwargs)
+            for tensor, version in versions:
+                _C._autograd._unsafe_set_version_counter((tensor,), (version,))
+            return found, value
+        given = [self._stand_in(one, tensor, call) for one, tensor in zip(results.results, made, strict=True)]
+        return given[0] if results.container is None else results.container(given), value
+
+    def _run(self, func: Any, answer: Any, *args: Any, **kwargs: Any) -> Any:
+        self._expected, self._answer = func, answer
+        _C._push_on_torch_dispatch_stack(self)
+        try:
+            return func(*args, **kwargs)
+        finally:
+            _C._pop_torch_dispatch_stack(None)
+            self._expected = self._answer = None
+
+    def _stand_in(self, one: _Result, made: FakeTensor, call: OperatorCall) -> Any:
+        if one.argument is not None:
+            return made
+        if one.is_view:
+            assert one.sharing is not None
+            self.has_stood_in = True
+            found = self._run(torch.ops.aten.alias.default, made, call.tensors[one.sharing])
+            _C._autograd._set_creation_meta(found, one.creation)
+            return found
+        if not one.requires_grad:
+            return made
+        self.has_stood_in = True
+        return self._run(torch.ops.aten.clone.default, made, self._source(one, call.fake_mode))
+
+    def _source(self, one: _Result, mode: FakeTensorMode) -> torch.Tensor:
+        key = (mode, one.dtype, one.device)
+        found = self._sources.get(key)
+        if found is None:
+            with _Kernel(mode):
+                data = torch.empty((1,), dtype=one.dtype, device="meta")
+                found = FakeTensor(mode, data, one.device)
+            found = self._sources[key] = found.requires_grad_()
+        return found
+
+    @contextmanager
+    def observed(self, mode: FakeTensorMode) -> Iterator[list[tuple[Any, Any]]]:
+        """Enter a context that yields the operators that reach fake mode, and their results."""
+        seen: list[tuple[Any, Any]] = []
+
+        def observer(run: Any, operator: Any, args: Any, kwargs: Any) -> Any:
+            result = run()
+            seen.append((operator, result))
+            return result
+
+        with observed(mode, observer):
+            yield seen
+
+
+def _answered(mode: AnsweredOperator, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    if func is mode._expected:
+        return mode._answer
+    if func is _DEVICE:  # Autograd asks each result that requires a gradient.
+        return args[0].fake_device
+    return func(*args, **(kwargs or {}))  # Fake mode computes it.
+
+
+# Set later: torch wraps the method of a class body for TorchDynamo, which takes as long as the rest.
+AnsweredOperator.__torch_dispatch__ = _answered  # type: ignore[assignment,method-assign]
+
+
+class _Kernel:
+    """A context in which tensors on `meta` are made without the dispatcher, gradients or fake mode."""
+
+    __slots__ = ("_before", "_grad", "_guard", "_meta", "_mode")
+
+    def __init__(self, mode: FakeTensorMode) -> None:
+        self._mode = mode
+        self._guard = _C._DisableTorchDispatch()
+
+    def __enter__(self) -> None:
+        self._before = self._mode.in_kernel_invocation
+        self._meta = _C._meta_in_tls_dispatch_include()
+        self._grad = torch.is_grad_enabled()
+        self._guard.__enter__()
+        self._mode.in_kernel_invocation = True
+        _C._set_meta_in_tls_dispatch_include(True)
+        _C._set_grad_enabled(False)
+
+    def __exit__(self, *_: object) -> None:
+        _C._set_grad_enabled(self._grad)
+        _C._set_meta_in_tls_dispatch_include(self._meta)
+        self._mode.in_kernel_invocation = self._before
+        self._guard.__exit__(None, None, None)
+
+
+def _same(answer: Any, made: Sequence[Any]) -> bool:
+    answers = list(answer) if isinstance(answer, (tuple, list)) else [answer]
+    return len(answers) == len(made) and all(a is b for a, b in zip(answers, made, strict=True))
+
+
+def _result(tensor: Any, call: OperatorCall, is_direct: bool, numbers: dict[int, int]) -> _Result:
+    at = next((at for at, argument in enumerate(call.tensors) if argument is tensor), None)
+    if at is None:
+        _check_plain(tensor, call)
+    memory = tensor.untyped_storage()
+    sharing = next(
+        (i for i, a in enumerate(call.tensors) if a.untyped_storage()._cdata == memory._cdata), None
+    )
+    is_view = at is None and tensor._is_view()
+    if at is None and not is_direct:
+        sharing = _base(tensor, call, sharing)
+
+    def number(value: Any) -> Any:
+        if type(value) is int:
+            return value
+        return _Number(numbers.get(id(value.node)), value)
+
+    layout = (
+        tuple(map(number, tensor.shape)),
+        tuple(map(number, tensor.stride())),
+        number(tensor.storage_offset()),
+        number(memory.nbytes()) if sharing is None else 0,
+    )
+    shape, strides, offset, bytes_ = layout
+    is_static = all(type(each) is int for each in (*shape, *strides, offset, bytes_))
+    data = None
+    if is_static and at is None:
+        with _Kernel(call.fake_mode):
+            data = reserved(bytes_, shape, strides, offset, tensor.dtype)
+    creation = _C._autograd._get_creation_meta(tensor) if is_view else None
+    return _Result(
+        at, sharing, is_view, creation, layout, tensor.dtype, tensor.fake_device, tensor.requires_grad, data
+    )
+
+
+def _check_plain(tensor: Any, call: OperatorCall) -> None:
+    if (
+        type(tensor) is not FakeTensor
+        or tensor.layout is not torch.strided
+        or tensor.is_quantized
+        or tensor.is_nested
+        or tensor.is_conj()
+        or tensor.is_neg()
+        or tensor.constant is not None
+        or tensor.real_tensor is not None
+        or tensor.fake_mode is not call.fake_mode
+        or own_attributes(tensor)
+    ):
+        raise NotRepeatable("it returns something other than a plain fake tensor")
+
+
+def _base(tensor: Any, call: OperatorCall, sharing: int | None) -> int | None:
+    """Return the argument of which a composite operator returned a view, or None for a new tensor."""
+    if not tensor._is_view():
+        if sharing is not None or tensor._version or (tensor.is_leaf and tensor.requires_grad):
+            raise NotRepeatable("it returns a tensor whose place in autograd is unusual")
+        return None
+    for at, argument in enumerate(call.tensors):
+        if tensor._base is (argument._base if argument._is_view() else argument):
+            if sharing is None or tensor.dtype != argument.dtype:
+                break
+            return at
+    raise NotRepeatable("it returns a view of another tensor than an argument")
