@@ -92,7 +92,7 @@ def answers() -> dict[str, dict[str, str]]:
         found = known["" if capability is None else "{}.{}".format(*capability)] = {}
         for module in {module for module, _ in asked}:
             for value in vars(importlib.import_module(module)).values():
-                if isinstance(value, functools._lru_cache_wrapper):
+                if type(value) is functools._lru_cache_wrapper:
                     value.cache_clear()
         for module, name in [*asked, *constants()]:
             try:

@@ -63,9 +63,15 @@ def query_patches(devices: Mapping[str, Sequence[DeviceAnswers]], present: str =
     }
     if cuda.is_available():
         replacements |= attention_answers(lambda device: _attending(cuda._of(device)))
+        first = cuda._of(0)
         if original_of(torch.version, "cuda") is None and original_of(torch.version, "hip") is None:
-            first = cuda._of(0)
             replacements |= wheel_patches(lambda: first.capability or (0, 0), is_rocm=first.is_rocm)
+        elif not first.is_rocm:  # The installed wheel knows what it was built for.
+            replacements = {
+                place: answer
+                for place, answer in replacements.items()
+                if answer not in (cuda.get_arch_list, cuda.get_gencode_flags)
+            }
     return Patches(replacements)
 
 

@@ -192,7 +192,7 @@ def _cached(module: Any) -> tuple[Any, ...]:
 
 
 def _is_cached_question(value: Any) -> bool:
-    if not isinstance(value, functools._lru_cache_wrapper):
+    if type(value) is not functools._lru_cache_wrapper:
         return False
     code = getattr(value.__wrapped__, "__code__", None)
     return code is not None and any(map(_ABOUT_DEVICES.search, (code.co_name, *code.co_names)))
