@@ -37,7 +37,8 @@ class DeviceAnswers:
         name: `get_device_name`, such as "NVIDIA H100 80GB HBM3".
         capability: `(major, minor)`, or None where the type has none (xpu, mps).
         memory_bytes: `mem_get_info`'s total, and its free value: nothing is allocated.
-        architecture: The device's entry in `get_arch_list`, such as "sm_90" or "gfx942"; "" for none.
+        architecture: The device's entry in `get_arch_list`, such as "gfx942"; "" for none, and for CUDA: the
+            list is that of the wheel.
         is_rocm: A ROCm device, which torch presents as type `cuda`.
         has_native_bfloat16: What `is_bf16_supported(including_emulation=False)` says.
         properties: Further attributes of `get_device_properties`.
@@ -260,8 +261,7 @@ class Backend:
         return sorted({device.architecture for device in self._devices if device.architecture})
 
     def get_gencode_flags(self) -> str:
-        numbers = [name.removeprefix("sm_") for name in self.get_arch_list() if name.startswith("sm_")]
-        return " ".join(f"-gencode compute=compute_{n},code=sm_{n}" for n in numbers)
+        return ""  # Those of CUDA are of the wheel: `wheel_answers.py`.
 
     def current_stream(self, device: Any = None) -> VirtualStream:
         stream: VirtualStream = self.Stream(device)

@@ -262,14 +262,12 @@ def _answers(questions: DeviceQuestions) -> dict[str, list[DeviceAnswers]]:
 
 
 def _answers_of(profile: DeviceProfile) -> DeviceAnswers:
-    major, minor = profile.capability or (0, 0)
     is_rocm = profile.gcn_arch_name is not None
     return DeviceAnswers(
         name=profile.vendor_name,
         capability=profile.capability,
         memory_bytes=profile.memory_bytes or 0,
-        architecture=(profile.gcn_arch_name or "").partition(":")[0]
-        or (f"sm_{major}{minor}" if profile.capability else ""),
+        architecture=(profile.gcn_arch_name or "").partition(":")[0],
         is_rocm=is_rocm,
         has_native_bfloat16="bfloat16" in profile.peak_flops,
         properties=_properties(profile),
