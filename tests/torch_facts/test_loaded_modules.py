@@ -6,7 +6,6 @@ from types import ModuleType
 
 import pytest
 
-from fakexport._torch import query_patches
 from fakexport._torch.loaded_modules import LoadedModules
 
 
@@ -85,13 +84,3 @@ def test_a_module_that_looks_while_it_is_imported_is_found_afterwards(colored, w
 
     assert found.early == {}
     assert colored.find() == {"an_early_one": found}
-
-
-def test_the_submodules_whose_queries_are_replaced_are_all_of_them(monkeypatch):
-    prefixes = ("torch.accelerator.", "torch.backends.mps.", "torch.cuda.", "torch.mps.", "torch.xpu.")
-    assert len(query_patches._submodules.find()) > 10
-
-    monkeypatch.setitem(sys.modules, "torch.cuda.one_more", ModuleType("torch.cuda.one_more"))
-
-    expected = {name: module for name, module in sys.modules.items() if name.startswith(prefixes)}
-    assert query_patches._submodules.find() == expected

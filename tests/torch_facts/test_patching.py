@@ -1,5 +1,8 @@
 """Attributes of torch are replaced for a context, and are the very same objects afterwards."""
 
+import functools
+import threading
+
 import numpy
 import pytest
 import torch
@@ -7,7 +10,7 @@ from torch import distributed
 from torch._dynamo import trace_rules
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fakexport._torch.patching import Patches, in_force, original_of
+from fakexport._torch.patching import Patches, in_force, original_of, stock_function
 
 
 def answer(*args):
@@ -122,3 +125,31 @@ def test_every_table_of_torchdynamo_is_built_from_the_originals(monkeypatch):
         assert id(numpy.sum) not in trace_rules._numpy_function_ids()
 
     assert id(numpy.sum) in trace_rules._numpy_function_ids()
+
+
+def closed_over(number):
+    def function(added=1, *, times=1):
+        return (number + added) * times
+
+    return function
+
+
+def test_a_function_whose_code_is_replaced_answers_under_every_name():
+    function = closed_over(2)
+    code = function.__code__
+    alias = functools.partial(function)
+
+    with Patches({(function, "__code__"): lambda *args, **kwargs: ("outer", args, kwargs)}):
+        assert alias(3, times=2) == ("outer", (3,), {"times": 2})
+        with Patches({(function, "__code__"): lambda: "inner"}):
+            assert alias() == "inner"
+        assert alias() == ("outer", (), {})
+        assert stock_function(function)(3, times=2) == 10
+        thread = threading.Thread(target=lambda: found.append(alias(3, times=2)))
+        found = []
+        thread.start()
+        thread.join()
+        assert found == [10]
+
+    assert function.__code__ is code
+    assert alias(3, times=2) == stock_function(function)(3, times=2) == 10

@@ -13,8 +13,9 @@ Source: `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp:select_sdp_backend
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -93,6 +94,33 @@ def choose_backend(call: Attention) -> Backend:
     if call.capability[0] in (9, 10) and not call.is_rocm:
         candidates.insert(0, candidates.pop())  # Since torch 2.11 Hopper and Blackwell prefer cuDNN.
     return next((backend for backend, is_usable in candidates if is_usable), "math")
+
+
+def attention_answers(
+    device_of: Callable[[torch.device], AttentionDevice],
+) -> dict[tuple[Any, str], Callable[..., bool]]:
+    """Return what answers `torch.backends.cuda.can_use_flash_attention(params)` and its like for CUDA.
+
+    Args:
+        device_of: What is known of a device of type `cuda`.
+    """
+
+    def answering(is_usable: Callable[[Attention], bool]) -> Callable[..., bool]:
+        def answer(params: Any, debug: bool = False) -> bool:
+            tensors = (params.query, params.key, params.value)
+            if any(tensor.device.type != "cuda" for tensor in tensors):
+                return False
+            device = device_of(params.query.device)
+            mask, dropout, is_causal = params.attn_mask, params.dropout, params.is_causal
+            return bool(is_usable(Attention(*tensors, mask, dropout, is_causal, device, params.enable_gqa)))
+
+        return answer
+
+    return {
+        (torch._C, "_can_use_flash_attention"): answering(_can_use_flash),
+        (torch._C, "_can_use_mem_efficient_attention"): answering(_can_use_efficient),
+        (torch._C, "_can_use_cudnn_attention"): answering(_can_use_cudnn),
+    }
 
 
 def _can_use_overrideable(call: Attention) -> bool:

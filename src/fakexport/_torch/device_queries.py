@@ -25,7 +25,7 @@ import torch.xpu
 
 from .absent_devices import AbsentDevice, absence
 from .active_modes import active_fake_mode
-from .patching import Patches
+from .patching import Patches, stock_function
 from .virtual_streams import VirtualEvent, VirtualStream
 
 
@@ -37,7 +37,8 @@ class DeviceAnswers:
         name: `get_device_name`, such as "NVIDIA H100 80GB HBM3".
         capability: `(major, minor)`, or None where the type has none (xpu, mps).
         memory_bytes: `mem_get_info`'s total, and its free value: nothing is allocated.
-        architecture: The device's entry in `get_arch_list`, such as "sm_90" or "gfx942"; "" for none.
+        architecture: The device's entry in `get_arch_list`, such as "gfx942"; "" for none, and for CUDA: the
+            list is that of the wheel.
         is_rocm: A ROCm device, which torch presents as type `cuda`.
         has_native_bfloat16: What `is_bf16_supported(including_emulation=False)` says.
         properties: Further attributes of `get_device_properties`.
@@ -118,6 +119,8 @@ class Backend:
 
     def is_available(self) -> bool:
         return bool(self._devices)
+
+    _is_compiled = is_available
 
     def device_count(self) -> int:
         return len(self._devices)
@@ -258,8 +261,7 @@ class Backend:
         return sorted({device.architecture for device in self._devices if device.architecture})
 
     def get_gencode_flags(self) -> str:
-        numbers = [name.removeprefix("sm_") for name in self.get_arch_list() if name.startswith("sm_")]
-        return " ".join(f"-gencode compute=compute_{n},code=sm_{n}" for n in numbers)
+        return ""  # Those of CUDA are of the wheel: `wheel_answers.py`.
 
     def current_stream(self, device: Any = None) -> VirtualStream:
         stream: VirtualStream = self.Stream(device)
@@ -282,8 +284,8 @@ class Backend:
 
 
 _STOCK_INITIALISATION: dict[str, tuple[ModuleType, Any, Any]] = {
-    "cuda": (torch.cuda, torch.cuda.is_initialized, torch.cuda._lazy_init),
-    "xpu": (torch.xpu, torch.xpu.is_initialized, torch.xpu._lazy_init),
+    "cuda": (torch.cuda, stock_function(torch.cuda.is_initialized), torch.cuda._lazy_init),
+    "xpu": (torch.xpu, stock_function(torch.xpu.is_initialized), torch.xpu._lazy_init),
 }
 
 

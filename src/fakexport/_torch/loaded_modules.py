@@ -29,12 +29,10 @@ class LoadedModules:
 
     Args:
         is_wanted: Whether a module is one, by its name and itself.
-        is_by_name: Whether the name alone tells, so that no module is looked at twice.
     """
 
-    def __init__(self, is_wanted: Callable[[str, Any], bool], *, is_by_name: bool = False) -> None:
+    def __init__(self, is_wanted: Callable[[str, Any], bool]) -> None:
         self._is_wanted = is_wanted
-        self._is_by_name = is_by_name
         # What was looked at, in the order of `sys.modules`, and what of it is looked at again.
         self._known: tuple[list[str], list[Any], dict[str, Any]] = ([], [], {})
 
@@ -51,7 +49,7 @@ class LoadedModules:
             new = {
                 name: module
                 for name, module in zip(names[count:], modules[count:], strict=True)
-                if self._is_wanted(name, module) or not (self._is_by_name or _is_of_a_library(name, module))
+                if self._is_wanted(name, module) or not _is_of_a_library(name, module)
             }
             again = {**again, **new}
             if not any(_is_being_imported(module) for module in modules[count:]):

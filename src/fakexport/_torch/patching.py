@@ -10,9 +10,9 @@ from __future__ import annotations
 import builtins
 import threading
 from collections import UserDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import FrameType, FunctionType, ModuleType, TracebackType
+from types import CodeType, FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any
 
 import torch
@@ -34,7 +34,8 @@ class Patches:
 
     Args:
         replacements: `(owner, attribute name) -> replacement`: a function, class, property or static method;
-            a dict; of a module, any value.
+            a dict; of a module, any value. `(function, "__code__") -> replacement` replaces what a function
+            of Python does, under whatever name it is known.
     """
 
     def __init__(self, replacements: Mapping[tuple[Any, str], Any]) -> None:
@@ -109,6 +110,14 @@ def original_of(owner: Any, name: str) -> Any:
     return None if found is _ABSENT else found
 
 
+def stock_function(function: Any) -> Callable[..., Any]:
+    """Return what a function does while its code is not replaced."""
+    switch = _switches.get((function, "__code__"))
+    if switch is None or not switch.is_in_place:
+        return _copied(function, function.__code__)
+    return switch.original  # type: ignore[no-any-return]
+
+
 def in_force(owner: Any, name: str) -> Any:
     """Return what `owner.name` is in this context, without what chooses it: for a replacement that calls it.
 
@@ -161,7 +170,11 @@ class _Switch:
     def turn(self, replacement: Any) -> Entry[Any]:
         if not self._open:
             # `vars` and not `getattr`: a property or an inherited attribute must come back as it was.
-            self.original = vars(self.owner).get(self.name, _ABSENT)
+            self.original = (
+                _copied(self.owner, self.owner.__code__)
+                if isinstance(self.owner, FunctionType)
+                else vars(self.owner).get(self.name, _ABSENT)
+            )
             self._put(replacement)
             self.is_in_place = True
         entry = self._stack.push(replacement)
@@ -181,7 +194,7 @@ class _Switch:
         """Let TorchDynamo see the last replacement, unless another thread traces."""
         if _tracing_thread in (None, threading.get_ident()):
             value: Any = self._open[-1].value if self._open else None
-            is_plain = isinstance(self.owner, ModuleType) or not hasattr(value, "__get__")
+            is_plain = isinstance(self.owner, _HOLDERS) or not hasattr(value, "__get__")
             self.traced = value if is_plain else value.__get__(None, self.owner)
 
     def value(self) -> Any:
@@ -197,7 +210,7 @@ class _Switch:
             return next(
                 getattr(base, self.name) for base in self.owner.__mro__[1:] if hasattr(base, self.name)
             )
-        is_bound = isinstance(self.owner, ModuleType) or not hasattr(value, "__get__")
+        is_bound = isinstance(self.owner, _HOLDERS) or not hasattr(value, "__get__")
         return value if is_bound else value.__get__(None, self.owner)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
@@ -210,7 +223,9 @@ class _Switch:
         return self.bound()(*args, **kwargs)
 
     def _put(self, replacement: Any) -> None:
-        if isinstance(self.owner, ModuleType) and not callable(replacement):
+        if isinstance(self.owner, FunctionType):
+            self.owner.__code__ = _code_that_calls(self.call, self.owner.__code__.co_freevars)
+        elif isinstance(self.owner, ModuleType) and not callable(replacement):
             _choose_by_property(self)
         else:
             setattr(self.owner, self.name, _chooser(self, replacement))
@@ -218,13 +233,37 @@ class _Switch:
     def _remove(self) -> None:
         if isinstance(self.owner, _Chosen) and _forget_property(self):
             return
-        if self.original is _ABSENT:
+        if isinstance(self.owner, FunctionType):
+            self.owner.__code__ = self.original.__code__
+        elif self.original is _ABSENT:
             delattr(self.owner, self.name)
         else:
             setattr(self.owner, self.name, self.original)
 
 
+# Owners that do not bind what they hold.
+_HOLDERS = (ModuleType, FunctionType)
 _switches: dict[tuple[Any, str], _Switch] = {}
+
+
+def _copied(function: FunctionType, code: CodeType) -> FunctionType:
+    copied = FunctionType(
+        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    copied.__kwdefaults__ = function.__kwdefaults__
+    return copied
+
+
+def _calling(*args: Any, **kwargs: Any) -> Any:
+    function: Any = "what is called"
+    return function(*args, **kwargs)
+
+
+def _code_that_calls(function: Callable[..., Any], free_names: tuple[str, ...]) -> CodeType:
+    """Return code that calls a function, for one with a closure of these names."""
+    code = _calling.__code__
+    constants = tuple(function if value == "what is called" else value for value in code.co_consts)
+    return code.replace(co_consts=constants, co_freevars=free_names)
 
 
 def _chooser(switch: _Switch, replacement: Any) -> Any:

@@ -7,8 +7,9 @@ on torch 2.11 to 2.13.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -19,17 +20,11 @@ import torch.mps
 import torch.xpu
 
 from .accelerator_queries import AcceleratorQueries
+from .attention_backend import AttentionDevice, attention_answers
 from .device_queries import Backend, DeviceAnswers, MpsBackend
-from .loaded_modules import LoadedModules
 from .patching import Patches, original_of
+from .wheel_answers import wheel_patches
 
-# What a wheel of the field's default build says of itself; a CPU-only wheel says None.
-_CUDA_VERSION = "13.0"
-_HIP_VERSION = "7.0"
-
-_PACKAGES = (torch.accelerator, torch.backends.mps, torch.cuda, torch.mps, torch.xpu)
-_PREFIXES = tuple(f"{package.__name__}." for package in _PACKAGES)
-_submodules = LoadedModules(lambda name, module: name.startswith(_PREFIXES), is_by_name=True)
 _PRIVATE = (
     "_lazy_init",
     "_lazy_call",
@@ -56,22 +51,32 @@ def query_patches(devices: Mapping[str, Sequence[DeviceAnswers]], present: str =
     xpu = Backend("xpu", devices.get("xpu", ()), present)
     mps = MpsBackend("mps", devices.get("mps", ()), present)
     chosen = next((b for b in (cuda, xpu, mps) if b.is_available()), None)
-    loaded = _submodules.find()
     replacements: dict[tuple[Any, str], Any] = {
-        **_replacements(cuda, torch.cuda, loaded, _PRIVATE),
-        **_replacements(xpu, torch.xpu, loaded, _PRIVATE),
-        **_replacements(mps, torch.mps, loaded),
-        **_replacements(mps, torch.backends.mps, loaded),
-        **_replacements(AcceleratorQueries(chosen), torch.accelerator, loaded),
+        **_replacements(cuda, torch.cuda, _PRIVATE),
+        **_replacements(xpu, torch.xpu, (*_PRIVATE, "_is_compiled")),
+        **_replacements(mps, torch.mps),
+        **_replacements(mps, torch.backends.mps),
+        **_replacements(AcceleratorQueries(chosen), torch.accelerator),
         (torch, "get_device_module"): _device_module_answer(chosen),
         **{(torch.cuda.nvtx, name): _no_marker for name in _MARKERS},
         **{(torch.cuda.profiler, name): _no_marker for name in ("start", "stop", "init")},
     }
     if cuda.is_available():
-        is_rocm = cuda._of(0).is_rocm
-        replacements[torch.version, "cuda"] = None if is_rocm else torch.version.cuda or _CUDA_VERSION
-        replacements[torch.version, "hip"] = (torch.version.hip or _HIP_VERSION) if is_rocm else None
+        replacements |= attention_answers(lambda device: _attending(cuda._of(device)))
+        first = cuda._of(0)
+        if original_of(torch.version, "cuda") is None and original_of(torch.version, "hip") is None:
+            replacements |= wheel_patches(lambda: first.capability or (0, 0), is_rocm=first.is_rocm)
+        elif not first.is_rocm:  # The installed wheel knows what it was built for.
+            replacements = {
+                place: answer
+                for place, answer in replacements.items()
+                if answer not in (cuda.get_arch_list, cuda.get_gencode_flags)
+            }
     return Patches(replacements)
+
+
+def _attending(device: DeviceAnswers) -> AttentionDevice:
+    return AttentionDevice("cuda", device.capability or (0, 0), device.is_rocm)
 
 
 # A wheel without CUDA has no such functions; a build with it writes marks into a profile that is not taken.
@@ -95,20 +100,22 @@ def _device_module_answer(chosen: Backend | None) -> Callable[..., ModuleType]:
 
 
 def _replacements(
-    answers: object, package: ModuleType, loaded: Mapping[str, ModuleType], private: Sequence[str] = ()
+    answers: object, package: ModuleType, private: Sequence[str] = ()
 ) -> dict[tuple[Any, str], Callable[..., Any]]:
     """Return `(owner, name) -> answer` for every name of the package that `answers` can answer.
 
-    Owners are the package and those of its submodules that define or import the very same object: a
-    function of the same name may ask something else there (`torch.cuda.nccl.is_available`).
+    Owners are the package, and for a function of Python its own code: it answers the same under a name that
+    was imported earlier. A class is replaced where it is defined too.
     """
-    names = {name for name in dir(answers) if name in private or not name.startswith("_")}
-    originals = {name: original_of(package, name) for name in names & vars(package).keys()}
-    answered = {name: getattr(answers, name) for name in originals}
-    prefix = package.__name__ + "."
-    return {
-        (owner, name): answered[name]
-        for owner in (package, *(module for name, module in loaded.items() if name.startswith(prefix)))
-        for name in originals.keys() & vars(owner).keys()
-        if original_of(owner, name) is originals[name]
-    }
+    found: dict[tuple[Any, str], Callable[..., Any]] = {}
+    for name in sorted(vars(package).keys() & {*dir(answers)}):
+        if name.startswith("_") and name not in private:
+            continue
+        original, answer = original_of(package, name), getattr(answers, name)
+        found[package, name] = answer
+        function = getattr(original, "__wrapped__", original)
+        if isinstance(function, FunctionType) and name not in private:
+            found[function, "__code__"] = answer
+        elif isinstance(original, type):
+            found[sys.modules[original.__module__], name] = answer
+    return found

@@ -7,9 +7,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from fakexport._torch.presented_classes import classes_presented
+from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.devices import Topology
 from fakexport.error import FakexportError, type_and_line
 from fakexport.fake import Built, DeviceMap, build
+from fakexport.program import is_user_code
 from fakexport.sources import Source, SourceError
 
 
@@ -17,6 +20,7 @@ class ModelNotBuilt(FakexportError, ValueError):
     """The model's own constructor raised; `__cause__` is the error."""
 
 
+@one_at_a_time
 def build_source(
     source: Source,
     devices: Topology,
@@ -35,7 +39,7 @@ def build_source(
             Default: that of the source, else torch's.
     Raises:
         ModelNotBuilt: the constructor raised.
-        SourceError: it made no module: a bad call.
+        SourceError: it cannot be imported, or made no module: a bad call.
         ValueError, TypeError: as for `build`.
     """
 
@@ -48,10 +52,12 @@ def build_source(
             reason = f"{type_and_line(error)}; run `fakexport check {source.spec}` for details"
             raise ModelNotBuilt(f"{source.spec} cannot be built: {reason}") from error
 
+    source.prepare()
     usual = devices.default_device
-    return build(
-        source.factory if isinstance(source.factory, nn.Module) else factory,
-        device_map=device_map or (None if source.kind == "python" else usual),
-        dtype=dtype or source.dtype,
-        default_device=usual,
-    )
+    with classes_presented(is_user_code):
+        return build(
+            source.factory if isinstance(source.factory, nn.Module) else factory,
+            device_map=device_map or (None if source.kind == "python" else usual),
+            dtype=dtype or source.dtype,
+            default_device=usual,
+        )

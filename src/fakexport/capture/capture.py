@@ -25,6 +25,7 @@ from fakexport._torch.lifted_constants import fold_lifted_moves
 from fakexport._torch.node_stack_traces import quick_stack_traces
 from fakexport._torch.operator_memo import OperatorMemo, TraceNeeded
 from fakexport._torch.patching import traced_here
+from fakexport._torch.presented_classes import classes_presented
 from fakexport._torch.program_assembly import add_guards
 from fakexport._torch.remembered_metadata import remembered_metadata
 from fakexport._torch.script_objects import hold_real_objects
@@ -57,7 +58,6 @@ from .assumed_answers import AssumedAnswer, AssumedAnswers
 from .constant_answers import ConstantAnswers
 from .constants import recover_constants
 from .dynamic_dims import DynamicDims, as_torch_shapes
-from .exact_classes import exact_class_questions
 from .failure import CaptureFailure, GuardFact
 from .flattening import flattened
 from .kept_masks import KeptMask, kept_masks_of, watch_masks
@@ -174,8 +174,7 @@ def capture(
     call = None if known.call is None else with_state(known.call, program)
     keep_facts(program, replace(known, unbound=recovered.unbound, model=module, call=call))
     kept_masks = kept_masks_of(module, layers)
-    asked = () if strict else exact_class_questions(module, has_sizes=_has_sizes(program))
-    return Captured(program, None, recovered, (*effects, *asked), tuple(read), kept_masks)
+    return Captured(program, None, recovered, tuple(effects), tuple(read), kept_masks)
 
 
 def traced(
@@ -279,6 +278,8 @@ def _traced_once(
         remembered_metadata() if is_fast() else nullcontext(),
         # TorchDynamo reads a field that only generated code sets.
         traced_here() if strict else lazy_graph_modules(),
+        # TorchDynamo models `type` itself.
+        nullcontext() if strict else classes_presented(is_user_code, module),
         decided.watched(),
         fakes_taken_back(module),
     ):
@@ -314,17 +315,6 @@ def torch_shapes(
     if (fault := why_shapes_do_not_fit(inputs, dynamic)) is not None:
         raise InvalidValue(f"dynamic_shapes does not fit the inputs: {fault}")
     return dynamic
-
-
-def _has_sizes(program: ExportedProgram) -> bool:
-    """Return whether a size of an input varies."""
-    values = (node.meta.get("val") for node in program.graph.find_nodes(op="placeholder"))
-    return any(
-        isinstance(size, torch.SymInt)
-        for value in values
-        if isinstance(value, torch.Tensor)
-        for size in value.shape
-    )
 
 
 def _of_subclass(module: nn.Module, error: Exception) -> SubclassNotKept | None:

@@ -29,9 +29,7 @@ from .shared_variables import changed_variables, shared_variables
 
 _Place = tuple[ModuleType, str]
 
-EffectKind = Literal[
-    "print", "random", "state", "backend", "attribute", "variable", "class", "number", "text"
-]
+EffectKind = Literal["print", "random", "state", "backend", "attribute", "variable", "text"]
 
 # What sets something that later operators of the same process depend on, and values with them.
 _SETTERS = {
@@ -53,11 +51,10 @@ class PythonEffect:
         kind: `print`; `random`: it drew from the generator of Python or NumPy; `state`: it set a seed or a
             default of torch; `backend`: it chose kernels or a precision; `attribute`: it assigned an
             attribute of a module, or changed what one holds; `variable`: the same of a class, a file, or an
-            argument that is a list, a dict or a set; `class`: its code asks for the exact class of a tensor,
-            `number`: or whether a number of one is an `int`; `text`: it made text of a number or a tensor
-            that the trace does not know.
+            argument that is a list, a dict or a set; `text`: it made text of a number or a tensor that
+            the trace does not know.
         what: `print`, `random.random`, `numpy.random.rand`, `torch.manual_seed`, `sdpa_kernel`; the name of
-            the attribute or variable; the comparison; the text.
+            the attribute or variable; the text.
         span: The user's line, where it is known.
         module_path: Path of the module whose attribute it is; "" for the other kinds.
     """

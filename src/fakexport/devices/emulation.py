@@ -28,6 +28,7 @@ from fakexport._torch.sparse_fakes import sparse_fakes_are_refused
 from fakexport._torch.virtual_accelerator import virtual_accelerator
 from fakexport._torch.virtual_attention import virtual_attention
 from fakexport._torch.virtual_backward import virtual_backward
+from fakexport._torch.wheel_answers import questions_asked_again
 from fakexport.error import FakexportError
 
 from .device_questions import DeviceQuestions
@@ -91,6 +92,7 @@ class emulate:  # noqa: N801 - used as a verb: `with emulate("H100")`
         check_emulation(self.topology)
         with _lock, ExitStack() as stack:
             stack.enter_context(VirtualGuards(_types_to_guard(self.topology)))
+            stack.enter_context(questions_asked_again())
             stack.enter_context(query_patches(_answers(self._questions), self.topology.present))
             stack.enter_context(own_dispatch_cache())
             stack.enter_context(avoid_device_init())
@@ -260,14 +262,12 @@ def _answers(questions: DeviceQuestions) -> dict[str, list[DeviceAnswers]]:
 
 
 def _answers_of(profile: DeviceProfile) -> DeviceAnswers:
-    major, minor = profile.capability or (0, 0)
     is_rocm = profile.gcn_arch_name is not None
     return DeviceAnswers(
         name=profile.vendor_name,
         capability=profile.capability,
         memory_bytes=profile.memory_bytes or 0,
-        architecture=(profile.gcn_arch_name or "").partition(":")[0]
-        or (f"sm_{major}{minor}" if profile.capability else ""),
+        architecture=(profile.gcn_arch_name or "").partition(":")[0],
         is_rocm=is_rocm,
         has_native_bfloat16="bfloat16" in profile.peak_flops,
         properties=_properties(profile),

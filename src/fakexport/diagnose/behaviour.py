@@ -19,8 +19,6 @@ _CODES = {
     "variable": "FE903",
     "print": "FE906",
     "random": "FE907",
-    "class": "FE909",
-    "number": "FE909",
     "state": "FE910",
     "backend": "FE910",
     "text": "FE911",
@@ -102,14 +100,6 @@ def _python(effect: PythonEffect) -> Diagnostic:
             label = f"is `{effect.what}` while the model is traced"
             note = "the text has no value: what is compared or looked up with it is decided for all inputs"
             fix = "compare the number itself, `n == 3` in place of `str(n) == '3'`"
-        case "number":
-            label = "a traced number is a symbol"
-            note = "the program has what follows if it is not of that class; eager mode does the other"
-            fix = "ask with `isinstance(n, (int, torch.SymInt))`, which is true for both"
-        case "class":
-            label = "a traced tensor is of a subclass"
-            note = "the program has what follows if the class is another one; eager mode may do the other"
-            fix = "ask with `isinstance(x, torch.Tensor)`, which is true for both"
     return rule(_CODES[effect.kind]).diagnostic(
         labels=labels_at(effect.span, label),
         notes=(note,),

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from fakexport._libraries import FORMS
-from fakexport.sources.python_file import import_file, import_module, importable
+from fakexport.devices import Topology, emulated_devices
+from fakexport.sources.python_file import check_file, forget_modules, import_file, import_module, importable
 from fakexport.sources.source import ExampleInputs, Source
 from fakexport.sources.source_error import SourceError, did_you_mean
 
@@ -25,26 +26,60 @@ def python_source(spec: str) -> Source:
     The file's own folder (for a package, the working directory) is importable while the file is
     imported and while the factory runs, and not afterwards.
 
+    It is imported by `prepare`, for each topology again: a file may ask for devices while it is imported,
+    `HAS_CUDA = torch.cuda.is_available()`.
+
     Args:
         spec: `path/to/file.py:FACTORY` or `package.module:FACTORY`; `FACTORY` may be dotted.
     Raises:
-        SourceError: No such file, package or attribute; the import raises; the attribute is not callable, or
-            not without arguments.
+        SourceError: No such file. From `prepare`: no such package or attribute; the import raises; the
+            attribute is not callable, or not without arguments.
     """
     place, _, attribute = spec.rpartition(":")
     if not place or not attribute:
         raise SourceError(f"{spec!r} names no factory: write {spec.strip(':')}:FACTORY")
-    is_file = place.endswith(".py") or "/" in place
-    folder = Path(place).absolute().parent if is_file else Path.cwd()
-    with importable(folder):
-        module = import_file(Path(place)) if is_file else import_module(place, _A_SOURCE_IS)
-    factory = _attribute(module, attribute, place)
+    imported = _Imported(place, attribute)
 
     def construct() -> Any:
-        with importable(folder):
-            return checked(factory(), spec)
+        imported.prepare()
+        with importable(imported.folder):
+            return checked(imported.factory(), spec)
 
-    return Source(spec=spec, kind="python", factory=construct, example_inputs=no_inputs(spec))
+    return Source(
+        spec=spec,
+        kind="python",
+        factory=construct,
+        example_inputs=no_inputs(spec),
+        prepare=imported.prepare,
+    )
+
+
+class _Imported:
+    """A factory, imported for the devices that are emulated."""
+
+    factory: Callable[[], Any]
+
+    def __init__(self, place: str, attribute: str) -> None:
+        self.place, self._attribute = place, attribute
+        self._is_file = place.endswith(".py") or "/" in place
+        self.folder = Path(place).absolute().parent if self._is_file else Path.cwd()
+        self._imported_for: tuple[Topology | None, ...] = ()
+        if self._is_file:
+            check_file(Path(place))
+
+    def prepare(self) -> None:
+        """Import it, unless it was imported for the devices that are emulated now."""
+        devices = emulated_devices()
+        if self._imported_for == (devices,):
+            return
+        if self._imported_for:
+            forget_modules(self.folder)
+        with importable(self.folder):
+            module = (
+                import_file(Path(self.place)) if self._is_file else import_module(self.place, _A_SOURCE_IS)
+            )
+        self.factory = _attribute(module, self._attribute, self.place)
+        self._imported_for = (devices,)
 
 
 def _attribute(module: ModuleType, path: str, place: str) -> Callable[[], Any]:

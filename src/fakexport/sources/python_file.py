@@ -54,6 +54,24 @@ def import_file(path: Path) -> ModuleType:
     return module
 
 
+def check_file(path: Path) -> None:
+    """Check that a file can be read.
+
+    Raises:
+        SourceError: No such file, or something else than a file.
+    """
+    _content(path)
+
+
+def forget_modules(folder: Path) -> None:
+    """Let the modules of a folder that `importable` left behind be imported again."""
+    for name, (module, owner) in list(_left.items()):
+        if owner == str(folder):
+            del _left[name]
+            if sys.modules.get(name) is module:
+                del sys.modules[name]
+
+
 def import_module(name: str, hint: str = "") -> ModuleType:
     """Import a module by its name.
 

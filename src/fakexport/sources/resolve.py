@@ -37,8 +37,9 @@ def resolve(
 ) -> Source:
     """Return the source that a spec names, or that a factory or a module is; nothing is constructed yet.
 
-    Files, packages and configs are read here, outside any fake mode, so that every error of the spec shows
-    before a device is emulated. Configuration files and headers of a repository on the hub are downloaded.
+    Configs are read here, outside any fake mode, so that every error of the spec shows before a device is
+    emulated. A Python file is imported by `Source.prepare`, since it may ask for devices. Configuration files
+    and headers of a repository on the hub are downloaded.
 
     Args:
         spec: One of `FORMS`. A factory is any callable without arguments, an `nn.Module` class included. Or

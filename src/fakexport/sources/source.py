@@ -69,6 +69,7 @@ class Source:
             it cannot tell them, as a Python factory that returns a module alone.
         run_inputs: As `example_inputs`, for a run that finds the parts of a model that itself takes something
             else than tensors; None: `example_inputs` does.
+        prepare: Called before `factory`, in the `emulate` block of the target and outside of the fake mode.
         tracing: Gives what must be patched while `torch.export` traces the module with the inputs.
         dtype: The dtype that the source itself names (`"dtype"` of a config file), to be taken as the
             default dtype when no other is asked for. None: it names none.
@@ -92,6 +93,7 @@ class Source:
     factory: Callable[[], Any]
     example_inputs: Callable[[nn.Module, str, torch.dtype | None], ExampleInputs]
     run_inputs: Callable[[nn.Module, str, torch.dtype | None], ExampleInputs] | None = None
+    prepare: Callable[[], None] = lambda: None
     tracing: Callable[[nn.Module, ExampleInputs], AbstractContextManager[None]] = no_patches
     dtype: torch.dtype | None = None
     assumptions: tuple[str, ...] = ()

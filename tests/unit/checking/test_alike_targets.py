@@ -67,8 +67,6 @@ QUESTIONS: dict[str, Callable[[torch.Tensor], float]] = {
     "name": lambda x: len(torch.cuda.get_device_name()),
     "memory": lambda x: torch.cuda.mem_get_info()[1] / 2**30,
     "properties": lambda x: torch.cuda.get_device_properties(0).multi_processor_count,
-    "architectures": lambda x: float("sm_90" in torch.cuda.get_arch_list()),
-    "flags": lambda x: float("sm_90" in torch.cuda.get_gencode_flags()),
     "bfloat16": lambda x: float(torch.cuda.is_bf16_supported(including_emulation=False)),
     "tf32": lambda x: float(torch.cuda.is_tf32_supported()),
     "accelerator": lambda x: float(torch.accelerator.get_memory_info(0)[0] / 2**30),

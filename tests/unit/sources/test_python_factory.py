@@ -27,7 +27,7 @@ def write(tmp_path):
 
 def message_of(spec: str) -> str:
     with pytest.raises(SourceError) as caught:
-        resolve(spec)
+        resolve(spec).prepare()
     message = str(caught.value)
     assert "\n" not in message
     return message
@@ -130,10 +130,10 @@ def test_two_sources_may_have_neighbours_of_one_name(write):
 def test_what_an_earlier_source_brought_along_from_elsewhere_stays(write):
     first = write("from torch import nn\nimport mine\ndef factory(): return nn.Identity()", folder="one")
     write("", name="mine.py", folder="one")
-    resolve(f"{first}:factory")
+    resolve(f"{first}:factory").prepare()
     mine = sys.modules["mine"]
 
-    resolve(f"{write('def factory(): pass', folder='two')}:factory")
+    resolve(f"{write('def factory(): pass', folder='two')}:factory").prepare()
 
     assert sys.modules["mine"] is mine
 
@@ -142,7 +142,7 @@ def test_a_module_that_was_put_in_the_place_of_one_stays(write, monkeypatch):
     text = "from torch import nn\nimport our_sizes\ndef factory(): return nn.Linear(our_sizes.width, 1)"
     for folder in ("one", "two"):
         write("width = 1", name="our_sizes.py", folder=folder)
-    resolve(f"{write(text, folder='one')}:factory")
+    resolve(f"{write(text, folder='one')}:factory").prepare()
     own = ModuleType("our_sizes")
     own.width = 5
     monkeypatch.setitem(sys.modules, "our_sizes", own)
@@ -300,7 +300,7 @@ def test_a_factory_that_needs_arguments_is_a_bad_call(tmp_path, code, needed):
     (tmp_path / "model.py").write_text(code)
 
     with pytest.raises(SourceError) as caught:
-        resolve(f"{tmp_path}/model.py:make")
+        resolve(f"{tmp_path}/model.py:make").prepare()
 
     assert str(caught.value) == (
         f"{tmp_path}/model.py:make needs arguments ({needed}), but a factory is called without any: "
@@ -318,9 +318,9 @@ def test_a_module_that_is_missing_is_answered_with_what_makes_it_importable(tmp_
     (tmp_path / "own.py").write_text("import layers_of_my_own")
 
     with pytest.raises(SourceError) as known:
-        resolve(f"{tmp_path}/known.py:make")
+        resolve(f"{tmp_path}/known.py:make").prepare()
     with pytest.raises(SourceError) as own:
-        resolve(f"{tmp_path}/own.py:make")
+        resolve(f"{tmp_path}/own.py:make").prepare()
 
     assert str(known.value).endswith(f"; run `{sys.executable} -m pip install scikit-image`")
     assert "pip" not in str(own.value)

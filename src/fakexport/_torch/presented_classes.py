@@ -1,0 +1,239 @@
+"""The classes that user code sees of fake tensors and symbolic numbers: those of eager mode.
+
+During a trace a tensor is a `FakeTensor` and a number that the trace does not know is a `SymInt`, `SymFloat`
+or `SymBool`. User code that asks for the class of one would take a branch that eager mode does not take.
+Torch's own code must keep seeing the real classes, so an answer depends on the namespace (the dict of global
+names) of the function that asks:
+
+- `x.__class__`, `isinstance(x, int)`, `case int():`, `functools.singledispatch`: Python reads `__class__` of
+  the value, for which the classes get a property.
+- `type(x)` reads no attribute. A namespace that asks gets a global name `type`, which hides the built-in.
+
+Seen on torch 2.11 to 2.15, Python 3.11 to 3.13.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import gc
+import importlib._bootstrap
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from .loaded_modules import LoadedModules
+from .parameter_classes import own_class
+
+__all__ = ["classes_presented", "presented_class"]
+
+_NUMBERS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+_CLASS: Any = vars(object)["__class__"]
+# Torch runs these packages during a trace, on numbers of their own. Hiding `type` there would only cost time.
+_RUN_BY_TORCH = re.compile(r"[/\\]site-packages[/\\](?:sympy|mpmath|numpy|networkx)[/\\]")
+
+
+def presented_class(value: object) -> type:
+    """Return the class that a value has in eager mode."""
+    kind = type(value)
+    if kind in _NUMBERS:
+        return _NUMBERS[kind]
+    if not isinstance(value, FakeTensor):
+        return kind
+    return next((own for held, name, own in _own_parameters if held.get(name) is value), own_class(value))
+
+
+# Torch traces plain parameters instead of those of a subclass: where they are, and the class.
+_own_parameters: list[tuple[dict[str, Any], str, type]] = []
+
+
+class _TypeOfType(type):
+    """What `_type` does when it is called and compared; its subclasses are ordinary metaclasses."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if cls is not _type:
+            return super().__call__(*args, **kwargs)
+        if len(args) == 1 and not kwargs:
+            kind = presented_class(args[0])
+            return _type if kind in (type, _TypeOfType) else kind
+        name, bases, body = args
+        return type(name, bases, {"__module__": sys._getframe(1).f_globals["__name__"], **body}, **kwargs)
+
+    def __getitem__(cls, item: Any) -> Any:
+        if cls is not _type:
+            raise TypeError(f"type {cls.__name__!r} is not subscriptable")
+        return type[item]
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, type) if cls is _type else super().__instancecheck__(instance)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, type) if cls is _type else super().__subclasscheck__(subclass)
+
+    def __eq__(cls, other: object) -> bool:
+        return cls is other or (cls is _type and other is type)
+
+    def __hash__(cls) -> int:
+        return hash(type) if cls is _type else super().__hash__()
+
+
+_type: Any = _TypeOfType("type", (type,), {"__module__": "builtins"})
+
+
+class _Builtins(ModuleType):
+    """Stands for the module `builtins`, whose `type` is the one above."""
+
+    type = _type
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(builtins, name)
+
+
+_STAND_INS: tuple[tuple[Any, Any], ...] = ((type, _type), (builtins, _Builtins("builtins")))
+
+
+class _Namespaces:
+    """The namespaces whose functions get the presented classes, and what each of them had before."""
+
+    def __init__(self) -> None:
+        self._replaced: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
+
+    def __contains__(self, names: dict[str, Any]) -> bool:
+        return id(names) in self._replaced
+
+    def add(self, names: dict[str, Any]) -> None:
+        if names in self:
+            return
+        stand_ins = {
+            name: stand_in
+            for name, value in names.items()
+            for hidden, stand_in in _STAND_INS
+            if value is hidden and not name.startswith("__")
+        }
+        if "type" not in names:
+            stand_ins["type"] = _type
+        self._replaced[id(names)] = names, {name: names.get(name, _CLASS) for name in stand_ins}
+        names.update(stand_ins)
+
+    def add_for_attribute(self, names: dict[str, Any]) -> None:
+        """Add a namespace whose functions do not call `type`."""
+        self._replaced.setdefault(id(names), (names, {}))
+
+    def restore(self) -> None:
+        for names, originals in self._replaced.values():
+            for name, original in originals.items():
+                if not any(names.get(name) is stand_in for _, stand_in in _STAND_INS):
+                    continue  # The module assigned it.
+                if original is _CLASS:
+                    del names[name]
+                else:
+                    names[name] = original
+        self._replaced.clear()
+
+
+_asking = _Namespaces()
+_is_presented = False
+
+
+@contextmanager
+def classes_presented(is_user_code: Callable[[str], bool], model: nn.Module | None = None) -> Iterator[None]:
+    """Enter a context in which user code sees the classes of eager mode.
+
+    It covers the loaded modules, those that are imported inside of the context, and the namespaces of the
+    model's functions that belong to no module. One model is built or traced at a time. A factory may export
+    another model: the context that is entered inside of another one adds to it.
+
+    Args:
+        is_user_code: Whether a file was written by the author of the model or of a model library.
+        model: The model that is traced; None while it is built.
+    """
+    global _is_presented
+    if _is_presented:
+        _add_model(model)
+        yield
+        return
+    is_asking = functools.cache(lambda path: is_user_code(path) and not _RUN_BY_TORCH.search(path))
+    stock = importlib._bootstrap._load_unlocked  # type: ignore[attr-defined] # Runs the code of a new module.
+
+    def load(spec: Any) -> Any:
+        module = stock(spec)
+        if isinstance(spec.origin, str) and is_asking(spec.origin):
+            _asking.add(vars(module))
+        return module
+
+    _is_presented = True
+    try:
+        for module in _user_modules(is_user_code).find().values():
+            _asking.add(vars(module))
+        _add_model(model)
+        _asking.add_for_attribute(vars(functools))
+        importlib._bootstrap._load_unlocked = load  # type: ignore[attr-defined]
+        _set_property(_presented)
+        yield
+    finally:
+        _set_property(None)
+        importlib._bootstrap._load_unlocked = stock  # type: ignore[attr-defined]
+        _asking.restore()
+        _own_parameters.clear()
+        _is_presented = False
+
+
+@functools.cache
+def _user_modules(is_user_code: Callable[[str], bool]) -> LoadedModules:
+    def is_asking(name: str, module: Any) -> bool:
+        path = getattr(module, "__file__", None)
+        if name in ("__main__", "__mp_main__"):
+            return True
+        return isinstance(path, str) and is_user_code(path) and not _RUN_BY_TORCH.search(path)
+
+    return LoadedModules(is_asking)
+
+
+def _add_model(model: nn.Module | None) -> None:
+    if model is None:
+        return
+    parts = list(model.modules())
+    for part in parts:
+        for name, value in part._parameters.items():
+            own = own_class(value) if isinstance(value, FakeTensor) else type(value)
+            if own not in (nn.Parameter, torch.Tensor, type(None)):
+                _own_parameters.append((part._parameters, name, own))
+    owners = {owner for kind in {type(part) for part in parts} for owner in kind.__mro__}
+    left = [value for owner in owners for value in vars(owner).values() if isinstance(value, FunctionType)]
+    while left:
+        names = left.pop().__globals__
+        if names not in _asking and names.get("__name__") not in sys.modules:  # Of text that was executed.
+            _asking.add(names)
+            left += [value for value in names.values() if isinstance(value, FunctionType)]
+
+
+def _read(value: object) -> Any:
+    frame = sys._getframe(1)
+    if frame.f_code.co_name == "__instancecheck__" and frame.f_back is not None:
+        frame = frame.f_back  # `isinstance(x, numbers.Number)` runs a function of `abc`.
+    return presented_class(value) if frame.f_globals in _asking else _CLASS.__get__(value)
+
+
+_presented = property(_read, _CLASS.__set__)
+
+
+def _set_property(new: property | None) -> None:
+    """Put a property into the classes under the name `__class__`, or remove it.
+
+    `FakeTensor.__class__ = ...` would change the metaclass, so the class's own dict is written.
+    """
+    for kind in (FakeTensor, *_NUMBERS):
+        (own,) = (each for each in gc.get_referents(vars(kind)) if type(each) is dict)
+        if new is None:
+            own.pop("__class__", None)
+        else:
+            own["__class__"] = new
+        setattr(kind, "_fakexport_changed", None)  # noqa: B010 - Python forgets what it cached of the class.
+        delattr(kind, "_fakexport_changed")
