@@ -34,7 +34,7 @@ from fakexport._torch.unknown_broadcasts import unknown_broadcasts_refused
 from fakexport._torch.unsolved_sizes import unsolved_equations_pass
 from fakexport._torch.user_frames import name_user_frames
 from fakexport._torch.vmap_steps import transform_levels_closed
-from fakexport.conditions import absence_guards
+from fakexport.conditions import always_guards
 from fakexport.diagnostics import Span
 from fakexport.error import InvalidValue, type_and_line
 from fakexport.fake import SubclassNotKept, unregistered_wrapper
@@ -59,6 +59,7 @@ from .dynamic_dims import DynamicDims, as_torch_shapes
 from .exact_classes import exact_class_questions
 from .failure import CaptureFailure, GuardFact
 from .flattening import flattened
+from .input_questions import InputQuestions
 from .kept_masks import KeptMask, kept_masks_of, watch_masks
 from .left_fakes import fakes_taken_back
 from .lost_transforms import TransformLost, refuse_lost_transforms
@@ -285,8 +286,10 @@ def _traced_once(
 ) -> ExportedProgram:
     answers.begin()
     decided = DecidedBranches(is_model_code, is_library_code)
+    questions = InputQuestions(module)
     with (
         name_user_frames(is_user_code),
+        nullcontext() if strict else questions.watched(),
         plain_forward(module, args, kwargs),
         constants,
         foreign_fakes_join_the_trace(),
@@ -308,7 +311,8 @@ def _traced_once(
     ):
         program = torch.export.export(module, args, dict(kwargs), dynamic_shapes=shapes, strict=strict)
     answers.check_unanswered()
-    add_guards(program, (*decided.guards(program), *absence_guards(program)))
+    asked = questions.guards_of_all(program, args, kwargs) if strict else questions.guards(program)
+    add_guards(program, (*always_guards(program), *decided.guards(program), *asked))
     return program
 
 

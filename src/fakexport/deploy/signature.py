@@ -13,6 +13,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 
+from fakexport._torch.fake_tensors import storage_identity
+from fakexport._torch.tensor_questions import has_property
 from fakexport.conditions import (
     Condition,
     Operation,
@@ -177,7 +179,21 @@ class Signature:
                 self._check_size(
                     f"`{wanted.name}` has size {size} in dimension {index}", size, dimension, sizes
                 )
+        self._check_identities(inputs)
         self._check_conditions(inputs)
+
+    def _check_identities(self, inputs: Mapping[str, torch.Tensor]) -> None:
+        """Refuse a tensor that is passed twice: `forward` may take another branch where `x is y`."""
+        names = {id(tensor): name for name, tensor in inputs.items()}
+        if len(names) == len(inputs):
+            return
+        again, first = next(
+            (name, names[id(tensor)]) for name, tensor in inputs.items() if names[id(tensor)] != name
+        )
+        raise UnsuitableInputs(
+            f"the inputs {again!r} and {first!r} are the same tensor object, but the program was exported with "
+            f"different ones: pass `{first}.clone()`"
+        )
 
     def _check_conditions(self, inputs: Mapping[str, torch.Tensor]) -> None:
         def answer(question: Question) -> int | float | bool:
@@ -294,8 +310,12 @@ def _answer(question: Question, tensor: torch.Tensor) -> int | float | bool:
             return int(tensor.stride(question.dim))
         case "offset":
             return int(tensor.storage_offset())
-    value: int | float | bool = tensor.item()
-    return value
+        case "storage":
+            return storage_identity(tensor)
+        case "value":
+            value: int | float | bool = tensor.item()
+            return value
+    return has_property(tensor, question.kind)
 
 
 def _found(question: Question, value: float) -> str:
@@ -306,7 +326,9 @@ def _found(question: Question, value: float) -> str:
             return f"`{question.input}` has stride {value} in dimension {question.dim}"
         case "offset":
             return f"`{question.input}` begins at element {value} of its storage"
-    return f"`{question.input}` is {value}"
+        case "value":
+            return f"`{question.input}` is {value}"
+    return f"{question} is {value}"
 
 
 def _size_to_json(size: Dimension) -> Any:
