@@ -25,6 +25,7 @@ from fakexport._torch.lifted_constants import fold_lifted_moves
 from fakexport._torch.node_stack_traces import quick_stack_traces
 from fakexport._torch.patching import traced_here
 from fakexport._torch.program_assembly import add_guards
+from fakexport._torch.pytree import tree_leaves
 from fakexport._torch.remembered_metadata import remembered_metadata
 from fakexport._torch.script_objects import hold_real_objects
 from fakexport._torch.simplified_sizes import sizes_simplified_once
@@ -55,6 +56,7 @@ from .assumed_answers import AssumedAnswer, AssumedAnswers
 from .block_reuse import BlockReuse, TraceNeeded
 from .constant_answers import ConstantAnswers
 from .constants import recover_constants
+from .declared_bounds import lower_bound_guards
 from .dynamic_dims import DynamicDims, as_torch_shapes
 from .exact_classes import exact_class_questions
 from .failure import CaptureFailure, GuardFact
@@ -63,6 +65,7 @@ from .input_questions import InputQuestions
 from .kept_masks import KeptMask, kept_masks_of, watch_masks
 from .left_fakes import fakes_taken_back
 from .lost_transforms import TransformLost, refuse_lost_transforms
+from .own_inputs import own_inputs
 from .plain_forward import bound_inputs, plain_forward
 from .python_effects import PythonEffect, watch_forward
 from .rank_layouts import ShardingChangesResult, check_rank_layouts
@@ -136,9 +139,10 @@ def capture(
         ValueError: `dynamic` names what the inputs do not have, or `assumed` nothing that data decide.
         UncheckedAssumption: the program would not check what was assumed.
     """
-    kwargs = dict(kwargs or {})
+    args, kwargs = own_inputs(module, args, kwargs or {})
     known = ProgramFacts() if facts is None else facts
     shapes = torch_shapes(module, args, kwargs, dynamic, known)
+    inputs = _varying_inputs(module, args, kwargs, known)
     read: dict[str, None] = {}
     blocks: dict[str, tuple[int, int, tuple[str, ...]]] = {}
     answers = AssumedAnswers(assumed, traced.__code__)
@@ -159,6 +163,7 @@ def capture(
                 blocks=blocks,
             )
         refuse_lost_transforms(program)
+        add_guards(program, lower_bound_guards(dynamic, inputs, tree_leaves((args, kwargs))))
         program = flattened(program)
         if known.component is not None:
             program = with_used_weights(program)
@@ -333,15 +338,23 @@ def torch_shapes(
 
     Raises for a bad call, as `capture` says. The sizes of an adapter do not vary.
     """
-    has_own_inputs = facts is not None and facts.has_own_inputs
-    inputs = dict(kwargs) if has_own_inputs else bound_inputs(module, args, kwargs)
-    if facts is not None and facts.adapter is not None:
-        inputs = {name: value for name, value in inputs.items() if name not in facts.adapter.inputs}
+    inputs = _varying_inputs(module, args, kwargs, facts)
     if isinstance(dynamic, DynamicDims):
         return as_torch_shapes(dynamic, inputs)
     if (fault := why_shapes_do_not_fit(inputs, dynamic)) is not None:
         raise InvalidValue(f"dynamic_shapes does not fit the inputs: {fault}")
     return dynamic
+
+
+def _varying_inputs(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], facts: ProgramFacts | None
+) -> dict[str, Any]:
+    """Return the inputs whose sizes may vary, by name."""
+    has_own_inputs = facts is not None and facts.has_own_inputs
+    inputs = dict(kwargs) if has_own_inputs else bound_inputs(module, args, kwargs)
+    if facts is not None and facts.adapter is not None:
+        inputs = {name: value for name, value in inputs.items() if name not in facts.adapter.inputs}
+    return inputs
 
 
 def _has_sizes(program: ExportedProgram) -> bool:

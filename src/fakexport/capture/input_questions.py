@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from fakexport._torch.operator_registry import HigherOrderOperator
 from fakexport._torch.pytree import tree_leaves
 from fakexport._torch.tensor_questions import Property, TensorQuestions, has_property, node_of
 from fakexport.conditions import Asked, asked_guards
@@ -68,14 +69,18 @@ class InputQuestions:
             yield
 
     def guards(self, program: ExportedProgram) -> list[str]:
-        """Return the guards of what was asked, each with the line that asked first."""
+        """Return the guards of what was asked, each with the line that asked first.
+
+        TorchDynamo traces the bodies of `torch.cond` and the like, and shows no questions.
+        """
+        if any(map(_has_traced_body, program.graph.nodes)):
+            self._add_all()
         return asked_guards(program, tuple(self._found.values()))
 
     def guards_of_all(self, program: ExportedProgram, args: Any, kwargs: Any) -> list[str]:
         """Return guards on everything that can be asked: a strict trace does not show what was."""
         self._begin(tree_leaves((args, kwargs)))
-        for asked in _OF_EVERY_INPUT:
-            self._add(asked, range(len(self._inputs)), "")
+        self._add_all()
         return self.guards(program)
 
     def _begin(self, inputs: list[Any]) -> None:
@@ -102,6 +107,10 @@ class InputQuestions:
 
     def _has_gradients(self) -> bool:
         return any(first.get("requires_grad") for first in self._first)
+
+    def _add_all(self) -> None:
+        for asked in _OF_EVERY_INPUT:
+            self._add(asked, range(len(self._inputs)), "")
 
     def _add(self, asked: Property, inputs: Any, place: str) -> None:
         for at in inputs:
@@ -130,6 +139,11 @@ class InputQuestions:
             else:
                 pending += missing
         return self._sources[node]
+
+
+def _has_traced_body(node: Node) -> bool:
+    """Return whether a node is an operator of other graphs, other than a region of `no_grad` or autocast."""
+    return isinstance(node.target, HigherOrderOperator) and not node.target.name().startswith("wrap_with_")
 
 
 def _may_differ(tensor: Any, asked: Property) -> bool:

@@ -11,12 +11,13 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.export import ExportedProgram
 
 from fakexport._torch.symbolic_numbers import expression_of, expression_python
+from fakexport._torch.tensor_questions import Property, has_property
 
 from .input_leaves import InputLeaf
 from .reading import WHILE_EXPORTING
@@ -24,7 +25,7 @@ from .reliance import leaves_of
 
 _SYMBOL = re.compile(r"\b[a-z]\w*\b")
 _IS_DEVICE_GUARD = re.compile(r"L\['flat_args'\]\[\d+\]\.device\.type == '\w+'")
-_USUAL = {"is_leaf": True} | dict.fromkeys(
+_USUAL: Mapping[str, bool] = {"is_leaf": True} | dict.fromkeys(
     ("requires_grad", "is_view", "is_inference", "is_conj", "is_neg"), False
 )
 _MOST_IN_A_PART = 300
@@ -43,7 +44,7 @@ class Asked:
     """
 
     index: int
-    property: str
+    property: Property
     answer: bool | None
     place: str
 
@@ -91,8 +92,7 @@ def asked_guards(program: ExportedProgram, asked: Sequence[Asked]) -> list[str]:
     guards = []
     for each in asked:
         for text in _texts(each, inputs, sizes):
-            is_usual = each.answer is _USUAL.get(each.property, each.answer)
-            check = text if is_usual else f"({text}{WHILE_EXPORTING})"
+            check = text if _is_so_in_exports(each, inputs[each.index][1]) else f"({text}{WHILE_EXPORTING})"
             guards.append(f"{check} and 'asked at {each.place}'" if each.place else check)
     return guards
 
@@ -100,6 +100,12 @@ def asked_guards(program: ExportedProgram, asked: Sequence[Asked]) -> list[str]:
 def least_size_guard(index: int, dim: int, least: int) -> str:
     """Return the guard that a size is not below its declared lower bound."""
     return f"{_source(index)}.size()[{dim}] >= {least}"
+
+
+def _is_so_in_exports(asked: Asked, value: torch.Tensor) -> bool:
+    """Return whether the stand-in for an input in `run_decompositions` gives the same answer."""
+    usual = _USUAL.get(asked.property)
+    return usual is None or (asked.answer is usual and has_property(value, asked.property) is usual)
 
 
 def _texts(asked: Asked, inputs: Sequence[tuple[InputLeaf, Any]], sizes: Mapping[str, str]) -> Iterator[str]:
@@ -115,6 +121,8 @@ def _texts(asked: Asked, inputs: Sequence[tuple[InputLeaf, Any]], sizes: Mapping
             if (text := _number_text(value.storage_offset(), sizes)) is not None:
                 yield f"{source}.storage_offset() == {text}"
         case "storage":
+            if (text := _number_text(cast("int | torch.SymInt", value.untyped_storage().nbytes()), sizes)) is not None:
+                yield f"{source}.untyped_storage().nbytes() == {text}"
             for at, (_, other) in enumerate(inputs):
                 if at != asked.index and isinstance(other, torch.Tensor):
                     own, its = (f"{each}.untyped_storage()._cdata" for each in (source, _source(at)))

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 from fakexport.error import InvalidValue
 
 Kind: TypeAlias = Literal[
-    "size", "stride", "offset", "value", "storage", "contiguous", "channels_last", "channels_last_3d",
+    "size", "stride", "offset", "value", "storage", "storage_bytes", "contiguous", "channels_last", "channels_last_3d",
     "requires_grad", "is_leaf", "is_view", "is_inference", "is_conj", "is_neg",
 ]  # fmt: skip
 """What is asked of an input: a size or stride of one dimension, the storage offset, the number that it is, the
@@ -57,6 +57,7 @@ _QUESTIONS = {
     "offset": "{0}.storage_offset()",
     "value": "{0}",
     "storage": "{0}.untyped_storage()._cdata",
+    "storage_bytes": "{0}.untyped_storage().nbytes()",
     "contiguous": "{0}.is_contiguous()",
     "channels_last": "{0}.is_contiguous(memory_format=torch.channels_last)",
     "channels_last_3d": "{0}.is_contiguous(memory_format=torch.channels_last_3d)",

@@ -175,6 +175,11 @@ class _Reading:
                 sign = name
             case ast.Attribute(value=ast.Name(id="torch"), attr=name) if name in _FUNCTIONS:
                 sign = _FUNCTIONS[name]
+            case ast.Attribute(
+                value=ast.Call(func=ast.Attribute(value=owner, attr="untyped_storage"), args=[], keywords=[]),
+                attr="nbytes",
+            ) if not args:
+                return self._of_tensor(owner, "storage_bytes", 0)
             case ast.Attribute(value=owner, attr=name) if name in _ASKED_BY_CALL and not args:
                 return self._of_tensor(owner, _ASKED_BY_CALL[name], 0)
             case ast.Attribute(value=owner, attr="item") if not args:

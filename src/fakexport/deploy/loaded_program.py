@@ -14,7 +14,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, TensorArgu
 
 from fakexport._torch.pytree import tree_leaves, tree_unflatten
 from fakexport.error import type_and_line
-from fakexport.program import checked_module, walk
+from fakexport.program import walk
 
 from .artifact import DeployError
 from .signature import Signature
@@ -59,7 +59,9 @@ class LoadedProgram:
     def __init__(self, program: ExportedProgram, *, is_compiled: bool = False) -> None:
         self._is_compiled = is_compiled
         self._program = program
-        module = checked_module(program)  # Refuses first, before anything is moved to a device.
+        # The signature checks each call, as it is given: before inputs move to other devices.
+        module = program.module(check_guards=False)
+        module.validate_inputs = False
         self._module: Any = torch.compile(module) if is_compiled else module
         self._layout = _Layout.of(program)
 

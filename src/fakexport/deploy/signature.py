@@ -312,6 +312,8 @@ def _answer(question: Question, tensor: torch.Tensor) -> int | float | bool:
             return int(tensor.storage_offset())
         case "storage":
             return storage_identity(tensor)
+        case "storage_bytes":
+            return tensor.untyped_storage().nbytes()
         case "value":
             value: int | float | bool = tensor.item()
             return value
