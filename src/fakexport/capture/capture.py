@@ -46,6 +46,7 @@ from fakexport.program import (
     is_model_code,
     is_user_code,
     keep_facts,
+    parameters_of,
     with_used_weights,
     with_weight_names,
 )
@@ -65,8 +66,8 @@ from .input_questions import InputQuestions
 from .kept_masks import KeptMask, kept_masks_of, watch_masks
 from .left_fakes import fakes_taken_back
 from .lost_transforms import TransformLost, refuse_lost_transforms
-from .own_inputs import own_inputs
 from .plain_forward import bound_inputs, plain_forward
+from .plain_inputs import prepared_inputs
 from .python_effects import PythonEffect, watch_forward
 from .rank_layouts import ShardingChangesResult, check_rank_layouts
 from .recorded_state import with_state
@@ -139,7 +140,7 @@ def capture(
         ValueError: `dynamic` names what the inputs do not have, or `assumed` nothing that data decide.
         UncheckedAssumption: the program would not check what was assumed.
     """
-    args, kwargs = own_inputs(module, args, kwargs or {})
+    args, kwargs, dynamic, restored = prepared_inputs(module, args, kwargs or {}, dynamic)
     known = ProgramFacts() if facts is None else facts
     shapes = torch_shapes(module, args, kwargs, dynamic, known)
     inputs = _varying_inputs(module, args, kwargs, known)
@@ -149,7 +150,7 @@ def capture(
     try:
         watched = nullcontext(()) if strict else watch_forward(module)
         written = nullcontext() if strict else assigned_buffers_written(module)
-        with answers.answered(), written, watched as effects, watch_masks() as layers:
+        with answers.answered(), written, watched as effects, restored, watch_masks() as layers:
             program = traced(
                 module,
                 args,
@@ -185,7 +186,11 @@ def capture(
         return Captured(None, absent)
     recovered = recover_constants(program)
     call = None if known.call is None else with_state(known.call, program)
-    keep_facts(program, replace(known, unbound=recovered.unbound, model=module, call=call))
+    parameters = () if known.has_own_inputs else parameters_of(module.forward, args, kwargs)
+    keep_facts(
+        program,
+        replace(known, unbound=recovered.unbound, model=module, call=call, parameters=parameters),
+    )
     kept_masks = kept_masks_of(module, layers)
     asked = () if strict else exact_class_questions(module, has_sizes=_has_sizes(program))
     return Captured(program, None, recovered, (*effects, *asked), tuple(read), kept_masks, blocks)

@@ -14,7 +14,6 @@ from pathlib import PurePath
 from types import FrameType
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.fx import Node

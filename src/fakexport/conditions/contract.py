@@ -121,7 +121,9 @@ def _texts(asked: Asked, inputs: Sequence[tuple[InputLeaf, Any]], sizes: Mapping
             if (text := _number_text(value.storage_offset(), sizes)) is not None:
                 yield f"{source}.storage_offset() == {text}"
         case "storage":
-            if (text := _number_text(cast("int | torch.SymInt", value.untyped_storage().nbytes()), sizes)) is not None:
+            if (
+                text := _number_text(cast("int | torch.SymInt", value.untyped_storage().nbytes()), sizes)
+            ) is not None:
                 yield f"{source}.untyped_storage().nbytes() == {text}"
             for at, (_, other) in enumerate(inputs):
                 if at != asked.index and isinstance(other, torch.Tensor):

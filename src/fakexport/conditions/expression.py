@@ -15,11 +15,12 @@ from typing import Any, Literal, TypeAlias
 from fakexport.error import InvalidValue
 
 Kind: TypeAlias = Literal[
-    "size", "stride", "offset", "value", "storage", "storage_bytes", "contiguous", "channels_last", "channels_last_3d",
+    "size", "stride", "offset", "value", "storage", "storage_bytes",
+    "contiguous", "channels_last", "channels_last_3d",
     "requires_grad", "is_leaf", "is_view", "is_inference", "is_conj", "is_neg",
 ]  # fmt: skip
-"""What is asked of an input: a size or stride of one dimension, the storage offset, the number that it is, the
-address of its storage, or a property that it has or lacks.
+"""What is asked of an input: a size or stride of one dimension, the storage offset, the number that it is,
+the address or the size of its storage, or a property that it has or lacks.
 """
 
 

@@ -191,8 +191,8 @@ class Signature:
             (name, names[id(tensor)]) for name, tensor in inputs.items() if names[id(tensor)] != name
         )
         raise UnsuitableInputs(
-            f"the inputs {again!r} and {first!r} are the same tensor object, but the program was exported with "
-            f"different ones: pass `{first}.clone()`"
+            f"the inputs {again!r} and {first!r} are the same tensor object, but the program was exported "
+            f"with different ones: pass `{first}.clone()`"
         )
 
     def _check_conditions(self, inputs: Mapping[str, torch.Tensor]) -> None:

@@ -1,5 +1,6 @@
 """Reads programs and puts them on other devices: what is in them, what moves, where two of them differ."""
 
+from fakexport.program.calling import Calling, fields_of, parameters_of
 from fakexport.program.collectives import Collective, collectives, least_received
 from fakexport.program.derived_program import derived_program, handed_on
 from fakexport.program.devices import DeviceLiteral, device_of_literal, devices, named_devices
@@ -31,7 +32,7 @@ from fakexport.program.output_names import leaf_names, output_names
 from fakexport.program.plain_indexing import with_plain_indexing
 from fakexport.program.program_copy import copied_graph, graph_modules
 from fakexport.program.program_devices import devices_of_program
-from fakexport.program.program_facts import ProgramFacts, facts_of, keep_facts
+from fakexport.program.program_facts import ProgramFacts, calling_of, facts_of, keep_facts
 from fakexport.program.refused_dtypes import RefusedDtypes, refused_dtypes
 from fakexport.program.retargeting.device_listing import DeviceListing, inspect_devices
 from fakexport.program.retargeting.device_move import DeviceMove
@@ -75,6 +76,7 @@ from fakexport.program.written_state import written_state
 
 __all__ = [
     "NO_PATH",
+    "Calling",
     "Collective",
     "ConstantDifference",
     "ConstantLine",
@@ -110,6 +112,7 @@ __all__ = [
     "WeightlessProgram",
     "align",
     "attribute",
+    "calling_of",
     "checked_module",
     "collectives",
     "copied_graph",
@@ -123,6 +126,7 @@ __all__ = [
     "example_inputs_of",
     "example_size",
     "facts_of",
+    "fields_of",
     "fingerprint",
     "first_difference",
     "give_stand_in_inputs",
@@ -149,6 +153,7 @@ __all__ = [
     "no_difference",
     "operator_name",
     "output_names",
+    "parameters_of",
     "plain_name",
     "plain_path",
     "python_operators",

@@ -201,16 +201,21 @@ def _question(node: ast.expr) -> None:
             ],
         ):
             _question(owner)
-        case ast.Attribute(
-            value=ast.Call(func=ast.Attribute(value=owner, attr="untyped_storage"), args=[], keywords=[]),
-            attr="_cdata",
-        ) | ast.Call(
-            func=ast.Attribute(
+        case (
+            ast.Attribute(
                 value=ast.Call(func=ast.Attribute(value=owner, attr="untyped_storage"), args=[], keywords=[]),
-                attr="nbytes",
-            ),
-            args=[],
-            keywords=[],
+                attr="_cdata",
+            )
+            | ast.Call(
+                func=ast.Attribute(
+                    value=ast.Call(
+                        func=ast.Attribute(value=owner, attr="untyped_storage"), args=[], keywords=[]
+                    ),
+                    attr="nbytes",
+                ),
+                args=[],
+                keywords=[],
+            )
         ):
             _question(owner)
         case _:
