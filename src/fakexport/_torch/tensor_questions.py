@@ -20,6 +20,9 @@ from torch.fx import Node
 from torch.fx.experimental import proxy_tensor
 from torch.overrides import TorchFunctionMode
 
+from . import patching
+from .patching import Patches
+
 Property = Literal[
     "contiguous", "channels_last", "channels_last_3d", "strides", "offset", "storage",
     "requires_grad", "is_leaf", "is_view", "is_inference", "is_conj", "is_neg",
@@ -53,6 +56,8 @@ def _questions() -> dict[Any, Property]:
 
 
 _ASKED = _questions()
+in_inference_mode: Callable[[], bool] = torch.is_inference_mode_enabled
+"""Return whether inference mode is on, without a question."""
 
 
 class TensorQuestions(TorchFunctionMode):
@@ -76,6 +81,19 @@ class TensorQuestions(TorchFunctionMode):
                 if isinstance(tensor, Tensor):
                     self._ask(asked, tensor, sys._getframe(1))
         return func(*args, **kwargs)
+
+
+def inference_mode_questions(ask: Callable[[FrameType | None], None]) -> Patches:
+    """Return a context in which `ask` is called with the frame that asks for inference mode."""
+
+    def is_inference_mode_enabled() -> bool:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename == patching.__file__:
+            frame = frame.f_back
+        ask(frame)
+        return in_inference_mode()
+
+    return Patches({(torch, "is_inference_mode_enabled"): is_inference_mode_enabled})
 
 
 def has_property(tensor: Tensor, asked: Property) -> bool:

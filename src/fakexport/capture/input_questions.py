@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import PurePath
 from types import FrameType
 from typing import Any
@@ -20,8 +20,15 @@ from torch.fx import Node
 
 from fakexport._torch.operator_registry import HigherOrderOperator
 from fakexport._torch.pytree import tree_leaves
-from fakexport._torch.tensor_questions import Property, TensorQuestions, has_property, node_of
-from fakexport.conditions import Asked, asked_guards
+from fakexport._torch.tensor_questions import (
+    Property,
+    TensorQuestions,
+    has_property,
+    in_inference_mode,
+    inference_mode_questions,
+    node_of,
+)
+from fakexport.conditions import Asked, asked_guards, inference_mode_guard
 from fakexport.sources import exchanged_forward
 
 _LAYOUT: tuple[Property, ...] = ("strides",)
@@ -52,20 +59,54 @@ class InputQuestions:
         self._first: list[dict[Property, bool]] = []
         self._sources: dict[Node, frozenset[int]] = {}
         self._found: dict[tuple[int, Property], Asked] = {}
+        self._inference_mode = ""
 
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Enter the context around a trace that runs `forward`."""
+        if self._module._forward_pre_hooks or self._module._forward_hooks:
+            with self._watched_hooks():
+                yield
+            return
         original: Callable[..., Any] = self._module.forward
 
         @functools.wraps(original)
         def forward(*args: Any, **kwargs: Any) -> Any:
             self._begin(tree_leaves((args, kwargs)))
-            with TensorQuestions(self._ask):
+            with self._asking():
                 return original(*args, **kwargs)
 
         with exchanged_forward(self._module, forward):
             yield
+
+    @contextmanager
+    def _watched_hooks(self) -> Iterator[None]:
+        """Watch the module's own hooks as well, which run around `forward`."""
+        open_calls = ExitStack()
+
+        def before(module: nn.Module, args: Any, kwargs: Any) -> None:
+            self._begin(tree_leaves((args, kwargs)))
+            open_calls.enter_context(self._asking())
+
+        first = self._module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
+        last = self._module.register_forward_hook(lambda *_: open_calls.close(), always_call=True)
+        with open_calls:
+            try:
+                yield
+            finally:
+                first.remove()
+                last.remove()
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        with TensorQuestions(self._ask), inference_mode_questions(self._ask_for_inference_mode):
+            yield
+
+    def _ask_for_inference_mode(self, frame: FrameType | None) -> None:
+        asking = "" if frame is None else frame.f_globals.get("__name__", "")
+        if asking.partition(".")[0] not in ("torch", __name__.partition(".")[0]):
+            made = inference_mode_guard(in_inference_mode(), _place(frame))
+            self._inference_mode = self._inference_mode or made
 
     def guards(self, program: ExportedProgram) -> list[str]:
         """Return the guards of what was asked, each with the line that asked first.
@@ -74,7 +115,8 @@ class InputQuestions:
         """
         if any(map(_has_traced_body, program.graph.nodes)):
             self._add_all()
-        return asked_guards(program, tuple(self._found.values()))
+        mode = [self._inference_mode] if self._inference_mode else []
+        return [*mode, *asked_guards(program, tuple(self._found.values()))]
 
     def guards_of_all(self, program: ExportedProgram, args: Any, kwargs: Any) -> list[str]:
         """Return guards on everything that can be asked: a strict trace does not show what was."""
@@ -101,6 +143,8 @@ class InputQuestions:
         if (at := self._index.get(id(tensor))) is not None:
             self._add(asked, (at,), place)
         elif not (asked == "requires_grad" and tensor.requires_grad and not self._has_gradients()):
+            if asked == "is_inference":  # What is computed in inference mode is an inference tensor.
+                self._ask_for_inference_mode(frame)
             for property_ in _DERIVED[asked]:
                 self._add(property_, sorted(self._sources_of(tensor)), place)
 

@@ -1,7 +1,14 @@
 """What the trace of a program took for granted about its inputs, as values that every path checks."""
 
 from .condition import Condition, conditions_from_json, conditions_to_json
-from .contract import Asked, always_guards, asked_guards, least_size_guard, with_device_guards
+from .contract import (
+    Asked,
+    always_guards,
+    asked_guards,
+    inference_mode_guard,
+    least_size_guard,
+    with_device_guards,
+)
 from .expression import Operation, Question, expression_text
 from .input_leaves import InputLeaf, input_leaves
 from .linear_size import linear_size
@@ -21,6 +28,7 @@ __all__ = [
     "conditions_of",
     "conditions_to_json",
     "expression_text",
+    "inference_mode_guard",
     "input_leaves",
     "least_size_guard",
     "linear_size",

@@ -93,8 +93,13 @@ def asked_guards(program: ExportedProgram, asked: Sequence[Asked]) -> list[str]:
     for each in asked:
         for text in _texts(each, inputs, sizes):
             check = text if _is_so_in_exports(each, inputs[each.index][1]) else f"({text}{WHILE_EXPORTING})"
-            guards.append(f"{check} and 'asked at {each.place}'" if each.place else check)
+            guards.append(check + _reason(each.place))
     return guards
+
+
+def inference_mode_guard(is_on: bool, place: str) -> str:
+    """Return the guard that inference mode is on, or off, in every call."""
+    return f"torch.is_inference_mode_enabled() == {is_on}" + _reason(place)
 
 
 def least_size_guard(index: int, dim: int, least: int) -> str:
@@ -102,10 +107,15 @@ def least_size_guard(index: int, dim: int, least: int) -> str:
     return f"{_source(index)}.size()[{dim}] >= {least}"
 
 
+def _reason(place: str) -> str:
+    return f" and 'asked at {place}'" if place else ""
+
+
 def _is_so_in_exports(asked: Asked, value: torch.Tensor) -> bool:
     """Return whether the stand-in for an input in `run_decompositions` gives the same answer."""
     usual = _USUAL.get(asked.property)
-    return usual is None or (asked.answer is usual and has_property(value, asked.property) is usual)
+    is_same = usual is None or (asked.answer is usual and has_property(value, asked.property) is usual)
+    return is_same and not (asked.property == "is_leaf" and value.requires_grad)
 
 
 def _texts(asked: Asked, inputs: Sequence[tuple[InputLeaf, Any]], sizes: Mapping[str, str]) -> Iterator[str]:
@@ -114,9 +124,7 @@ def _texts(asked: Asked, inputs: Sequence[tuple[InputLeaf, Any]], sizes: Mapping
         return
     match asked.property:
         case "strides":
-            for dim, stride in enumerate(value.stride()):
-                if (text := _number_text(stride, sizes)) is not None:
-                    yield f"{source}.stride()[{dim}] == {text}"
+            yield from _stride_texts(source, value, sizes)
         case "offset":
             if (text := _number_text(value.storage_offset(), sizes)) is not None:
                 yield f"{source}.storage_offset() == {text}"
@@ -129,6 +137,10 @@ def _texts(asked: Asked, inputs: Sequence[tuple[InputLeaf, Any]], sizes: Mapping
                 if at != asked.index and isinstance(other, torch.Tensor):
                     own, its = (f"{each}.untyped_storage()._cdata" for each in (source, _source(at)))
                     yield f"{own} != {its}"
+        case "contiguous" | "channels_last" | "channels_last_3d" if (
+            has_property(value, asked.property) is not asked.answer
+        ):  # `forward` changed the strides before it asked, as `t_()` does.
+            yield from _stride_texts(source, value, sizes)
         case "contiguous":
             yield f"{source}.is_contiguous() == {asked.answer}"
         case name if name in _FORMATS:
@@ -139,6 +151,12 @@ def _texts(asked: Asked, inputs: Sequence[tuple[InputLeaf, Any]], sizes: Mapping
             yield f"{source}._is_view() == {asked.answer}"
         case name:
             yield f"{source}.{name}() == {asked.answer}"
+
+
+def _stride_texts(source: str, value: torch.Tensor, sizes: Mapping[str, str]) -> Iterator[str]:
+    for dim, stride in enumerate(value.stride()):
+        if (text := _number_text(stride, sizes)) is not None:
+            yield f"{source}.stride()[{dim}] == {text}"
 
 
 def _groups(sources: Sequence[str]) -> Iterator[Sequence[str]]:

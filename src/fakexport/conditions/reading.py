@@ -165,6 +165,8 @@ class _Reading:
                 return True
             case ast.Call(func=ast.Name(id="len"), args=[ast.Set()], keywords=[]):
                 return True
+            case ast.Call(func=ast.Attribute(attr="is_inference_mode_enabled"), args=[], keywords=[]):
+                return True
         return False
 
     def _call(self, function: ast.AST, args: list[ast.expr]) -> Expression:

@@ -46,6 +46,7 @@ _FUNCTIONS_OF = {
 _QUESTIONS = frozenset(("size", "stride", "storage_offset", "item"))
 _ARGUMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _PLACE = re.compile(r"asked at [A-Za-z0-9_.:/ -]{1,300}", re.ASCII)
+_INFERENCE_MODE = "torch.is_inference_mode_enabled"
 _EXPORTING = "torch.compiler.is_exporting()"
 _FLAGS = frozenset(("requires_grad", "is_leaf"))
 _CALLED_FLAGS = frozenset(("is_contiguous", "_is_view", "is_inference", "is_conj", "is_neg"))
@@ -100,6 +101,8 @@ def _condition(node: ast.expr) -> int:
             return 0
         case ast.Compare() if all(isinstance(sign, _COMPARISONS) for sign in node.ops):
             return sum(map(_condition, (node.left, *node.comparators)))
+        case ast.Call(func=called, args=[], keywords=[]) if ast.unparse(called) == _INFERENCE_MODE:
+            return 0
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS:
             return sum(map(_condition, args))
         case ast.Attribute(value=ast.Name(id=module), attr=name) if name in _FUNCTIONS_OF.get(module, ()):
