@@ -191,7 +191,7 @@ class MethodManifest:
         call: The part of its inputs and outputs in generation; None if it is not a call of it.
         adapter: How the program needs an adapter; None if it was exported without one.
         parallel: The rank whose part of the model it is; None for all of the model.
-        parameters: Of the model's `forward`; empty if its example call shows all that a call can be.
+        parameters: The parameters of `forward`; empty if the example shows every way to call it.
     """
 
     versions: Mapping[str, str]

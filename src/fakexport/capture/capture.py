@@ -57,7 +57,7 @@ from .assumed_answers import AssumedAnswer, AssumedAnswers
 from .block_reuse import BlockReuse, TraceNeeded
 from .constant_answers import ConstantAnswers
 from .constants import recover_constants
-from .declared_bounds import lower_bound_guards
+from .declared_bounds import lower_bound_guards, varying_inputs
 from .dynamic_dims import DynamicDims, as_torch_shapes
 from .exact_classes import exact_class_questions
 from .failure import CaptureFailure, GuardFact
@@ -66,7 +66,7 @@ from .input_questions import InputQuestions
 from .kept_masks import KeptMask, kept_masks_of, watch_masks
 from .left_fakes import fakes_taken_back
 from .lost_transforms import TransformLost, refuse_lost_transforms
-from .plain_forward import bound_inputs, plain_forward
+from .plain_forward import plain_forward
 from .plain_inputs import prepared_inputs
 from .python_effects import PythonEffect, watch_forward
 from .rank_layouts import ShardingChangesResult, check_rank_layouts
@@ -143,7 +143,7 @@ def capture(
     args, kwargs, dynamic, restored = prepared_inputs(module, args, kwargs or {}, dynamic)
     known = ProgramFacts() if facts is None else facts
     shapes = torch_shapes(module, args, kwargs, dynamic, known)
-    inputs = _varying_inputs(module, args, kwargs, known)
+    inputs = varying_inputs(module, args, kwargs, known)
     read: dict[str, None] = {}
     blocks: dict[str, tuple[int, int, tuple[str, ...]]] = {}
     answers = AssumedAnswers(assumed, traced.__code__)
@@ -343,23 +343,12 @@ def torch_shapes(
 
     Raises for a bad call, as `capture` says. The sizes of an adapter do not vary.
     """
-    inputs = _varying_inputs(module, args, kwargs, facts)
+    inputs = varying_inputs(module, args, kwargs, facts)
     if isinstance(dynamic, DynamicDims):
         return as_torch_shapes(dynamic, inputs)
     if (fault := why_shapes_do_not_fit(inputs, dynamic)) is not None:
         raise InvalidValue(f"dynamic_shapes does not fit the inputs: {fault}")
     return dynamic
-
-
-def _varying_inputs(
-    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], facts: ProgramFacts | None
-) -> dict[str, Any]:
-    """Return the inputs whose sizes may vary, by name."""
-    has_own_inputs = facts is not None and facts.has_own_inputs
-    inputs = dict(kwargs) if has_own_inputs else bound_inputs(module, args, kwargs)
-    if facts is not None and facts.adapter is not None:
-        inputs = {name: value for name, value in inputs.items() if name not in facts.adapter.inputs}
-    return inputs
 
 
 def _has_sizes(program: ExportedProgram) -> bool:

@@ -11,14 +11,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from torch.export import ShapesCollection
 
 from fakexport._torch.pytree import tree_leaves
 from fakexport.conditions import least_size_guard
+from fakexport.program import ProgramFacts
 
 from .dynamic_dims import DynamicDims
+from .plain_forward import bound_inputs
 
 _UNCHECKED = (1, 2)
+
+
+def varying_inputs(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], facts: ProgramFacts | None
+) -> dict[str, Any]:
+    """Return the inputs whose sizes may vary, by name."""
+    has_own_inputs = facts is not None and facts.has_own_inputs
+    inputs = dict(kwargs) if has_own_inputs else bound_inputs(module, args, kwargs)
+    if facts is not None and facts.adapter is not None:
+        inputs = {name: value for name, value in inputs.items() if name not in facts.adapter.inputs}
+    return inputs
 
 
 def lower_bound_guards(dynamic: Any, inputs: Mapping[str, Any], leaves: Sequence[Any]) -> list[str]:

@@ -20,7 +20,7 @@ from .own_inputs import own_inputs
 
 _CONTAINERS = (tuple, list, dict)
 _NOT_INPUTS = ("torch", "fakexport")
-"""Packages whose dataclasses, such as `Dim.AUTO`, are no containers of inputs."""
+"""Packages whose dataclasses, such as `Dim.AUTO`, never contain inputs."""
 
 
 def prepared_inputs(

@@ -39,7 +39,7 @@ class Asked:
     Args:
         index: Which leaf of the inputs.
         property: `strides`, `requires_grad`.
-        answer: Of a question of yes or no.
+        answer: The answer, if it is yes or no.
         place: The line that asked, `model.py:12`; "" if it is unknown.
     """
 

@@ -62,7 +62,7 @@ class LoadedProgram:
         self._is_compiled = is_compiled
         self._program = program
         # The signature checks each call, as it is given: before inputs move to other devices.
-        module = program.module(check_guards=False)
+        module: Any = program.module(check_guards=False)
         module.validate_inputs = False
         self._module: Any = torch.compile(module) if is_compiled else module
         self._layout = _Layout.of(program)

@@ -11,7 +11,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from fakexport.documents import Parameter, ParameterKind, Scalar
 from fakexport.error import InvalidType
@@ -55,8 +55,8 @@ class Calling:
     """How a program is called.
 
     Args:
-        parameters: Of `forward`; empty if they are not known.
-        structure: Of the arguments that the program was exported with.
+        parameters: The parameters of `forward`; empty if they are not known.
+        structure: The structure of the arguments that the program was exported with.
     """
 
     parameters: tuple[Parameter, ...]
@@ -169,5 +169,5 @@ def _plain(value: Any, structure: Any, name: str) -> Any:
     ):
         items = zip(value, structure.children(), strict=True)
         made = [_plain(item, part, f"{name}[{at}]") for at, (item, part) in enumerate(items)]
-        return cast("type[Any]", structure.type)(made)
+        return structure.type(made)
     return value

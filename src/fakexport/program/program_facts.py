@@ -46,8 +46,8 @@ class ProgramFacts:
         component: The part of the model of its source that it computes, by name; None for all of it.
         adapter: How the program needs an adapter; None for a model without one.
         parallel: The rank whose part of the model it is; None for all of the model.
-        parameters: Of the model's `forward`, for calls that pass arguments in another way than the example;
-            empty if the example shows all ways, or where they are not known.
+        parameters: The parameters of the model's `forward`, for calls that pass arguments in another way than
+            the example; empty if the example shows every way, or if they are not known.
         has_stand_in_inputs: Whether its example inputs are zeros that fakexport gave it.
         model: The module that was captured, which may know how its checkpoints are laid out; None after
             loading. Two facts may be equal and have other modules.
