@@ -36,8 +36,12 @@ class Condition:
     asked_at: str = ""
 
     def __str__(self) -> str:
-        text = expression_text(self.check)
-        return f"{text}, asked at {self.asked_at}" if self.asked_at else text
+        return expression_text(self.check)
+
+    @property
+    def reason(self) -> str:
+        """What it needs, with the line that asked, for an error."""
+        return f"{self}, asked at {self.asked_at}" if self.asked_at else str(self)
 
     @property
     def questions(self) -> tuple[Question, ...]:
@@ -58,7 +62,7 @@ class Condition:
 def conditions_to_json(conditions: tuple[Condition, ...]) -> list[dict[str, Any]]:
     """As plain data; `conditions_from_json` reads it, and so does the C++ program."""
     return [
-        {"text": str(condition), "check": _to_json(condition.check)}
+        {"text": condition.reason, "check": _to_json(condition.check)}
         | ({"asked_at": condition.asked_at} if condition.asked_at else {})
         for condition in conditions
     ]

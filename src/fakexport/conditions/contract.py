@@ -75,6 +75,11 @@ def always_guards(program: ExportedProgram) -> list[str]:
     ]
 
 
+def has_identity_guard(guards: Sequence[str]) -> bool:
+    """Return whether guards refuse a tensor that is passed twice."""
+    return any(guard.startswith("len({id(") for guard in guards)
+
+
 def with_device_guards(program: ExportedProgram, guards: Sequence[str]) -> list[str]:
     """Return guards with the devices of a program's own inputs instead of those that they name."""
     inputs = {_source(at): value for at, (_, value) in enumerate(_inputs(program))}

@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 
 from fakexport._torch.fake_tensors import storage_identity
+from fakexport._torch.program_assembly import guards_code
 from fakexport._torch.tensor_questions import has_property
 from fakexport.conditions import (
     Condition,
@@ -22,6 +23,7 @@ from fakexport.conditions import (
     conditions_from_json,
     conditions_of,
     conditions_to_json,
+    has_identity_guard,
     linear_size,
 )
 from fakexport.documents import DocumentError, boolean, field, integer, items, mapping, optional, record, text
@@ -115,6 +117,7 @@ class Signature:
         outputs: In the order of the returned leaves.
         conditions: Further conditions on sizes: guards from branches, divisions and comparisons of the model
             while it was traced.
+        has_identity_check: Whether one tensor may not be passed for two inputs.
 
     Example:
         >>> from fakexport.capture import export
@@ -127,6 +130,7 @@ class Signature:
     inputs: tuple[InputTensor, ...]
     outputs: tuple[OutputTensor, ...]
     conditions: tuple[Condition, ...] = ()
+    has_identity_check: bool = False
 
     @classmethod
     def of(cls, program: ExportedProgram) -> Signature:
@@ -151,7 +155,7 @@ class Signature:
         )
         shapes = {tensor.name: tensor.shape for tensor in inputs}
         conditions = (found for found in conditions_of(program) if not _is_in_shapes(found, shapes))
-        return cls(tuple(inputs), outputs, tuple(conditions))
+        return cls(tuple(inputs), outputs, tuple(conditions), has_identity_guard(guards_code(program)))
 
     def check(self, inputs: Mapping[str, torch.Tensor]) -> None:
         """Refuse a call before anything runs: names, dtypes, sizes, ranges and conditions.
@@ -185,7 +189,7 @@ class Signature:
     def _check_identities(self, inputs: Mapping[str, torch.Tensor]) -> None:
         """Refuse a tensor that is passed twice: `forward` may take another branch where `x is y`."""
         names = {id(tensor): name for name, tensor in inputs.items()}
-        if len(names) == len(inputs):
+        if len(names) == len(inputs) or not self.has_identity_check:
             return
         again, first = next(
             (name, names[id(tensor)]) for name, tensor in inputs.items() if names[id(tensor)] != name
@@ -202,7 +206,7 @@ class Signature:
         for condition in self.conditions:
             if not condition.holds(answer):
                 found = " and ".join(_found(asked, answer(asked)) for asked in condition.questions)
-                raise UnsuitableInputs(f"{found}, but the program needs {condition}")
+                raise UnsuitableInputs(f"{found}, but the program needs {condition.reason}")
 
     def _check_size(
         self, found: str, size: int, dimension: Dimension, sizes: dict[str, tuple[int, str]]
@@ -239,6 +243,7 @@ class Signature:
             ],
             "outputs": [{"name": leaf.name, "is_tensor": leaf.is_tensor} for leaf in self.outputs],
             "conditions": conditions_to_json(self.conditions),
+            "has_identity_check": self.has_identity_check,
         }
 
     @classmethod
@@ -258,6 +263,7 @@ class Signature:
             inputs,
             field(owner, "outputs", lambda found: tuple(items(found, _output_from_json))),
             field(owner, "conditions", lambda found: conditions_from_json(found, ranks)),
+            field(owner, "has_identity_check", boolean, False),
         )
 
 

@@ -61,6 +61,7 @@ from fakexport.program.tensor_spec import Spelling, plain_name, tensors_in
 from fakexport.program.training_mode import training_operators
 from fakexport.program.transfers import Transfer, example_size, moved_tensor, transfers
 from fakexport.program.unbound_constant import UnboundConstant, UnboundReason
+from fakexport.program.unchecked import without_checks
 from fakexport.program.unused_parameters import UnusedParameters, unused_parameters
 from fakexport.program.used_weights import with_used_weights
 from fakexport.program.walk import Visit, attribute, walk
@@ -180,6 +181,7 @@ __all__ = [
     "with_plain_indexing",
     "with_used_weights",
     "with_weight_names",
+    "without_checks",
     "written_inputs",
     "written_state",
 ]
