@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, InputKind, TensorArgument
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 
 from fakexport._torch.pytree import tree_flatten, tree_leaves, tree_unflatten
 from fakexport.error import type_and_line
@@ -133,11 +133,13 @@ class _Layout:
         signature: The tensors.
         leaves: Names of tensors and fixed values, in the order of the flat call.
         calling: The containers that hold them.
+        is_in_place: Whether the program writes into its inputs where `forward` does, and not at its end.
     """
 
     signature: Signature
     leaves: tuple[TensorArgument | ConstantArgument, ...]
     calling: Calling
+    is_in_place: bool
 
     @classmethod
     def of(cls, program: ExportedProgram) -> _Layout:
@@ -145,7 +147,9 @@ class _Layout:
         leaves = [
             spec.arg for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT
         ]
-        return cls(signature, tuple(leaves), calling_of(program))
+        outputs = program.graph_signature.output_specs
+        is_in_place = all(spec.kind is not OutputKind.USER_INPUT_MUTATION for spec in outputs)
+        return cls(signature, tuple(leaves), calling_of(program), is_in_place)
 
     def named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
         """Return the tensors of a call by name.
@@ -189,7 +193,7 @@ class _Layout:
         return is_dict and given.keys() != names and given.keys() == set(parts[0].context)
 
     def arguments(self, inputs: Mapping[str, torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        self.signature.check(inputs)
+        self.signature.check(inputs, is_in_place=self.is_in_place)
         tensors = {wanted.name: inputs[wanted.name].to(wanted.device) for wanted in self.signature.inputs}
         values = [
             leaf.value if isinstance(leaf, ConstantArgument) else tensors[leaf.name] for leaf in self.leaves

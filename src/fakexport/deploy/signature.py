@@ -15,7 +15,6 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from fakexport._torch.fake_tensors import storage_identity
 from fakexport._torch.program_assembly import guards_code
-from fakexport._torch.tensor_questions import has_property
 from fakexport.conditions import (
     Condition,
     Operation,
@@ -26,9 +25,29 @@ from fakexport.conditions import (
     has_identity_guard,
     linear_size,
 )
-from fakexport.documents import DocumentError, boolean, field, integer, items, mapping, optional, record, text
+from fakexport.documents import (
+    DocumentError,
+    boolean,
+    field,
+    integer,
+    items,
+    mapping,
+    one_of,
+    optional,
+    record,
+    text,
+)
 from fakexport.error import FakexportError, InvalidValue
-from fakexport.program import Spelling, SymbolRange, output_names, plain_name, symbol_ranges
+from fakexport.program import (
+    Spelling,
+    SymbolRange,
+    output_names,
+    plain_name,
+    symbol_ranges,
+    written_inputs,
+)
+
+from .answers import answer_of, answer_text
 
 
 class EarlierSignature(DocumentError):
@@ -118,6 +137,7 @@ class Signature:
         conditions: Further conditions on sizes: guards from branches, divisions and comparisons of the model
             while it was traced.
         has_identity_check: Whether one tensor may not be passed for two inputs.
+        written: Inputs that `forward` writes into. Compiled forms write into copies.
 
     Example:
         >>> from fakexport.capture import export
@@ -131,6 +151,7 @@ class Signature:
     outputs: tuple[OutputTensor, ...]
     conditions: tuple[Condition, ...] = ()
     has_identity_check: bool = False
+    written: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, program: ExportedProgram) -> Signature:
@@ -155,11 +176,16 @@ class Signature:
         )
         shapes = {tensor.name: tensor.shape for tensor in inputs}
         conditions = (found for found in conditions_of(program) if not _is_in_shapes(found, shapes))
-        return cls(tuple(inputs), outputs, tuple(conditions), has_identity_guard(guards_code(program)))
+        has_identity_check = has_identity_guard(guards_code(program))
+        written = tuple(dict.fromkeys(found.name for found in written_inputs(program)))
+        return cls(tuple(inputs), outputs, tuple(conditions), has_identity_check, written)
 
-    def check(self, inputs: Mapping[str, torch.Tensor]) -> None:
+    def check(self, inputs: Mapping[str, torch.Tensor], *, is_in_place: bool = False) -> None:
         """Refuse a call before anything runs: names, dtypes, sizes, ranges and conditions.
 
+        Args:
+            inputs: Tensors by name.
+            is_in_place: Whether what runs writes into the inputs themselves, as eager mode does.
         Raises:
             UnsuitableInputs: the first thing that does not fit, in one line.
         """
@@ -184,6 +210,8 @@ class Signature:
                     f"`{wanted.name}` has size {size} in dimension {index}", size, dimension, sizes
                 )
         self._check_identities(inputs)
+        if not is_in_place:
+            self._check_written(inputs)
         self._check_conditions(inputs)
 
     def _check_identities(self, inputs: Mapping[str, torch.Tensor]) -> None:
@@ -199,13 +227,27 @@ class Signature:
             f"with different ones: pass `{first}.clone()`"
         )
 
+    def _check_written(self, inputs: Mapping[str, torch.Tensor]) -> None:
+        """Refuse a written input whose memory has several elements of this or of another input in one
+        place.
+        """
+        memory = {name: storage_identity(tensor) for name, tensor in inputs.items()} if self.written else {}
+        for name in self.written:
+            tensor = inputs[name]
+            if any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride(), strict=True)):
+                raise UnsuitableInputs(f"the program writes into `{name}`, which is expanded: pass a clone")
+            if other := next((key for key in memory if key != name and memory[key] == memory[name]), None):
+                raise UnsuitableInputs(
+                    f"the program writes into `{name}`, which shares memory with `{other}`: pass a clone"
+                )
+
     def _check_conditions(self, inputs: Mapping[str, torch.Tensor]) -> None:
         def answer(question: Question) -> int | float | bool:
-            return _answer(question, inputs[question.input])
+            return answer_of(question, inputs[question.input])
 
         for condition in self.conditions:
             if not condition.holds(answer):
-                found = " and ".join(_found(asked, answer(asked)) for asked in condition.questions)
+                found = " and ".join(answer_text(asked, answer(asked)) for asked in condition.questions)
                 raise UnsuitableInputs(f"{found}, but the program needs {condition.reason}")
 
     def _check_size(
@@ -244,6 +286,7 @@ class Signature:
             "outputs": [{"name": leaf.name, "is_tensor": leaf.is_tensor} for leaf in self.outputs],
             "conditions": conditions_to_json(self.conditions),
             "has_identity_check": self.has_identity_check,
+            "written": list(self.written),
         }
 
     @classmethod
@@ -264,6 +307,7 @@ class Signature:
             field(owner, "outputs", lambda found: tuple(items(found, _output_from_json))),
             field(owner, "conditions", lambda found: conditions_from_json(found, ranks)),
             field(owner, "has_identity_check", boolean, False),
+            field(owner, "written", lambda found: tuple(items(found, one_of(ranks, "input"))), []),
         )
 
 
@@ -306,37 +350,6 @@ def _is_in_shapes(condition: Condition, shapes: Mapping[str, tuple[Dimension, ..
             first, second = shapes[one][i], shapes[other][j]
             return first.is_checked and first == second
     return False
-
-
-def _answer(question: Question, tensor: torch.Tensor) -> int | float | bool:
-    match question.kind:
-        case "size":
-            return int(tensor.shape[question.dim])
-        case "stride":
-            return int(tensor.stride(question.dim))
-        case "offset":
-            return int(tensor.storage_offset())
-        case "storage":
-            return storage_identity(tensor)
-        case "storage_bytes":
-            return tensor.untyped_storage().nbytes()
-        case "value":
-            value: int | float | bool = tensor.item()
-            return value
-    return has_property(tensor, question.kind)
-
-
-def _found(question: Question, value: float) -> str:
-    match question.kind:
-        case "size":
-            return f"`{question.input}` has size {value} in dimension {question.dim}"
-        case "stride":
-            return f"`{question.input}` has stride {value} in dimension {question.dim}"
-        case "offset":
-            return f"`{question.input}` begins at element {value} of its storage"
-        case "value":
-            return f"`{question.input}` is {value}"
-    return f"{question} is {value}"
 
 
 def _size_to_json(size: Dimension) -> Any:
