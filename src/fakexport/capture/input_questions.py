@@ -42,6 +42,8 @@ _OF_EVERY_INPUT: tuple[Property, ...] = (
     "strides", "offset", "requires_grad", "is_view", "is_inference", "is_conj", "is_neg",
 )  # fmt: skip
 _NOT_IN_A_PLACE = re.compile(r"[^A-Za-z0-9_.:/ -]")
+_REPLACED_GETTERS = frozenset({"grad_fn"})
+"""Names of getters that fakexport replaces while it traces: `copied_values`."""
 _OWN = f"{__name__.partition('.')[0]}."
 
 
@@ -137,7 +139,7 @@ class InputQuestions:
         self._sources = {node: frozenset((at,)) for node, at in nodes.items() if node is not None}
 
     def _ask(self, asked: Property, tensor: Tensor, frame: FrameType | None) -> None:
-        if not self._index or (frame is not None and frame.f_globals.get("__name__", "").startswith(_OWN)):
+        if not self._index or _is_own_question(asked, frame):
             return
         place = _place(frame)
         if (at := self._index.get(id(tensor))) is not None:
@@ -200,8 +202,17 @@ def _may_differ(tensor: Any, asked: Property) -> bool:
     return True
 
 
+def _is_own_question(asked: Property, frame: FrameType | None) -> bool:
+    """Return whether fakexport asks for itself, and not in a getter that replaces one of torch."""
+    if frame is None or not frame.f_globals.get("__name__", "").startswith(_OWN):
+        return False
+    return frame.f_code.co_name not in _REPLACED_GETTERS
+
+
 def _place(frame: FrameType | None) -> str:
     """Return the line that asks: the innermost one outside of torch, `model.py:12`."""
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(_OWN):
+        frame = frame.f_back
     innermost = frame
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "torch":
         frame = frame.f_back
