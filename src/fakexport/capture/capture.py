@@ -70,7 +70,6 @@ from .plain_forward import plain_forward
 from .plain_inputs import prepared_inputs
 from .python_effects import PythonEffect, watch_forward
 from .rank_layouts import ShardingChangesResult, check_rank_layouts
-from .real_classes import real_classes
 from .recorded_state import with_state
 from .recovered import Recovered
 from .sharded_weights import check_sharded_weights
@@ -301,7 +300,6 @@ def _traced_once(
     with (
         name_user_frames(is_user_code),
         nullcontext() if strict else questions.watched(),
-        nullcontext() if strict else real_classes(module),
         plain_forward(module, args, kwargs),
         constants,
         foreign_fakes_join_the_trace(),

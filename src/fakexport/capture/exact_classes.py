@@ -21,11 +21,11 @@ from .python_effects import PythonEffect
 
 __all__ = ["exact_class_questions"]
 
-# Several, since `re` looks quickly for the text that a pattern begins with.
+# Three, since `re` looks quickly for the text that a pattern begins with.
 _MAY_ASK = (
+    re.compile(r"type\(.*\b(?:Tensor|Parameter|int|float)\b"),
     re.compile(r"__class__.*\b(?:Tensor|Parameter)\b"),
     re.compile(r"isinstance\(.*\b(?:int|float)\b"),
-    re.compile(r"case .*\b(?:int|float|bool)\b"),
 )
 _CLASSES = frozenset({"Tensor", "Parameter"})
 _NUMBERS = frozenset({"int", "float", "bool", "Number", "Integral", "Real"})
@@ -33,9 +33,9 @@ _SYMBOLS = frozenset({"SymInt", "SymFloat", "SymBool"})
 
 
 def exact_class_questions(module: nn.Module, *, has_sizes: bool = True) -> Iterator[PythonEffect]:
-    """Yield comparisons such as `x.__class__ is torch.Tensor` of a model's own classes, and of functions of
-    their files that they name, and questions whether a number is an `int`: `isinstance(x.shape[0], int)`,
-    `case int()`.
+    """Yield the comparisons such as `type(x) is torch.Tensor` of a model's own classes, and of functions of
+    their files that they name; and the questions whether a number is an `int`, such as
+    `isinstance(x.shape[0], int)`.
 
     Whether `forward` comes there is not known.
 
@@ -51,10 +51,7 @@ def exact_class_questions(module: nn.Module, *, has_sizes: bool = True) -> Itera
         text = "".join(lines)
         if not any(asks.search(text) for asks in _MAY_ASK):
             continue
-        own = {each for each in classes if inspect.getfile(each) == path}
-        for node in _nodes(ast.parse(text), own):
-            if isinstance(node, ast.Match) and _has_number_pattern(node):
-                node = ast.copy_location(_as_question(node.subject), node.subject)
+        for node in _nodes(ast.parse(text), {each.__name__ for each in classes}):
             if not isinstance(node, (ast.Compare, ast.Call)):
                 continue
             span = Span(path, node.lineno, *columns_of(node, lines[node.lineno - 1]), origin="source")
@@ -70,40 +67,17 @@ def exact_class_questions(module: nn.Module, *, has_sizes: bool = True) -> Itera
                 yield PythonEffect("number", ast.unparse(node), replace(span, function=function.name))
 
 
-def _nodes(file: ast.Module, classes: set[type]) -> Iterator[ast.AST]:
+def _nodes(file: ast.Module, classes: set[str]) -> Iterator[ast.AST]:
     """Yield what is in the classes, and in functions of the file that they name."""
     functions = {each.name: each for each in file.body if isinstance(each, ast.FunctionDef)}
     left: list[ast.AST] = [
-        each
-        for each in ast.walk(file)
-        if isinstance(each, ast.ClassDef) and any(_is_class(each, found) for found in classes)
+        each for each in file.body if isinstance(each, ast.ClassDef) and each.name in classes
     ]
     while left:
         for node in ast.walk(left.pop()):
             yield node
             if isinstance(node, ast.Name) and node.id in functions:
                 left.append(functions.pop(node.id))
-
-
-def _is_class(node: ast.ClassDef, found: type) -> bool:
-    """Return whether a statement made a class; several in one file may have its name."""
-    lines = {part.__code__.co_firstlineno for part in vars(found).values() if inspect.isfunction(part)}
-    functions = [part for part in node.body if isinstance(part, ast.FunctionDef)]
-    firsts = {min([part.lineno, *(each.lineno for each in part.decorator_list)]) for part in functions}
-    return node.name == found.__name__ and (not lines or not firsts or not lines.isdisjoint(firsts))
-
-
-def _as_question(subject: ast.expr) -> ast.Call:
-    """Return `isinstance(subject, int)`, which `case int()` asks."""
-    return ast.Call(ast.Name("isinstance"), [subject, ast.Name("int")], [])
-
-
-def _has_number_pattern(node: ast.Match) -> bool:
-    patterns = (part for case in node.cases for part in ast.walk(case.pattern))
-    return any(
-        isinstance(part, ast.MatchClass) and isinstance(part.cls, ast.Name) and part.cls.id in _NUMBERS
-        for part in patterns
-    )
 
 
 def _is_own(owner: type) -> bool:
@@ -122,7 +96,10 @@ def _asks_for_class(node: ast.Compare) -> bool:
 
 
 def _is_class_of(asked: ast.expr) -> bool:
-    return isinstance(asked, ast.Attribute) and asked.attr == "__class__"
+    match asked:
+        case ast.Call(func=ast.Name(id="type"), args=[_], keywords=[]) | ast.Attribute(attr="__class__"):
+            return True
+    return False
 
 
 def _is_tensor_class(named: ast.expr) -> bool:
@@ -136,6 +113,10 @@ def _asked_number(node: ast.expr) -> ast.expr | None:
     """Return what is asked whether it is a number, and not whether it is a symbol of torch too."""
     match node:
         case ast.Call(func=ast.Name(id="isinstance"), args=[asked, classes]):
+            pass
+        case ast.Compare(
+            left=ast.Call(func=ast.Name(id="type"), args=[asked]), ops=[_], comparators=[classes]
+        ):
             pass
         case _:
             return None

@@ -8,12 +8,11 @@ RULE = Rule(
     severity="warning",
     message="model asks for the class of traced values",
     why="""
-While a model is traced, its tensors and parameters are of subclasses of `torch.Tensor`. `x.__class__ is
-torch.Tensor` is then false but true in eager mode: the exported program takes the other branch without an
-error. A dynamic size, and a number that is read from data, is a symbol and not an `int`:
-`isinstance(x.shape[0], int)` and `case int()` are false. Stock `torch.export` does the same. The question is
-found in the source of the model's classes, so it is reported even if `forward` never reaches it. `type(x)` is
-not affected: fakexport answers it with the class of eager mode.
+While a model is traced, its tensors and parameters are of subclasses of `torch.Tensor`. `type(x) is
+torch.Tensor` is then false, where it is true in eager mode: the exported program has the other branch, and
+no error says so. A size that varies, and a number that is read from data, is a symbol and no `int`: so it is
+with `isinstance(x.shape[0], int)`. Stock `torch.export` does the same. The question is found in the source of
+the model's classes, so that it is reported whether `forward` comes there or not.
 """,
     how_to_repair="""
 Ask with `isinstance(x, torch.Tensor)`, which is true for plain tensors and for traced ones, and for numbers
@@ -26,7 +25,7 @@ from torch import nn
 
 class Scale(nn.Module):
     def forward(self, x, scale=2.0):
-        if x.__class__ is torch.Tensor:  # <- FE909
+        if type(x) is torch.Tensor:  # <- FE909
             return x * scale
         return x
 
@@ -35,7 +34,7 @@ def factory():
     return Scale(), (torch.randn(2, 8),)
 """,
     repair="""
--        if x.__class__ is torch.Tensor:
+-        if type(x) is torch.Tensor:
 +        if isinstance(x, torch.Tensor):
 """,
     fails_on="never",
