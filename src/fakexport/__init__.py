@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from fakexport.program import retarget as retarget
     from fakexport.program import summary_of
     from fakexport.program import transfers as transfers
+    from fakexport.program import without_checks as without_checks
     from fakexport.python_source import PythonSource as PythonSource
     from fakexport.python_source import PythonSourceError as PythonSourceError
     from fakexport.python_source import source as source
@@ -133,6 +134,7 @@ _ROOMS = {
     "program": """
         DeviceListing ModuleSummary ProgramDifference ProgramSummary RetargetError RetargetWarning
         Transfer UnboundProgram diff inspect_devices retarget transfers summary
+        without_checks
     """,
     "python_source": "PythonSource PythonSourceError source write_source",
     "report": "BenchReport Comparison PlanReport Progress Report Verdict",

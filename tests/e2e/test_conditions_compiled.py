@@ -32,6 +32,7 @@ class EveryKind(nn.Module):
         result = result + y.sum() if columns < y.shape[1] else result - y.sum()
         result = result + z.sum() if rows * columns == z.shape[0] else result - z.sum()
         result = result * 2 if columns**0.5 < 5 else result
+        result = result if z.is_contiguous() and not z.requires_grad else -result
         return result * 3 if (columns + y.shape[1]) % 3 == 0 else result
 
 

@@ -152,6 +152,20 @@ def real_to_fake(mode: FakeTensorMode, real: torch.Tensor, device: torch.device)
     return FakeTensor(mode, meta, device)
 
 
+def example_to_fake(mode: FakeTensorMode, real: torch.Tensor, device: torch.device) -> FakeTensor:
+    """Return a fake tensor as `real_to_fake` does, which requires a gradient, is conjugated and is negated
+    exactly if `real` is.
+    """
+    fake = real_to_fake(mode, real, device)
+    if real.layout is torch.strided:
+        meta = meta_of(fake)
+        torch._C._set_conj(meta, real.is_conj())
+        torch._C._set_neg(meta, real.is_neg())
+        fake = FakeTensor(mode, meta, device)
+    fake.requires_grad_(real.requires_grad)
+    return fake
+
+
 def fake_elsewhere(fake: FakeTensor, device: torch.device) -> FakeTensor:
     """Return a new fake tensor like `fake`, said to be on `device`.
 

@@ -32,7 +32,12 @@ def guards_code(program: ExportedProgram) -> list[str]:
 
 def add_guards(program: ExportedProgram, guards: Sequence[str]) -> None:
     """Add conditions on inputs, as torch prints guards, to those that `program.module()` checks."""
-    program._guards_code = list(dict.fromkeys((*program._guards_code, *guards)))
+    set_guards(program, list(dict.fromkeys((*program._guards_code, *guards))))
+
+
+def set_guards(program: ExportedProgram, guards: list[str]) -> None:
+    """Replace the conditions on inputs that `program.module()` checks."""
+    program._guards_code = guards
 
 
 def check_guards(module: torch.nn.Module, leaves: Sequence[Any]) -> None:

@@ -347,5 +347,6 @@ def described_facts(manifest: MethodManifest) -> ProgramFacts:
         call=manifest.call,
         adapter=manifest.adapter,
         parallel=manifest.parallel,
+        parameters=manifest.parameters,
         unbound=tuple(UnboundConstant(**asdict(known)) for known in manifest.unbound_constants),
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from fakexport.archive.extent import extent
 from fakexport.container import Digest, fault_of_name
-from fakexport.documents import AdapterRecord, CallRecord, ParallelRecord, Recipe
+from fakexport.documents import AdapterRecord, CallRecord, ParallelRecord, Parameter, Recipe
 from fakexport.error import InvalidValue
 
 if TYPE_CHECKING:
@@ -191,6 +191,7 @@ class MethodManifest:
         call: The part of its inputs and outputs in generation; None if it is not a call of it.
         adapter: How the program needs an adapter; None if it was exported without one.
         parallel: The rank whose part of the model it is; None for all of the model.
+        parameters: The parameters of `forward`; empty if the example shows every way to call it.
     """
 
     versions: Mapping[str, str]
@@ -213,6 +214,7 @@ class MethodManifest:
     call: CallRecord | None = None
     adapter: AdapterRecord | None = None
     parallel: ParallelRecord | None = None
+    parameters: tuple[Parameter, ...] = ()
 
     def __post_init__(self) -> None:
         texts = [("source", self.source), ("dynamic shapes", self.dynamic_shapes or "")]

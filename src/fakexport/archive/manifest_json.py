@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from fakexport.archive.call_json import call_record
 from fakexport.archive.manifest import (
@@ -25,15 +25,19 @@ from fakexport.container import Digest, Limits
 from fakexport.documents import (
     ADAPTER_MODES,
     OPERATORS,
+    PARAMETER_KINDS,
     AdapterRecord,
     DocumentError,
     ParallelRecord,
+    Parameter,
     Recipe,
+    Scalar,
     Step,
     boolean,
     class_name,
     entries,
     field,
+    identifier,
     integer,
     items,
     mapping,
@@ -61,7 +65,7 @@ _KNOWN = (FORMAT, _WITH_CONFIGS_IN_PLACE, _OF_ONE_PROGRAM, _OF_A_BUNDLE)
 
 _NAME = 4096
 _SENTENCE = 10_000
-_OF_FEW = ("prefix", "computed", "library_modules", "call", "adapter", "parallel")
+_OF_FEW = ("prefix", "computed", "library_modules", "call", "adapter", "parallel", "parameters")
 "Fields that are omitted when empty, as in archives written before these fields existed."
 _DIMENSIONS = 64
 _OPERANDS = 100_000
@@ -194,6 +198,7 @@ def _readers(limits: Limits) -> dict[str, Callable[[Any], Any]]:
         "call": call_record,
         "adapter": _adapter,
         "parallel": _parallel,
+        "parameters": _many(_parameter, limits),
     }
 
 
@@ -204,6 +209,21 @@ def _adapter(value: Any) -> AdapterRecord:
 
 def _parallel(value: Any) -> ParallelRecord:
     return ParallelRecord(**record(value, {"degrees": _name, "rank": _size, "ranks": _size}))
+
+
+def _parameter(value: Any) -> Parameter:
+    readers = {
+        "name": identifier,
+        "kind": one_of(PARAMETER_KINDS, "kind of parameter"),
+        "defaults": lambda value: tuple(items(value, _scalar, 1)),
+    }
+    return Parameter(**record(value, readers))
+
+
+def _scalar(value: Any) -> Scalar:
+    if value is not None and type(value) not in (bool, int, float, str):
+        raise DocumentError("expected a number, a text or null")
+    return cast("Scalar", value)
 
 
 def _many(read: Callable[[Any], T], limits: Limits) -> Callable[[Any], tuple[T, ...]]:

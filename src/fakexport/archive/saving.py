@@ -256,6 +256,7 @@ def _described(
         call=facts.call,
         adapter=facts.adapter,
         parallel=facts.parallel,
+        parameters=facts.parameters,
     )
 
 

@@ -27,6 +27,7 @@ from fakexport._torch.operator_memo import OperatorMemo, TraceNeeded
 from fakexport._torch.patching import traced_here
 from fakexport._torch.presented_classes import classes_presented
 from fakexport._torch.program_assembly import add_guards
+from fakexport._torch.pytree import tree_leaves
 from fakexport._torch.remembered_metadata import remembered_metadata
 from fakexport._torch.script_objects import hold_real_objects
 from fakexport._torch.simplified_sizes import sizes_simplified_once
@@ -37,7 +38,7 @@ from fakexport._torch.unknown_broadcasts import unknown_broadcasts_refused
 from fakexport._torch.unsolved_sizes import unsolved_equations_pass
 from fakexport._torch.user_frames import name_user_frames
 from fakexport._torch.vmap_steps import transform_levels_closed
-from fakexport.conditions import absence_guards
+from fakexport.conditions import always_guards
 from fakexport.diagnostics import Span
 from fakexport.error import InvalidValue
 from fakexport.fake import SubclassNotKept, unregistered_wrapper
@@ -48,6 +49,7 @@ from fakexport.program import (
     is_model_code,
     is_user_code,
     keep_facts,
+    parameters_of,
     with_used_weights,
     with_weight_names,
 )
@@ -57,13 +59,16 @@ from .assigned_buffers import assigned_buffers_written
 from .assumed_answers import AssumedAnswer, AssumedAnswers
 from .constant_answers import ConstantAnswers
 from .constants import recover_constants
+from .declared_bounds import lower_bound_guards, varying_inputs
 from .dynamic_dims import DynamicDims, as_torch_shapes
 from .failure import CaptureFailure, GuardFact
 from .flattening import flattened
+from .input_questions import InputQuestions
 from .kept_masks import KeptMask, kept_masks_of, watch_masks
 from .left_fakes import fakes_taken_back
 from .lost_transforms import TransformLost, refuse_lost_transforms
-from .plain_forward import bound_inputs, plain_forward
+from .plain_forward import plain_forward
+from .plain_inputs import prepared_inputs
 from .python_effects import PythonEffect, watch_forward
 from .rank_layouts import ShardingChangesResult, check_rank_layouts
 from .recorded_state import with_state
@@ -131,15 +136,16 @@ def capture(
         ValueError: `dynamic` names what the inputs do not have, or `assumed` nothing that data decide.
         UncheckedAssumption: the program would not check what was assumed.
     """
-    kwargs = dict(kwargs or {})
+    args, kwargs, dynamic, restored = prepared_inputs(module, args, kwargs or {}, dynamic)
     known = ProgramFacts() if facts is None else facts
     shapes = torch_shapes(module, args, kwargs, dynamic, known)
+    inputs = varying_inputs(module, args, kwargs, known)
     read: dict[str, None] = {}
     answers = AssumedAnswers(assumed, traced.__code__)
     try:
         watched = nullcontext(()) if strict else watch_forward(module)
         written = nullcontext() if strict else assigned_buffers_written(module)
-        with answers.answered(), written, watched as effects, watch_masks() as layers:
+        with answers.answered(), written, watched as effects, restored, watch_masks() as layers:
             program = traced(
                 module,
                 args,
@@ -151,6 +157,7 @@ def capture(
                 answers=answers,
             )
         refuse_lost_transforms(program)
+        add_guards(program, lower_bound_guards(dynamic, inputs, tree_leaves((args, kwargs))))
         program = flattened(program)
         if known.component is not None:
             program = with_used_weights(program)
@@ -172,7 +179,11 @@ def capture(
         return Captured(None, absent)
     recovered = recover_constants(program)
     call = None if known.call is None else with_state(known.call, program)
-    keep_facts(program, replace(known, unbound=recovered.unbound, model=module, call=call))
+    parameters = () if known.has_own_inputs else parameters_of(module.forward, args, kwargs)
+    keep_facts(
+        program,
+        replace(known, unbound=recovered.unbound, model=module, call=call, parameters=parameters),
+    )
     kept_masks = kept_masks_of(module, layers)
     return Captured(program, None, recovered, tuple(effects), tuple(read), kept_masks)
 
@@ -261,8 +272,10 @@ def _traced_once(
 ) -> ExportedProgram:
     answers.begin()
     decided = DecidedBranches(is_model_code, is_library_code)
+    questions = InputQuestions(module)
     with (
         name_user_frames(is_user_code),
+        nullcontext() if strict else questions.watched(),
         plain_forward(module, args, kwargs),
         constants,
         foreign_fakes_join_the_trace(),
@@ -285,7 +298,8 @@ def _traced_once(
     ):
         program = torch.export.export(module, args, dict(kwargs), dynamic_shapes=shapes, strict=strict)
     answers.check_unanswered()
-    add_guards(program, (*decided.guards(program), *absence_guards(program)))
+    asked = questions.guards_of_all(program, args, kwargs) if strict else questions.guards(program)
+    add_guards(program, (*always_guards(program), *decided.guards(program), *asked))
     return program
 
 
@@ -306,10 +320,7 @@ def torch_shapes(
 
     Raises for a bad call, as `capture` says. The sizes of an adapter do not vary.
     """
-    has_own_inputs = facts is not None and facts.has_own_inputs
-    inputs = dict(kwargs) if has_own_inputs else bound_inputs(module, args, kwargs)
-    if facts is not None and facts.adapter is not None:
-        inputs = {name: value for name, value in inputs.items() if name not in facts.adapter.inputs}
+    inputs = varying_inputs(module, args, kwargs, facts)
     if isinstance(dynamic, DynamicDims):
         return as_torch_shapes(dynamic, inputs)
     if (fault := why_shapes_do_not_fit(inputs, dynamic)) is not None:

@@ -40,6 +40,7 @@ from .dynamic_dims import DynamicDims
 from .eager_fault import named_inputs, raises_in_eager_mode, runs_with_batch_of_one, takes_any_keyword
 from .explored import Assumption, Exploration, Problem
 from .failure import CaptureFailure, OperatorCall
+from .plain_inputs import prepared_inputs
 
 __all__ = ["capture_or_explore", "explore"]
 
@@ -86,29 +87,35 @@ def explore(
         The problems and assumptions of the trace that found most. The same model returns the same, unless a
         trace takes longer than `MOST_SECONDS`.
     """
-    kwargs = dict(kwargs or {})
+    args, kwargs, dynamic, restored = prepared_inputs(module, args, kwargs or {}, dynamic)
     shapes = torch_shapes(module, args, kwargs, dynamic, facts)
     enough = max(LITTLE_WORK, MOST_WORK_BEFORE_ANOTHER * work)
     done = 0
     turned: frozenset[_Place] = frozenset()
     tried: list[Exploration] = []
-    while len(tried) < MOST_TRACES:
-        known = AssumedAnswers(assumed, traced.__code__, may_visit_rows)
-        trace = _Trace(turned, known, ends_at_s=time.thread_time() + MOST_SECONDS)
-        with (
-            answered_questions(trace.answer),
-            traced_past_faults(trace.may_go_on, before_each=trace.count),
-            answered_numpy_reads(trace.may_read),
-            iterated_tensors(known.rows),
-            ended_after_trace(),
-        ):
-            tried.append(trace.run(module, args, kwargs, shapes, tracing() if tracing else None))
-        if tried[-1].is_complete:
-            known.check_asked()
-        done += trace.operators
-        if tried[-1].is_complete or done > enough or trace.last_branch is None or trace.last_branch in turned:
-            break
-        turned |= {trace.last_branch}
+    with restored:
+        while len(tried) < MOST_TRACES:
+            known = AssumedAnswers(assumed, traced.__code__, may_visit_rows)
+            trace = _Trace(turned, known, ends_at_s=time.thread_time() + MOST_SECONDS)
+            with (
+                answered_questions(trace.answer),
+                traced_past_faults(trace.may_go_on, before_each=trace.count),
+                answered_numpy_reads(trace.may_read),
+                iterated_tensors(known.rows),
+                ended_after_trace(),
+            ):
+                tried.append(trace.run(module, args, kwargs, shapes, tracing() if tracing else None))
+            if tried[-1].is_complete:
+                known.check_asked()
+            done += trace.operators
+            if (
+                tried[-1].is_complete
+                or done > enough
+                or trace.last_branch is None
+                or trace.last_branch in turned
+            ):
+                break
+            turned |= {trace.last_branch}
     return max(tried, key=_worth)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fakexport._torch.fake_tensors import real_to_fake
+from fakexport._torch.fake_tensors import example_to_fake
 from fakexport._torch.pytree import tree_map
 from fakexport.error import InvalidType
 from fakexport.fake import Built, check_input, is_fake
@@ -36,7 +36,7 @@ def given_inputs(
     def fake(value: Any) -> Any:
         check_input("an example input", value)
         is_real = isinstance(value, torch.Tensor) and not is_fake(value)
-        return real_to_fake(built.mode, value, device) if is_real else value
+        return example_to_fake(built.mode, value, device) if is_real else value
 
     fake_args, fake_kwargs = tree_map(fake, (tuple(args or ()), dict(kwargs or {})))
     return ExampleInputs(fake_args, fake_kwargs)

@@ -1,24 +1,39 @@
 """What the trace of a program took for granted about its inputs, as values that every path checks."""
 
 from .condition import Condition, conditions_from_json, conditions_to_json
+from .contract import (
+    Asked,
+    always_guards,
+    asked_guards,
+    has_identity_guard,
+    inference_mode_guard,
+    least_size_guard,
+    with_device_guards,
+)
 from .expression import Operation, Question, expression_text
 from .input_leaves import InputLeaf, input_leaves
 from .linear_size import linear_size
 from .reading import UnreadableCondition, read_condition
-from .reliance import absence_guards, conditions_of
+from .reliance import conditions_of
 
 __all__ = [
+    "Asked",
     "Condition",
     "InputLeaf",
     "Operation",
     "Question",
     "UnreadableCondition",
-    "absence_guards",
+    "always_guards",
+    "asked_guards",
     "conditions_from_json",
     "conditions_of",
     "conditions_to_json",
     "expression_text",
+    "has_identity_guard",
+    "inference_mode_guard",
     "input_leaves",
+    "least_size_guard",
     "linear_size",
     "read_condition",
+    "with_device_guards",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from fakexport.documents import DocumentError, field, integer, items, mapping, one_of, sequence, text
 
@@ -14,7 +14,7 @@ MAX_DEPTH = 52
 """Levels of one condition: the C++ program reads JSON of 64 levels at most."""
 
 _MAX_CONDITIONS = 100_000
-_KINDS: tuple[Kind, ...] = ("size", "stride", "offset", "value")
+_KINDS: tuple[Kind, ...] = get_args(Kind)
 _LARGEST = 2**63 - 1
 
 
@@ -24,6 +24,7 @@ class Condition:
 
     Args:
         check: A tree whose value is true or false.
+        asked_at: The line of the model that asked, `model.py:12`; "" if it is unknown.
 
     Example:
         >>> even = Condition(Operation("==", (Operation("%", (Question("x", "size", 1), 2)), 0)))
@@ -32,9 +33,15 @@ class Condition:
     """
 
     check: Expression
+    asked_at: str = ""
 
     def __str__(self) -> str:
         return expression_text(self.check)
+
+    @property
+    def reason(self) -> str:
+        """What it needs, with the line that asked, for an error."""
+        return f"{self}, asked at {self.asked_at}" if self.asked_at else str(self)
 
     @property
     def questions(self) -> tuple[Question, ...]:
@@ -54,7 +61,11 @@ class Condition:
 
 def conditions_to_json(conditions: tuple[Condition, ...]) -> list[dict[str, Any]]:
     """As plain data; `conditions_from_json` reads it, and so does the C++ program."""
-    return [{"text": str(condition), "check": _to_json(condition.check)} for condition in conditions]
+    return [
+        {"text": condition.reason, "check": _to_json(condition.check)}
+        | ({"asked_at": condition.asked_at} if condition.asked_at else {})
+        for condition in conditions
+    ]
 
 
 def conditions_from_json(value: Any, ranks: Mapping[str, int]) -> tuple[Condition, ...]:
@@ -79,7 +90,8 @@ def depth_of(expression: Expression) -> int:
 def _condition(value: Any, ranks: Mapping[str, int]) -> Condition:
     owner = mapping(value)
     field(owner, "text", text)
-    return Condition(field(owner, "check", lambda found: _from_json(found, ranks, 0)))
+    check = field(owner, "check", lambda found: _from_json(found, ranks, 0))
+    return Condition(check, field(owner, "asked_at", text, ""))
 
 
 def _to_json(expression: Expression) -> Any:

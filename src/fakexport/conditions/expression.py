@@ -14,8 +14,14 @@ from typing import Any, Literal, TypeAlias
 
 from fakexport.error import InvalidValue
 
-Kind: TypeAlias = Literal["size", "stride", "offset", "value"]
-"""What is asked of an input: a size or stride of one dimension, the storage offset, the number that it is."""
+Kind: TypeAlias = Literal[
+    "size", "stride", "offset", "value", "storage", "storage_bytes",
+    "contiguous", "channels_last", "channels_last_3d",
+    "requires_grad", "is_leaf", "is_view", "is_inference", "is_conj", "is_neg",
+]  # fmt: skip
+"""What is asked of an input: a size or stride of one dimension, the storage offset, the number that it is,
+the address or the size of its storage, or a property that it has or lacks.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,17 @@ _QUESTIONS = {
     "stride": "{0}.stride({1})",
     "offset": "{0}.storage_offset()",
     "value": "{0}",
+    "storage": "{0}.untyped_storage()._cdata",
+    "storage_bytes": "{0}.untyped_storage().nbytes()",
+    "contiguous": "{0}.is_contiguous()",
+    "channels_last": "{0}.is_contiguous(memory_format=torch.channels_last)",
+    "channels_last_3d": "{0}.is_contiguous(memory_format=torch.channels_last_3d)",
+    "requires_grad": "{0}.requires_grad",
+    "is_leaf": "{0}.is_leaf",
+    "is_view": "{0}._is_view()",
+    "is_inference": "{0}.is_inference()",
+    "is_conj": "{0}.is_conj()",
+    "is_neg": "{0}.is_neg()",
 }
 
 

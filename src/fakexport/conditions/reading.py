@@ -15,6 +15,9 @@ from .condition import MAX_DEPTH, Condition, depth_of
 from .expression import Expression, Kind, Operation, Question, evaluated, questions_in
 from .input_leaves import InputLeaf, Path, leaf_at
 
+WHILE_EXPORTING = " or torch.compiler.is_exporting()"
+"""`run_decompositions` checks the guards of a program with stand-ins: a SymInt for an int, 1 for `True`."""
+
 _MAX_LENGTH = 20_000
 _LARGEST = 2**63 - 1
 _BINARY: Mapping[type[ast.AST], str] = {
@@ -32,6 +35,12 @@ _IN_MATH = frozenset(
 ) | {"tan", "tanh", "trunc"}
 _PLAIN = frozenset(("max", "min", "abs", "round", "float", "int"))
 _METHODS: Mapping[str, Kind] = {"size": "size", "stride": "stride"}
+_FLAGS: Mapping[str, Kind] = {"requires_grad": "requires_grad", "is_leaf": "is_leaf"}
+_ASKED_BY_CALL: Mapping[str, Kind] = {
+    "storage_offset": "offset", "is_contiguous": "contiguous", "_is_view": "is_view",
+    "is_inference": "is_inference", "is_conj": "is_conj", "is_neg": "is_neg",
+}  # fmt: skip
+_FORMATS: Mapping[str, Kind] = {"channels_last": "channels_last", "channels_last_3d": "channels_last_3d"}
 
 
 class UnreadableCondition(FakexportError, ValueError):
@@ -60,8 +69,10 @@ def read_condition(text: str, leaves: Sequence[InputLeaf]) -> Condition | None:
     Raises:
         UnreadableCondition: it is another text, or asks for more than sizes, strides and numbers of inputs.
     """
+    text, _, place = text.partition(" and 'asked at ")
+    text = text.replace(WHILE_EXPORTING, "")
     expression = read_expression(text, leaves)
-    return Condition(expression) if any(questions_in(expression)) else None
+    return Condition(expression, place.rstrip("'")) if any(questions_in(expression)) else None
 
 
 def read_expression(
@@ -119,6 +130,8 @@ class _Reading:
             raise _Unreadable("a comparison of something other than numbers")
         if any(isinstance(node, ast.Constant) and node.value is None for node in others):
             return self._absence(left, signs, others)
+        if self._is_kept_by_name(left):
+            return True
         operands = [self.expression(node) for node in (left, *others)]
         pairs = zip(signs, operands, operands[1:], strict=False)
         parts = tuple(Operation(_BINARY[type(sign)], (one, other)) for sign, one, other in pairs)
@@ -136,6 +149,26 @@ class _Reading:
             raise _Unreadable("a comparison with None")
         return True
 
+    def _is_kept_by_name(self, asked: ast.AST) -> bool:
+        """Return whether it is a dtype, rank, layout or device, the type or sign of a fixed value, or the
+        number of different tensors: a call by name is checked for those anyway.
+        """
+        match asked:
+            case ast.Attribute(value=owner, attr="dtype" | "ndim" | "layout"):
+                self._leaf(owner)
+                return True
+            case ast.Attribute(value=ast.Attribute(value=owner, attr="device"), attr="type"):
+                self._leaf(owner)
+                return True
+            case ast.Call(func=ast.Name(id="type" | "str"), args=[owner], keywords=[]):
+                self._leaf(owner)
+                return True
+            case ast.Call(func=ast.Name(id="len"), args=[ast.Set()], keywords=[]):
+                return True
+            case ast.Call(func=ast.Attribute(attr="is_inference_mode_enabled"), args=[], keywords=[]):
+                return True
+        return False
+
     def _call(self, function: ast.AST, args: list[ast.expr]) -> Expression:
         match function:
             case ast.Name(id=name) if name in _PLAIN:
@@ -144,8 +177,13 @@ class _Reading:
                 sign = name
             case ast.Attribute(value=ast.Name(id="torch"), attr=name) if name in _FUNCTIONS:
                 sign = _FUNCTIONS[name]
-            case ast.Attribute(value=owner, attr="storage_offset") if not args:
-                return self._of_tensor(owner, "offset", 0)
+            case ast.Attribute(
+                value=ast.Call(func=ast.Attribute(value=owner, attr="untyped_storage"), args=[], keywords=[]),
+                attr="nbytes",
+            ) if not args:
+                return self._of_tensor(owner, "storage_bytes", 0)
+            case ast.Attribute(value=owner, attr=name) if name in _ASKED_BY_CALL and not args:
+                return self._of_tensor(owner, _ASKED_BY_CALL[name], 0)
             case ast.Attribute(value=owner, attr="item") if not args:
                 return self._of_leaf(*self._leaf(owner), "value", 0)
             case _:
@@ -157,6 +195,19 @@ class _Reading:
     def _question(self, node: ast.AST) -> Expression:
         """Return `L['x'].size()[1]`, `L['x'].shape[1]`, `L['n']`."""
         match node:
+            case ast.Attribute(
+                value=ast.Call(func=ast.Attribute(value=owner, attr="untyped_storage"), args=[], keywords=[]),
+                attr="_cdata",
+            ):
+                return self._of_tensor(owner, "storage", 0)
+            case ast.Attribute(value=owner, attr=name) if name in _FLAGS:
+                return self._of_tensor(owner, _FLAGS[name], 0)
+            case ast.Call(
+                func=ast.Attribute(value=owner, attr="is_contiguous"),
+                args=[],
+                keywords=[ast.keyword(arg="memory_format", value=ast.Attribute(attr=name))],
+            ) if name in _FORMATS:
+                return self._of_tensor(owner, _FORMATS[name], 0)
             case ast.Subscript(
                 value=ast.Call(func=ast.Attribute(value=owner, attr=attr), args=[], keywords=[]),
                 slice=ast.Constant(value=int(dim)),
@@ -172,7 +223,7 @@ class _Reading:
 
     def _of_tensor(self, owner: ast.AST, kind: Kind, dim: int) -> Expression:
         leaf, rest = self._leaf(owner)
-        if rest or leaf.rank is None or (kind != "offset" and not 0 <= dim < leaf.rank):
+        if rest or leaf.rank is None or (kind in ("size", "stride") and not 0 <= dim < leaf.rank):
             raise _Unreadable(f"the input `{leaf.name}` has no such {kind}")
         return Question(leaf.name, kind, dim)
 

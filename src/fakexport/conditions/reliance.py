@@ -46,15 +46,6 @@ def conditions_of_guards(guards: Iterable[str], leaves: Sequence[InputLeaf]) -> 
     return tuple(dict.fromkeys(condition for condition in read if condition is not None))
 
 
-def absence_guards(program: ExportedProgram) -> list[str]:
-    """Yield for each input that was None in the trace, that it is None, as a guard in torch's words.
-
-    Torch checks inputs that are numbers or texts, and takes anything in the place of None: a mask, say.
-    """
-    paths = (leaf.path for leaf in leaves_of(program) if leaf.constant is None)
-    return [f"L{''.join(f'[{part!r}]' for part in path)} == None" for path in paths if path is not None]
-
-
 def leaves_of(program: ExportedProgram) -> tuple[InputLeaf, ...]:
     """Return what the caller of a program passes."""
     values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}

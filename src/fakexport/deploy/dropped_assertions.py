@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch.export import ExportedProgram
 
+from fakexport.conditions import conditions_of
 from fakexport.program import SourcePaths, graph_modules, operator_name, source_span
 
 _ASSERTIONS = frozenset(
@@ -15,7 +16,9 @@ _ASSERTIONS = frozenset(
 
 
 def assertion_notes(program: ExportedProgram, form: str) -> Iterator[str]:
-    """Yield a sentence where the compiled file checks less than the program: `torch._check` and `--assume`.
+    """Yield a sentence where the compiled file checks less than the program.
+
+    It has neither `torch._check` and `--assume` nor guards on what `forward` asked of its inputs.
 
     Args:
         program: As it is bound, with its assertions.
@@ -26,3 +29,9 @@ def assertion_notes(program: ExportedProgram, form: str) -> Iterator[str]:
         span = next((span for span in map(source_span, checks) if span is not None), None)
         place = "" if span is None else f", as at {SourcePaths(Path.cwd()).shortened(span.path)}:{span.line}"
         yield f"{form} has no assertions: the program's assertions are dropped ({len(checks)}){place}"
+    if asked := [condition for condition in conditions_of(program) if condition.asked_at]:
+        yield (
+            f"{form} has no guards: `fakexport run` checks that {asked[0].reason}"
+            + (f" ({len(asked) - 1} more)" if len(asked) > 1 else "")
+            + "; other runtimes do not"
+        )

@@ -10,30 +10,32 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, InputKind, TensorArgument
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 
-from fakexport._torch.pytree import tree_leaves, tree_unflatten
+from fakexport._torch.pytree import tree_flatten, tree_leaves, tree_unflatten
 from fakexport.error import type_and_line
-from fakexport.program import checked_module, walk
+from fakexport.program import Calling, calling_of, walk
 
 from .artifact import DeployError
-from .signature import Signature
+from .signature import Signature, UnsuitableInputs
 
 _CHECKED = re.compile(r"^Runtime assertion failed .* on node '(\w+)'")
 
 
-def run(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Run a bound program on named inputs, without gradients.
+def run(program: ExportedProgram, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
+    """Run a bound program, without gradients.
 
     Args:
         program: With real weights, on available devices.
-        inputs: A tensor for each input of the program, by name: `{"input_ids": ...}`. Tensors are moved to
-            the devices that the program expects.
+        args, kwargs: A tensor for each input of the program, by name: `{"input_ids": ...}`. Or the arguments
+            that the model's `forward` takes, as it takes them. Tensors are moved to the devices that the
+            program expects.
     Returns:
         The tensors of the output by name, such as `logits`.
     Raises:
         UnsuitableInputs: inputs are missing or unknown, have another dtype or number of dimensions, or sizes
             that the program was not exported for.
+        TypeError: arguments of `forward` that the program was not exported with.
         UnboundProgram: the program has no weights.
 
     Example:
@@ -42,7 +44,7 @@ def run(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> dict[st
         >>> run(bound, {"input": torch.ones(3, 4)})["output"][0].tolist()
         [4.0, 4.0]
     """
-    return LoadedProgram(program)(inputs)
+    return LoadedProgram(program)(*args, **kwargs)
 
 
 class LoadedProgram:
@@ -59,7 +61,9 @@ class LoadedProgram:
     def __init__(self, program: ExportedProgram, *, is_compiled: bool = False) -> None:
         self._is_compiled = is_compiled
         self._program = program
-        module = checked_module(program)  # Refuses first, before anything is moved to a device.
+        # The signature checks each call, as it is given: before inputs move to other devices.
+        module: Any = program.module(check_guards=False)
+        module.validate_inputs = False
         self._module: Any = torch.compile(module) if is_compiled else module
         self._layout = _Layout.of(program)
 
@@ -68,15 +72,18 @@ class LoadedProgram:
         """Inputs and outputs of a call."""
         return self._layout.signature
 
-    def __call__(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
         """Return the program's outputs, as `run` does.
+
+        Args:
+            args, kwargs: Tensors by the names of the signature, or the arguments of `forward`.
 
         Raises:
             UnsuitableInputs: before anything runs.
             DeployError: `torch.compile` failed; an operator refuses the values of the inputs, such as a token
                 that does not exist, or a check of the model does.
         """
-        args, kwargs = self._layout.arguments(inputs)
+        args, kwargs = self._layout.arguments(self._layout.named(args, kwargs))
         try:
             with torch.no_grad():
                 result = self._module(*args, **kwargs)
@@ -125,12 +132,14 @@ class _Layout:
     Args:
         signature: The tensors.
         leaves: Names of tensors and fixed values, in the order of the flat call.
-        spec: The containers that hold them.
+        calling: The containers that hold them.
+        is_in_place: Whether the program writes into its inputs where `forward` does, and not at its end.
     """
 
     signature: Signature
     leaves: tuple[TensorArgument | ConstantArgument, ...]
-    spec: Any
+    calling: Calling
+    is_in_place: bool
 
     @classmethod
     def of(cls, program: ExportedProgram) -> _Layout:
@@ -138,13 +147,56 @@ class _Layout:
         leaves = [
             spec.arg for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT
         ]
-        return cls(signature, tuple(leaves), program.call_spec.in_spec)
+        outputs = program.graph_signature.output_specs
+        is_in_place = all(spec.kind is not OutputKind.USER_INPUT_MUTATION for spec in outputs)
+        return cls(signature, tuple(leaves), calling_of(program), is_in_place)
+
+    def named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
+        """Return the tensors of a call by name.
+
+        Raises:
+            UnsuitableInputs, TypeError: the arguments are not those of the program.
+        """
+        names = {each.name for each in self.signature.inputs}
+        if (
+            len(args) == 1
+            and not kwargs
+            and isinstance(args[0], Mapping)
+            and not self._is_input(args[0], names)
+        ):
+            return args[0]
+        leaves, structure = tree_flatten(self.calling.canonical(args, kwargs))
+        if structure != self.calling.structure:
+            raise UnsuitableInputs(
+                f"the arguments are {structure}, but the program takes {self.calling.structure}"
+            )
+        tensors = {}
+        for leaf, value in zip(self.leaves, leaves, strict=True):
+            if not isinstance(leaf, ConstantArgument):
+                if not isinstance(value, torch.Tensor):
+                    raise UnsuitableInputs(
+                        f"the input {leaf.name!r} is {value!r}, but the program expects a tensor"
+                    )
+                tensors[leaf.name] = value
+            elif type(value) is not type(leaf.value) or repr(value) != repr(leaf.value):
+                shown = "a tensor" if isinstance(value, torch.Tensor) else repr(value)
+                raise UnsuitableInputs(
+                    f"the input {leaf.name!r} is {shown}, but the program has {leaf.value!r}"
+                )
+        return tensors
+
+    def _is_input(self, given: Mapping[str, Any], names: set[str]) -> bool:
+        """Return whether a dict is an argument of `forward`, and not the inputs by name."""
+        positional, _ = self.calling.structure.children()
+        parts = positional.children()
+        is_dict = len(parts) == 1 and not parts[0].is_leaf() and parts[0].type is dict
+        return is_dict and given.keys() != names and given.keys() == set(parts[0].context)
 
     def arguments(self, inputs: Mapping[str, torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        self.signature.check(inputs)
+        self.signature.check(inputs, is_in_place=self.is_in_place)
         tensors = {wanted.name: inputs[wanted.name].to(wanted.device) for wanted in self.signature.inputs}
         values = [
             leaf.value if isinstance(leaf, ConstantArgument) else tensors[leaf.name] for leaf in self.leaves
         ]
-        args, kwargs = tree_unflatten(values, self.spec)
+        args, kwargs = tree_unflatten(values, self.calling.structure)
         return args, kwargs

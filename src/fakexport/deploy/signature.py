@@ -13,6 +13,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 
+from fakexport._torch.fake_tensors import storage_identity
+from fakexport._torch.program_assembly import guards_code
 from fakexport.conditions import (
     Condition,
     Operation,
@@ -20,11 +22,32 @@ from fakexport.conditions import (
     conditions_from_json,
     conditions_of,
     conditions_to_json,
+    has_identity_guard,
     linear_size,
 )
-from fakexport.documents import DocumentError, boolean, field, integer, items, mapping, optional, record, text
+from fakexport.documents import (
+    DocumentError,
+    boolean,
+    field,
+    integer,
+    items,
+    mapping,
+    one_of,
+    optional,
+    record,
+    text,
+)
 from fakexport.error import FakexportError, InvalidValue
-from fakexport.program import Spelling, SymbolRange, output_names, plain_name, symbol_ranges
+from fakexport.program import (
+    Spelling,
+    SymbolRange,
+    output_names,
+    plain_name,
+    symbol_ranges,
+    written_inputs,
+)
+
+from .answers import answer_of, answer_text
 
 
 class EarlierSignature(DocumentError):
@@ -113,6 +136,8 @@ class Signature:
         outputs: In the order of the returned leaves.
         conditions: Further conditions on sizes: guards from branches, divisions and comparisons of the model
             while it was traced.
+        has_identity_check: Whether one tensor may not be passed for two inputs.
+        written: Inputs that `forward` writes into. Compiled forms write into copies.
 
     Example:
         >>> from fakexport.capture import export
@@ -125,6 +150,8 @@ class Signature:
     inputs: tuple[InputTensor, ...]
     outputs: tuple[OutputTensor, ...]
     conditions: tuple[Condition, ...] = ()
+    has_identity_check: bool = False
+    written: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, program: ExportedProgram) -> Signature:
@@ -149,11 +176,16 @@ class Signature:
         )
         shapes = {tensor.name: tensor.shape for tensor in inputs}
         conditions = (found for found in conditions_of(program) if not _is_in_shapes(found, shapes))
-        return cls(tuple(inputs), outputs, tuple(conditions))
+        has_identity_check = has_identity_guard(guards_code(program))
+        written = tuple(dict.fromkeys(found.name for found in written_inputs(program)))
+        return cls(tuple(inputs), outputs, tuple(conditions), has_identity_check, written)
 
-    def check(self, inputs: Mapping[str, torch.Tensor]) -> None:
+    def check(self, inputs: Mapping[str, torch.Tensor], *, is_in_place: bool = False) -> None:
         """Refuse a call before anything runs: names, dtypes, sizes, ranges and conditions.
 
+        Args:
+            inputs: Tensors by name.
+            is_in_place: Whether what runs writes into the inputs themselves, as eager mode does.
         Raises:
             UnsuitableInputs: the first thing that does not fit, in one line.
         """
@@ -177,16 +209,46 @@ class Signature:
                 self._check_size(
                     f"`{wanted.name}` has size {size} in dimension {index}", size, dimension, sizes
                 )
+        self._check_identities(inputs)
+        if not is_in_place:
+            self._check_written(inputs)
         self._check_conditions(inputs)
+
+    def _check_identities(self, inputs: Mapping[str, torch.Tensor]) -> None:
+        """Refuse a tensor that is passed twice: `forward` may take another branch where `x is y`."""
+        names = {id(tensor): name for name, tensor in inputs.items()}
+        if len(names) == len(inputs) or not self.has_identity_check:
+            return
+        again, first = next(
+            (name, names[id(tensor)]) for name, tensor in inputs.items() if names[id(tensor)] != name
+        )
+        raise UnsuitableInputs(
+            f"the inputs {again!r} and {first!r} are the same tensor object, but the program was exported "
+            f"with different ones: pass `{first}.clone()`"
+        )
+
+    def _check_written(self, inputs: Mapping[str, torch.Tensor]) -> None:
+        """Refuse a written input whose memory has several elements of this or of another input in one
+        place.
+        """
+        memory = {name: storage_identity(tensor) for name, tensor in inputs.items()} if self.written else {}
+        for name in self.written:
+            tensor = inputs[name]
+            if any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride(), strict=True)):
+                raise UnsuitableInputs(f"the program writes into `{name}`, which is expanded: pass a clone")
+            if other := next((key for key in memory if key != name and memory[key] == memory[name]), None):
+                raise UnsuitableInputs(
+                    f"the program writes into `{name}`, which shares memory with `{other}`: pass a clone"
+                )
 
     def _check_conditions(self, inputs: Mapping[str, torch.Tensor]) -> None:
         def answer(question: Question) -> int | float | bool:
-            return _answer(question, inputs[question.input])
+            return answer_of(question, inputs[question.input])
 
         for condition in self.conditions:
             if not condition.holds(answer):
-                found = " and ".join(_found(asked, answer(asked)) for asked in condition.questions)
-                raise UnsuitableInputs(f"{found}, but the program needs {condition}")
+                found = " and ".join(answer_text(asked, answer(asked)) for asked in condition.questions)
+                raise UnsuitableInputs(f"{found}, but the program needs {condition.reason}")
 
     def _check_size(
         self, found: str, size: int, dimension: Dimension, sizes: dict[str, tuple[int, str]]
@@ -223,6 +285,8 @@ class Signature:
             ],
             "outputs": [{"name": leaf.name, "is_tensor": leaf.is_tensor} for leaf in self.outputs],
             "conditions": conditions_to_json(self.conditions),
+            "has_identity_check": self.has_identity_check,
+            "written": list(self.written),
         }
 
     @classmethod
@@ -242,6 +306,8 @@ class Signature:
             inputs,
             field(owner, "outputs", lambda found: tuple(items(found, _output_from_json))),
             field(owner, "conditions", lambda found: conditions_from_json(found, ranks)),
+            field(owner, "has_identity_check", boolean, False),
+            field(owner, "written", lambda found: tuple(items(found, one_of(ranks, "input"))), []),
         )
 
 
@@ -284,29 +350,6 @@ def _is_in_shapes(condition: Condition, shapes: Mapping[str, tuple[Dimension, ..
             first, second = shapes[one][i], shapes[other][j]
             return first.is_checked and first == second
     return False
-
-
-def _answer(question: Question, tensor: torch.Tensor) -> int | float | bool:
-    match question.kind:
-        case "size":
-            return int(tensor.shape[question.dim])
-        case "stride":
-            return int(tensor.stride(question.dim))
-        case "offset":
-            return int(tensor.storage_offset())
-    value: int | float | bool = tensor.item()
-    return value
-
-
-def _found(question: Question, value: float) -> str:
-    match question.kind:
-        case "size":
-            return f"`{question.input}` has size {value} in dimension {question.dim}"
-        case "stride":
-            return f"`{question.input}` has stride {value} in dimension {question.dim}"
-        case "offset":
-            return f"`{question.input}` begins at element {value} of its storage"
-    return f"`{question.input}` is {value}"
 
 
 def _size_to_json(size: Dimension) -> Any:

@@ -8,6 +8,7 @@ from .escaping import escaped
 from .json_text import memory_estimate, parse_json
 from .library_names import class_name, module_name, operator_name
 from .parallel_record import ParallelRecord, Shard
+from .parameter import PARAMETER_KINDS, Parameter, ParameterKind, Scalar
 from .recipe import OPERATORS, Numbers, Recipe, Step
 from .typed_json import (
     MAX_INTEGER,
@@ -34,6 +35,7 @@ __all__ = [
     "CALLS",
     "MAX_INTEGER",
     "OPERATORS",
+    "PARAMETER_KINDS",
     "AdapterMode",
     "AdapterRecord",
     "CallRecord",
@@ -41,7 +43,10 @@ __all__ = [
     "GenerationDefaults",
     "Numbers",
     "ParallelRecord",
+    "Parameter",
+    "ParameterKind",
     "Recipe",
+    "Scalar",
     "Shard",
     "StateTensor",
     "Step",

@@ -1,5 +1,6 @@
 """Reads programs and puts them on other devices: what is in them, what moves, where two of them differ."""
 
+from fakexport.program.calling import Calling, fields_of, parameters_of
 from fakexport.program.collectives import Collective, collectives, least_received
 from fakexport.program.derived_program import derived_program, handed_on
 from fakexport.program.devices import DeviceLiteral, device_of_literal, devices, named_devices
@@ -30,7 +31,7 @@ from fakexport.program.output_names import leaf_names, output_names
 from fakexport.program.plain_indexing import with_plain_indexing
 from fakexport.program.program_copy import copied_graph, graph_modules
 from fakexport.program.program_devices import devices_of_program
-from fakexport.program.program_facts import ProgramFacts, facts_of, keep_facts
+from fakexport.program.program_facts import ProgramFacts, calling_of, facts_of, keep_facts
 from fakexport.program.refused_dtypes import RefusedDtypes, refused_dtypes
 from fakexport.program.retargeting.device_listing import DeviceListing, inspect_devices
 from fakexport.program.retargeting.device_move import DeviceMove
@@ -59,6 +60,7 @@ from fakexport.program.tensor_spec import Spelling, plain_name, tensors_in
 from fakexport.program.training_mode import training_operators
 from fakexport.program.transfers import Transfer, example_size, moved_tensor, transfers
 from fakexport.program.unbound_constant import UnboundConstant, UnboundReason
+from fakexport.program.unchecked import without_checks
 from fakexport.program.unused_parameters import UnusedParameters, unused_parameters
 from fakexport.program.used_weights import with_used_weights
 from fakexport.program.walk import Visit, attribute, walk
@@ -74,6 +76,7 @@ from fakexport.program.written_state import written_state
 
 __all__ = [
     "NO_PATH",
+    "Calling",
     "Collective",
     "ConstantDifference",
     "ConstantLine",
@@ -109,6 +112,7 @@ __all__ = [
     "WeightlessProgram",
     "align",
     "attribute",
+    "calling_of",
     "checked_module",
     "collectives",
     "copied_graph",
@@ -122,6 +126,7 @@ __all__ = [
     "example_inputs_of",
     "example_size",
     "facts_of",
+    "fields_of",
     "fingerprint",
     "give_stand_in_inputs",
     "graph_modules",
@@ -147,6 +152,7 @@ __all__ = [
     "no_difference",
     "operator_name",
     "output_names",
+    "parameters_of",
     "plain_name",
     "plain_path",
     "python_operators",
@@ -173,6 +179,7 @@ __all__ = [
     "with_plain_indexing",
     "with_used_weights",
     "with_weight_names",
+    "without_checks",
     "written_inputs",
     "written_state",
 ]

@@ -9,7 +9,8 @@ from typing import Any
 from torch.export import ExportedProgram, ExportGraphSignature
 from torch.fx import GraphModule
 
-from fakexport._torch.program_assembly import reassemble
+from fakexport._torch.program_assembly import guards_code, reassemble, set_guards
+from fakexport.conditions import with_device_guards
 
 from .program_copy import copied_graph
 from .program_facts import ProgramFacts, facts_of, keep_facts
@@ -43,6 +44,7 @@ def derived_program(
         example_inputs=example_inputs,
         signature=signature,
     )
+    set_guards(made, with_device_guards(made, guards_code(made)))
     known = facts_of(program) if facts is None else facts
     return handed_on(program, made, known if example_inputs else replace(known, has_stand_in_inputs=False))
 

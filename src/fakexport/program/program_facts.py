@@ -14,11 +14,11 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from fakexport.devices import Topology
-from fakexport.documents import AdapterRecord, CallRecord, ParallelRecord, Recipe
+from fakexport.documents import AdapterRecord, CallRecord, ParallelRecord, Parameter, Recipe
+from fakexport.program.calling import Calling
+from fakexport.program.checked_program import FACTS, CheckedProgram
 from fakexport.program.retargeting.device_move import DeviceMove
 from fakexport.program.unbound_constant import UnboundConstant
-
-_ATTRIBUTE = "_fakexport_facts"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +46,8 @@ class ProgramFacts:
         component: The part of the model of its source that it computes, by name; None for all of it.
         adapter: How the program needs an adapter; None for a model without one.
         parallel: The rank whose part of the model it is; None for all of the model.
+        parameters: The parameters of the model's `forward`, for calls that pass arguments in another way than
+            the example; empty if the example shows every way, or if they are not known.
         has_stand_in_inputs: Whether its example inputs are zeros that fakexport gave it.
         model: The module that was captured, which may know how its checkpoints are laid out; None after
             loading. Two facts may be equal and have other modules.
@@ -68,6 +70,7 @@ class ProgramFacts:
     component: str | None = None
     adapter: AdapterRecord | None = None
     parallel: ParallelRecord | None = None
+    parameters: tuple[Parameter, ...] = ()
     has_stand_in_inputs: bool = False
     model: nn.Module | None = field(default=None, compare=False, repr=False)
 
@@ -125,10 +128,17 @@ class ProgramFacts:
 
 def keep_facts(program: ExportedProgram, facts: ProgramFacts) -> None:
     """Make these the facts of a program, from now on."""
-    vars(program)[_ATTRIBUTE] = facts
+    vars(program)[FACTS] = facts
+    if type(program) is ExportedProgram and not calling_of(program).is_plain:
+        program.__class__ = CheckedProgram
 
 
 def facts_of(program: ExportedProgram) -> ProgramFacts:
     """Return what is known of a program; nothing of one that torch or its passes made."""
-    facts: ProgramFacts | None = vars(program).get(_ATTRIBUTE)
+    facts: ProgramFacts | None = vars(program).get(FACTS)
     return ProgramFacts() if facts is None else facts
+
+
+def calling_of(program: ExportedProgram) -> Calling:
+    """Return how a program is called."""
+    return Calling(facts_of(program).parameters, program.call_spec.in_spec)

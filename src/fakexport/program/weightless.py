@@ -10,6 +10,7 @@ from torch.export import ExportedProgram
 from fakexport.error import FakexportError
 from fakexport.fake import is_fake
 from fakexport.history import UnreplayableRead, value_of
+from fakexport.program.checked_program import CheckedProgram
 
 _SHOWN = 5
 
@@ -32,7 +33,7 @@ class UnboundProgram(FakexportError, RuntimeError):
         self.names = names
 
 
-class WeightlessProgram(ExportedProgram):
+class WeightlessProgram(CheckedProgram):
     """The class of a loaded program whose weights or constants are fakes.
 
     An `ExportedProgram` in everything but this: what a runtime, a compiler or `torch.export.save` asks for

@@ -97,3 +97,19 @@ def test_another_dtype_is_refused(signature):
 
 def test_json_gives_the_signature_back(signature):
     assert Signature.from_dict(parse_json(json.dumps(signature.to_dict()).encode())) == signature
+
+
+def test_memory_of_written_inputs_is_checked_for_forms_that_write_into_copies():
+    class Writing(torch.nn.Module):
+        def forward(self, x, y):
+            x.add_(1)
+            return x + y
+
+    signature = Signature.from_dict(Signature.of(export(Writing, (torch.zeros(3), torch.zeros(3)))).to_dict())
+    both = torch.zeros(6)
+
+    signature.check({"x": torch.zeros(3), "y": torch.zeros(1).expand(3)})
+    with pytest.raises(UnsuitableInputs, match="`x`, which shares memory with `y`"):
+        signature.check({"x": both[:3], "y": both[3:]})
+    with pytest.raises(UnsuitableInputs, match="`x`, which is expanded"):
+        signature.check({"x": torch.zeros(1).expand(3), "y": torch.zeros(3)})

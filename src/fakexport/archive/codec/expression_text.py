@@ -15,7 +15,7 @@ MAX_TOKENS = 12_000
 # Everything else in Python, comments and escapes included, has a character or a place that is refused here.
 _TOKEN = re.compile(
     r"\s*(?:(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?(?![\w.])|[A-Za-z_]\w*|'[^'\"\\\x00-\x1f]*'"
-    r"|,(?!\s*\))|\*\*|//|<<|>>|<=|>=|==|!=|[-+*/%()\[\]=.<>&|~^])",
+    r"|,(?!\s*\))|\*\*|//|<<|>>|<=|>=|==|!=|[-+*/%()\[\]{}=.<>&|~^])",
     re.ASCII,
 )
 

@@ -10,6 +10,8 @@ import ast
 import keyword
 import re
 
+import torch
+
 from fakexport.documents import DocumentError
 
 from .expression_text import parse_expression
@@ -43,6 +45,13 @@ _FUNCTIONS_OF = {
 }
 _QUESTIONS = frozenset(("size", "stride", "storage_offset", "item"))
 _ARGUMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_PLACE = re.compile(r"asked at [A-Za-z0-9_.:/ -]{1,300}", re.ASCII)
+_INFERENCE_MODE = "torch.is_inference_mode_enabled"
+_EXPORTING = "torch.compiler.is_exporting()"
+_FLAGS = frozenset(("requires_grad", "is_leaf"))
+_CALLED_FLAGS = frozenset(("is_contiguous", "_is_view", "is_inference", "is_conj", "is_neg"))
+_TYPES = frozenset(("bool", "int", "float", "str"))
+_ZEROS = frozenset(("0.0", "-0.0"))
 _MOST_POWERS, _LARGEST_POWER, _MOST_BITS = 4, 16, 256
 # A key is copied into a string literal of the code that torch generates.
 _KEY = re.compile(r"[A-Za-z0-9_.:/ -]*", re.ASCII)
@@ -55,6 +64,14 @@ def checked_guard(text: str) -> str:
         DocumentError: it is not; running it might do anything.
     """
     tree = parse_expression(text)
+    match tree:
+        case ast.BoolOp(op=ast.And(), values=[holds, ast.Constant(value=str(place))]):
+            if not _PLACE.fullmatch(place):
+                raise DocumentError(f"a condition with the text {place[:40]!r}")
+            tree = holds
+    match tree:
+        case ast.BoolOp(op=ast.Or(), values=[holds, ast.Call() as other]) if ast.unparse(other) == _EXPORTING:
+            tree = holds
     try:
         powers = _condition(tree)
     except RecursionError:
@@ -80,8 +97,12 @@ def _condition(node: ast.expr) -> int:
             return _condition(left) + _condition(right)
         case ast.BoolOp(values=values):
             return sum(map(_condition, values))
+        case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]) if _is_kind(left, right):
+            return 0
         case ast.Compare() if all(isinstance(sign, _COMPARISONS) for sign in node.ops):
             return sum(map(_condition, (node.left, *node.comparators)))
+        case ast.Call(func=called, args=[], keywords=[]) if ast.unparse(called) == _INFERENCE_MODE:
+            return 0
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS:
             return sum(map(_condition, args))
         case ast.Attribute(value=ast.Name(id=module), attr=name) if name in _FUNCTIONS_OF.get(module, ()):
@@ -92,6 +113,40 @@ def _condition(node: ast.expr) -> int:
             return sum(map(_condition, (called, *args)))
     _question(node)
     return 0
+
+
+def _is_kind(left: ast.expr, right: ast.expr) -> bool:
+    """Return whether it compares a dtype, layout, device or type with one, or counts different inputs."""
+    match left, right:
+        case ast.Attribute(value=owner, attr="dtype"), ast.Attribute(value=ast.Name(id="torch"), attr=name):
+            is_known = isinstance(getattr(torch, name, None), torch.dtype)
+        case ast.Attribute(value=owner, attr="layout"), ast.Attribute(value=ast.Name(id="torch"), attr=name):
+            is_known = isinstance(getattr(torch, name, None), torch.layout)
+        case (
+            ast.Attribute(value=ast.Attribute(value=owner, attr="device"), attr="type"),
+            ast.Constant(value=str(name)),
+        ):
+            is_known = name.isidentifier()
+        case ast.Call(func=ast.Name(id="type"), args=[owner], keywords=[]), ast.Name(id=name):
+            is_known = name in _TYPES
+        case ast.Call(func=ast.Name(id="str"), args=[owner], keywords=[]), ast.Constant(value=str(name)):
+            is_known = name in _ZEROS
+        case ast.Call(func=ast.Name(id="len"), args=[ast.Set(elts=parts)], keywords=[]), ast.Constant(
+            value=int()
+        ):
+            return all(map(_is_identity, parts))
+        case _:
+            return False
+    _question(owner)
+    return is_known
+
+
+def _is_identity(node: ast.expr) -> bool:
+    match node:
+        case ast.Call(func=ast.Name(id="id"), args=[owner], keywords=[]):
+            _question(owner)
+            return True
+    return False
 
 
 def _base(node: ast.expr) -> int:
@@ -130,7 +185,41 @@ def _question(node: ast.expr) -> None:
             _question(owner)
         case ast.Call(func=ast.Attribute(value=owner, attr=name), args=[], keywords=[]) if name in _QUESTIONS:
             _question(owner)
-        case ast.Attribute(value=owner, attr="shape"):
+        case ast.Attribute(value=owner, attr=name) if name in ("shape", "ndim") or name in _FLAGS:
+            _question(owner)
+        case ast.Call(func=ast.Attribute(value=owner, attr=name), args=[], keywords=[]) if (
+            name in _CALLED_FLAGS
+        ):
+            _question(owner)
+        case ast.Call(
+            func=ast.Attribute(value=owner, attr="is_contiguous"),
+            args=[],
+            keywords=[
+                ast.keyword(
+                    arg="memory_format",
+                    value=ast.Attribute(
+                        value=ast.Name(id="torch"), attr="channels_last" | "channels_last_3d"
+                    ),
+                )
+            ],
+        ):
+            _question(owner)
+        case (
+            ast.Attribute(
+                value=ast.Call(func=ast.Attribute(value=owner, attr="untyped_storage"), args=[], keywords=[]),
+                attr="_cdata",
+            )
+            | ast.Call(
+                func=ast.Attribute(
+                    value=ast.Call(
+                        func=ast.Attribute(value=owner, attr="untyped_storage"), args=[], keywords=[]
+                    ),
+                    attr="nbytes",
+                ),
+                args=[],
+                keywords=[],
+            )
+        ):
             _question(owner)
         case _:
             raise DocumentError(f"a condition with {ast.unparse(node)[:40]!r}")

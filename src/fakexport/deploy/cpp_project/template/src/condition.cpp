@@ -223,11 +223,33 @@ bool is_operation(const std::string& name, std::size_t operands) {
   return (operands == 2 && binary().count(name)) || (operands == 1 && unary().count(name));
 }
 
+using Property = bool (*)(const at::Tensor&);
+
+// What a tensor has or lacks.
+const std::map<std::string, Property>& properties() {
+  using T = const at::Tensor&;
+  static const std::map<std::string, Property> table{
+      {"contiguous", [](T tensor) { return tensor.is_contiguous(); }},
+      {"channels_last", [](T tensor) { return tensor.is_contiguous(at::MemoryFormat::ChannelsLast); }},
+      {"channels_last_3d", [](T tensor) { return tensor.is_contiguous(at::MemoryFormat::ChannelsLast3d); }},
+      {"requires_grad", [](T tensor) { return tensor.requires_grad(); }},
+      {"is_leaf", [](T tensor) { return tensor.is_leaf(); }},
+      {"is_view", [](T tensor) { return tensor.is_view(); }},
+      {"is_inference", [](T tensor) { return tensor.is_inference(); }},
+      {"is_conj", [](T tensor) { return tensor.is_conj(); }},
+      {"is_neg", [](T tensor) { return tensor.is_neg(); }},
+  };
+  return table;
+}
+
 Expression::Kind question(const std::string& ask) {
   if (ask == "size") return Expression::Kind::size;
   if (ask == "stride") return Expression::Kind::stride;
   if (ask == "offset") return Expression::Kind::offset;
   if (ask == "value") return Expression::Kind::value;
+  if (ask == "storage_bytes") return Expression::Kind::storage_bytes;
+  if (ask == "storage") return Expression::Kind::storage;
+  if (properties().count(ask)) return Expression::Kind::property;
   throw Fault("a condition asks for " + in_quotes(ask));
 }
 
@@ -243,6 +265,7 @@ Expression expression(const json::Value& value) {
   } else if (value.is_object()) {
     found.kind = question(value.at("ask").text());
     found.name = value.at("input").text();
+    found.asked = value.at("ask").text();
     found.dim = value.at("dim").integer();
   } else {
     const json::Array& parts = value.array();
@@ -269,6 +292,10 @@ Number answer(const Expression& asked, const TensorsByName& given) {
   if (asked.kind == Expression::Kind::size) return tensor.size(asked.dim);
   if (asked.kind == Expression::Kind::stride) return tensor.stride(asked.dim);
   if (asked.kind == Expression::Kind::offset) return tensor.storage_offset();
+  if (asked.kind == Expression::Kind::storage)
+    return static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(tensor.storage().unsafeGetStorageImpl()));
+  if (asked.kind == Expression::Kind::storage_bytes) return static_cast<std::int64_t>(tensor.storage().nbytes());
+  if (asked.kind == Expression::Kind::property) return boolean(properties().at(asked.asked)(tensor));
   if (tensor.numel() != 1) throw NoValue();
   if (tensor.is_floating_point()) return tensor.item<double>();
   return tensor.item<std::int64_t>();
@@ -304,6 +331,10 @@ std::string told(const Expression& asked, const TensorsByName& given) {
   if (asked.kind == Expression::Kind::size) return input + " has size " + value + place;
   if (asked.kind == Expression::Kind::stride) return input + " has stride " + value + place;
   if (asked.kind == Expression::Kind::offset) return input + " begins at element " + value + " of its storage";
+  if (asked.kind == Expression::Kind::storage) return input + " has its storage at " + value;
+  if (asked.kind == Expression::Kind::storage_bytes) return input + " has a storage of " + value + " bytes";
+  if (asked.kind == Expression::Kind::property)
+    return input + (value == "0" ? " lacks " : " has ") + "the property " + asked.asked;
   return input + " is " + value;
 }
 

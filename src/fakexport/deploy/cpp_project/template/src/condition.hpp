@@ -11,12 +11,13 @@ namespace runner {
 
 // A part of a condition: a number, a question about an input, or an operation on other parts.
 struct Expression {
-  enum class Kind { integer, real, size, stride, offset, value, operation };
+  enum class Kind { integer, real, size, stride, offset, value, storage, storage_bytes, property, operation };
 
   Kind kind = Kind::integer;
   std::int64_t integer = 0;
   double real = 0;
   std::string name;  // Of the input, or of the operation: `%`, `and`, `trunc`.
+  std::string asked;  // Of the input: the name of the property.
   std::int64_t dim = 0;
   std::vector<Expression> operands;
 };

@@ -1,0 +1,86 @@
+"""Example inputs in tuples, lists and dicts only: an archive names no class that a reader would import.
+
+A named tuple and a dataclass become the dict of their fields, and `forward` gets them back.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import wraps
+from typing import Any
+
+from torch import nn
+
+from fakexport.program import fields_of
+from fakexport.sources import exchanged_forward
+
+from .own_inputs import own_inputs
+
+_CONTAINERS = (tuple, list, dict)
+_NOT_INPUTS = ("torch", "fakexport")
+"""Packages whose dataclasses, such as `Dim.AUTO`, never contain inputs."""
+
+
+def prepared_inputs(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic: Any
+) -> tuple[tuple[Any, ...], dict[str, Any], Any, AbstractContextManager[None]]:
+    """Return positional inputs, inputs by name and dynamic shapes as a trace takes them.
+
+    Each tensor is one of its own, in plain containers. The last part is the context around a trace.
+    """
+    example = own_inputs(module, args, kwargs)
+    made_args, made_kwargs = plain_input(example)
+    is_plain = made_args is example[0] and made_kwargs is example[1]
+    restored = nullcontext() if is_plain else inputs_restored(module, example)
+    return made_args, made_kwargs, plain_input(dynamic), restored
+
+
+def plain_input(value: Any) -> Any:
+    """Return a value with a dict for each named tuple and dataclass; itself if it has none."""
+    is_input = type(value).__module__.partition(".")[0] not in _NOT_INPUTS
+    if is_input and (fields := fields_of(value)) is not None:
+        return {name: plain_input(each) for name, each in fields.items()}
+    if type(value) not in _CONTAINERS:
+        return value
+    parts = value if isinstance(value, dict) else dict(enumerate(value))
+    made = {key: plain_input(part) for key, part in parts.items()}
+    if all(made[key] is part for key, part in parts.items()):
+        return value
+    return made if isinstance(value, dict) else type(value)(made.values())
+
+
+@contextmanager
+def inputs_restored(module: nn.Module, example: tuple[Any, Any]) -> Iterator[None]:
+    """Enter a context in which `module.forward` takes plain containers and gets those of an example.
+
+    Args:
+        module: The module.
+        example: The arguments before `plain_input`: positional ones, and those by name.
+    """
+    original: Callable[..., Any] = module.forward
+
+    @wraps(original)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = _restored((args, kwargs), example)
+        return original(*args, **kwargs)
+
+    with exchanged_forward(module, forward):
+        yield
+
+
+def _restored(value: Any, example: Any) -> Any:
+    if (fields := fields_of(example)) is not None:
+        made = {name: _restored(value[name], each) for name, each in fields.items()}
+        if isinstance(example, tuple):
+            return type(example)(**made)
+        restored = copy.copy(example)
+        for name, part in made.items():
+            object.__setattr__(restored, name, part)
+        return restored
+    if type(example) not in _CONTAINERS or type(value) is not type(example):
+        return value
+    if isinstance(example, dict):
+        return {key: _restored(part, example[key]) for key, part in value.items()}
+    return type(value)(_restored(part, each) for part, each in zip(value, example, strict=True))

@@ -1,0 +1,124 @@
+"""What a torch function mode sees of questions about tensors, and what torch itself asks in Python."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+
+import pytest
+import torch
+import torch.nn.functional
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from fakexport._torch.tensor_questions import (
+    TensorQuestions,
+    has_property,
+    in_inference_mode,
+    inference_mode_questions,
+    node_of,
+)
+
+ASKS = {
+    "requires_grad": "x.requires_grad",
+    "is_leaf": "x.is_leaf, x.grad_fn, x.retains_grad",
+    "is_view": "x._base, x._is_view()",
+    "contiguous": "x.is_contiguous(), x.is_contiguous(memory_format=torch.contiguous_format)",
+    "channels_last": "x.is_contiguous(memory_format=torch.channels_last)",
+    "channels_last_3d": "y.is_contiguous(memory_format=torch.channels_last_3d)",
+    "strides": "x.stride(), x.stride(0), x.dim_order(), x.is_contiguous(memory_format=torch.preserve_format)",
+    "offset": "x.storage_offset()",
+    "storage": "x.untyped_storage(), x.is_set_to(x)",
+    "is_inference": "x.is_inference(), torch.is_inference(x)",
+    "is_conj": "x.is_conj(), torch.is_conj(x)",
+    "is_neg": "x.is_neg(), torch.is_neg(x)",
+}
+
+
+@pytest.mark.parametrize("asked", ASKS)
+def test_a_mode_sees_every_question_about_a_fake_tensor(asked):
+    mode = FakeTensorMode()
+    names = {
+        "torch": torch,
+        "x": mode.from_tensor(torch.zeros(1, 2, 3, 4)),
+        "y": mode.from_tensor(torch.zeros(1, 1, 1, 2, 3)),
+    }
+    seen = []
+
+    questions = ASKS[asked].split(", ")
+    for question in questions:
+        before = len(seen)
+        with TensorQuestions(lambda property_, tensor, frame: seen.append(property_)):
+            try:
+                eval(question, names)
+            except RuntimeError:  # `preserve_format` is no question that torch answers.
+                assert "preserve_format" in question
+        assert seen[before:], question
+
+    assert set(seen) == {asked}
+
+
+def test_sizes_and_dtypes_are_no_questions():
+    seen = []
+    x = torch.zeros(2, 3)
+
+    with TensorQuestions(lambda *asked: seen.append(asked)):
+        _ = x.shape, x.dtype, x.ndim, x.size(0), x.numel(), x.device, x + 1
+
+    assert seen == []
+
+
+def test_flags_of_real_tensors_are_answered():
+    x = torch.zeros(2, 3, 4, 5)
+
+    assert has_property(x, "contiguous")
+    assert not has_property(x, "channels_last")
+    assert has_property(x[0], "is_view")
+    assert has_property(x.to(torch.complex64).conj(), "is_conj")
+    assert has_property(x.to(torch.complex64).conj().imag, "is_neg")
+
+
+def test_a_tensor_has_a_node_only_during_a_trace():
+    nodes = []
+
+    class Model(nn.Module):
+        def forward(self, x):
+            nodes.append(node_of(x))
+            return x * 2
+
+    x = torch.zeros(3)
+    torch.export.export(Model(), (x,), strict=False)
+
+    assert [node.op for node in nodes] == ["placeholder"]
+    assert node_of(x) is None
+
+
+def test_questions_for_inference_mode_are_seen():
+    frames = []
+
+    with inference_mode_questions(frames.append):
+        assert not torch.is_inference_mode_enabled()
+        with torch.inference_mode():
+            assert torch.is_inference_mode_enabled()
+
+    assert [frame.f_code.co_name for frame in frames] == ["test_questions_for_inference_mode_are_seen"] * 2
+    assert torch.is_inference_mode_enabled is in_inference_mode
+
+
+ASKED_BY_TORCH = {"linear_cross_entropy"}
+"""Functions of `torch.nn.functional` that ask inside of a call, where no mode sees it."""
+
+
+def test_functions_of_torch_in_python_ask_nothing_of_their_inputs():
+    names = {"is_contiguous", "stride", "storage_offset", "is_leaf", "is_conj", "is_neg", "is_inference"}
+    found = set()
+    for name, function in vars(torch.nn.functional).items():
+        if inspect.isfunction(function) and function.__module__ == "torch.nn.functional":
+            for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))):
+                is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+                is_asked = is_call and node.func.attr in names
+                if is_asked or (isinstance(node, ast.Attribute) and node.attr == "requires_grad"):
+                    found.add(name)
+
+    assert found <= ASKED_BY_TORCH
