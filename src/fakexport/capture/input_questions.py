@@ -45,6 +45,8 @@ _NOT_IN_A_PLACE = re.compile(r"[^A-Za-z0-9_.:/ -]")
 _REPLACED_GETTERS = frozenset({"grad_fn"})
 """Names of getters that fakexport replaces while it traces: `autograd_questions`."""
 _OWN = f"{__name__.partition('.')[0]}."
+# Torch's own tracing asks each value for its sizes, which decides nothing.
+_OF_TRACES = ("torch.fx.", "torch._subclasses.", "torch.export.", "torch._export.", "torch._functorch.")
 
 
 class InputQuestions:
@@ -203,8 +205,11 @@ def _may_differ(tensor: Any, asked: Property) -> bool:
 
 
 def _is_own_question(asked: Property, frame: FrameType | None) -> bool:
-    """Return whether fakexport asks for itself, and not in a getter that replaces one of torch."""
-    if frame is None or not frame.f_globals.get("__name__", "").startswith(_OWN):
+    """Return whether torch's tracing or fakexport asks, and not in a getter that replaces one of torch."""
+    asking = "" if frame is None else frame.f_globals.get("__name__", "")
+    if asking.startswith(_OF_TRACES):
+        return True
+    if frame is None or not asking.startswith(_OWN):
         return False
     return frame.f_code.co_name not in _REPLACED_GETTERS
 
