@@ -206,12 +206,23 @@ def _may_differ(tensor: Any, asked: Property) -> bool:
 
 def _is_own_question(asked: Property, frame: FrameType | None) -> bool:
     """Return whether torch's tracing or fakexport asks, and not in a getter that replaces one of torch."""
-    asking = "" if frame is None else frame.f_globals.get("__name__", "")
-    if asking.startswith(_OF_TRACES):
+    if _is_of_trace(frame):
         return True
-    if frame is None or not asking.startswith(_OWN):
+    if frame is None or not frame.f_globals.get("__name__", "").startswith(_OWN):
         return False
     return frame.f_code.co_name not in _REPLACED_GETTERS
+
+
+def _is_of_trace(frame: FrameType | None) -> bool:
+    """Return whether torch's tracing asks, by itself or through a function of torch."""
+    while frame is not None:
+        asking = frame.f_globals.get("__name__", "")
+        if asking.startswith(_OF_TRACES):
+            return True
+        if not asking.startswith("torch.") or asking.startswith("torch.nn."):
+            return False
+        frame = frame.f_back
+    return False
 
 
 def _place(frame: FrameType | None) -> str:
