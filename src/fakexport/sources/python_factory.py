@@ -67,6 +67,9 @@ class _Imported:
         if self._is_file:
             check_file(Path(place))
 
+    def _module(self) -> ModuleType:
+        return import_file(Path(self.place)) if self._is_file else import_module(self.place, _A_SOURCE_IS)
+
     def prepare(self) -> None:
         """Import it, unless it was imported for the devices that are emulated now."""
         devices = emulated_devices()
@@ -74,10 +77,15 @@ class _Imported:
             return
         if self._imported_for:
             forget_modules(self.folder)
-        with importable(self.folder):
-            module = (
-                import_file(Path(self.place)) if self._is_file else import_module(self.place, _A_SOURCE_IS)
-            )
+        try:
+            with importable(self.folder):
+                module = self._module()
+        except SourceError as error:
+            if not self._imported_for:
+                raise
+            raise SourceError(
+                f"{error}; it was imported for another target before: check one target"
+            ) from error
         self.factory = _attribute(module, self._attribute, self.place)
         self._imported_for = (devices,)
 
