@@ -55,6 +55,10 @@ def python_source(spec: str) -> Source:
     )
 
 
+# The devices for which the modules of a folder were imported last, if they asked for any.
+_asked_in: dict[Path, Topology | None] = {}
+
+
 class _Imported:
     """A factory, imported for the devices that are emulated."""
 
@@ -77,7 +81,7 @@ class _Imported:
         devices = emulated_devices()
         if self._imported_for and (not self._has_asked or self._imported_for == (devices,)):
             return
-        if self._imported_for:
+        if _asked_in.get(self.folder, devices) != devices:
             forget_modules(self.folder)
         try:
             with importable(self.folder), uses_noted() as asked:
@@ -91,6 +95,8 @@ class _Imported:
         self.factory = _attribute(module, self._attribute, self.place)
         self._imported_for = (devices,)
         self._has_asked = devices is None or bool(asked)
+        if self._has_asked:
+            _asked_in[self.folder] = devices
 
 
 def _attribute(module: ModuleType, path: str, place: str) -> Callable[[], Any]:

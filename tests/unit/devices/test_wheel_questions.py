@@ -218,6 +218,7 @@ def factor(program):
 
 
 def test_a_file_is_imported_with_the_devices_of_the_target(model):
+    assert factor(fe.export(model, target="cpu")) == 100
     assert factor(fe.export(model, target="H100")) == 10
     assert factor(fe.export(model, target="cpu")) == 100
     assert factor(fe.export(model)) == 100
