@@ -137,6 +137,23 @@ def outside_of_patches(frame: FrameType | None) -> FrameType | None:
 
 
 @contextmanager
+def uses_noted() -> Iterator[list[str]]:
+    """Enter a context that collects the names of replaced attributes that are used, in any thread.
+
+    Uses of another thread only add to them.
+    """
+    global _used
+    before, _used = _used, []
+    try:
+        yield _used
+    finally:
+        _used = before
+
+
+_used: list[str] | None = None
+
+
+@contextmanager
 def traced_here() -> Iterator[None]:
     """Enter a context in which TorchDynamo sees what holds in this thread, whatever other threads enter."""
     global _tracing_thread
@@ -214,6 +231,8 @@ class _Switch:
         return value if is_bound else value.__get__(None, self.owner)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
+        if _used is not None:
+            _used.append(self.name)
         # TorchDynamo cannot trace the choice.
         if torch.compiler.is_dynamo_compiling():
             return self.traced(*args, **kwargs)
@@ -334,6 +353,8 @@ def _choose_by_property(switch: _Switch) -> None:
         module.__class__ = type(type(module).__name__, (_Chosen, type(module)), {})
 
     def read(module: Any) -> Any:
+        if _used is not None:
+            _used.append(switch.name)
         return switch.value()
 
     def write(module: Any, value: Any) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from fakexport._libraries import FORMS
+from fakexport._torch.patching import uses_noted
 from fakexport.devices import Topology, emulated_devices
 from fakexport.sources.python_file import check_file, forget_modules, import_file, import_module, importable
 from fakexport.sources.source import ExampleInputs, Source
@@ -54,6 +55,10 @@ def python_source(spec: str) -> Source:
     )
 
 
+# The devices for which the modules of a folder were imported last, if they asked for any.
+_asked_in: dict[Path, Topology | None] = {}
+
+
 class _Imported:
     """A factory, imported for the devices that are emulated."""
 
@@ -64,22 +69,34 @@ class _Imported:
         self._is_file = place.endswith(".py") or "/" in place
         self.folder = Path(place).absolute().parent if self._is_file else Path.cwd()
         self._imported_for: tuple[Topology | None, ...] = ()
+        self._has_asked = False
         if self._is_file:
             check_file(Path(place))
 
+    def _module(self) -> ModuleType:
+        return import_file(Path(self.place)) if self._is_file else import_module(self.place, _A_SOURCE_IS)
+
     def prepare(self) -> None:
-        """Import it, unless it was imported for the devices that are emulated now."""
+        """Import it, unless it was imported for these devices, or the import asked for none."""
         devices = emulated_devices()
-        if self._imported_for == (devices,):
+        if self._imported_for and (not self._has_asked or self._imported_for == (devices,)):
             return
-        if self._imported_for:
+        if _asked_in.get(self.folder, devices) != devices:
             forget_modules(self.folder)
-        with importable(self.folder):
-            module = (
-                import_file(Path(self.place)) if self._is_file else import_module(self.place, _A_SOURCE_IS)
-            )
+        try:
+            with importable(self.folder), uses_noted() as asked:
+                module = self._module()
+        except SourceError as error:
+            if not self._imported_for:
+                raise
+            raise SourceError(
+                f"{error}; it was imported for another target before: check one target"
+            ) from error
         self.factory = _attribute(module, self._attribute, self.place)
         self._imported_for = (devices,)
+        self._has_asked = devices is None or bool(asked)
+        if self._has_asked:
+            _asked_in[self.folder] = devices
 
 
 def _attribute(module: ModuleType, path: str, place: str) -> Callable[[], Any]:

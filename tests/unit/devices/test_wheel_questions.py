@@ -218,6 +218,7 @@ def factor(program):
 
 
 def test_a_file_is_imported_with_the_devices_of_the_target(model):
+    assert factor(fe.export(model, target="cpu")) == 100
     assert factor(fe.export(model, target="H100")) == 10
     assert factor(fe.export(model, target="cpu")) == 100
     assert factor(fe.export(model)) == 100
@@ -257,3 +258,19 @@ def test_a_question_without_an_answer_names_its_line(tmp_path):
     (found,) = fe.check(f"{path}:factory", target="MI300X").diagnostics
 
     assert (found.code, found.labels[0].span.line) == ("FE202", 5)
+
+
+def test_a_file_that_asks_nothing_is_imported_once(tmp_path):
+    path = tmp_path / "registers.py"
+    path.write_text(
+        "import torch\nfrom torch import nn\n"
+        "LIBRARY = torch.library.Library('imported_once', 'DEF')\n"
+        "LIBRARY.define('twice(Tensor x) -> Tensor')\n"
+        "LIBRARY.impl('twice', lambda x: x * 2, 'CompositeImplicitAutograd')\n"
+        "class Model(nn.Module):\n    def forward(self, x): return torch.ops.imported_once.twice(x)\n"
+        "def factory(): return Model(), (torch.ones(2),)\n"
+    )
+
+    report = fe.check(f"{path}:factory", target=["cpu", "H100"])
+
+    assert [verdict.is_exportable for verdict in report.verdicts] == [True, True]
