@@ -123,10 +123,12 @@ class OperatorCall:
         )
 
     def _number(self, number: Any) -> tuple[Any, ...]:
-        if type(number.node) is not SymNode and not isinstance(number.node, SymNode):
+        if not isinstance(number.node, SymNode):
             raise NoKey
         self.numbers.append(number)
-        return ("symbolic", type(number), number.node.expr)
+        node = number.node
+        # As fake mode's own memory tells numbers apart: by how they were written, before replacements.
+        return ("symbolic", type(number), node._expr, node.pytype, node._hint)
 
     def _pattern(self) -> tuple[int, ...]:
         """Return which of the numbers are the same one."""
