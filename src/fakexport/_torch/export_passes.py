@@ -3,8 +3,8 @@
 Two of them look at each node of the graph: one for unbacked symbols, also where the trace made none; one
 for strings to shorten, in module stacks that are nothing but strings. A third takes the whole graph apart for
 a few regions under `no_grad` (`no_grad_regions.py`), a fourth describes each parameter to make a fake of a
-fake (`faked_parameters.py`), a fifth computes sizes that fake mode's cache has (`cached_fakes.py`). Four
-check the order of a graph that is checked once more at the end. What they return is what stock torch returns.
+fake (`faked_parameters.py`). Four check the order of a graph that is checked again at the end. What they
+return is what stock torch returns.
 Seen on torch 2.13.
 
 Source: `torch/export/_trace.py:_replace_unbacked_bindings, _aot_export_non_strict`,
@@ -27,7 +27,7 @@ from torch.fx.experimental import symbolic_shapes
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree
 
-from . import cached_fakes, faked_parameters, no_grad_regions
+from . import faked_parameters, no_grad_regions
 from .fake_tensors import FakeTensor
 from .patching import Patches, in_force
 
@@ -130,7 +130,6 @@ def quick_passes() -> Patches:
             (_trace, "_fixup_key"): fixup,
             **no_grad_regions.replacements(),
             **faked_parameters.replacements(),
-            **cached_fakes.replacements(),
         }
     )
 
