@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -69,14 +70,11 @@ class Checks:
             source: As written; None for all of the project.
             output: Takes the reports.
         """
-        loaded: set[str] = set()
 
         def checked(source: str, options: CheckOptions) -> Report:
             shown = progress_on_stderr(is_shown=self.is_progress_shown)
             with shown as on_progress, quiet(is_debug=self.is_debug):
-                load_libraries(library for library in options.libraries or () if library not in loaded)
-                loaded.update(options.libraries or ())
-                report = _check(source, options, self.call, on_progress)
+                report = _check(source, options, self.call, on_progress, is_locking=self.lock is not None)
                 if self.lock is not None:
                     report = self.lock.compared(report, source, dict(_asked(options, self.call)))
                 return report
@@ -105,11 +103,13 @@ def _check(
     options: CheckOptions,
     call: CheckedCall,
     on_progress: Callable[[Progress], None] | None,
+    *,
+    is_locking: bool,
 ) -> Report:
-    from fakexport.checking import check
+    from fakexport.checking import CheckCall, Wanted, report_on
 
-    return check(
-        source,
+    asked = CheckCall(
+        source=source,
         target=options.target or ["cpu"],
         device_map=options.device_map,
         dtype=options.dtype,
@@ -126,8 +126,9 @@ def _check(
         parallel=call.parallel,
         assume=options.assume or (),
         reuse_blocks=options.reuse_blocks is not False,
-        on_progress=on_progress,
+        prepare=partial(load_libraries, options.libraries) if options.libraries else None,
     )
+    return report_on(asked, on_progress=on_progress, wanted=Wanted(fingerprints=is_locking))
 
 
 # Decide nothing of the program, or are the key of an entry themselves.

@@ -1,5 +1,6 @@
-"""Processes that end: within a time, within memory, and with the process that started them. Free of torch."""
+"""Processes that end: within limits, with their parent, or with an answer as a value. Free of torch."""
 
+from .forked_calls import NoAnswer, Send, run_forked
 from .limited_process import Ended, Limits, run_limited
 from .machine import machine_text, processor_text
 from .parent import end_with_parent
@@ -8,10 +9,13 @@ from .warm_start import NoWarmStart, WarmStart
 __all__ = [
     "Ended",
     "Limits",
+    "NoAnswer",
     "NoWarmStart",
+    "Send",
     "WarmStart",
     "end_with_parent",
     "machine_text",
     "processor_text",
+    "run_forked",
     "run_limited",
 ]
