@@ -3,6 +3,7 @@ so that every package may read it.
 """
 
 import importlib
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,10 +66,22 @@ def library_of(source: str) -> Library | None:
 
 
 def import_library(source: str) -> None:
-    """Import what most models of a source's library need, if that is installed."""
+    """Import what most models of a source's library need, if that works: the model says what is wrong."""
     library = library_of(source)
-    for name in () if library is None else library.modules:
-        with suppress(ImportError):
+    if library is not None:
+        _import_modules(library)
+
+
+def import_loaded_libraries() -> None:
+    """Import the same of each library that is imported in part, as by `import transformers`."""
+    for library in LIBRARIES:
+        if library.package in sys.modules:
+            _import_modules(library)
+
+
+def _import_modules(library: Library) -> None:
+    for name in library.modules:
+        with suppress(Exception):
             importlib.import_module(name)
 
 

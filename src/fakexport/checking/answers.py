@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch.export import ExportedProgram
 
-from fakexport._torch.warm_imports import import_before_fork
+from fakexport._libraries import import_loaded_libraries
 from fakexport.checking.check_call import Request, versions
 from fakexport.checking.target_check import Announce, TargetCheck
 from fakexport.diagnostics import Diagnostic
@@ -54,7 +54,7 @@ class Answer:
 
 def import_for(wanted: Wanted) -> None:
     """Import what `answer_for` would import in each process."""
-    import_before_fork()
+    import_loaded_libraries()
     if wanted.programs:
         from fakexport.archive import save  # noqa: F401 (the package fetches names on first use)
 

@@ -155,8 +155,9 @@ class CheckCall:
 
     def _targets(self, source: Source, degrees: Degrees | None) -> list[Target]:
         targets = parse_targets(self.target, self.device_map, self.dtype, source)
-        for row in targets if degrees is not None else ():
-            degrees.check_devices(row.topology)
+        for row in targets:
+            if degrees is not None:
+                degrees.check_devices(row.topology)
             refuse_with_parallel(degrees, device_map=row.device_map)
         return targets
 

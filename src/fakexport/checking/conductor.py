@@ -142,7 +142,6 @@ def report_on(
     *,
     wanted: Wanted,
     on_progress: Callable[[Progress], None] | None = None,
-    is_isolated: bool = True,
 ) -> Report:
     """Return the report of `check`.
 
@@ -150,14 +149,13 @@ def report_on(
         call: What is asked.
         wanted: What the report has besides the verdicts.
         on_progress: As for `check`.
-        is_isolated: Answer each target in a process of its own. False: this process is for one target.
     """
     targets = parse_targets(call.target, call.device_map, call.dtype)
     for row in targets:
         check_emulation(row.topology)
     shown = ShownProgress([row.spec.name for row in targets], on_progress)
     wanted = replace(wanted, compared=len(targets) > 1, progress=on_progress is not None)
-    ended = answers(call, targets, wanted, shown, is_isolated=is_isolated)
+    ended = answers(call, targets, wanted, shown)
     found = [
         answer
         if isinstance(answer, Answer)

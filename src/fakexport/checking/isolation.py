@@ -7,7 +7,8 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -24,7 +25,7 @@ from fakexport.devices import peak_bytes
 from fakexport.diagnose import diagnose_process_ended
 from fakexport.error import InvalidValue
 from fakexport.hub import record_transfer, transfers_recorded
-from fakexport.processes import NoAnswer, Send, run_forked
+from fakexport.processes import IN_PROCESS, NoAnswer, Send, run_forked
 from fakexport.report import (
     BlockCount,
     Progress,
@@ -37,10 +38,11 @@ from fakexport.report import (
     archive_of,
 )
 
-IN_PROCESS = "FAKEXPORT_IN_PROCESS"
-"""Environment variable: answer in this process, for a debugger or a measurement of coverage."""
-
 _SEND_S = 0.05
+_SHARED = "targets and sources share a process"
+_LOCKING = ("fakexport", "importlib", "torch")  # Their code holds locks, which a fork would copy.
+_lock = threading.RLock()  # Checks of several threads take turns.
+_answered: list[object] = []  # Sources that were checked in this process.
 T = TypeVar("T")
 
 _STAGES: dict[str, Stage] = {
@@ -59,7 +61,7 @@ class ShownProgress:
     """Shows what the processes of the targets send.
 
     Args:
-        names: Of the targets.
+        names: Names of the targets.
         on_progress: As for `check`.
     """
 
@@ -107,23 +109,33 @@ class ShownProgress:
 
 
 def answers(
-    call: CheckCall, targets: Sequence[Target], wanted: Wanted, shown: ShownProgress, *, is_isolated: bool
+    call: CheckCall, targets: Sequence[Target], wanted: Wanted, shown: ShownProgress
+) -> Sequence[Answer | NoAnswer]:
+    """Return an answer for each target, in their order.
+
+    Raises:
+        ValueError, TypeError: bad usage, as for `check`.
+    """
+    with _lock:
+        return _answers(call, targets, wanted, shown)
+
+
+def _answers(
+    call: CheckCall, targets: Sequence[Target], wanted: Wanted, shown: ShownProgress
 ) -> Sequence[Answer | NoAnswer]:
     """Return an answer for each target, in their order.
 
     The source of a library is read once, in a process that is then forked for each target: reading it runs no
     code of the user and asks nothing of a device.
 
-    Args:
-        is_isolated: Each in a process of its own, if this process can be forked.
     Raises:
         ValueError, TypeError: bad usage, as for `check`.
     """
     indices = range(len(targets))
-    shared = _why_shared() if is_isolated else ""
-    if shared is not None:
-        if len(targets) > 1:
-            warnings.warn(SharedProcess(f"targets share a process: {shared}"), stacklevel=4)
+    if (shared := _why_shared()) is not None:
+        if len(targets) > 1 or (_answered and not os.environ.get(IN_PROCESS)):
+            warnings.warn(SharedProcess(f"{_SHARED}: {shared}"), stacklevel=5)
+        _answered.append(call.source)
         return [_answer(call, index, wanted, partial(shown.receive, index)) for index in indices]
     import_for(wanted)
     source = call.source
@@ -132,7 +144,8 @@ def answers(
 
     def of_library(send: Send) -> Sequence[Answer | NoAnswer]:
         import_library(source)
-        request = call.read()
+        with _transfers_sent(lambda message: send((0, message))):
+            request = call.read()
         calls = [partial(_answer, request, index, wanted) for index in indices]
         return _forked(calls, lambda index, message: send((index, message)))
 
@@ -164,10 +177,17 @@ def bundled(saved: Mapping[str, SavedPrograms], prepare: Callable[[], None] | No
 
 def _answer(asked: CheckCall | Request, index: int, wanted: Wanted, send: Send) -> Answer:
     root = Path.cwd()  # Before the model's file can change it.
+    with _transfers_sent(send):
+        request = asked.read() if isinstance(asked, CheckCall) else asked
+        return answer_for(request, index, wanted, _Announcer(send), root=root)
+
+
+@contextmanager
+def _transfers_sent(send: Send) -> Iterator[None]:
+    """Send what is transferred from the hub in the block."""
     with transfers_recorded() as found:
         try:
-            request = asked.read() if isinstance(asked, CheckCall) else asked
-            return answer_for(request, index, wanted, _Announcer(send), root=root)
+            yield
         finally:
             if found:
                 send(("transfers", found))
@@ -177,15 +197,18 @@ class _Announcer:
     """Sends what is done now."""
 
     def __init__(self, send: Send) -> None:
-        self._send, self._sent_s = send, 0.0
+        self._send, self._sent_s, self._unsent = send, 0.0, 0
 
     def step(self, step: Step, finding: str = "", blocks: int | None = None) -> None:
+        if self._unsent:
+            self._send(("done", self._unsent))
+            self._unsent = 0
         self._send(("step", (step, finding, blocks)))
 
     def done(self, blocks: int) -> None:
-        now = time.monotonic()
-        if now - self._sent_s > _SEND_S:
-            self._sent_s = now
+        self._unsent = blocks
+        if time.monotonic() - self._sent_s > _SEND_S:
+            self._sent_s, self._unsent = time.monotonic(), 0
             self._send(("done", blocks))
 
 
@@ -220,16 +243,17 @@ def _why_shared() -> str | None:
         if accelerator.is_initialized():
             return f"{name} is initialized here, and does not work in a fork"
     busy = _busy_thread()
-    return None if busy is None else f"the thread {busy} runs torch or imports a module"
+    return None if busy is None else f"the thread {busy} runs fakexport or torch, or imports a module"
 
 
 def _busy_thread() -> str | None:
     """Return the name of another thread that may hold a lock which a fork would copy."""
     own, names = threading.get_ident(), {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in sys._current_frames().items():
-        found: FrameType | None = frame if ident != own else None
+        is_shown = names.get(ident) == "fakexport-progress"  # It writes to a stream that a fork replaces.
+        found: FrameType | None = None if ident == own or is_shown else frame
         while found is not None:
-            if str(found.f_globals.get("__name__")).partition(".")[0] in ("torch", "importlib"):
+            if str(found.f_globals.get("__name__")).partition(".")[0] in _LOCKING:
                 return names.get(ident, str(ident))
             found = found.f_back
     return None

@@ -74,8 +74,8 @@ class TargetCheck:
     Args:
         request: What is asked.
         target: One of its targets.
-        announce: Told of each step.
-        is_counted: Whether it is told of traced blocks.
+        announce: Gets each step.
+        is_counted: Whether `announce` gets the number of traced blocks.
     """
 
     def __init__(self, request: Request, target: Target, announce: Announce, *, is_counted: bool) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from fakexport._libraries import import_library, library_of
 from fakexport.cli.lock_session import LockSession
 from fakexport.cli.operator_libraries import load_libraries
 from fakexport.cli.progress_display import progress_on_stderr
@@ -80,6 +81,7 @@ class Checks:
                 return report
 
         if source is None:
+            self._import_shared_library()
             ended = check_project(self.project, self.given, checked, output=output, is_debug=self.is_debug)
             found, refused = ended.exit_code, len(ended.refused)
         else:
@@ -89,6 +91,13 @@ class Checks:
             found = 0 if report.is_clean else 1
         has_stale = self.lock is not None and self.lock.end(refused=refused)
         return max(found, int(has_stale))
+
+    def _import_shared_library(self) -> None:
+        """Import the library of all sources once, and none that only some of them name."""
+        sources = [entry.source for entry in (self.project.sources if self.project is not None else ())]
+        if len(sources) > 1 and len({library_of(source) for source in sources}) == 1:
+            with quiet(is_debug=self.is_debug):
+                import_library(sources[0])
 
 
 def _write(report: Report, output: ReportOutput) -> None:

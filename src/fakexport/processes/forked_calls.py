@@ -8,7 +8,6 @@ import os
 import pickle
 import signal
 import sys
-import tempfile
 import time
 import traceback
 import warnings
@@ -16,18 +15,21 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
-from typing import IO, Any, Generic, NoReturn, Protocol, TextIO, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
+from .forked_output import ForkedOutput, flush_streams, own_flush
 from .parent import end_with_parent
 
 T = TypeVar("T")
 Send = Callable[[object], None]
 
+IN_PROCESS = "FAKEXPORT_IN_PROCESS"
+"""Environment variable: answer targets in this process, for a debugger or a measurement of coverage."""
+
 _POLL_S, _GRACE_S = 0.1, 1.0
 _LAST_LINES = 5
 # User code in the forked process may replace these.
 _exit, _dumps, _format_exception = os._exit, pickle.dumps, traceback.format_exception
-_shown: dict[Any, Any] = {}  # What `warnings` knows of the warnings that are shown once.
 
 
 @dataclass(frozen=True)
@@ -41,13 +43,6 @@ class NoAnswer:
 
     reason: str
     last_lines: tuple[str, ...]
-
-
-class ForkedStream(Protocol):
-    """A replacement of `sys.stdout` that knows what takes its place in a forked process."""
-
-    def in_fork(self, stream: TextIO) -> TextIO:
-        """Return what to write to in a forked process, whose own stream is `stream`."""
 
 
 class RemoteTraceback(Exception):
@@ -81,11 +76,12 @@ def run_forked(
         start: Called first in each forked process.
     Raises:
         BaseException: what a call raised, with the same type and text; of an exception whose class this
-            process does not have, the nearest base class that it has. `SystemExit` is no answer.
+            process does not have, the nearest base class that it has. `SystemExit` is a `NoAnswer`.
     """
     waiting, ended = list(enumerate(calls)), 0
     running: dict[int, _Call[T]] = {}
     answers: list[T | NoAnswer] = []
+    shown: dict[object, int] = {}  # A warning of several calls is shown once.
     try:
         while ended < len(calls):
             while waiting and sum(call.is_running for call in running.values()) < jobs:
@@ -97,7 +93,8 @@ def run_forked(
                     if kind == "message":
                         on_message(ended, value)
                     else:
-                        warnings.warn_explicit(*value, registry=_shown)
+                        if shown.setdefault(value, ended) == ended:
+                            _warn(*value)
                 if first.is_running:
                     break
                 ended += 1
@@ -106,6 +103,13 @@ def run_forked(
         for call in running.values():
             call.kill()
     return answers
+
+
+def _warn(text: str, category: type[Warning], filename: str, lineno: int) -> None:
+    """Show a warning: the filters of the forked process have let it pass."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn_explicit(text, category, filename, lineno)
 
 
 def _receive(calls: Sequence[_Call[Any]]) -> None:
@@ -129,11 +133,9 @@ class _Call(Generic[T]):
         self._status: int | None = None
         self.is_running = True
         self.reader, writer = Pipe(duplex=False)
-        self._files = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 (closed by `kill`)
+        self._output = ForkedOutput()
         alive, self._held = os.pipe()
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):
-                stream.flush()
+        flush_streams()
         with ExitStack() as stack, warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: of a fork next to threads.
             if guard is not None:
@@ -143,7 +145,7 @@ class _Call(Generic[T]):
                 self.reader.close()
                 os.close(self._held)
                 stack.pop_all().close()
-                _in_child(function, writer, alive, self._files, start)
+                _in_child(function, writer, alive, self._output, start)
         writer.close()
         os.close(alive)
 
@@ -176,14 +178,10 @@ class _Call(Generic[T]):
 
     def answer(self) -> T | NoAnswer:
         """Write its output, and return or raise what the call did."""
-        written = [_written(file) for file in self._files]
-        for stream, text in zip((sys.stdout, sys.stderr), written, strict=True):
-            if text:
-                stream.write(text)
-                stream.flush()
+        written = self._output.replay()
         if self._outcome is None or self._outcome.kind == "exited":
             reason = _ending(self._status) if self._outcome is None else str(self._outcome.value)
-            return NoAnswer(reason, _last_lines("".join(written)))
+            return NoAnswer(reason, _last_lines(written))
         if self._outcome.kind == "raised":
             raised, text = self._outcome.value
             error = raised.error()
@@ -194,8 +192,7 @@ class _Call(Generic[T]):
     def kill(self) -> None:
         """End the process and all that it has started, and close what is open."""
         self._end()
-        for file in self._files:
-            file.close()
+        self._output.close()
 
     def _end(self) -> None:
         self.is_running = False
@@ -205,14 +202,14 @@ class _Call(Generic[T]):
             with suppress(ProcessLookupError, PermissionError):
                 kill(self._pid, signal.SIGKILL)
         if self._status is None:
-            self._status = os.waitpid(self._pid, 0)[1]
+            self._status = _waited(self._pid, 0)[1]
         self.reader.close()
         os.close(self._held)
 
     def _has_ended(self, wait_s: float) -> bool:
         until = time.monotonic() + wait_s
         while self._status is None:
-            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            pid, status = _waited(self._pid, os.WNOHANG)
             if pid:
                 self._status = status
             elif time.monotonic() >= until:
@@ -228,9 +225,11 @@ class _Outcome:
     value: Any
 
 
-def _written(file: IO[bytes]) -> str:
-    file.seek(0)
-    return file.read().decode(errors="replace")
+def _waited(pid: int, options: int) -> tuple[int, int]:
+    try:
+        return os.waitpid(pid, options)
+    except ChildProcessError:  # This program ignores SIGCHLD, or waits for every process elsewhere.
+        return pid, 0
 
 
 def _last_lines(text: str) -> tuple[str, ...]:
@@ -260,36 +259,25 @@ def _in_child(
     function: Callable[[Send], Any],
     writer: Connection,
     alive: int,
-    files: Sequence[IO[bytes]],
+    output: ForkedOutput,
     start: Callable[[], None] | None,
 ) -> NoReturn:
     """Call the function, send what becomes of it, and end this process, whatever user code has done to it."""
     try:
         known = frozenset(sys.modules)
-        _prepare(alive, files)
+        _prepare(alive, output)
         _answer(function, writer, known, start)
     finally:
         _exit(1)
 
 
-def _prepare(alive: int, files: Sequence[IO[bytes]]) -> None:
+def _prepare(alive: int, output: ForkedOutput) -> None:
     os.setsid()
     end_with_parent(alive)
     gc.freeze()  # What the other process made is not searched for garbage here, which would copy it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115 (a descriptor is no path)
-    for number, name, file in ((1, "stdout", files[0]), (2, "stderr", files[1])):
-        os.dup2(file.fileno(), number)
-        own = open(  # noqa: SIM115
-            number, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False
-        )
-        setattr(sys, f"__{name}__", own)
-        before = getattr(sys, name)
-        setattr(sys, name, before.in_fork(own) if hasattr(before, "in_fork") else own)
+    output.take_over()
 
 
 def _answer(
@@ -298,7 +286,7 @@ def _answer(
     known: frozenset[str],
     start: Callable[[], None] | None,
 ) -> None:
-    streams = sys.stdout, sys.stderr
+    flush = own_flush()
 
     def send(message: object) -> None:
         writer.send_bytes(_dumps(("message", message)))
@@ -307,7 +295,7 @@ def _answer(
         kind = next(kind for kind in category.__mro__ if kind.__module__ in known and _is_picklable(kind))
         writer.send_bytes(_dumps(("warning", (str(message), kind, filename, lineno))))
 
-    warnings.showwarning = warn
+    setattr(warnings, "showwarning", warn)  # noqa: B010 (it reads no more than it needs)
     try:
         if start is not None:
             start()
@@ -316,9 +304,7 @@ def _answer(
         answer = _dumps(("exited", f"SystemExit: {error}"))
     except BaseException as error:
         answer = _dumps(("raised", (_portable(error, known), "".join(_format_exception(error)))))
-    for stream in streams:
-        with suppress(Exception):
-            stream.flush()
+    flush()
     writer.send_bytes(answer)
     _exit(0)
 
@@ -347,7 +333,7 @@ class _Raised:
     def error(self) -> BaseException:
         made = self.kind.__new__(self.kind, *self.arguments)
         builtin = next(base for base in self.kind.__mro__ if base.__module__ == "builtins")
-        builtin.__init__(made, *self.arguments)
+        vars(builtin)["__init__"](made, *self.arguments)
         vars(made).update(self.state)
         return made
 

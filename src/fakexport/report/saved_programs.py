@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fakexport.error import InvalidValue
+from fakexport.error import InvalidValue, type_and_line
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -22,12 +22,12 @@ class SavedPrograms:
     Args:
         ranks: The ranks whose programs it has; `(0,)` if the model is not parallel.
         archive: A `.pt2` file.
-        fault: Why they could not be saved; then `archive` is empty.
+        fault: What `content` raises because they could not be saved; then `archive` is empty.
     """
 
     ranks: tuple[int, ...]
     archive: bytes
-    fault: str | None = None
+    fault: Exception | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, programs: Mapping[int, ExportedProgram], *, root: Path) -> SavedPrograms:
@@ -38,17 +38,19 @@ class SavedPrograms:
                 return cls(ranks, archive_of(programs[0], root=root))
             return cls(ranks, archive_of({f"rank{rank}": programs[rank] for rank in ranks}, root=root))
         except ValueError as error:
-            return cls(ranks, b"", str(error))
+            return cls(ranks, b"", InvalidValue(str(error)))
+        except Exception as error:  # A fault of our own; the verdict is right.
+            return cls(ranks, b"", RuntimeError(f"the program cannot be saved: {type_and_line(error)}"))
 
     @property
     def content(self) -> bytes:
         """The archive.
 
         Raises:
-            ValueError: the programs could not be saved.
+            Exception: the programs could not be saved.
         """
         if self.fault is not None:
-            raise InvalidValue(self.fault)
+            raise self.fault
         return self.archive
 
     @property

@@ -18,6 +18,7 @@ from torch import nn
 import fakexport as fe
 from fakexport.checking import isolation
 from fakexport.cli import main
+from fakexport.processes import IN_PROCESS
 from fakexport.report import BlockCount
 from tests.forked import run_python
 from tests.unit.checking.leaking_models import KEPT, LEFT, source_of
@@ -121,7 +122,7 @@ ENDINGS = {
     "os._exit(0)": "exit code 0",
     "sys.exit(0)": "SystemExit: 0",
     "os.kill(os.getpid(), 9)": "killed by SIGKILL",
-    "os.abort()": "killed by SIGABRT",
+    "os.kill(os.getpid(), 10)": "killed by SIGUSR1",
     "os.closerange(3, 256); time.sleep(60)": "killed by SIGKILL",
 }
 
@@ -242,10 +243,10 @@ def test_progress_is_told_in_the_order_of_the_targets(path):
 
 def test_where_targets_share_a_process_a_warning_says_so(path, monkeypatch):
     path.write_text(source_of("flag of a backend"))
-    monkeypatch.setenv(isolation.IN_PROCESS, "1")
+    monkeypatch.setenv(IN_PROCESS, "1")
 
     with pytest.warns(
-        isolation.SharedProcess, match="^targets share a process: FAKEXPORT_IN_PROCESS is set$"
+        isolation.SharedProcess, match="^targets and sources share a process: FAKEXPORT_IN_PROCESS is set$"
     ):
         fe.check("model.py:factory", target=TARGETS)
     with warnings.catch_warnings():
@@ -261,9 +262,8 @@ def test_the_command_line_says_that_targets_share_a_process(path, monkeypatch, c
 
     assert main(["check", "model.py:factory", "--no-progress", *options]) == 0
 
-    assert capsys.readouterr().err == (
-        "warning: targets share a process: CUDA is initialized here, and does not work in a fork\n"
-    )
+    reason = "CUDA is initialized here, and does not work in a fork"
+    assert capsys.readouterr().err == f"warning: targets and sources share a process: {reason}\n"
 
 
 def test_a_check_in_emulated_devices_is_one_of_its_own(path):

@@ -15,6 +15,7 @@ import pytest
 
 from fakexport.files import FileWriteError
 from fakexport.processes import NoAnswer, run_forked
+from tests.forked import run_python
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks are used on Linux only")
 
@@ -53,7 +54,7 @@ ENDINGS = {
     "exit code 0": lambda: os._exit(0),
     "exit code 3": lambda: os._exit(3),
     "killed by SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "killed by SIGABRT": os.abort,
+    "killed by SIGUSR1": lambda: os.kill(os.getpid(), signal.SIGUSR1),
     "SystemExit: 0": lambda: sys.exit(0),
 }
 
@@ -137,7 +138,7 @@ def test_an_exception_that_cannot_be_pickled_is_raised_too():
     def call(send):
         raise Unusual("a", "b")
 
-    with pytest.raises(Unusual, match="^a and b$") as caught:
+    with pytest.raises(Unusual, match=r"^a and b$") as caught:
         called(call)
 
     assert caught.value.left == "a"
@@ -200,6 +201,18 @@ def test_processes_end_with_a_call_that_is_left():
 
     with pytest.raises(ProcessLookupError):
         os.kill(caught.value.args[0], 0)
+
+
+def test_processes_end_with_one_that_is_killed():
+    done = run_python(
+        "import os, signal, time\n"
+        "from fakexport.processes import run_forked\n"
+        "def call(send): send(os.getpid()); time.sleep(60)\n"
+        "def told(index, pid): print(pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "run_forked([call], jobs=1, on_message=told)\n"
+    )
+
+    assert is_gone(int(done.stdout))
 
 
 def test_a_process_can_have_processes_of_its_own():
