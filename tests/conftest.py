@@ -60,6 +60,12 @@ def _keep_out_of_the_collector() -> None:
     gc.freeze()
 
 
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`check` runs here, so that a test sees what the model did to its objects."""
+    monkeypatch.setenv("FAKEXPORT_IN_PROCESS", "1")
+
+
 @pytest.fixture(scope="session")
 def torchlib_read_once() -> Iterator[None]:
     """torch.onnx reads the sources of its 500 translations for each export, which takes most of its time."""

@@ -55,8 +55,8 @@ def _mismatches(a: CanonicalProgram, b: CanonicalProgram) -> Iterator[Mismatch]:
     for node_a, node_b in zip(a.nodes, b.nodes, strict=False):
         for field, text_a, text_b in _fields(node_a, node_b):
             if text_a != text_b:
-                names = (node_a.visit.node.name, node_b.visit.node.name)
-                yield Mismatch(field, text_a, text_b, node_a.visit.index, *names)
+                names = (node_a.place.name, node_b.place.name)
+                yield Mismatch(field, text_a, text_b, node_a.place.index, *names)
     for line_a, line_b in zip_longest(a.signature, b.signature, fillvalue=""):
         if line_a != line_b:
             yield Mismatch("signature", line_a, line_b)
@@ -73,4 +73,4 @@ def _fields(a: CanonicalNode, b: CanonicalNode) -> Iterator[tuple[str, str, str]
     yield "operator", a.operator, b.operator
     yield "arguments", a.arguments, b.arguments
     yield "value", a.value, b.value
-    yield "caller", str(a.caller), str(b.caller)
+    yield "caller", str(a.place.caller), str(b.place.caller)

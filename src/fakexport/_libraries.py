@@ -2,6 +2,9 @@
 so that every package may read it.
 """
 
+import importlib
+import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +20,7 @@ class Library:
         distribution: The name that pip installs it by, where that is not the name it is imported under.
         needs_torchvision: Whether it brings torchvision, each version of which needs one version and build
             of torch: the command that installs it names the torch that stays.
+        modules: What most of its models import.
     """
 
     package: str
@@ -24,6 +28,7 @@ class Library:
     forms: tuple[str, ...]
     distribution: str | None = None
     needs_torchvision: bool = False
+    modules: tuple[str, ...] = ()
 
 
 LIBRARIES = (
@@ -31,13 +36,15 @@ LIBRARIES = (
         "transformers",
         "hf",
         ("hf:org/name[@REVISION][:CLASS]", "hf:path/to/config.json[:CLASS]", "hf:MODEL_TYPE[:CLASS]"),
+        modules=("transformers.modeling_utils", "transformers.exporters.exporter_dynamo"),
     ),
     Library(
         "diffusers",
         "diffusers",
         ("diffusers:CLASS", "diffusers:path/to/config.json", "diffusers:FOLDER[/COMPONENT]"),
+        modules=("diffusers.models.modeling_utils",),
     ),
-    Library("timm", "timm", ("timm:NAME",), needs_torchvision=True),
+    Library("timm", "timm", ("timm:NAME",), needs_torchvision=True, modules=("timm",)),
 )
 PACKAGES = tuple(library.package for library in LIBRARIES)
 """Names under which they are imported."""
@@ -51,6 +58,31 @@ FORMS = (
 
 _PREFIXES = tuple(f"{library.prefix}:" for library in LIBRARIES)
 _OF_PATHS = ("hf:", "diffusers:")
+
+
+def library_of(source: str) -> Library | None:
+    """Return the library that a source names by its prefix."""
+    return next((known for known in LIBRARIES if source.startswith(f"{known.prefix}:")), None)
+
+
+def import_library(source: str) -> None:
+    """Import what most models of a source's library need, if that works: the model says what is wrong."""
+    library = library_of(source)
+    if library is not None:
+        _import_modules(library)
+
+
+def import_loaded_libraries() -> None:
+    """Import the same of each library that is imported in part, as by `import transformers`."""
+    for library in LIBRARIES:
+        if library.package in sys.modules:
+            _import_modules(library)
+
+
+def _import_modules(library: Library) -> None:
+    for name in library.modules:
+        with suppress(Exception):
+            importlib.import_module(name)
 
 
 def named_path(source: str, folder: Path) -> tuple[str, str, str] | None:

@@ -29,6 +29,8 @@ AS_BUILTIN = {
     ("src/fakexport/history/randomness.py", "RuntimeError"),
     # What torch.onnx expects of a translation that does not take the arguments.
     ("src/fakexport/deploy/onnx/grouped_products.py", "NotImplementedError"),
+    # The cause of an error that a forked process raised.
+    ("src/fakexport/processes/forked_calls.py", "RemoteTraceback"),
     # Signals, caught by fakexport.
     ("src/fakexport/capture/exploration.py", "_Limited"),
     ("src/fakexport/cli/entry.py", "_Terminated"),

@@ -51,7 +51,9 @@ def test_a_file_can_be_read_at_a_sitting():
 
 
 def test_only_the_command_line_writes_to_a_stream():
-    found = [line for module in MODULES if module.room != "cli" for line in stream_uses(module)]
+    relay = "src/fakexport/processes/forked_output.py"  # Of what a model writes in a process of its own.
+    writers = [module for module in MODULES if module.room != "cli" and module.path != relay]
+    found = [line for module in writers for line in stream_uses(module)]
 
     assert not found, "a stream outside cli/:\n" + "\n".join(found)
 

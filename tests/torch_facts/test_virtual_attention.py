@@ -20,7 +20,7 @@ def test_attention_is_composite_so_a_devices_own_kernel_comes_first():
 
 
 def test_the_kernel_is_gone_afterwards():
-    with virtual_attention(lambda device: None, lambda device, question: None):
+    with virtual_attention(lambda device: None):
         assert torch._C._dispatch_has_kernel_for_dispatch_key(OPERATOR.name(), "AutogradCUDA")
 
     assert not torch._C._dispatch_has_kernel_for_dispatch_key(OPERATOR.name(), "AutogradCUDA")

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
-__all__ = ["one_at_a_time"]
+__all__ = ["no_trace_running", "one_at_a_time"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -28,3 +29,10 @@ def one_at_a_time(function: Callable[P, T]) -> Callable[P, T]:
             return function(*args, **kwargs)
 
     return waits
+
+
+@contextmanager
+def no_trace_running() -> Iterator[None]:
+    """Wait until no other thread traces, and keep it so in the block: a fork in it copies no trace."""
+    with _lock:
+        yield

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,19 +26,12 @@ _OPERATOR = _aten.scaled_dot_product_attention.default
 _KEYS = ("AutogradCUDA", "AutogradXPU", "AutogradMPS")
 
 
-Compare = Callable[[torch.device, Callable[[AttentionDevice], object]], None]
-
-
 @contextmanager
-def virtual_attention(
-    device_of: Callable[[torch.device], AttentionDevice | None], compare: Compare
-) -> Iterator[None]:
+def virtual_attention(device_of: Callable[[torch.device], AttentionDevice | None]) -> Iterator[None]:
     """Enter a context in which attention on fake tensors takes the kernel of their device.
 
     Args:
         device_of: What is known of a device; None where it is not emulated.
-        compare: Gets a device that attention runs on, and a function whose result is the same for a device in
-            its place if the program is.
     """
 
     def attention(
@@ -59,25 +51,12 @@ def virtual_attention(
                 query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )
         call = Attention(query, key, value, attn_mask, dropout_p, is_causal, known, enable_gqa)
-        compare(query.device, lambda device: _outcome(replace(call, device=device), scale))
         return _attend(call, scale)
 
     with torch.library._scoped_library("aten", "IMPL") as library:
         for dispatch_key in _KEYS:
             library.impl("scaled_dot_product_attention", attention, dispatch_key, allow_override=True)
         yield
-
-
-def _outcome(call: Attention, scale: float | None) -> object:
-    """Return what of the choice of a kernel shows in a program: the layout of the result.
-
-    With symbolic sizes the choice itself may leave conditions on them, so the device has to be the same.
-    """
-    tensors = [t for t in (call.query, call.key, call.value, call.mask) if t is not None]
-    if any(isinstance(number, torch.SymInt) for t in tensors for number in (*t.shape, *t.stride())):
-        return call.device
-    result = _attend(call, scale)
-    return result.shape, result.stride(), result.storage_offset(), result.dtype
 
 
 def _attend(call: Attention, scale: float | None) -> Tensor:

@@ -10,7 +10,7 @@ from torch.fx import Node
 
 from fakexport._torch.absent_devices import ALWAYS_THERE, AbsentDevice
 from fakexport.capture.failure import CaptureFailure
-from fakexport.devices import Topology, emulated_devices
+from fakexport.devices import Topology, emulated_topology
 from fakexport.diagnostics import Span
 from fakexport.program import (
     device_of_literal,
@@ -29,7 +29,7 @@ def drop_refused_nodes(program: ExportedProgram) -> None:
     torch writes a node before it runs the operator, and leaves it there. The program would raise where the
     model goes on.
     """
-    topology = emulated_devices()
+    topology = emulated_topology()
     if topology is None:
         return
     for module in graph_modules(program.graph_module):
@@ -47,7 +47,7 @@ def failure_of_absent_device(program: ExportedProgram) -> CaptureFailure | None:
     Operators that name one raise while they are traced. This finds what came from elsewhere: inputs and
     weights that were made before, and devices that a library put into the graph by itself.
     """
-    topology = emulated_devices()
+    topology = emulated_topology()
     if topology is None or not any(_is_absent(device, topology) for device in _every_device(program)):
         return None
     for device, span in _devices(program):

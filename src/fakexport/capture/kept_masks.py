@@ -43,8 +43,7 @@ def watch_masks() -> Iterator[dict[nn.Module, Span | None]]:
     whether something is padded.
 
     Yields:
-        The attention modules that got such a mask so far, and the lines that call attention. Of equal blocks
-        that are reused, only those that were traced.
+        The attention modules that got such a mask so far, and the lines that call attention.
     Source: transformers 5.23, `masking_utils.py:_ignore_causal_mask_sdpa`,
     `integrations/sdpa_attention.py:sdpa_attention_forward`.
     """

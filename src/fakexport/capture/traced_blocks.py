@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from torch import nn
@@ -14,15 +14,17 @@ _ENOUGH = 8
 
 
 class TracedBlocks:
-    """Counts the blocks that a trace has been through, for another thread to read.
+    """Counts the blocks that a trace has been through.
 
     Blocks are what lists of modules hold, such as the layers of a language model.
 
     Args:
         model: The model that is traced.
+        on_count: Called with `done` when it has changed.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, on_count: Callable[[int], None] | None = None) -> None:
+        self._on_count = on_count
         self._blocks = {id(block) for block in _blocks_of(model)}
         self._traced: set[int] = set()
 
@@ -43,8 +45,10 @@ class TracedBlocks:
             yield
 
     def _count(self, module: nn.Module) -> None:
-        if id(module) in self._blocks:
+        if id(module) in self._blocks and id(module) not in self._traced:
             self._traced.add(id(module))
+            if self._on_count is not None:
+                self._on_count(self.done)
 
 
 def _blocks_of(model: nn.Module) -> list[nn.Module]:

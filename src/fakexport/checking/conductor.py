@@ -1,9 +1,9 @@
-"""The main job: does this model export for these targets? The only module that knows every step of it."""
+"""The main job: does this model export for these targets?"""
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,33 +12,25 @@ from torch import nn
 
 from fakexport._renamed import renamed
 from fakexport._torch.quiet_logs import torch_logs_silenced
-from fakexport._version import __version__
-from fakexport.capture import TracedBlocks, dynamic_of, loaded_libraries, with_assumed
-from fakexport.checking.target_checks import Request, TargetChecks, build_target
+from fakexport.checking.answers import Answer, Wanted
+from fakexport.checking.check_call import CheckCall
+from fakexport.checking.isolation import ShownProgress, answers
+from fakexport.checking.target_check import build_target
 from fakexport.checking.targets import (
     DeviceMapText,
     OneTarget,
     parse_target,
     parse_targets,
 )
-from fakexport.devices import check_emulation, emulate, peak_bytes
+from fakexport.devices import check_emulation, emulate
 from fakexport.diagnostics import fold
 from fakexport.documents import AdapterMode
-from fakexport.error import InvalidValue
 from fakexport.parallel import Degrees, parallel_source, refuse_with_parallel
-from fakexport.program import ModuleSummary, diff, inspect_module, no_difference
-from fakexport.report import Progress, Report, Step, TargetDifference, Verdict
-from fakexport.sources import (
-    CacheForm,
-    ExportedWorkload,
-    adapter_source,
-    component_source,
-    exported_workload,
-    parse_input_spec,
-    resolve,
-)
+from fakexport.program import ModuleSummary, diff_compared, inspect_module
+from fakexport.report import Progress, Report, TargetDifference
+from fakexport.sources import CacheForm, ExportedWorkload, resolve
 
-__all__ = ["check", "inspect"]
+__all__ = ["check", "inspect", "report_on"]
 
 
 @renamed(targets="target")
@@ -114,69 +106,72 @@ def check(
         >>> [verdict.is_exportable for verdict in report.verdicts]
         [True, True]
     """
-    if inputs and not (args is None and kwargs is None):
-        raise InvalidValue("example inputs are given twice: as args and kwargs, and as inputs")
-    given = bool(inputs) or not (args is None and kwargs is None)
-    call, dynamic_shapes = exported_workload(
-        workload, dynamic_shapes, cache_length, cache_form, has_inputs=given
-    )
-    model = resolve(source, use_cache=use_cache, workload=call)
-    model = adapter_source(model, adapter, adapter_mode, workload, has_inputs=given)
-    model = component_source(model, component, workload, is_dynamic=bool(dynamic_shapes), has_inputs=given)
-    degrees = Degrees.of(parallel, parallel_plan)
-    whole, assumed = with_assumed(model, assume, is_strict=strict)
-    own = rank if isinstance(rank, int) else None
-    if rank == "all" and degrees is None:
-        raise InvalidValue("a rank needs --parallel")
-    model = parallel_source(whole, degrees, own)
-    refuse_with_parallel(degrees, strict=strict, workload=workload, device_map=device_map)
-    request = Request(
-        source=model,
-        ranks=None if degrees is None or own is not None else lambda r: parallel_source(whole, degrees, r),
-        is_every_rank=rank == "all",
-        degrees=degrees,
-        inputs=[parse_input_spec(text) for text in inputs],
+    call = CheckCall(
+        source=source,
         args=args,
         kwargs=kwargs,
-        dynamic=dynamic_of(dynamic_shapes),
-        dynamic_shapes=dynamic_shapes or None,
-        assumed=assumed,
-        is_strict=strict,
-        is_watched=on_progress is not None,
-        start_rss_bytes=peak_bytes(),
-        versions=_versions,
+        target=target,
+        device_map=device_map,
+        dtype=dtype,
+        inputs=inputs,
+        dynamic_shapes=dynamic_shapes,
+        strict=strict,
+        use_cache=use_cache,
+        workload=workload,
+        cache_length=cache_length,
+        cache_form=cache_form,
+        component=component,
+        adapter=adapter,
+        adapter_mode=adapter_mode,
+        parallel=parallel,
+        parallel_plan=parallel_plan,
+        rank=rank,
+        assume=assume,
     )
-    asked = parse_targets(target, device_map, dtype, model)
-    for row in asked:
+    return report_on(call, on_progress=on_progress, wanted=Wanted(programs=True))
+
+
+def report_on(
+    call: CheckCall,
+    *,
+    wanted: Wanted,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Report:
+    """Return the report of `check`.
+
+    Args:
+        call: What is asked.
+        wanted: What the report has besides the verdicts.
+        on_progress: As for `check`.
+    """
+    targets = parse_targets(call.target, call.device_map, call.dtype)
+    for row in targets:
         check_emulation(row.topology)
-        if degrees is not None:
-            degrees.check_devices(row.topology)
-            refuse_with_parallel(degrees, device_map=row.device_map)
-    announce = on_progress or (lambda progress: None)
-    checks = TargetChecks(request, asked)
-    outcomes = []
-    for index, row in enumerate(asked, start=1):
-
-        def step(
-            step: Step,
-            finding: str = "",
-            blocks: TracedBlocks | None = None,
-            index: int = index,
-            name: str = row.spec.name,
-        ) -> None:
-            announce(Progress(index, len(asked), name, step, finding, blocks))
-
-        outcomes.append(checks.next(step))
-    verdicts = tuple(verdict for verdict, _ in outcomes)
-    if sum(verdict.is_exportable for verdict in verdicts) > 1:
-        announce(Progress(len(asked), len(asked), "", "compare"))
+    shown = ShownProgress([row.spec.name for row in targets], on_progress)
+    wanted = replace(wanted, compared=len(targets) > 1, progress=on_progress is not None)
+    ended = answers(call, targets, wanted, shown)
+    found = [
+        answer
+        if isinstance(answer, Answer)
+        else shown.failed(index, answer, targets[index].spec, _name(call))
+        for index, answer in enumerate(ended)
+    ]
+    if sum(answer.verdict.is_exportable for answer in found) > 1:
+        shown.compare()
+    named = next((answer for answer in ended if isinstance(answer, Answer)), found[0])
     return Report(
-        source=model.spec if request.ranks is None else f"{whole.spec} --parallel {parallel}",
-        verdicts=verdicts,
-        differences=tuple(_differences(verdicts, checks.traced_for)),
-        diagnostics=fold(diagnostic for _, found in outcomes for diagnostic in found),
-        versions=_versions(),
+        source=named.source,
+        verdicts=tuple(answer.verdict for answer in found),
+        differences=tuple(_differences(found)),
+        diagnostics=fold(diagnostic for answer in found for diagnostic in answer.diagnostics),
+        versions={name: version for answer in found for name, version in answer.versions.items()},
     )
+
+
+def _name(call: CheckCall) -> str:
+    """Return the name of a source that no process could read."""
+    source = call.source
+    return source if isinstance(source, str) else getattr(source, "__name__", type(source).__name__)
 
 
 def inspect(
@@ -209,23 +204,10 @@ def inspect(
         return inspect_module(build_target(model, target).module)
 
 
-def _differences(verdicts: Sequence[Verdict], traced_for: Mapping[str, str]) -> Iterator[TargetDifference]:
-    exported = [verdict for verdict in verdicts if verdict.program is not None]
-    for verdict in exported[1:]:
-        first, name = exported[0], verdict.target.name
-        if traced_for.get(name) == first.target.name and verdict.summary is not None:
-            difference = no_difference(verdict.summary.node_count)
-        else:
-            assert first.program is not None
-            assert verdict.program is not None
-            difference = diff(first.program, verdict.program)
-        yield TargetDifference(first.target.name, name, difference)
-
-
-def _versions() -> dict[str, str]:
-    return {
-        "fakexport": __version__,
-        "torch": str(torch.__version__),
-        **loaded_libraries(),
-        "python": platform.python_version(),
-    }
+def _differences(found: Sequence[Answer]) -> Iterator[TargetDifference]:
+    exported = [(answer.verdict.target.name, answer.compared) for answer in found if answer.compared]
+    for name, program in exported[1:]:
+        first, other = exported[0]
+        assert other is not None
+        assert program is not None
+        yield TargetDifference(first, name, diff_compared(other, program))

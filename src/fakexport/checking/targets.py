@@ -39,14 +39,14 @@ def parse_targets(
     targets: OneTarget | Sequence[OneTarget],
     device_map: DeviceMapText | None,
     dtype: str | torch.dtype | None,
-    source: Source,
+    source: Source | None = None,
 ) -> list[Target]:
     """Return the targets of a check, each with a name of its own.
 
     Args:
         targets: One or more topologies, or mappings with `topology`, `device_map` and `dtype`.
         device_map, dtype: Device map and dtype of those that have none of their own.
-        source: The model, which may have a dtype, and takes something for granted.
+        source: The model, which may have a dtype and assumptions; None before it is read.
     Raises:
         TypeError, ValueError: one line about what is wrong with them.
     """
@@ -68,7 +68,7 @@ def parse_target(
     target: OneTarget,
     device_map: DeviceMapText | None,
     dtype: str | torch.dtype | None,
-    source: Source,
+    source: Source | None,
 ) -> Target:
     """Return one target; the arguments and errors are those of `parse_targets`."""
     fields = {"topology": target} if isinstance(target, str) else dict(target)
@@ -78,7 +78,8 @@ def parse_target(
     topology = Topology.parse(fields["topology"])
     own_map = fields.get("device_map")
     asked = fields.get("dtype", dtype)
-    chosen = source.dtype if asked is None else parse_dtype(asked)
+    known = None if source is None else source.dtype
+    chosen = known if asked is None else parse_dtype(asked)
     placed = own_map if own_map is not None else device_map
     parsed = None if placed is None else _device_map(placed)
     spec = TargetSpec(
@@ -86,7 +87,7 @@ def parse_target(
         topology=topology.canonical,
         device_map=None if placed is None else _map_text(placed),
         dtype=None if chosen is None else dtype_text(chosen),
-        assumptions=topology.assumptions + source.assumptions,
+        assumptions=topology.assumptions + (() if source is None else source.assumptions),
     )
     return Target(spec, topology, parsed, chosen)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from fakexport._libraries import import_library, library_of
 from fakexport.cli.lock_session import LockSession
 from fakexport.cli.operator_libraries import load_libraries
 from fakexport.cli.progress_display import progress_on_stderr
@@ -69,19 +71,17 @@ class Checks:
             source: As written; None for all of the project.
             output: Takes the reports.
         """
-        loaded: set[str] = set()
 
         def checked(source: str, options: CheckOptions) -> Report:
             shown = progress_on_stderr(is_shown=self.is_progress_shown)
             with shown as on_progress, quiet(is_debug=self.is_debug):
-                load_libraries(library for library in options.libraries or () if library not in loaded)
-                loaded.update(options.libraries or ())
-                report = _check(source, options, self.call, on_progress)
+                report = _check(source, options, self.call, on_progress, is_locking=self.lock is not None)
                 if self.lock is not None:
                     report = self.lock.compared(report, source, dict(_asked(options, self.call)))
                 return report
 
         if source is None:
+            self._import_shared_library()
             ended = check_project(self.project, self.given, checked, output=output, is_debug=self.is_debug)
             found, refused = ended.exit_code, len(ended.refused)
         else:
@@ -91,6 +91,13 @@ class Checks:
             found = 0 if report.is_clean else 1
         has_stale = self.lock is not None and self.lock.end(refused=refused)
         return max(found, int(has_stale))
+
+    def _import_shared_library(self) -> None:
+        """Import the library of all sources once, and none that only some of them name."""
+        sources = [entry.source for entry in (self.project.sources if self.project is not None else ())]
+        if len(sources) > 1 and len({library_of(source) for source in sources}) == 1:
+            with quiet(is_debug=self.is_debug):
+                import_library(sources[0])
 
 
 def _write(report: Report, output: ReportOutput) -> None:
@@ -105,11 +112,13 @@ def _check(
     options: CheckOptions,
     call: CheckedCall,
     on_progress: Callable[[Progress], None] | None,
+    *,
+    is_locking: bool,
 ) -> Report:
-    from fakexport.checking import check
+    from fakexport.checking import CheckCall, Wanted, report_on
 
-    return check(
-        source,
+    asked = CheckCall(
+        source=source,
         target=options.target or ["cpu"],
         device_map=options.device_map,
         dtype=options.dtype,
@@ -125,8 +134,9 @@ def _check(
         adapter_mode=call.adapter_mode,
         parallel=call.parallel,
         assume=options.assume or (),
-        on_progress=on_progress,
+        prepare=partial(load_libraries, options.libraries) if options.libraries else None,
     )
+    return report_on(asked, on_progress=on_progress, wanted=Wanted(fingerprints=is_locking))
 
 
 # Decide nothing of the program, or are the key of an entry themselves.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from fakexport._libraries import import_library
 from fakexport.cli.operator_libraries import load_libraries
 from fakexport.cli.options import (
     Adapter,
@@ -89,13 +91,13 @@ def export_command(
     Exit code 0: written, without errors. 1: errors were reported; if the export itself failed, nothing is
     written. 2: bad usage or environment, or the file cannot be written.
     """
+    prepare = partial(load_libraries, library) if library else None
     with progress_on_stderr(is_shown=not no_progress) as on_progress, quiet(is_debug=debug):
-        from fakexport.checking import check
+        from fakexport.checking import CheckCall, Wanted, report_on
 
-        load_libraries(library)
-        reports = {
-            name: check(
-                source,
+        calls = {
+            name: CheckCall(
+                source=source,
                 target=[target],
                 device_map=device_map,
                 dtype=dtype,
@@ -112,11 +114,17 @@ def export_command(
                 parallel=parallel,
                 rank="all" if rank is None and parallel is not None else rank,
                 assume=assume or (),
-                on_progress=on_progress,
+                prepare=prepare,
             )
             for name, (call, part) in _programs(source, workload, component, target, dtype).items()
         }
-        is_written = _saved(reports, output)
+        if len(calls) > 1:
+            import_library(source)  # Once for all processes.
+        reports = {
+            name: report_on(call, on_progress=on_progress, wanted=Wanted(programs=True))
+            for name, call in calls.items()
+        }
+        is_written = _saved(reports, output, prepare)
     from fakexport.report import render_report
 
     for name, report in reports.items():
@@ -145,18 +153,22 @@ def _programs(
     return {workload: (workload, component)}
 
 
-def _saved(reports: Mapping[str, Report], output: Path) -> bool:
-    """Write each program, several of them as a bundle; return whether all of them are there."""
-    from fakexport.archive import save, save_bundle
+def _saved(reports: Mapping[str, Report], output: Path, prepare: Callable[[], None] | None) -> bool:
+    """Write the programs, several of them as a bundle; return whether all of them are there.
 
-    found = {name: report.verdicts[0].program for name, report in reports.items()}
-    if ranks := next(iter(reports.values())).verdicts[0].rank_programs:
-        found = {f"rank{rank}": program for rank, program in ranks.items()}
-    programs = {name: program for name, program in found.items() if program is not None}
-    if len(programs) < len(found):
+    Args:
+        reports: By name of the program in the bundle.
+        output: The file.
+        prepare: Called before saved programs are loaded.
+    """
+    from fakexport.checking import bundled
+    from fakexport.files import new_file
+
+    found = {name: saved for name, each in reports.items() if (saved := each.verdicts[0].saved) is not None}
+    if len(found) < len(reports):
         return False
-    if len(programs) > 1:
-        save_bundle(programs, output)
-    for program in programs.values() if len(programs) == 1 else ():
-        save(program, output)
+    (first, *more) = found.values()
+    archive = bundled(found, prepare) if more else first.content
+    with new_file(output) as file:
+        file.write(archive)
     return True

@@ -82,8 +82,7 @@ def _without_libraries() -> Iterator[None]:
 def _own_logs_shown() -> Iterator[None]:
     """Show on stderr what fakexport logs about its own work."""
     logger = logging.getLogger("fakexport")
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("debug: %(message)s"))
+    handler = _DebugLines()
     before = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)
@@ -92,6 +91,13 @@ def _own_logs_shown() -> Iterator[None]:
     finally:
         logger.setLevel(before)
         logger.removeHandler(handler)
+
+
+class _DebugLines(logging.Handler):
+    """Writes to the stderr of now, which is not the same in a forked process."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        write_error_line(f"debug: {record.getMessage()}")
 
 
 def _show_own(
@@ -117,6 +123,10 @@ class _WithoutLibraries(io.TextIOBase):
         caller = None if frame is None else frame.f_back
         name = "" if caller is None else str(caller.f_globals.get("__name__", ""))
         return len(text) if name.partition(".")[0] in _LIBRARIES else write_leniently(self._stream, text)
+
+    def in_fork(self, stream: TextIO) -> _WithoutLibraries:
+        """Return what takes this one's place in a forked process."""
+        return _WithoutLibraries(stream)
 
     def flush(self) -> None:
         self._stream.flush()

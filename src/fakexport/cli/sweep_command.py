@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fakexport._libraries import LIBRARIES
 from fakexport.cli.options import NoProgress
 from fakexport.cli.progress_display import lines_on_stderr
 from fakexport.cli.streams import write_error_line, write_report
@@ -18,12 +19,7 @@ if TYPE_CHECKING:
 _WORKER = "fakexport.cli.limited_command"
 _COLD = "warning: checks take longer, each imports torch itself: {}"
 _CHECK = ("fakexport.cli.check_command", "fakexport.checking")
-_IMPORTS = {
-    "": _CHECK,
-    "hf:": (*_CHECK, "transformers.modeling_utils", "transformers.exporters.exporter_dynamo"),
-    "diffusers:": (*_CHECK, "diffusers.models.modeling_utils"),
-    "timm:": (*_CHECK, "timm"),
-}
+_IMPORTS = {"": _CHECK, **{f"{known.prefix}:": (*_CHECK, *known.modules) for known in LIBRARIES}}
 Old = Annotated[Path, typer.Argument(metavar="OLD", help="File that `fakexport sweep` wrote.")]
 New = Annotated[Path, typer.Argument(metavar="NEW", help="A later one.")]
 

@@ -13,10 +13,8 @@ from fakexport.devices.topology import MAX_DEVICES, Topology
 if TYPE_CHECKING:
     from fakexport.devices.emulation import (
         NoVirtualDevices,
-        ask_devices,
         check_emulation,
         emulate,
-        emulated_devices,
         emulated_topology,
     )
     from fakexport.devices.host_memory import peak_bytes, resident_bytes
@@ -28,12 +26,10 @@ __all__ = [
     "NoVirtualDevices",
     "ProfileError",
     "Topology",
-    "ask_devices",
     "check_emulation",
     "default_profiles",
     "device_profiles",
     "emulate",
-    "emulated_devices",
     "emulated_topology",
     "exists_here",
     "load_profiles",
@@ -45,10 +41,8 @@ __all__ = [
 
 _HOMES = {
     "NoVirtualDevices": "emulation",
-    "ask_devices": "emulation",
     "check_emulation": "emulation",
     "emulate": "emulation",
-    "emulated_devices": "emulation",
     "emulated_topology": "emulation",
     "exists_here": "presence",
     "peak_bytes": "host_memory",

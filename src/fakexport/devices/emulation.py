@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, TypeVar, cast
 
 import torch
 
@@ -31,16 +29,13 @@ from fakexport._torch.virtual_backward import virtual_backward
 from fakexport._torch.wheel_answers import questions_asked_again
 from fakexport.error import FakexportError
 
-from .device_questions import DeviceQuestions
 from .profile import DeviceProfile
 from .tested_torch import warn_if_untested
 from .topology import Topology
 
 _VIRTUAL_TYPES = ("cuda", "xpu", "mps")
 
-T = TypeVar("T")
-
-_emulated: ContextStack[DeviceQuestions | None] = ContextStack("fakexport topology")
+_emulated: ContextStack[Topology | None] = ContextStack("fakexport topology")
 _lock = threading.RLock()
 
 
@@ -65,7 +60,6 @@ class emulate:  # noqa: N801 - used as a verb: `with emulate("H100")`
 
     Args:
         topology: `"H100"`, `"8xH100"`, `"cpu+2xA100-40GB"`, ..., or a `Topology`.
-        others: Topologies to compare with. `alike` are those that answer all questions in the block alike.
 
     Returns:
         On entry, the `Topology`.
@@ -82,9 +76,8 @@ class emulate:  # noqa: N801 - used as a verb: `with emulate("H100")`
         ((9, 0), device(type='cuda', index=7))
     """
 
-    def __init__(self, topology: str | Topology, *, others: Sequence[Topology] = ()) -> None:
+    def __init__(self, topology: str | Topology) -> None:
         self.topology = Topology.parse(topology) if isinstance(topology, str) else topology
-        self._questions = DeviceQuestions(self.topology, others)
         self._stacks: list[tuple[object, ExitStack]] = []
 
     def __enter__(self) -> Topology:
@@ -93,7 +86,7 @@ class emulate:  # noqa: N801 - used as a verb: `with emulate("H100")`
         with _lock, ExitStack() as stack:
             stack.enter_context(VirtualGuards(_types_to_guard(self.topology)))
             stack.enter_context(questions_asked_again())
-            stack.enter_context(query_patches(_answers(self._questions), self.topology.present))
+            stack.enter_context(query_patches(_answers(self.topology), self.topology.present))
             stack.enter_context(own_dispatch_cache())
             stack.enter_context(avoid_device_init())
             stack.enter_context(constants_stay_on_cpu(_refuse_absent))
@@ -104,14 +97,9 @@ class emulate:  # noqa: N801 - used as a verb: `with emulate("H100")`
             if self.topology.accelerators:
                 stack.enter_context(virtual_accelerator(self.topology.accelerators[0].type))
                 stack.enter_context(virtual_backward(self.topology.accelerators[0].type))
-            stack.callback(_emulated.close, _emulated.push(self._questions))
+            stack.callback(_emulated.close, _emulated.push(self.topology))
             self._stacks.append((_here(), stack.pop_all()))
         return self.topology
-
-    @property
-    def alike(self) -> Sequence[Topology]:
-        """Those of `others` for which everything that was asked so far has the same answer."""
-        return tuple(self._questions.alike)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -150,7 +138,7 @@ class _Kernels:
 
     def __enter__(self) -> None:
         if self._uses == 0:
-            self._registered.enter_context(virtual_attention(_attention_device, _compare_attention))
+            self._registered.enter_context(virtual_attention(_attention_device))
             self._registered.enter_context(fused_optimizers())
             self._registered.enter_context(fake_device_operators())
         self._uses += 1
@@ -188,75 +176,29 @@ def _types_to_guard(topology: Topology) -> list[str]:
 
 
 def emulated_topology() -> Topology | None:
-    """Return the topology of the innermost `emulate` block that this thread or task is in, or None.
-
-    A model that asks for it may look at anything: no other topology is `alike`.
-    """
-    return ask_devices(lambda topology: topology)
-
-
-def emulated_devices() -> Topology | None:
-    """Return the same, for code that uses the names of devices and not what is behind them."""
-    questions = _emulated.top(None)
-    return None if questions is None else questions.topology
-
-
-def ask_devices(question: Callable[[Topology | None], T]) -> T:
-    """Return the answer for the emulated topology; topologies that have another one are not `alike`.
-
-    Args:
-        question: A function of the topology alone, which is None where none is emulated.
-    """
-    questions = _emulated.top(None)
-    return question(None) if questions is None else questions.ask(question)
+    """Return the topology of the innermost `emulate` block that this thread or task is in, or None."""
+    return _emulated.top(None)
 
 
 def _refuse_absent(device: torch.device) -> None:
     """Raise where the innermost topology lacks a device, as the real machine would."""
-    topology = emulated_devices()
+    topology = emulated_topology()
     if device.type in ALWAYS_THERE or topology is None or topology.has_device(str(device)):
         return
     raise AbsentDevice.named(device, topology.present, instead=topology.default_device)
 
 
 def _attention_device(device: torch.device) -> AttentionDevice | None:
-    topology = emulated_devices()
-    return None if topology is None or not topology.has_device(str(device)) else _attends(topology, device)
-
-
-def _compare_attention(device: torch.device, question: Callable[[AttentionDevice], object]) -> None:
-    questions = _emulated.top(None)
-    if questions is not None and questions.alike:
-        questions.ask(lambda topology: question(_attends(topology, device)))
-
-
-def _attends(topology: Topology, device: torch.device) -> AttentionDevice:
+    topology = emulated_topology()
+    if topology is None or not topology.has_device(str(device)):
+        return None
     profile = topology.device(str(device)).profile
     return AttentionDevice(device.type, profile.capability or (0, 0), profile.gcn_arch_name is not None)
 
 
-class _ComparedAnswers:
-    """The answers of one device, each compared with those of other topologies when it is read."""
-
-    def __init__(self, questions: DeviceQuestions, name: str) -> None:
-        self._questions, self._name = questions, name
-        self._own = self._of(questions.topology)
-
-    def __getattr__(self, field: str) -> Any:
-        if self._questions.alike:
-            self._questions.ask(lambda topology: getattr(self._of(topology), field))
-        return getattr(self._own, field)
-
-    def _of(self, topology: Topology) -> DeviceAnswers:
-        return _answers_of(topology.device(self._name).profile)
-
-
-def _answers(questions: DeviceQuestions) -> dict[str, list[DeviceAnswers]]:
+def _answers(topology: Topology) -> dict[str, list[DeviceAnswers]]:
     return {
-        kind: [
-            cast(DeviceAnswers, _ComparedAnswers(questions, device.name))
-            for device in questions.topology.devices_of(kind)
-        ]
+        kind: [_answers_of(device.profile) for device in topology.devices_of(kind)]
         for kind in sorted(_VIRTUAL_TYPES)
     }
 

@@ -6,6 +6,7 @@ from fakexport.diagnose.internal_fault import diagnose_internal_fault
 from fakexport.diagnose.labels import headline, labels_at
 from fakexport.diagnose.left_out import diagnose_left_out, unused_note
 from fakexport.diagnose.peak_memory import memory_left
+from fakexport.diagnose.process_ended import diagnose_process_ended
 from fakexport.diagnose.program import diagnose_loaded, diagnose_program
 from fakexport.diagnose.rank_failures import in_rank
 
@@ -16,6 +17,7 @@ __all__ = [
     "diagnose_internal_fault",
     "diagnose_left_out",
     "diagnose_loaded",
+    "diagnose_process_ended",
     "diagnose_program",
     "headline",
     "in_rank",

@@ -15,7 +15,7 @@ from fakexport._torch.fake_tensors import FakeTensorMode, is_fake_tensor, real_t
 from fakexport._torch.pytree import tree_map
 from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport._torch.wrapper_subclasses import held_bytes
-from fakexport.devices import emulated_devices
+from fakexport.devices import emulated_topology
 from fakexport.error import InvalidType, InvalidValue
 from fakexport.history import Recording, recording
 
@@ -93,7 +93,7 @@ def build(
     if dtype is not None and not dtype.is_floating_point:
         raise InvalidValue(f"the dtype of a model must be floating-point, got {dtype}")
     started = time.perf_counter()
-    topology = emulated_devices()
+    topology = emulated_topology()
     usual = str(default_device or (topology.default_device if topology else "cpu"))
     if device_map is None and isinstance(factory, nn.Module):
         device_map = usual

@@ -13,7 +13,7 @@ from fakexport._torch.active_modes import active_fake_mode
 from fakexport._torch.dispatch_observer import observe
 from fakexport._torch.fake_tensors import FakeTensorMode, is_fake_tensor, new_fake_mode
 from fakexport._torch.wrapper_subclasses import inner_tensors
-from fakexport.devices import Topology, emulated_devices
+from fakexport.devices import Topology, emulated_topology
 from fakexport.error import InvalidValue
 from fakexport.history import Output, note_edit, record_of, recording
 
@@ -104,7 +104,7 @@ _modes = _Modes()
 
 
 def _deferred_mode() -> FakeTensorMode:
-    topology = emulated_devices()
+    topology = emulated_topology()
     mode = _modes.by_topology.get(topology)
     if mode is None:
         mode = _modes.by_topology[topology] = new_fake_mode()

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fakexport.devices import Topology, ask_devices, emulated_devices
+from fakexport.devices import Topology, emulated_topology
 from fakexport.documents import DocumentError, parse_json
 from fakexport.error import InvalidValue
 from fakexport.files import read_file
@@ -126,10 +126,8 @@ def resolve(module: nn.Module, device_map: DeviceMap, topology: Topology | None 
             exist in the topology. One line.
     """
     if device_map.is_balanced:
-        if topology is not None:
-            return balanced_map(module, topology)
-        return ask_devices(lambda devices: balanced_map(module, devices))
-    topology = topology or emulated_devices()
+        return balanced_map(module, topology or emulated_topology())
+    topology = topology or emulated_topology()
     for device in dict.fromkeys(device_map.entries.values()):
         check_device(device, topology)
     _check_paths(module, device_map.entries)

@@ -15,7 +15,7 @@ from torch import nn
 from fakexport._torch.active_modes import active_fake_mode
 from fakexport._torch.patching import Patches
 from fakexport._torch.real_execution import real_execution
-from fakexport.devices import emulated_devices
+from fakexport.devices import emulated_topology
 from fakexport.error import InvalidValue
 
 _LOADER = "transformers.modeling_utils"
@@ -119,7 +119,7 @@ def _device_map(check: Callable[[Any], Any], device_map: Any) -> Any:
         return check(device_map)
     with Patches({(rules, "is_accelerate_available"): lambda *_: True}):
         checked = check(device_map)
-    topology = emulated_devices()
+    topology = emulated_topology()
     if isinstance(checked, str) and (topology is None or len(topology.accelerators) < 2):
         return {"": "cpu" if topology is None else topology.default_device}
     if isinstance(checked, str) or len({str(device) for device in (checked or {}).values()}) > 1:

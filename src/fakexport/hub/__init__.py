@@ -5,6 +5,7 @@ from .listing import weight_files
 from .remote_header import RemoteHeader
 from .repository import Repository
 from .repository_name import HUB_ID, HubName
+from .transfers import record as record_transfer
 from .transfers import transfers_recorded
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "HubName",
     "RemoteHeader",
     "Repository",
+    "record_transfer",
     "transfers_recorded",
     "weight_files",
 ]

@@ -61,8 +61,7 @@ def entries_of(report: Report, *, source: str, options: Mapping[str, str]) -> li
 
 
 def _entry(report: Report, verdict: Verdict, source: str, options: Mapping[str, str]) -> LockEntry:
-    from fakexport.program import fingerprint  # Needs torch, which reading a lock does not.
-
+    fingerprints = _fingerprints(verdict)
     name = verdict.target.name
     found = {found.code for found in report.diagnostics if name in found.targets or not found.targets}
     return LockEntry(
@@ -74,13 +73,17 @@ def _entry(report: Report, verdict: Verdict, source: str, options: Mapping[str, 
         codes=tuple(sorted(found)),
         versions=dict(report.versions),
         weights=_weights(verdict),
-        program=None if verdict.program is None else fingerprint(verdict.program),
-        ranks={
-            str(rank): fingerprint(program).digest
-            for rank, program in sorted(verdict.rank_programs.items())
-            if program is not verdict.program
-        },
+        program=fingerprints.get(0),
+        ranks={str(rank): found.digest for rank, found in sorted(fingerprints.items()) if rank},
     )
+
+
+def _fingerprints(verdict: Verdict) -> Mapping[int, Fingerprint]:
+    if verdict.fingerprints or verdict.saved is None:
+        return verdict.fingerprints
+    from fakexport.program import fingerprint  # Needs torch, which reading a lock does not.
+
+    return {rank: fingerprint(program) for rank, program in verdict.saved.programs.items()}
 
 
 def verdict_text(verdict: Verdict) -> str:

@@ -1,7 +1,4 @@
-"""The forwards of modules on one rank, with collectives on plain tensors.
-
-They are objects and not closures: block reuse compares what an object holds.
-"""
+"""The forwards of modules on one rank, with collectives on plain tensors."""
 
 from __future__ import annotations
 

@@ -1,17 +1,22 @@
-"""Processes that end: within a time, within memory, and with the process that started them. Free of torch."""
+"""Processes that end: within limits, with their parent, or with an answer as a value. Free of torch."""
 
+from .forked_calls import IN_PROCESS, NoAnswer, Send, run_forked
 from .limited_process import Ended, Limits, run_limited
 from .machine import machine_text, processor_text
 from .parent import end_with_parent
 from .warm_start import NoWarmStart, WarmStart
 
 __all__ = [
+    "IN_PROCESS",
     "Ended",
     "Limits",
+    "NoAnswer",
     "NoWarmStart",
+    "Send",
     "WarmStart",
     "end_with_parent",
     "machine_text",
     "processor_text",
+    "run_forked",
     "run_limited",
 ]

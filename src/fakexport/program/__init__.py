@@ -5,7 +5,7 @@ from fakexport.program.collectives import Collective, collectives, least_receive
 from fakexport.program.derived_program import derived_program, handed_on
 from fakexport.program.devices import DeviceLiteral, device_of_literal, devices, named_devices
 from fakexport.program.differences.alignment import align
-from fakexport.program.differences.difference import diff, no_difference
+from fakexport.program.differences.difference import ComparedProgram, compared, diff, diff_compared
 from fakexport.program.differences.fingerprint_difference import diff_fingerprints
 from fakexport.program.differences.program_difference import (
     ConstantDifference,
@@ -78,6 +78,7 @@ __all__ = [
     "NO_PATH",
     "Calling",
     "Collective",
+    "ComparedProgram",
     "ConstantDifference",
     "ConstantLine",
     "DeviceListing",
@@ -115,12 +116,14 @@ __all__ = [
     "calling_of",
     "checked_module",
     "collectives",
+    "compared",
     "copied_graph",
     "derived_program",
     "device_of_literal",
     "devices",
     "devices_of_program",
     "diff",
+    "diff_compared",
     "diff_fingerprints",
     "differing_numbers",
     "example_inputs_of",
@@ -149,7 +152,6 @@ __all__ = [
     "moved_tensor",
     "named_devices",
     "names_by_tensor",
-    "no_difference",
     "operator_name",
     "output_names",
     "parameters_of",

@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputSpec, OutputKind, OutputSpec
 from torch.fx import GraphModule, Node
 
+from fakexport.diagnostics import Span
 from fakexport.program.marked_text import DEVICE_MARK, NODE_MARK, MarkedText, fill, plain_repr
 from fakexport.program.operator_name import operator_name
 from fakexport.program.output_names import output_names
@@ -25,11 +26,32 @@ _WITH_MESSAGE = frozenset({"aten._assert_scalar.default", "aten._assert_async.ms
 
 
 @dataclass(frozen=True, slots=True)
+class NodePlace:
+    """Where a node is; a value, unlike `Visit`.
+
+    Args:
+        index: Its position in the order of execution.
+        name: Its name in the graph.
+        module_path, span: As of a `Visit`.
+        caller: Index of the node that runs its subgraph; None in the main graph.
+        depth: Number of subgraphs around it.
+    """
+
+    index: int
+    name: str
+    module_path: str
+    span: Span | None
+    caller: int | None
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
 class CanonicalNode:
     """One node without its name.
 
     Args:
-        visit: Where it is.
+        place: Where it is.
+        is_call: Whether it calls an operator, as opposed to inputs, outputs and references to subgraphs.
         operator: `aten.linear.default`, `placeholder`, `get_attr`, `output`.
         template: Its arguments as text, with marks in the places of nodes and devices.
         references: Index of the node at each node mark.
@@ -39,7 +61,8 @@ class CanonicalNode:
         tensors: The tensors of its value, in order.
     """
 
-    visit: Visit
+    place: NodePlace
+    is_call: bool
     operator: str
     template: str
     references: tuple[int, ...]
@@ -63,16 +86,6 @@ class CanonicalNode:
     def value(self) -> str:
         """Its value: `float32[s0, 4]{4, 1} cuda:0`; the numbers in braces are strides."""
         return fill(self.result, DEVICE_MARK, self.result_devices)
-
-    @property
-    def is_call(self) -> bool:
-        """Whether it calls an operator, as opposed to inputs, outputs and references to subgraphs."""
-        return self.visit.node.op == "call_function"
-
-    @property
-    def caller(self) -> int | None:
-        """Index of the node that runs its subgraph; None in the main graph."""
-        return self.visit.caller.index if self.visit.caller else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +154,7 @@ def canonical_lines(program: ExportedProgram) -> tuple[str, ...]:
 def lines_of(canonical: CanonicalProgram) -> tuple[str, ...]:
     """Return the lines of a program that is read already."""
     nodes = (
-        f"{'  ' * _depth(node.visit)}%{node.visit.index} = {node.operator}{node.arguments} -> {node.value}"
+        f"{'  ' * node.place.depth}%{node.place.index} = {node.operator}{node.arguments} -> {node.value}"
         for node in canonical.nodes
     )
     ranges = (f"{symbol} in {bounds}" for symbol, bounds in canonical.ranges.items())
@@ -181,7 +194,8 @@ class _Reading:
         arguments = MarkedText(self.spelling, self._subgraphs)
         value = MarkedText(self.spelling, self._subgraphs)
         return CanonicalNode(
-            visit=visit,
+            place=_place(visit),
+            is_call=visit.node.op == "call_function",
             operator=operator_name(visit.node),
             template=f"({', '.join(self._arguments(visit, arguments))})",
             references=tuple(self._indices[source] for source in arguments.nodes),
@@ -233,6 +247,11 @@ def _input_name(spec: InputSpec) -> str:
 
 def _constant(spec: InputSpec | OutputSpec) -> str | None:
     return plain_repr(spec.arg.value) if isinstance(spec.arg, ConstantArgument) else None
+
+
+def _place(visit: Visit) -> NodePlace:
+    caller = None if visit.caller is None else visit.caller.index
+    return NodePlace(visit.index, visit.name, visit.module_path, visit.span, caller, _depth(visit))
 
 
 def _depth(visit: Visit) -> int:

@@ -157,13 +157,13 @@ def _places(program: CanonicalProgram) -> dict[NodeLine, NodeGroup]:
     groups: dict[tuple[str, str, str, str], list[CanonicalNode]] = {}
     for node in program.nodes:
         if node.is_call:
-            key = (node.operator, star(node.visit.module_path), _arguments(node), node.value)
+            key = (node.operator, star(node.place.module_path), _arguments(node), node.value)
             groups.setdefault(key, []).append(node)
     found: dict[NodeLine, NodeGroup] = {}
     for (operator, path, arguments, value), nodes in groups.items():
         line = NodeLine(len(nodes), operator, path, arguments, value, _wiring(program, nodes))
-        visit = nodes[0].visit
-        found[line] = NodeGroup(operator, path, visit.span, len(nodes), visit.name)
+        place = nodes[0].place
+        found[line] = NodeGroup(operator, path, place.span, len(nodes), place.name)
     return found
 
 
@@ -180,7 +180,7 @@ def _wiring(program: CanonicalProgram, nodes: list[CanonicalNode]) -> str:
 def _origin(node: CanonicalNode) -> str:
     if node.operator == "placeholder":
         return star(node.template.partition(" = ")[0])
-    return f"{node.operator} {star(node.visit.module_path)}"
+    return f"{node.operator} {star(node.place.module_path)}"
 
 
 def _ports(program: CanonicalProgram, side: str, ports: tuple[Port, ...]) -> Iterator[PortLine]:

@@ -55,13 +55,14 @@ from fakexport.report.plan_report import (
 from fakexport.report.plan_text import render_plan
 from fakexport.report.plan_trace import plan_trace
 from fakexport.report.planned_costs import PlannedBound, PlannedCosts, PlannedDeviceCost, PlannedModule
-from fakexport.report.progress import Progress, Step
+from fakexport.report.progress import BlockCount, Progress, Step
 from fakexport.report.project_report import ProjectReport, project_summary_line, project_to_dict
 from fakexport.report.quantity import bytes_text
 from fakexport.report.rank_summary import RankGroup, RankSummary
 from fakexport.report.rule_listing import render_rules
 from fakexport.report.rule_page import explain, explain_all
 from fakexport.report.sarif import render_sarif
+from fakexport.report.saved_programs import SavedPrograms, archive_of
 from fakexport.report.spread import Spread, duration_text, latency_text
 from fakexport.report.text import render_report
 from fakexport.report.verdict import Report, Stage, TargetDifference, TargetSpec, Timings, Verdict
@@ -74,6 +75,7 @@ __all__ = [
     "BenchReport",
     "BenchRow",
     "BenchStep",
+    "BlockCount",
     "Cell",
     "ChartFormat",
     "Code",
@@ -105,6 +107,7 @@ __all__ = [
     "RankSummary",
     "Report",
     "Row",
+    "SavedPrograms",
     "Section",
     "Spread",
     "Stage",
@@ -118,6 +121,7 @@ __all__ = [
     "Verdict",
     "archive_difference_document",
     "archive_difference_to_dict",
+    "archive_of",
     "archive_to_dict",
     "bench_to_dict",
     "bytes_text",

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, get_args
-
-if TYPE_CHECKING:
-    from fakexport.capture import TracedBlocks
+from typing import Literal, get_args
 
 Step = Literal["build", "trace", "explore", "analyse", "compare"]
+
+
+@dataclass
+class BlockCount:
+    """How far a trace is; changes while it runs.
+
+    Args:
+        done: Number of the model's repeated blocks that are traced.
+        total: How many there are; 0 for a model without such blocks.
+    """
+
+    done: int = 0
+    total: int = 0
 
 
 @dataclass(frozen=True)
@@ -34,7 +44,7 @@ class Progress:
     target: str
     step: Step
     finding: str = ""
-    blocks: TracedBlocks | None = field(default=None, compare=False, repr=False)
+    blocks: BlockCount | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.target_index <= self.target_count:

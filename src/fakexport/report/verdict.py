@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from fakexport.capture import Recovered
-    from fakexport.program import ModuleSummary, ProgramDifference, ProgramSummary, Transfer
+    from fakexport.program import Fingerprint, ModuleSummary, ProgramDifference, ProgramSummary, Transfer
     from fakexport.report.rank_summary import RankSummary
+    from fakexport.report.saved_programs import SavedPrograms
 
 Stage = Literal["build", "capture", "analyse"]
 
@@ -49,8 +50,8 @@ class Timings:
         build_s: Constructing the fake module and its inputs.
         capture_s: `torch.export` and what fakexport does to its program.
         analyse_s: Facts and diagnostics.
-        peak_rss_bytes: Highest resident memory of the process so far.
-        growth_bytes: `peak_rss_bytes` less that before the first target was built.
+        peak_rss_bytes: Highest resident memory of the target's process.
+        growth_bytes: `peak_rss_bytes` less that before the model was built.
     """
 
     build_s: float
@@ -79,9 +80,9 @@ class Verdict:
             negative where they do not fit. Without the host and devices whose memory is not known.
         placement: Device by module path, as it was used; with the program, for saving.
         modules: The tree of the model's modules, for pages; None where there is no program.
-        ranks: The programs of all ranks, where the model is parallel; `program` is that of rank 0.
-        program: The program itself; like the placement it is part of no rendering.
-        rank_programs: The programs of the ranks that were traced, where the model is parallel.
+        ranks: The programs of all ranks, if the model is parallel; `program` is that of rank 0.
+        fingerprints: Fingerprints of the programs by rank, if a lock was asked for.
+        saved: The programs by rank; like the placement they are part of no rendering.
     """
 
     target: TargetSpec
@@ -96,8 +97,23 @@ class Verdict:
     placement: Mapping[str, str] = field(default_factory=dict, repr=False)
     modules: ModuleSummary | None = field(default=None, repr=False, compare=False)
     ranks: RankSummary | None = None
-    program: ExportedProgram | None = field(default=None, repr=False, compare=False)
-    rank_programs: Mapping[int, ExportedProgram] = field(default_factory=dict, repr=False, compare=False)
+    fingerprints: Mapping[int, Fingerprint] = field(default_factory=dict, repr=False, compare=False)
+    saved: SavedPrograms | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def program(self) -> ExportedProgram | None:
+        """The program, as `load` returns it; None if there is none.
+
+        Raises:
+            ValueError: the program cannot be saved, so the process that exported it could not return it.
+            ArchiveError: it has operators that this process has not registered.
+        """
+        return None if self.saved is None else self.saved.program
+
+    @property
+    def rank_programs(self) -> Mapping[int, ExportedProgram]:
+        """The programs of the ranks that were traced, if the model is parallel. Raises as `program` does."""
+        return {} if self.saved is None or self.ranks is None else self.saved.programs
 
 
 @dataclass(frozen=True)

@@ -298,7 +298,7 @@ def test_a_fault_of_our_own_ends_the_command(repository, monkeypatch, capsys):
     assert "FE001" in capsys.readouterr().err
 
 
-def test_a_library_is_loaded_once_for_all_sources(repository, asked):
+def test_a_library_is_loaded_in_the_process_of_each_source(repository, asked):
     (repository / "ops.py").write_text("from pathlib import Path\nPath('runs').open('a').write('x')\n")
     listed(repository, "clean", "found")
     with (repository / "pyproject.toml").open("a") as file:
@@ -306,7 +306,7 @@ def test_a_library_is_loaded_once_for_all_sources(repository, asked):
 
     main(["check", "--no-progress"])
 
-    assert (repository / "runs").read_text() == "x"
+    assert (repository / "runs").read_text() == "xx"
 
 
 def test_files_of_one_name_in_two_folders_are_two_models(tmp_path, monkeypatch, capsys):

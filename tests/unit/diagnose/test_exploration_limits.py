@@ -32,6 +32,7 @@ def source(body, args="torch.ones(4)", more=""):
 BRANCH = "if x.sum() > 0:\n    x = x + 1\nfor _ in range(3):\n    x = x * 2\nreturn x"
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_the_first_finding_is_told_before_anything_is_explored(tmp_path, monkeypatch):
     told = []
     explored = []

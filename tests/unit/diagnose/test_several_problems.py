@@ -310,6 +310,7 @@ def test_each_dimension_that_is_specialised_has_its_line(tmp_path):
     assert messages == ["needs x.0 to be 4 (Eq(8*s77, 32))", "needs y.0 to be 6 (Eq(2*s17, 12))"]
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_a_model_is_traced_again_only_after_a_failure():
     calls = []
 

@@ -35,7 +35,7 @@ def test_measured_comes_last_and_holds_the_timings_of_each_target():
 
 
 def test_a_program_is_not_part_of_it():
-    holder = verdict(program=object())
+    holder = verdict(saved=object())
 
     assert to_dict(report(holder)) == to_dict(report(verdict()))
 

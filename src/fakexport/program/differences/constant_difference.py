@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,16 +19,56 @@ from fakexport.program.differences.program_difference import ConstantDifference
 CONSTANT_KINDS = ("CONSTANT_TENSOR", "CUSTOM_OBJ")
 
 
+@dataclass(frozen=True)
+class ObjectState:
+    """An object of a C++ class.
+
+    Args:
+        class_name: Its class.
+        content: Its state, pickled; None if it has none that can be read.
+        text: Its state as text.
+    """
+
+    class_name: str
+    content: bytes | None
+    text: str
+
+
+ConstantValue = torch.Tensor | ObjectState | None
+
+
+def constant_values(constants: Mapping[str, Any]) -> dict[str, ConstantValue]:
+    """Return the values of a program's constants by name: plain tensors on the CPU, and states of objects.
+
+    A fake has a value if its history determines it: one model's constant is real on the CPU and fake on a
+    virtual device. None: the value is unknown.
+    """
+    return {name: _value(constant) for name, constant in constants.items()}
+
+
+def _value(constant: Any) -> ConstantValue:
+    if not isinstance(constant, torch.ScriptObject):
+        data = data_of(constant)
+        return None if data is None else data.detach().cpu()
+    name = class_name(constant)
+    try:
+        return ObjectState(name, pickled_object(constant), state_text(constant))
+    except ValueError:
+        return ObjectState(name, None, "")
+
+
 def constant_differences(
-    a: CanonicalProgram, b: CanonicalProgram, values_a: Mapping[str, Any], values_b: Mapping[str, Any]
+    a: CanonicalProgram,
+    b: CanonicalProgram,
+    values_a: Mapping[str, ConstantValue],
+    values_b: Mapping[str, ConstantValue],
 ) -> Iterator[ConstantDifference]:
     """Yield by name what differs in lifted tensors and objects, and in buffers that no checkpoint holds.
 
     Args:
         a: The first program.
         b: The second program.
-        values_a: Its `constants`; compared with the other's where both have values. A fake has one if it is
-            known: the same model's constant is real on the CPU and fake on a virtual device.
+        values_a: Its `constant_values`; compared with the other's where both have values.
         values_b: Likewise of the second.
     """
     nodes_a, nodes_b = _constants(a), _constants(b)
@@ -54,12 +95,12 @@ def _text(node: CanonicalNode | None) -> str:
     return node.value if node else ""
 
 
-def _value_change(name: str, a: Any, b: Any) -> Iterator[ConstantDifference]:
-    if isinstance(a, torch.ScriptObject) and isinstance(b, torch.ScriptObject):
+def _value_change(name: str, a: ConstantValue, b: ConstantValue) -> Iterator[ConstantDifference]:
+    if isinstance(a, ObjectState) and isinstance(b, ObjectState):
         yield from _state_change(name, a, b)
+    if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
         return
-    a, b = data_of(a), data_of(b)
-    if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
+    if a.shape != b.shape or a.dtype != b.dtype:
         return
     a, b = _comparable(a), _comparable(b)
     differs = ~torch.isclose(a, b, rtol=0, atol=0, equal_nan=True)
@@ -69,22 +110,16 @@ def _value_change(name: str, a: Any, b: Any) -> Iterator[ConstantDifference]:
         yield ConstantDifference(name, "value", f"{a[place].item()}{where}", f"{b[place].item()}{where}")
 
 
-def _state_change(name: str, a: torch.ScriptObject, b: torch.ScriptObject) -> Iterator[ConstantDifference]:
-    """Of objects of C++ classes; those without a state that can be told are left out."""
-    if class_name(a) != class_name(b):
-        yield ConstantDifference(name, "class", class_name(a), class_name(b))
-        return
-    try:
-        is_same = pickled_object(a) == pickled_object(b)
-    except ValueError:
-        return
-    if not is_same:
-        yield ConstantDifference(name, "state", state_text(a), state_text(b))
+def _state_change(name: str, a: ObjectState, b: ObjectState) -> Iterator[ConstantDifference]:
+    """Compare objects of C++ classes, except those whose state is unknown."""
+    if a.class_name != b.class_name:
+        yield ConstantDifference(name, "class", a.class_name, b.class_name)
+    elif None not in (a.content, b.content) and a.content != b.content:
+        yield ConstantDifference(name, "state", a.text, b.text)
 
 
 def _comparable(value: torch.Tensor) -> torch.Tensor:
     """Narrow floats have no comparison of their own."""
-    value = value.detach().cpu()
     return value.double() if value.is_floating_point() else value
 
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 
 from torch.export import ExportedProgram
 
 from fakexport.program.canonical import CanonicalNode, CanonicalProgram, canonicalise
-from fakexport.program.differences.constant_difference import constant_differences
+from fakexport.program.differences.constant_difference import (
+    ConstantValue,
+    constant_differences,
+    constant_values,
+)
 from fakexport.program.differences.pairing import pair
 from fakexport.program.differences.program_difference import (
     DeviceChange,
@@ -42,9 +47,34 @@ def diff(a: ExportedProgram, b: ExportedProgram) -> ProgramDifference:
         >>> diff(on_cpu, on_gpu).is_identical_but_for_devices
         True
     """
-    first, second = canonicalise(a), canonicalise(b)
+    return diff_compared(compared(a), compared(b))
+
+
+@dataclass(frozen=True)
+class ComparedProgram:
+    """What `diff` reads of a program, as a value that another process can take.
+
+    Args:
+        canonical: Nodes, signature and ranges.
+        transfers: Moves between devices.
+        constants: By name; see `constant_values`.
+    """
+
+    canonical: CanonicalProgram
+    transfers: tuple[Transfer, ...]
+    constants: Mapping[str, ConstantValue]
+
+
+def compared(program: ExportedProgram) -> ComparedProgram:
+    """Return what `diff` reads of a program."""
+    return ComparedProgram(canonicalise(program), transfers(program), constant_values(program.constants))
+
+
+def diff_compared(a: ComparedProgram, b: ComparedProgram) -> ProgramDifference:
+    """Return how the second program differs from the first, as `diff` does."""
+    first, second = a.canonical, b.canonical
     both = _Both(first, second, pair(first, second))
-    removed, added = _transfer_differences(transfers(a), transfers(b), both.pairs)
+    removed, added = _transfer_differences(a.transfers, b.transfers, both.pairs)
     is_identical_but_for_devices = _without_devices(first) == _without_devices(second)
     return ProgramDifference(
         is_identical=is_identical_but_for_devices and _devices(first) == _devices(second),
@@ -52,8 +82,8 @@ def diff(a: ExportedProgram, b: ExportedProgram) -> ProgramDifference:
         node_count_a=len(first.nodes),
         node_count_b=len(second.nodes),
         operators=tuple(_operator_differences(first, second)),
-        nodes_removed=_grouped(node for node in first.nodes if node.visit.index not in both.pairs),
-        nodes_added=_grouped(node for node in second.nodes if node.visit.index not in both.reverse),
+        nodes_removed=_grouped(node for node in first.nodes if node.place.index not in both.pairs),
+        nodes_added=_grouped(node for node in second.nodes if node.place.index not in both.reverse),
         nodes_rewired=_grouped(both.rewired()),
         is_reordered=both.is_reordered,
         changes=tuple(_change_groups(both)),
@@ -63,20 +93,6 @@ def diff(a: ExportedProgram, b: ExportedProgram) -> ProgramDifference:
         constants=tuple(constant_differences(first, second, a.constants, b.constants)),
         signature=signature_differences(first, second),
         ranges=tuple(_range_differences(first, second)),
-    )
-
-
-def no_difference(node_count: int) -> ProgramDifference:
-    """Return what `diff` returns for two programs that are known to be the same.
-
-    Args:
-        node_count: All nodes of each, as `ProgramSummary.node_count` counts them.
-    """
-    return ProgramDifference(
-        is_identical=True,
-        is_identical_but_for_devices=True,
-        node_count_a=node_count,
-        node_count_b=node_count,
     )
 
 
@@ -120,7 +136,8 @@ def _through(program: CanonicalProgram, index: int, paired: Mapping[int, int]) -
 
 def _without_devices(program: CanonicalProgram) -> Hashable:
     nodes = [
-        (node.operator, node.template, node.references, node.result, node.caller) for node in program.nodes
+        (node.operator, node.template, node.references, node.result, node.place.caller)
+        for node in program.nodes
     ]
     return tuple(nodes), program.signature, tuple(program.ranges.items())
 
@@ -194,15 +211,15 @@ def _grouped(nodes: Iterable[CanonicalNode]) -> tuple[NodeGroup, ...]:
 
 
 def _repeat_key(node: CanonicalNode) -> Hashable:
-    return node.operator, star(node.visit.module_path), node.visit.span
+    return node.operator, star(node.place.module_path), node.place.span
 
 
 def _group(nodes: list[CanonicalNode]) -> NodeGroup:
     first = nodes[0]
     return NodeGroup(
         operator=first.operator,
-        module_path=star_common(node.visit.module_path for node in nodes),
-        span=first.visit.span,
+        module_path=star_common(node.place.module_path for node in nodes),
+        span=first.place.span,
         count=len(nodes),
-        node=first.visit.node.name,
+        node=first.place.name,
     )

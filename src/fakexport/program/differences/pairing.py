@@ -22,7 +22,7 @@ def pair(a: CanonicalProgram, b: CanonicalProgram) -> dict[int, int]:
     for path, nodes_a in groups_a.items():
         nodes_b = groups_b.get(path, [])
         for i, j in _pair_calls(a, b, nodes_a, nodes_b):
-            pairs[nodes_a[i].visit.index] = nodes_b[j].visit.index
+            pairs[nodes_a[i].place.index] = nodes_b[j].place.index
     return pairs
 
 
@@ -34,13 +34,13 @@ def _pair_inputs(a: CanonicalProgram, b: CanonicalProgram) -> dict[int, int]:
 
 def _calls(program: CanonicalProgram) -> Iterator[CanonicalNode]:
     inputs = {port.index for port in program.inputs}
-    return (node for node in program.nodes if node.visit.index not in inputs)
+    return (node for node in program.nodes if node.place.index not in inputs)
 
 
 def _by_module(program: CanonicalProgram) -> dict[str, list[CanonicalNode]]:
     groups: dict[str, list[CanonicalNode]] = {}
     for node in _calls(program):
-        groups.setdefault(node.visit.module_path, []).append(node)
+        groups.setdefault(node.place.module_path, []).append(node)
     return groups
 
 
@@ -69,5 +69,5 @@ def _strict_key(program: CanonicalProgram, node: CanonicalNode) -> Hashable:
 
 
 def _loose_key(node: CanonicalNode) -> Hashable:
-    span = node.visit.span
+    span = node.place.span
     return (node.operator, span.function if span else None)

@@ -1,19 +1,18 @@
-"""One target after the other, from construction to verdict."""
+"""One target, from construction to verdict."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch.export import ExportedProgram
 
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.capture import (
-    AssumedAnswer,
     Captured,
     DynamicDims,
     ModelNotBuilt,
@@ -23,6 +22,7 @@ from fakexport.capture import (
     facts_at_capture,
     given_inputs,
 )
+from fakexport.checking.check_call import Request, versions
 from fakexport.checking.ranks import RankFailure, summarise_ranks
 from fakexport.checking.targets import Target
 from fakexport.devices import emulate, peak_bytes
@@ -40,11 +40,8 @@ from fakexport.diagnose import (
 )
 from fakexport.diagnostics import Diagnostic
 from fakexport.fake import Built, SubclassNotKept, install_transfers
-from fakexport.parallel import Degrees
 from fakexport.program import (
     ProgramFacts,
-    derived_program,
-    facts_of,
     inspect_module,
     summarise,
     transfers,
@@ -52,100 +49,57 @@ from fakexport.program import (
 from fakexport.report import RankSummary, Stage, Step, Timings, Verdict
 from fakexport.sources import (
     ExampleInputs,
-    InputSpec,
     Source,
     SourceError,
     inputs_from_specs,
 )
 
-Outcome = tuple[Verdict, tuple[Diagnostic, ...]]
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is the same for every target; the fields are arguments of `check`, read.
-
-    With `ranks`, which returns the source of a rank, other ranks than that of `source` are compared with it;
-    with `is_every_rank` all of them.
-    """
-
-    source: Source
-    degrees: Degrees | None
-    ranks: Callable[[int], Source] | None
-    is_every_rank: bool
-    inputs: Sequence[InputSpec]
-    args: tuple[Any, ...] | None
-    kwargs: Mapping[str, Any] | None
-    dynamic: DynamicDims | Any
-    dynamic_shapes: Any
-    assumed: Sequence[AssumedAnswer]
-    is_strict: bool
-    is_watched: bool
-    start_rss_bytes: int
-    versions: Callable[[], dict[str, str]]
-
-    @property
-    def has_given_inputs(self) -> bool:
-        return not (self.args is None and self.kwargs is None)
-
-    @property
-    def is_input_chosen(self) -> bool:
-        return bool(self.inputs) or self.has_given_inputs
-
-    @property
-    def is_counted(self) -> bool:
-        """Whether progress shows how many blocks are traced."""
-        return self.is_watched and not self.is_strict
+Outcome = tuple[Verdict, tuple[Diagnostic, ...], Mapping[int, ExportedProgram]]
 
 
 class Announce(Protocol):
-    """Tells the caller of `check` what is done now: what was found before `explore`, how far `trace` is."""
+    """Tells the caller of `check` what is done now."""
 
-    def __call__(self, step: Step, finding: str = "", blocks: TracedBlocks | None = None) -> None: ...
+    def step(self, step: Step, finding: str = "", blocks: int | None = None) -> None:
+        """Begin a step: what was found before `explore`, how many blocks `trace` counts."""
+
+    def done(self, blocks: int) -> None:
+        """Say how many blocks are traced."""
 
 
-class TargetChecks:
-    """The checks of all targets. A trace serves each later target that would have been the same to the model.
+class TargetCheck:
+    """The check of one target.
 
     Args:
         request: What is asked.
-        targets: In the order in which they are checked.
+        target: One of its targets.
+        announce: Gets each step.
+        is_counted: Whether `announce` gets the number of traced blocks.
     """
 
-    def __init__(self, request: Request, targets: Sequence[Target]) -> None:
-        self._request = request
-        self._waiting = list(targets)
-        self._traces: dict[str, _Trace] = {}  # By the names of targets that wait.
-        self.traced_for: dict[str, str] = {}
-        """By name of a target, that of the earlier one whose trace it has; none for a trace of its own."""
+    def __init__(self, request: Request, target: Target, announce: Announce, *, is_counted: bool) -> None:
+        self._request, self._target = request, target
+        self._clock = _Clock(announce)
+        self._is_counted = is_counted and not request.is_strict
 
-    def next(self, announce: Announce) -> Outcome:
-        """Return the outcome of the next target. A bad call is raised, everything else is an outcome."""
-        target = self._waiting.pop(0)
-        clock = _Clock(announce)
-        verdict = Verdict(target.spec, False, None, None, (), self._timings(clock))
+    def outcome(self) -> Outcome:
+        """Return the verdict, the findings and the programs by rank. A bad call is raised."""
+        target, clock = self._target, self._clock
+        verdict = Verdict(target.spec, False, None, None, (), self._timings())
 
         def failed(*found: Diagnostic, notes: tuple[str, ...] = ()) -> Outcome:
-            row = replace(verdict, failed_stage=clock.stage, timings=self._timings(clock), notes=notes)
-            return row, _of_target(target, found)
+            row = replace(verdict, failed_stage=clock.stage, timings=self._timings(), notes=notes)
+            return row, _of_target(target, found), {}
 
         try:
-            devices = emulate(target.topology, others=[other.topology for other in self._similar(target)])
-            with torch_logs_silenced(), devices:
-                alike = self._traces.pop(target.spec.name, None)
-                if alike is None:
-                    trace = self._traced(target, clock)
-                    if isinstance(trace, _Failure):
-                        return failed(*trace.found, notes=trace.notes)
-                    for other in self._similar(target):
-                        if other.topology in devices.alike:
-                            self._traces[other.spec.name] = trace
-                else:
-                    trace = alike.of(self._request, target)
-                    self.traced_for[target.spec.name] = alike.name
+            with torch_logs_silenced(), emulate(target.topology):
+                trace = self._traced()
+                if isinstance(trace, _Failure):
+                    return failed(*trace.found, notes=trace.notes)
                 with clock.running("analyse", "analyse"):
-                    verdict, found = self._judged(verdict, target, trace)
-            return replace(verdict, timings=self._timings(clock)), _of_target(target, found)
+                    judged, found = self._judged(verdict, trace)
+            programs = trace.rank_programs or {0: trace.program}
+            return replace(judged, timings=self._timings()), _of_target(target, found), programs
         except ModelNotBuilt as error:
             cause, published = error.__cause__ or error, self._request.source.published
             return failed(diagnose_build(cause, topology=target.topology, published=published))
@@ -154,26 +108,15 @@ class TargetChecks:
         except (ValueError, TypeError) as error:
             if clock.stage != "analyse":
                 raise  # Placement, inputs and dynamic dimensions say in one line what does not fit.
-            return failed(diagnose_internal_fault(error, versions=self._request.versions()))
+            return failed(diagnose_internal_fault(error, versions=versions()))
         except Exception as error:
-            return failed(diagnose_internal_fault(error, versions=self._request.versions()))
+            return failed(diagnose_internal_fault(error, versions=versions()))
 
-    def _similar(self, target: Target) -> list[Target]:
-        """Return the targets that wait and differ in nothing but what is behind the names of devices."""
-        request = self._request
-        if request.is_strict:
-            return []
-        wanted = (target.device_map, target.dtype)
-        return [other for other in self._waiting if (other.device_map, other.dtype) == wanted]
+    def _traced(self) -> _Trace | _Failure:
+        trace = self._traced_source(self._request)
+        return trace if isinstance(trace, _Failure) else self._with_ranks(trace)
 
-    def _traced(self, target: Target, clock: _Clock) -> _Trace | _Failure:
-        """Return the trace of a target."""
-        trace = self._traced_source(self._request, target, clock)
-        if isinstance(trace, _Failure):
-            return trace
-        return self._with_ranks(trace, target, clock)
-
-    def _with_ranks(self, trace: _Trace, target: Target, clock: _Clock) -> _Trace | _Failure:
+    def _with_ranks(self, trace: _Trace) -> _Trace | _Failure:
         """Return a trace with what the other ranks have in common with it; a failure if one of them fails."""
         request, source_of = self._request, self._request.ranks
         if source_of is None or request.degrees is None:
@@ -182,7 +125,7 @@ class TargetChecks:
         programs = {0: trace.program}
 
         def traced(rank: int) -> ExportedProgram | RankFailure:
-            other = self._traced_source(replace(request, source=source_of(rank)), target, clock)
+            other = self._traced_source(replace(request, source=source_of(rank)))
             if isinstance(other, _Failure):
                 return RankFailure(rank, other.found, other.notes)
             programs[rank] = other.program
@@ -192,20 +135,20 @@ class TargetChecks:
             trace.program,
             request.degrees,
             traced,
-            profile=target.topology.device(trace.built.placement.input_device).profile,
+            profile=self._target.topology.device(trace.built.placement.input_device).profile,
             is_every=request.is_every_rank,
         )
         if isinstance(ranks, RankFailure):
             return _Failure(ranks.found, (f"rank 0 exports, and rank {ranks.rank} does not", *ranks.notes))
         return replace(trace, ranks=ranks, rank_programs=programs)
 
-    def _traced_source(self, request: Request, target: Target, clock: _Clock) -> _Trace | _Failure:
-        """Return the trace of the source of a request for a target."""
+    def _traced_source(self, request: Request) -> _Trace | _Failure:
+        target, clock = self._target, self._clock
         with clock.running("build", "build"):
             built, inputs = _made(request, target)
-        blocks = TracedBlocks(built.module) if request.is_counted else None
+        blocks = TracedBlocks(built.module, clock.announce.done) if self._is_counted else None
         with (
-            clock.running("capture", "trace", blocks),
+            clock.running("capture", "trace", None if blocks is None else blocks.total),
             install_transfers(built.module, built.placement),
             nullcontext() if blocks is None else blocks.counted(),
         ):
@@ -217,7 +160,7 @@ class TargetChecks:
                 strict=request.is_strict,
                 tracing=lambda: request.source.tracing(built.module, inputs),
                 facts=_facts(request, target, built, inputs),
-                on_failure=lambda failure: clock.announce(
+                on_failure=lambda failure: clock.announce.step(
                     "explore", headline(diagnose_failure(failure, topology=target.topology)[0])
                 ),
                 assumed=request.assumed,
@@ -232,11 +175,10 @@ class TargetChecks:
                 found = tuple(in_rank(found, request.degrees.ranks))
             omitted = diagnose_left_out(request.source, None, built.module, inputs)
             return _Failure((*omitted, *found), tuple(diagnose_assumptions(explored)))
-        return _Trace(target.spec.name, built, inputs, captured)
+        return _Trace(built, inputs, captured)
 
-    def _judged(
-        self, verdict: Verdict, target: Target, trace: _Trace
-    ) -> tuple[Verdict, tuple[Diagnostic, ...]]:
+    def _judged(self, verdict: Verdict, trace: _Trace) -> tuple[Verdict, tuple[Diagnostic, ...]]:
+        target = self._target
         request, program, built, inputs = self._request, trace.program, trace.built, trace.inputs
         summary = summarise(program)
         named = request.dynamic if isinstance(request.dynamic, DynamicDims) else DynamicDims()
@@ -257,22 +199,21 @@ class TargetChecks:
             placement=built.placement.device_map,
             modules=inspect_module(built.module),
             ranks=trace.ranks,
-            program=program,
-            rank_programs=trace.rank_programs,
         )
         return judged, (*omitted, *findings.diagnostics)
 
-    def _timings(self, clock: _Clock) -> Timings:
+    def _timings(self) -> Timings:
         peak = peak_bytes()
-        build_s, capture_s, analyse_s = (clock.seconds.get(s, 0.0) for s in ("build", "capture", "analyse"))
+        build_s, capture_s, analyse_s = (
+            self._clock.seconds.get(s, 0.0) for s in ("build", "capture", "analyse")
+        )
         return Timings(build_s, capture_s, analyse_s, peak, peak - self._request.start_rss_bytes)
 
 
 @dataclass(frozen=True)
 class _Trace:
-    """A model with its inputs, and the program that was captured of it for the target of a name."""
+    """A model with its inputs, and the program that was captured of it."""
 
-    name: str
     built: Built
     inputs: ExampleInputs
     captured: Captured
@@ -283,24 +224,6 @@ class _Trace:
     def program(self) -> ExportedProgram:
         assert self.captured.program is not None
         return self.captured.program
-
-    def of(self, request: Request, target: Target) -> _Trace:
-        """Return the trace as that of a target which the model cannot tell from the one it was made for."""
-        of_target = _facts(request, target, self.built, self.inputs)
-        facts = replace(
-            facts_of(self.program),
-            topology=of_target.topology,
-            profiles=of_target.profiles,
-            skipped_checks=of_target.skipped_checks,
-        )
-        program = derived_program(
-            self.program,
-            state_dict=self.program.state_dict,
-            constants=self.program.constants,
-            example_inputs=self.program.example_inputs,
-            facts=facts,
-        )
-        return replace(self, captured=replace(self.captured, program=program))
 
 
 @dataclass(frozen=True)
@@ -320,9 +243,9 @@ class _Clock:
     seconds: dict[Stage, float] = field(default_factory=dict)
 
     @contextmanager
-    def running(self, stage: Stage, step: Step, blocks: TracedBlocks | None = None) -> Iterator[None]:
+    def running(self, stage: Stage, step: Step, blocks: int | None = None) -> Iterator[None]:
         self.stage = stage
-        self.announce(step, blocks=blocks)
+        self.announce.step(step, blocks=blocks)
         start = time.perf_counter()
         try:
             yield

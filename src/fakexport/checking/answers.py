@@ -1,0 +1,86 @@
+"""The answer for one target: values that another process can read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch.export import ExportedProgram
+
+from fakexport._libraries import import_loaded_libraries
+from fakexport.checking.check_call import Request, versions
+from fakexport.checking.target_check import Announce, TargetCheck
+from fakexport.diagnostics import Diagnostic
+from fakexport.program import ComparedProgram, compared, fingerprint
+from fakexport.report import SavedPrograms, Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What an answer has besides the verdict; each takes time.
+
+    Args:
+        progress: How many blocks are traced.
+        programs: All of them, saved.
+        fingerprints: Their fingerprints, for a lock.
+        compared: What a comparison with the program of another target reads.
+    """
+
+    progress: bool = False
+    programs: bool = False
+    fingerprints: bool = False
+    compared: bool = False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a check found for one target.
+
+    Args:
+        source: Name of the source.
+        verdict: Whether it exports.
+        diagnostics: Its findings.
+        versions: Versions of what the process has imported.
+        compared: For the difference between targets, if there is a program and several targets.
+    """
+
+    source: str
+    verdict: Verdict
+    diagnostics: tuple[Diagnostic, ...]
+    versions: Mapping[str, str]
+    compared: ComparedProgram | None = None
+
+
+def import_for(wanted: Wanted) -> None:
+    """Import what `answer_for` would import in each process."""
+    import_loaded_libraries()
+    if wanted.programs:
+        from fakexport.archive import save  # noqa: F401 (the package fetches names on first use)
+
+
+def answer_for(request: Request, index: int, wanted: Wanted, announce: Announce, *, root: Path) -> Answer:
+    """Check one of the targets of a request; `root` is that of `save`.
+
+    Raises:
+        ValueError, TypeError: bad usage, as for `check`.
+    """
+    verdict, found, programs = TargetCheck(
+        request, request.targets[index], announce, is_counted=wanted.progress
+    ).outcome()
+    return Answer(
+        request.name,
+        replace(verdict, **_values_of(programs, wanted, root)),  # type: ignore[arg-type]
+        found,
+        versions(),
+        compared(programs[0]) if wanted.compared and programs else None,
+    )
+
+
+def _values_of(programs: Mapping[int, ExportedProgram], wanted: Wanted, root: Path) -> dict[str, object]:
+    found: dict[str, object] = {}
+    if wanted.programs and programs:
+        found["saved"] = SavedPrograms.of(programs, root=root)
+    if wanted.fingerprints:
+        found["fingerprints"] = {rank: fingerprint(program) for rank, program in programs.items()}
+    return found

@@ -1,0 +1,360 @@
+"""Call functions in forked copies of this process; what they return comes back as values. Linux only."""
+
+from __future__ import annotations
+
+import gc
+import io
+import os
+import pickle
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe, wait
+from typing import Any, Generic, NoReturn, TypeVar
+
+from .forked_output import ForkedOutput, flush_streams, own_flush
+from .parent import end_with_parent
+
+T = TypeVar("T")
+Send = Callable[[object], None]
+
+IN_PROCESS = "FAKEXPORT_IN_PROCESS"
+"""Environment variable: answer targets in this process, for a debugger or a measurement of coverage."""
+
+_POLL_S, _GRACE_S = 0.1, 1.0
+_LAST_LINES = 5
+# User code in the forked process may replace these.
+_exit, _dumps, _format_exception = os._exit, pickle.dumps, traceback.format_exception
+
+
+@dataclass(frozen=True)
+class NoAnswer:
+    """How a forked process ended that returned nothing and raised nothing.
+
+    Args:
+        reason: `exit code 0`, `killed by SIGKILL`, `SystemExit: 0`.
+        last_lines: The end of what it wrote to stdout and stderr.
+    """
+
+    reason: str
+    last_lines: tuple[str, ...]
+
+
+class RemoteTraceback(Exception):
+    """The traceback of an exception in a forked process, as its cause; its text is the traceback."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+def run_forked(
+    calls: Sequence[Callable[[Send], T]],
+    *,
+    jobs: int,
+    on_message: Callable[[int, Any], None],
+    guard: Callable[[], AbstractContextManager[Any]] | None = None,
+    start: Callable[[], None] | None = None,
+) -> list[T | NoAnswer]:
+    """Call each function in a forked copy of this process, and return what they return, in their order.
+
+    What a call does to its process (modules, caches, working directory, signal handlers, threads, exit
+    handlers, files that it closes) has no effect on this process and the other calls. It reads nothing from
+    stdin. What it writes to stdout and stderr appears on those of this process when it ends; its warnings are
+    warnings here. Messages, output and the first exception arrive in the order of the calls, whichever ends
+    first. When this function returns or raises, the processes are killed, with all that they started.
+
+    Args:
+        calls: Each takes a function that sends a value to `on_message`. Its return value is pickled.
+        jobs: Number of processes at a time.
+        on_message: Called here with the index of the call and what it sent.
+        guard: Returns a context manager that is entered around each fork, in both processes.
+        start: Called first in each forked process.
+    Raises:
+        BaseException: what a call raised, with the same type and text; of an exception whose class this
+            process does not have, the nearest base class that it has. `SystemExit` is a `NoAnswer`.
+    """
+    waiting, ended = list(enumerate(calls)), 0
+    running: dict[int, _Call[T]] = {}
+    answers: list[T | NoAnswer] = []
+    shown: dict[object, int] = {}  # A warning of several calls is shown once.
+    try:
+        while ended < len(calls):
+            while waiting and sum(call.is_running for call in running.values()) < jobs:
+                index, function = waiting.pop(0)
+                running[index] = _Call(function, guard, start)
+            _receive([call for call in running.values() if call.is_running])
+            while ended < len(calls) and (first := running.get(ended)) is not None:
+                for kind, value in first.taken():
+                    if kind == "message":
+                        on_message(ended, value)
+                    else:
+                        if shown.setdefault(value, ended) == ended:
+                            _warn(*value)
+                if first.is_running:
+                    break
+                ended += 1
+                answers.append(first.answer())
+    finally:
+        for call in running.values():
+            call.kill()
+    return answers
+
+
+def _warn(text: str, category: type[Warning], filename: str, lineno: int) -> None:
+    """Show a warning: the filters of the forked process have let it pass."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn_explicit(text, category, filename, lineno)
+
+
+def _receive(calls: Sequence[_Call[Any]]) -> None:
+    """Wait until one of the calls has sent something or has ended."""
+    ready = wait([call.reader for call in calls], _POLL_S)
+    for call in calls:
+        call.receive(is_ready=call.reader in ready)
+
+
+class _Call(Generic[T]):
+    """A call in a process of its own."""
+
+    def __init__(
+        self,
+        function: Callable[[Send], T],
+        guard: Callable[[], AbstractContextManager[Any]] | None,
+        start: Callable[[], None] | None,
+    ) -> None:
+        self._messages: list[tuple[str, Any]] = []
+        self._outcome: _Outcome | None = None
+        self._status: int | None = None
+        self.is_running = True
+        self.reader, writer = Pipe(duplex=False)
+        self._output = ForkedOutput()
+        alive, self._held = os.pipe()
+        flush_streams()
+        with ExitStack() as stack, warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: of a fork next to threads.
+            if guard is not None:
+                stack.enter_context(guard())
+            self._pid = os.fork()
+            if self._pid == 0:
+                self.reader.close()
+                os.close(self._held)
+                stack.pop_all().close()
+                _in_child(function, writer, alive, self._output, start)
+        writer.close()
+        os.close(alive)
+
+    def receive(self, *, is_ready: bool) -> None:
+        """Take what has arrived; if nothing has, look whether the process has ended.
+
+        A process that it started may keep the pipe open.
+        """
+        if not is_ready and not self._has_ended(wait_s=0):
+            return
+        try:
+            # What it sent last may have arrived just before its end.
+            kind, value = _received(self.reader) if is_ready or self.reader.poll() else ("ended", None)
+        except (EOFError, OSError):
+            kind, value = "ended", None
+        if kind == "ended":
+            self._has_ended(wait_s=_GRACE_S)
+            self._end()
+            return
+        if kind in ("message", "warning"):
+            self._messages.append((kind, value))
+        else:
+            self._outcome = _Outcome(kind, value)
+            self._end()
+
+    def taken(self) -> Iterator[tuple[str, Any]]:
+        """Return the messages and warnings that have arrived since the last call."""
+        found, self._messages = self._messages, []
+        return iter(found)
+
+    def answer(self) -> T | NoAnswer:
+        """Write its output, and return or raise what the call did."""
+        written = self._output.replay()
+        if self._outcome is None or self._outcome.kind == "exited":
+            reason = _ending(self._status) if self._outcome is None else str(self._outcome.value)
+            return NoAnswer(reason, _last_lines(written))
+        if self._outcome.kind == "raised":
+            raised, text = self._outcome.value
+            error = raised.error()
+            # Others, such as `KeyboardInterrupt` and outcomes of pytest, are no faults to search for.
+            raise error from (RemoteTraceback(text) if isinstance(error, Exception) else None)
+        return self._outcome.value  # type: ignore[no-any-return]
+
+    def kill(self) -> None:
+        """End the process and all that it has started, and close what is open."""
+        self._end()
+        self._output.close()
+
+    def _end(self) -> None:
+        self.is_running = False
+        if self.reader.closed:
+            return
+        for kill in (os.killpg, os.kill):  # It has no group of its own yet if it has just been forked.
+            with suppress(ProcessLookupError, PermissionError):
+                kill(self._pid, signal.SIGKILL)
+        if self._status is None:
+            self._status = _waited(self._pid, 0)[1]
+        self.reader.close()
+        os.close(self._held)
+
+    def _has_ended(self, wait_s: float) -> bool:
+        until = time.monotonic() + wait_s
+        while self._status is None:
+            pid, status = _waited(self._pid, os.WNOHANG)
+            if pid:
+                self._status = status
+            elif time.monotonic() >= until:
+                return False
+            else:
+                time.sleep(0.001)
+        return True
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    kind: str
+    value: Any
+
+
+def _waited(pid: int, options: int) -> tuple[int, int]:
+    try:
+        return os.waitpid(pid, options)
+    except ChildProcessError:  # This program ignores SIGCHLD, or waits for every process elsewhere.
+        return pid, 0
+
+
+def _last_lines(text: str) -> tuple[str, ...]:
+    return tuple([line for line in text.splitlines() if line.strip()][-_LAST_LINES:])
+
+
+def _ending(status: int | None) -> str:
+    code = os.waitstatus_to_exitcode(status or 0)
+    return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+
+
+def _received(reader: Connection) -> tuple[str, Any]:
+    found: tuple[str, Any] = _Values(io.BytesIO(reader.recv_bytes())).load()
+    return found
+
+
+class _Values(pickle.Unpickler):
+    """Values of classes that this process knows: reading an answer imports no module of the user."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module not in sys.modules and module.partition(".")[0] not in ("fakexport", "torch"):
+            raise pickle.UnpicklingError(f"{module}.{name} is of a module that this process has not imported")
+        return super().find_class(module, name)
+
+
+def _in_child(
+    function: Callable[[Send], Any],
+    writer: Connection,
+    alive: int,
+    output: ForkedOutput,
+    start: Callable[[], None] | None,
+) -> NoReturn:
+    """Call the function, send what becomes of it, and end this process, whatever user code has done to it."""
+    try:
+        known = frozenset(sys.modules)
+        _prepare(alive, output)
+        _answer(function, writer, known, start)
+    finally:
+        _exit(1)
+
+
+def _prepare(alive: int, output: ForkedOutput) -> None:
+    os.setsid()
+    end_with_parent(alive)
+    gc.freeze()  # What the other process made is not searched for garbage here, which would copy it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    output.take_over()
+
+
+def _answer(
+    function: Callable[[Send], Any],
+    writer: Connection,
+    known: frozenset[str],
+    start: Callable[[], None] | None,
+) -> None:
+    flush = own_flush()
+
+    def send(message: object) -> None:
+        writer.send_bytes(_dumps(("message", message)))
+
+    def warn(message: Any, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
+        kind = next(kind for kind in category.__mro__ if kind.__module__ in known and _is_picklable(kind))
+        writer.send_bytes(_dumps(("warning", (str(message), kind, filename, lineno))))
+
+    setattr(warnings, "showwarning", warn)  # noqa: B010 (it reads no more than it needs)
+    try:
+        if start is not None:
+            start()
+        answer = _dumps(("returned", function(send)))
+    except SystemExit as error:
+        answer = _dumps(("exited", f"SystemExit: {error}"))
+    except BaseException as error:
+        answer = _dumps(("raised", (_portable(error, known), "".join(_format_exception(error)))))
+    flush()
+    writer.send_bytes(answer)
+    _exit(0)
+
+
+def _portable(error: BaseException, known: Collection[str]) -> _Raised:
+    """Return an exception as a value for a process that has imported the modules `known`."""
+    text = str(error)
+    for kind in type(error).__mro__:
+        if not issubclass(kind, BaseException) or kind.__module__ not in known:
+            continue
+        for raised in (_Raised(kind, _arguments(error), _state_of(error)), _Raised(kind, (text,), {})):
+            with suppress(Exception):
+                if str(pickle.loads(_dumps(raised)).error()) == text:
+                    return raised
+    return _Raised(RuntimeError, (text,), {})
+
+
+@dataclass(frozen=True)
+class _Raised:
+    """An exception as a value: `__init__`, which may take anything, is not called again."""
+
+    kind: type[BaseException]
+    arguments: tuple[Any, ...]
+    state: dict[str, Any]
+
+    def error(self) -> BaseException:
+        made = self.kind.__new__(self.kind, *self.arguments)
+        builtin = next(base for base in self.kind.__mro__ if base.__module__ == "builtins")
+        vars(builtin)["__init__"](made, *self.arguments)
+        vars(made).update(self.state)
+        return made
+
+
+def _arguments(error: BaseException) -> tuple[Any, ...]:
+    reduced = error.__reduce__()
+    return reduced[1] if isinstance(reduced, tuple) and isinstance(reduced[1], tuple) else error.args
+
+
+def _state_of(error: BaseException) -> dict[str, Any]:
+    """Return the attributes that can be pickled."""
+    found = {}
+    for name, value in vars(error).items():
+        if _is_picklable(value):
+            found[name] = value
+    return found
+
+
+def _is_picklable(value: object) -> bool:
+    try:
+        _dumps(value)
+    except Exception:  # It depends on the value what is raised.
+        return False
+    return True
