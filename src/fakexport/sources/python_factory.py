@@ -13,7 +13,7 @@ from torch import nn
 
 from fakexport._libraries import FORMS
 from fakexport._torch.patching import uses_noted
-from fakexport.devices import Topology, emulated_devices
+from fakexport.devices import Topology, emulated_topology
 from fakexport.sources.python_file import check_file, forget_modules, import_file, import_module, importable
 from fakexport.sources.source import ExampleInputs, Source
 from fakexport.sources.source_error import SourceError, did_you_mean
@@ -78,7 +78,7 @@ class _Imported:
 
     def prepare(self) -> None:
         """Import it, unless it was imported for these devices, or the import asked for none."""
-        devices = emulated_devices()
+        devices = emulated_topology()
         if self._imported_for and (not self._has_asked or self._imported_for == (devices,)):
             return
         if _asked_in.get(self.folder, devices) != devices:
