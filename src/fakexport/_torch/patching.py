@@ -8,6 +8,7 @@ the attribute and removed by the last, in whatever order they end. Seen on torch
 from __future__ import annotations
 
 import builtins
+import os
 import threading
 from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +23,10 @@ from .context_stack import ContextStack, Entry
 
 _ABSENT: Any = object()
 _lock = threading.RLock()
+if hasattr(
+    os, "register_at_fork"
+):  # A child that is forked while another thread holds it would wait for ever.
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 class Patches:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from contextlib import ExitStack
 from types import TracebackType
@@ -37,6 +38,8 @@ _VIRTUAL_TYPES = ("cuda", "xpu", "mps")
 
 _emulated: ContextStack[Topology | None] = ContextStack("fakexport topology")
 _lock = threading.RLock()
+if hasattr(os, "register_at_fork"):  # After the lock of replacements, which is taken inside of this one.
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 class NoVirtualDevices(FakexportError, RuntimeError):
