@@ -5,12 +5,14 @@ Source: `torch/fx/experimental/proxy_tensor.py:proxy_call`, `torch/_subclasses/f
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch.fx import Node, Proxy
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.sym_node import SymNode
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from .fake_tensors import FakeTensor, FakeTensorMode
 from .kernel_mode import kernel_mode
@@ -143,11 +145,22 @@ class OperatorCall:
         """
         if not tensor._has_symbolic_sizes_strides:
             return False
-        with proxy_tensor.disable_proxy_modes_tracing(), kernel_mode(self.fake_mode):
+        environment = self.fake_mode.shape_env
+        unguarded = nullcontext() if environment is None else environment.suppress_guards()
+        with proxy_tensor.disable_proxy_modes_tracing(), kernel_mode(self.fake_mode), unguarded:
             asked = tensor.data
             before = self._arithmetic.operations
-            asked.is_contiguous()
+            try:
+                asked.is_contiguous()
+            except GuardOnDataDependentSymNode:
+                return False
             return self._arithmetic.operations == before
+
+    def compare(self, tensor: torch.Tensor) -> None:
+        """Let a tensor of symbolic sizes find out if it is contiguous, which leaves no guard."""
+        environment = self.fake_mode.shape_env
+        with nullcontext() if environment is None else environment.suppress_guards():
+            tensor.is_contiguous()
 
     def versions(self) -> list[int]:
         """Return how often each tensor was written to."""

@@ -156,7 +156,7 @@ class RepeatedResults:
         fresh: dict[int, Any] = {}
         with kernel_mode(call.fake_mode):
             for at in self.compared:
-                call.tensors[at].is_contiguous()
+                call.compare(call.tensors[at])
             if not self.is_one:
                 return [self._made(one, call, fresh) for one in self.results], None
             one = self.results[0]
@@ -197,7 +197,7 @@ class RepeatedResults:
         sizes = tuple(map(number, shape)), tuple(map(number, strides)), number(offset)
         made = reserved(number(bytes_), *sizes, one.dtype)
         if one.is_compared:
-            made.is_contiguous()
+            call.compare(made)
         return made
 
 

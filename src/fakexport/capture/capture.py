@@ -155,6 +155,7 @@ def capture(
                 tracing=tracing,
                 read_constants=read,
                 answers=answers,
+                has_memo=True,
             )
         refuse_lost_transforms(program)
         add_guards(program, lower_bound_guards(dynamic, inputs, tree_leaves((args, kwargs))))
@@ -199,6 +200,7 @@ def traced(
     read_constants: dict[str, None],
     answers: AssumedAnswers,
     is_specialized: bool = False,
+    has_memo: bool = False,
 ) -> ExportedProgram:
     """Return the program as `torch.export` makes it, with conditions on its inputs that stock torch leaves
     out.
@@ -214,6 +216,7 @@ def traced(
         read_constants: Gets the names of the constants that were read.
         answers: Answers to what data decide; its context has been entered.
         is_specialized: Give the answers in the first trace already.
+        has_memo: Answer repeated operators from a memo. Then nothing else sees each of them.
     Raises:
         Exception: What the model or torch raises.
     """
@@ -224,7 +227,8 @@ def traced(
         while True:
             constants = ConstantAnswers(module, is_answering=is_specialized, changed=changed)
             try:
-                program = _traced_quickly(module, args, kwargs, shapes, answers, constants)
+                trace = _traced_quickly if has_memo and is_fast() else _traced_plainly
+                program = trace(module, args, kwargs, shapes, answers, constants)
             except (Exception, TraceFinished) as error:
                 if answers.has_failed_in_rows(error):
                     continue
@@ -249,15 +253,25 @@ def _traced_quickly(
     constants: ConstantAnswers,
 ) -> ExportedProgram:
     """Trace with a memo of operators, and without it if the model asks for gradients."""
-    if is_fast():
-        memo = OperatorMemo()
-        try:
-            with memo.active():
-                return _traced_once(module, args, kwargs, shapes, False, answers, constants.given())
-        except TraceNeeded as error:
-            log.debug("the model is traced again without the memo of operators: %s", error)
-        finally:
-            log.debug("%d of %d operators answered from memory", memo.answered, memo.answered + memo.computed)
+    memo = OperatorMemo()
+    try:
+        with memo.active():
+            return _traced_plainly(module, args, kwargs, shapes, answers, constants)
+    except TraceNeeded as error:
+        log.debug("the model is traced again without the memo of operators: %s", error)
+    finally:
+        log.debug("%d of %d operators answered from memory", memo.answered, memo.answered + memo.computed)
+    return _traced_plainly(module, args, kwargs, shapes, answers, constants)
+
+
+def _traced_plainly(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    shapes: Any,
+    answers: AssumedAnswers,
+    constants: ConstantAnswers,
+) -> ExportedProgram:
     return _traced_once(module, args, kwargs, shapes, False, answers, constants.given())
 
 

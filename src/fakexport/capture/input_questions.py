@@ -38,9 +38,8 @@ _DERIVED: Mapping[Property, tuple[Property, ...]] = {
     "requires_grad": ("requires_grad",), "is_leaf": ("requires_grad",), "is_inference": ("is_inference",),
     "is_conj": ("is_conj",), "is_neg": ("is_neg", "is_conj"),
 }  # fmt: skip
-_OF_EVERY_INPUT: tuple[Property, ...] = (
-    "strides", "offset", "requires_grad", "is_view", "is_inference", "is_conj", "is_neg",
-)  # fmt: skip
+_OF_EVERY_INPUT: tuple[Property, ...] = ("strides", "offset", "requires_grad", "is_conj", "is_neg")
+"""Of a strict trace. A question for views or inference tensors ends it."""
 _NOT_IN_A_PLACE = re.compile(r"[^A-Za-z0-9_.:/ -]")
 _REPLACED_GETTERS = frozenset({"grad_fn"})
 """Names of getters that fakexport replaces while it traces: `autograd_questions`."""

@@ -54,7 +54,7 @@ def program(folder: Path) -> ExportedProgram:
 def logits(program: ExportedProgram, model: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Those of the program and of eager mode, at the sizes of the export."""
     ids = torch.randint(1, 64, (2, 16), generator=torch.Generator().manual_seed(1))
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "decoder_input_ids": ids}
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "decoder_input_ids": ids.clone()}
     with torch.no_grad():
         return run(program, inputs)["logits"], model(**inputs).logits
 
