@@ -36,8 +36,3 @@ def tree_flatten(tree: Any) -> tuple[list[Any], Any]:
 def tree_unflatten(leaves: list[Any], spec: Any) -> Any:
     """Return the container of a structure that export wrote down, with these leaves."""
     return _pytree.tree_unflatten(leaves, spec)
-
-
-def rebuilt(tree: Any) -> Any:
-    """Return a nested container made from the very leaves of another."""
-    return _pytree.tree_unflatten(*_pytree.tree_flatten(tree))
