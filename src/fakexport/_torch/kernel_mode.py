@@ -12,6 +12,8 @@ import torch
 from .fake_tensors import FakeTensorMode
 
 _C: Any = torch._C
+alias_of: Any = vars(_C.TensorBase)["data"].__get__
+"""Return another tensor in the memory of one, as `.data` does; a trace replaces that attribute."""
 
 
 class kernel_mode:  # noqa: N801 # Used as a function.

@@ -15,7 +15,7 @@ from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from .fake_tensors import FakeTensor, FakeTensorMode
-from .kernel_mode import kernel_mode
+from .kernel_mode import alias_of, kernel_mode
 from .symbolic_arithmetic import SymbolicArithmetic
 
 _CONSTANTS = frozenset(
@@ -148,7 +148,7 @@ class OperatorCall:
         environment = self.fake_mode.shape_env
         unguarded = nullcontext() if environment is None else environment.suppress_guards()
         with proxy_tensor.disable_proxy_modes_tracing(), kernel_mode(self.fake_mode), unguarded:
-            asked = tensor.data
+            asked = alias_of(tensor)
             before = self._arithmetic.operations
             try:
                 asked.is_contiguous()

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .dispatch_observer import observed
 from .fake_tensors import FakeTensor, FakeTensorMode, own_attributes
-from .kernel_mode import kernel_mode
+from .kernel_mode import alias_of, kernel_mode
 from .new_fakes import NewFakes, reserved
 from .operator_call import OperatorCall
 
@@ -162,14 +162,14 @@ class RepeatedResults:
             one = self.results[0]
             data = self._data(one, call, fresh)
             memory = self._memory(one, data, call)
-            made = self._fakes.new(call.fake_mode, data.data, one.device, memory)
-            return [made], self._fakes.new(call.fake_mode, data.data, one.device, memory)
+            made = self._fakes.new(call.fake_mode, alias_of(data), one.device, memory)
+            return [made], self._fakes.new(call.fake_mode, alias_of(data), one.device, memory)
 
     def _made(self, one: _Result, call: OperatorCall, fresh: dict[int, Any]) -> FakeTensor:
         if one.argument is not None:
             return call.tensors[one.argument]
         data = self._data(one, call, fresh)
-        return self._fakes.new(call.fake_mode, data.data, one.device, self._memory(one, data, call))
+        return self._fakes.new(call.fake_mode, alias_of(data), one.device, self._memory(one, data, call))
 
     def _memory(self, one: _Result, data: torch.Tensor, call: OperatorCall) -> torch.Tensor | None:
         """Return a tensor in the memory of a result."""
