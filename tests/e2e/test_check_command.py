@@ -153,7 +153,6 @@ BAD_CALLS = {
     "missing factory": (["{at}/models.py:goood"], "goood"),
     "broken Python": (["{at}/syntax.py:factory"], "syntax.py"),
     "factory that returns no module": (["{at}/models.py:no_module"], "models.py:no_module"),
-    "factory that ends the program": (["{at}/models.py:leaves"], "bye"),
     "no source": (["models.py"], "'models.py'"),
     "missing config": (["hf:{at}/absent.json"], "absent.json"),
     "broken JSON": (["hf:{at}/broken.json"], "broken.json"),

@@ -39,7 +39,7 @@ _DERIVED: Mapping[Property, tuple[Property, ...]] = {
     "is_conj": ("is_conj",), "is_neg": ("is_neg", "is_conj"),
 }  # fmt: skip
 _OF_EVERY_INPUT: tuple[Property, ...] = ("strides", "offset", "requires_grad", "is_conj", "is_neg")
-"""Of a strict trace. A question for views or inference tensors ends it."""
+"""What a strict trace guards. A question for views or inference tensors ends it."""
 _NOT_IN_A_PLACE = re.compile(r"[^A-Za-z0-9_.:/ -]")
 _REPLACED_GETTERS = frozenset({"grad_fn"})
 """Names of getters that fakexport replaces while it traces: `autograd_questions`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import gc
 import io
 import os
@@ -315,25 +316,36 @@ def _portable(error: BaseException, known: Collection[str]) -> _Raised:
     for kind in type(error).__mro__:
         if not issubclass(kind, BaseException) or kind.__module__ not in known:
             continue
-        for raised in (_Raised(kind, _arguments(error), _state_of(error)), _Raised(kind, (text,), {})):
+        name = type(error).__qualname__
+        for raised in (
+            _Raised(kind, _arguments(error), _state_of(error), name),
+            _Raised(kind, (text,), {}, name),
+        ):
             with suppress(Exception):
                 if str(pickle.loads(_dumps(raised)).error()) == text:
                     return raised
-    return _Raised(RuntimeError, (text,), {})
+    return _Raised(RuntimeError, (text,), {}, "")
 
 
 @dataclass(frozen=True)
 class _Raised:
-    """An exception as a value: `__init__`, which may take anything, is not called again."""
+    """An exception as a value: `__init__`, which may take anything, is not called again.
+
+    Outcomes of pytest claim to be built-in classes, so they are found by name below their base.
+    """
 
     kind: type[BaseException]
     arguments: tuple[Any, ...]
     state: dict[str, Any]
+    name: str
 
     def error(self) -> BaseException:
-        made = self.kind.__new__(self.kind, *self.arguments)
-        builtin = next(base for base in self.kind.__mro__ if base.__module__ == "builtins")
-        vars(builtin)["__init__"](made, *self.arguments)
+        kind = next(
+            (each for each in self.kind.__subclasses__() if each.__qualname__ == self.name), self.kind
+        )
+        made = kind.__new__(kind, *self.arguments)
+        is_builtin = (base for base in kind.__mro__ if vars(builtins).get(base.__name__) is base)
+        vars(next(is_builtin))["__init__"](made, *self.arguments)
         vars(made).update(self.state)
         return made
 

@@ -99,6 +99,8 @@ def _checked(source: Any, options: dict[str, Any], *args: Any) -> Report:
         report = check(source, *args, **options)
     except FakexportError as error:
         pytest.fail(f"the model was not checked: {error}", pytrace=False)
+    except pytest.fail.Exception as error:  # Of the factory, which ran in a process of its own.
+        pytest.fail(error.msg or "", pytrace=False)
     if not report.is_clean:
         pytest.fail(str(report), pytrace=False)
     return report

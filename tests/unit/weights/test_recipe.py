@@ -98,7 +98,7 @@ def test_an_archive_brings_the_recipes_of_its_model(model_type, tmp_path):
 
 def test_a_model_that_transformers_cannot_save_has_no_recipes(tmp_path):
     model = real_model("mixtral", tmp_path)
-    program = model.program()
+    program = fe.export(model.spec, target="cpu")
     for module in (facts_of(program).model, model.module):
         module.config.model_type = ["no", "type"]  # what the tables are looked up by
 
