@@ -54,7 +54,7 @@ class _Result:
         is_view: Whether autograd knows it as a view of that argument.
         creation: What autograd forbids to do with a view.
         layout: Shape, strides, offset and bytes of the memory; numbers and `_Number`.
-        data: A tensor on `meta` of these sizes, if they are no symbols.
+        data: A tensor on `meta` of these sizes, unless they are symbolic.
         is_compared: Whether it knows already if it is contiguous, so that code may ask without a trace of it.
     """
 
@@ -341,7 +341,7 @@ def _check_plain(tensor: Any, call: OperatorCall) -> None:
 
 
 def _base(tensor: Any, call: OperatorCall, sharing: int | None) -> int | None:
-    """Return the argument of which a composite operator returned a view, or None for a new tensor."""
+    """Return the argument that a composite operator returned a view of, or None for a new tensor."""
     if not tensor._is_view():
         if sharing is not None or tensor._version or (tensor.is_leaf and tensor.requires_grad):
             raise NotRepeatable("it returns a tensor whose place in autograd is unusual")

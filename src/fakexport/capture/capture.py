@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -227,8 +228,9 @@ def traced(
         while True:
             constants = ConstantAnswers(module, is_answering=is_specialized, changed=changed)
             try:
-                trace = _traced_quickly if has_memo and is_fast() else _traced_plainly
-                program = trace(module, args, kwargs, shapes, answers, constants)
+                trace = partial(_traced_once, module, args, kwargs, shapes, False, answers)
+                is_quick = has_memo and is_fast()
+                program = _traced_quickly(trace, constants) if is_quick else trace(constants.given())
             except (Exception, TraceFinished) as error:
                 if answers.has_failed_in_rows(error):
                     continue
@@ -245,34 +247,18 @@ def traced(
 
 
 def _traced_quickly(
-    module: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    shapes: Any,
-    answers: AssumedAnswers,
-    constants: ConstantAnswers,
+    trace: Callable[[AbstractContextManager[None]], ExportedProgram], constants: ConstantAnswers
 ) -> ExportedProgram:
     """Trace with a memo of operators, and without it if the model asks for gradients."""
     memo = OperatorMemo()
     try:
         with memo.active():
-            return _traced_plainly(module, args, kwargs, shapes, answers, constants)
+            return trace(constants.given())
     except TraceNeeded as error:
         log.debug("the model is traced again without the memo of operators: %s", error)
     finally:
         log.debug("%d of %d operators answered from memory", memo.answered, memo.answered + memo.computed)
-    return _traced_plainly(module, args, kwargs, shapes, answers, constants)
-
-
-def _traced_plainly(
-    module: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    shapes: Any,
-    answers: AssumedAnswers,
-    constants: ConstantAnswers,
-) -> ExportedProgram:
-    return _traced_once(module, args, kwargs, shapes, False, answers, constants.given())
+    return trace(constants.given())
 
 
 def _traced_once(

@@ -1,4 +1,4 @@
-"""Example inputs of which each is a tensor of its own.
+"""Copy example inputs so that each one is a separate tensor.
 
 A trace knows a tensor by its identity. One tensor that is given for two arguments, or that is a weight of the
 model, would be one input of the program: it would read the last of them for all.
