@@ -38,14 +38,16 @@ from .operator_call import NoKey, OperatorCall
 from .operator_nodes import OperatorNodes, check_numbers, only_node
 from .operator_results import AnsweredOperator, NotRepeatable, RepeatedResults
 from .patching import Patches, in_force
+from .quick_handlers import quick_handlers
 from .symbolic_arithmetic import SymbolicArithmetic
 from .torch_settings import TorchSettings
 
 __all__ = ["OperatorMemo", "TraceNeeded"]
 
 _C: Any = torch._C
-# Fake mode does not remember these operators because of memory that they share, which the memo repeats.
-_SHARING = frozenset({"unsafe view", "CompositeImplicitAutograd"})
+# Fake mode does not remember these operators because of memory that they share, which the memo repeats, or
+# because they return a SymInt besides tensors, such as attention by cuDNN.
+_REPEATED = frozenset({"unsafe view", "CompositeImplicitAutograd", "non-FakeTensor output"})
 
 
 @dataclass(slots=True)
@@ -98,6 +100,7 @@ class OperatorMemo:
         replacements = {(proxy_tensor, "proxy_call"): proxy_call}
         with (
             Patches(replacements),
+            quick_handlers(),
             self._nodes.marked(),
             self._arithmetic.remembered(),
             self._origins.watched(self._forget),
@@ -172,7 +175,7 @@ class OperatorMemo:
         if call.numbers and _Mode.cache_misses != misses:
             return result  # Computing a symbolic size for the first time may leave nodes.
         try:
-            if _new_bypasses(bypasses) - _SHARING:
+            if _new_bypasses(bypasses) - _REPEATED:
                 raise NotRepeatable("fake mode does not remember it")
             if call.key() != key[1:]:
                 raise NotRepeatable("it changes its arguments")

@@ -103,10 +103,10 @@ class _Namespaces:
     """The namespaces whose functions get the presented classes, and what each of them had before."""
 
     def __init__(self) -> None:
-        self._replaced: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
+        self.replaced: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
 
     def __contains__(self, names: dict[str, Any]) -> bool:
-        return id(names) in self._replaced
+        return id(names) in self.replaced
 
     def add(self, names: dict[str, Any]) -> None:
         if names in self:
@@ -119,15 +119,15 @@ class _Namespaces:
         }
         if "type" not in names:
             stand_ins["type"] = _type
-        self._replaced[id(names)] = names, {name: names.get(name, _CLASS) for name in stand_ins}
+        self.replaced[id(names)] = names, {name: names.get(name, _CLASS) for name in stand_ins}
         names.update(stand_ins)
 
     def add_for_attribute(self, names: dict[str, Any]) -> None:
         """Add a namespace whose functions do not call `type`."""
-        self._replaced.setdefault(id(names), (names, {}))
+        self.replaced.setdefault(id(names), (names, {}))
 
     def restore(self) -> None:
-        for names, originals in self._replaced.values():
+        for names, originals in self.replaced.values():
             for name, original in originals.items():
                 if not any(names.get(name) is stand_in for _, stand_in in _STAND_INS):
                     continue  # The module assigned it.
@@ -135,7 +135,7 @@ class _Namespaces:
                     del names[name]
                 else:
                     names[name] = original
-        self._replaced.clear()
+        self.replaced.clear()
 
 
 _asking = _Namespaces()
@@ -218,7 +218,7 @@ def _read(value: object) -> Any:
     frame = sys._getframe(1)
     if frame.f_code.co_name == "__instancecheck__" and frame.f_back is not None:
         frame = frame.f_back  # `isinstance(x, numbers.Number)` runs a function of `abc`.
-    return presented_class(value) if frame.f_globals in _asking else _CLASS.__get__(value)
+    return presented_class(value) if id(frame.f_globals) in _asking.replaced else type(value)
 
 
 _presented = property(_read, _CLASS.__set__)

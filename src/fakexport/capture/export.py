@@ -26,6 +26,7 @@ from fakexport.devices import Topology, emulate, emulated_topology
 from fakexport.documents import AdapterMode
 from fakexport.fake import Built, DeviceMap, install_transfers
 from fakexport.parallel import Degrees, parallel_source, refuse_with_parallel
+from fakexport.processes import warn_of_shared_process
 from fakexport.program import unused_parameters
 from fakexport.sources import (
     CacheForm,
@@ -38,6 +39,9 @@ from fakexport.sources import (
     parse_dtype,
     resolve,
 )
+
+_exported_for: set[str] = set()
+"""Topologies of earlier calls in this process."""
 
 
 @renamed(topology="target")
@@ -105,6 +109,8 @@ def export(
             names them, with FE601, FE602 or FE603.
         PartialProgram: the program is not the whole model: an input that could not be derived is missing
             (FE104), or the quantization of its config (FE105).
+        SharedProcess: this process has exported for another topology before, and what the model's code
+            remembers of it, in a cache or a global variable, is there for this one too.
 
     Example:
         >>> program = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), target="H100")
@@ -128,6 +134,7 @@ def export(
     chosen = None if dtype is None else parse_dtype(dtype)
     placed = None if device_map is None else DeviceMap.parse(device_map)
     with torch_logs_silenced(), _devices(target) as devices:
+        _warn_of_earlier_export(devices)
         if degrees is not None:
             degrees.check_devices(devices)
         built = _built(found, devices, placed, chosen)
@@ -156,6 +163,13 @@ def export(
     for text in _left_out(found, built.module, inputs, captured.program):
         warnings.warn(PartialProgram(text), stacklevel=3)
     return captured.program
+
+
+def _warn_of_earlier_export(devices: Topology) -> None:
+    if (others := _exported_for - {devices.canonical}) and devices.canonical not in _exported_for:
+        reason = f"fe.export ran for {', '.join(sorted(others))} before; fe.check uses one for each target"
+        warn_of_shared_process(reason, stacklevel=4)
+    _exported_for.add(devices.canonical)
 
 
 def _left_out(

@@ -6,7 +6,6 @@ import os
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -25,7 +24,7 @@ from fakexport.devices import peak_bytes
 from fakexport.diagnose import diagnose_process_ended
 from fakexport.error import InvalidValue
 from fakexport.hub import record_transfer, transfers_recorded
-from fakexport.processes import IN_PROCESS, NoAnswer, Send, run_forked
+from fakexport.processes import IN_PROCESS, NoAnswer, Send, run_forked, warn_of_shared_process
 from fakexport.report import (
     BlockCount,
     Progress,
@@ -39,7 +38,6 @@ from fakexport.report import (
 )
 
 _SEND_S = 0.05
-_SHARED = "targets and sources share a process"
 _LOCKING = ("fakexport", "importlib", "torch")  # Their code holds locks, which a fork would copy.
 _lock = threading.RLock()  # Checks of several threads take turns.
 _answered: list[object] = []  # Sources that were checked in this process.
@@ -51,10 +49,6 @@ _STAGES: dict[str, Stage] = {
     "explore": "capture",
     "analyse": "analyse",
 }
-
-
-class SharedProcess(UserWarning):
-    """Answers that should come from a process each came from one."""
 
 
 class ShownProgress:
@@ -134,7 +128,7 @@ def _answers(
     indices = range(len(targets))
     if (shared := _why_shared()) is not None:
         if len(targets) > 1 or (_answered and not os.environ.get(IN_PROCESS)):
-            warnings.warn(SharedProcess(f"{_SHARED}: {shared}"), stacklevel=5)
+            warn_of_shared_process(shared, stacklevel=5)
         _answered.append(call.source)
         return [_answer(call, index, wanted, partial(shown.receive, index)) for index in indices]
     import_for(wanted)

@@ -4,6 +4,7 @@ from .forked_calls import IN_PROCESS, NoAnswer, Send, run_forked
 from .limited_process import Ended, Limits, run_limited
 from .machine import machine_text, processor_text
 from .parent import end_with_parent
+from .shared_process import SharedProcess, warn_of_shared_process
 from .warm_start import NoWarmStart, WarmStart
 
 __all__ = [
@@ -13,10 +14,12 @@ __all__ = [
     "NoAnswer",
     "NoWarmStart",
     "Send",
+    "SharedProcess",
     "WarmStart",
     "end_with_parent",
     "machine_text",
     "processor_text",
     "run_forked",
     "run_limited",
+    "warn_of_shared_process",
 ]

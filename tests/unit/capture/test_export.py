@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +12,9 @@ from torch.export import Dim, ExportedProgram
 
 import fakexport as fe
 from fakexport.history import value_of
+from fakexport.processes import SharedProcess
+
+export_module = importlib.import_module("fakexport.capture.export")
 
 
 class Literals(nn.Module):
@@ -166,3 +172,25 @@ def test_a_dtype_is_given_as_torch_or_people_write_it():
     assert str(by_name.graph) == str(fe.export(model, dtype=torch.bfloat16).graph)
     with pytest.raises(ValueError, match=r"unknown floating-point dtype torch.int8: write float32"):
         fe.export(model, dtype=torch.int8)
+
+
+def test_an_export_for_another_target_warns_that_the_process_may_remember_the_first_one(monkeypatch):
+    remembered = []
+
+    class Cached(nn.Module):
+        def forward(self, x):
+            if not remembered:
+                remembered.append(torch.cuda.is_available())
+            return x * 2 if remembered[0] else x
+
+    monkeypatch.setattr(export_module, "_exported_for", set())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fe.export(Cached, (torch.zeros(2),))
+        fe.export(Cached, (torch.zeros(2),))
+
+    with pytest.warns(SharedProcess, match=r"process: fe\.export ran for cpu before") as warned:
+        program = fe.export(Cached, (torch.zeros(2),), target="H100")
+
+    assert operators(program) == []  # Not what a machine with a GPU would run.
+    assert warned[0].filename == __file__

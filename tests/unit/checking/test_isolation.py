@@ -16,9 +16,8 @@ import torch
 from torch import nn
 
 import fakexport as fe
-from fakexport.checking import isolation
 from fakexport.cli import main
-from fakexport.processes import IN_PROCESS
+from fakexport.processes import IN_PROCESS, SharedProcess
 from fakexport.report import BlockCount
 from tests.forked import run_python
 from tests.unit.checking.leaking_models import KEPT, LEFT, source_of
@@ -251,7 +250,7 @@ def test_where_targets_share_a_process_a_warning_says_so(path, monkeypatch):
     monkeypatch.setenv(IN_PROCESS, "1")
 
     with pytest.warns(
-        isolation.SharedProcess, match="^targets and sources share a process: FAKEXPORT_IN_PROCESS is set$"
+        SharedProcess, match="^targets and sources share a process: FAKEXPORT_IN_PROCESS is set$"
     ):
         fe.check("model.py:factory", target=TARGETS)
     with warnings.catch_warnings():

@@ -236,4 +236,6 @@ def test_an_archive_runs_without_transformers(
 ) -> None:
     with torch.no_grad():
         expected = dequantized(PROMPTS, use_cache=False).logits
-    assert torch.equal(logits_without_transformers(folder, tmp_path / "out.pt"), expected)
+    logits = logits_without_transformers(folder, tmp_path / "out.pt")
+    # Some processors add in another order where a matrix is a constant, and bfloat16 shows it.
+    torch.testing.assert_close(logits, expected, rtol=0, atol=2e-3)

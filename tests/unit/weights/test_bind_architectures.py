@@ -136,7 +136,7 @@ def test_without_the_config_the_program_still_knows_its_model(tmp_path):
 def test_a_program_made_of_another_is_told_its_model(tmp_path):
     model = real_model("mixtral", tmp_path)
     (model.checkpoint / "config.json").unlink()
-    program = model.program().run_decompositions({})
+    program = fe.export(model.spec).run_decompositions({})
 
     with pytest.raises(BindError, match="FE701"):
         fe.bind(program, model.checkpoint)

@@ -1,0 +1,21 @@
+"""What to say where several answers come from one process, so that what one left may decide another."""
+
+from __future__ import annotations
+
+import warnings
+
+_SHARED = "targets and sources share a process"
+
+
+class SharedProcess(UserWarning):
+    """Answers that should come from a process each came from one."""
+
+
+def warn_of_shared_process(reason: str, *, stacklevel: int) -> None:
+    """Warn that answers share a process.
+
+    Args:
+        reason: Why, as a clause.
+        stacklevel: Whose line the warning names, as in `warnings.warn`: 1 is the caller's.
+    """
+    warnings.warn(SharedProcess(f"{_SHARED}: {reason}"), stacklevel=stacklevel + 1)
