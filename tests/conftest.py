@@ -46,12 +46,24 @@ def pytest_collection_modifyitems(
 
 
 def pytest_collection_finish() -> None:
+    _warm_up()
     _keep_out_of_the_collector()
     gc.set_threshold(20_000)  # An export makes many objects, and few cycles of them.
     gc.enable()
     # pytest 9 attaches a handler to every logger that does not propagate. Where that one has a handler, torch
     # extracts a stack and writes JSON at each step of an export.
     logging.getLogger("torch.__trace").propagate = True
+
+
+def _warm_up() -> None:
+    """`check` forks this process for each target: what torch does once per process is done before."""
+    if "fakexport" not in sys.modules:
+        return
+    import torch
+
+    import fakexport as fe
+
+    fe.export(lambda: (torch.nn.Linear(1, 1), (torch.zeros(2, 1),)), dynamic_shapes="auto")
 
 
 def _keep_out_of_the_collector() -> None:

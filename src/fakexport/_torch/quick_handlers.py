@@ -22,7 +22,7 @@ _PYTHON, _PRE_DISPATCH = _C.DispatchKey.Python, _C.DispatchKey.PreDispatch
 
 
 def quick_handlers() -> Patches:
-    """Return a context around a trace; where other modes than the tracer's are active, torch's handler runs."""
+    """Return a context around a trace. With another mode than the tracer's, torch's handler runs."""
     stock = in_force(_ops.OpOverload, "_get_dispatch")
     modes: Any = _ops.mode_stack_state_for_pre_dispatch()
 
