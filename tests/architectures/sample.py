@@ -9,23 +9,23 @@ from typing import Any
 
 import pytest
 
-__all__ = ["an_eighth", "sampled"]
+__all__ = ["a_sample", "sampled"]
 
-_EVERY = 8
+_EVERY = 32
 
 
 def sampled(
     cases: Iterable[Any], *, in_every_run: Collection[str] = (), in_ci: Collection[str] = ()
 ) -> list[Any]:
-    """The cases as parameters: some in `make test`, some and an eighth in CI, the rest in `make test-all`.
+    """The cases as parameters: some in `make test`, some and a sample in CI, the rest in `make test-all`.
 
     Args:
         cases: Anything whose text is its id. With `--dist loadgroup` all tests of a case run in one process.
         in_every_run: Texts of those that run in `make test`.
-        in_ci: Texts of those that run in CI, whether they are of the eighth or not.
+        in_ci: Texts of those that run in CI, whether they are of the sample or not.
     """
     named = {str(case): case for case in cases}
-    slow = {*an_eighth(named), *in_ci}
+    slow = {*a_sample(named), *in_ci}
 
     def marks(name: str) -> Iterator[pytest.MarkDecorator]:
         yield pytest.mark.xdist_group(f"case {name}")
@@ -35,7 +35,7 @@ def sampled(
     return [pytest.param(case, id=name, marks=[*marks(name)]) for name, case in named.items()]
 
 
-def an_eighth(names: Collection[str]) -> list[str]:
+def a_sample(names: Collection[str]) -> list[str]:
     """The names of the lowest checksums, in order: a new one moves at most one other in or out."""
     chosen = sorted(names, key=lambda name: zlib.crc32(name.encode()))[: math.ceil(len(names) / _EVERY)]
     return sorted(chosen)

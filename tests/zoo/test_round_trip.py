@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.architectures import ARCHITECTURES, an_eighth
+from tests.architectures import ARCHITECTURES, a_sample
 from tests.round_trip.page import published
 from tests.round_trip.row import EQUAL, Row, is_difference, read_row
 from tests.round_trip.values import real_inputs
@@ -46,7 +46,7 @@ LONG = (
     *("donut-swin", "grounding-dino", "mm-grounding-dino", "oneformer", "qwen3_5", "qwen3_5_moe", "sam2"),
     *("sam3_video", "swin"),
 )
-IN_CI = [name for name in an_eighth(OF_TRANSFORMERS) if name not in LONG]
+IN_CI = [name for name in a_sample(OF_TRANSFORMERS) if name not in LONG]
 LATER = [name for name in OF_TRANSFORMERS if name not in IN_CI]
 
 

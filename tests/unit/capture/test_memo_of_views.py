@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.unit.capture.memo_models import AUTO, check_outcome, slow
+from tests.unit.capture.memo_models import AUTO, check_outcome
 from tests.unit.capture.test_operator_memo import Uses
 
 
@@ -114,16 +114,27 @@ SOON = {
 }
 
 
-@pytest.mark.parametrize("has_gradients", [True, False], ids=["gradients", "none"])
-@pytest.mark.parametrize("dynamic", [None, *slow(AUTO)], ids=["static", "auto"])
+CASES = [
+    (f"{name}-{use.__name__}-{'auto' if dynamic else 'static'}-{'gradients' if has_gradients else 'none'}",
+     view, use, dynamic, has_gradients)
+    for name, view in VIEWS.items()
+    for use in USES
+    for dynamic in (None, AUTO)
+    for has_gradients in (True, False)
+]  # fmt: skip
+
+
+def marks_of(number, view, use, dynamic):
+    if dynamic is None and (view, use) in SOON:
+        return ()
+    return pytest.mark.slow if number % 7 == 0 else pytest.mark.exhaustive
+
+
 @pytest.mark.parametrize(
-    ("view", "use"),
+    ("view", "use", "dynamic", "has_gradients"),
     [
-        pytest.param(
-            view, use, id=f"{name}-{use.__name__}", marks=() if (view, use) in SOON else pytest.mark.slow
-        )
-        for name, view in VIEWS.items()
-        for use in USES
+        pytest.param(*case, id=name, marks=marks_of(number, *case[:3]))
+        for number, (name, *case) in enumerate(CASES)
     ],
 )
 def test_a_view_is_what_it_would_be(view, use, dynamic, has_gradients):
