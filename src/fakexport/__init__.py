@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fakexport.benchmark import bench as bench
     from fakexport.capture import ModelNotBuilt as ModelNotBuilt
     from fakexport.capture import PartialProgram as PartialProgram
+    from fakexport.capture import SharedStateWritten as SharedStateWritten
     from fakexport.capture import TransformLost as TransformLost
     from fakexport.capture import UnboundConstants as UnboundConstants
     from fakexport.capture import components as components
@@ -114,7 +115,9 @@ _ROOMS = {
         Bundle Manifest WeightsLeftBehind bind load load_bundle save save_bundle verify_weights
     """,
     "benchmark": "bench",
-    "capture": "ModelNotBuilt PartialProgram TransformLost UnboundConstants components export",
+    "capture": """
+        ModelNotBuilt PartialProgram SharedStateWritten TransformLost UnboundConstants components export
+    """,
     "checking": "check",
     "comparison": "compare",
     "container": "ArchiveError",

@@ -128,3 +128,15 @@ def test_a_real_tensor_is_copied_as_a_fake() -> None:
 
 
 _REAL = torch.ones(2, 3).t()
+
+
+def test_recurrent_weights_are_not_asked_for_data_pointers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "is_acceptable", lambda tensor: True)
+    mode = FakeTensorMode()
+
+    with mode, torch.device("cuda"), fake_methods(mode, _refuse, _ignore):
+        made = nn.LSTM(2, 3)
+    with mode, torch.device("cuda"), pytest.warns(UserWarning, match="data pointer of FakeTensor"):
+        nn.LSTM(2, 3)
+
+    assert made.weight_ih_l0.device.type == "cuda"

@@ -5,7 +5,8 @@ other modes to what stood there before. Seen on torch 2.11 to 2.13.
 
 Source: `torch/_tensor.py:Tensor.__deepcopy__`, which asks a fake tensor for its data pointer;
 `torch/csrc/autograd/python_variable.cpp:THPVariable_set_data`, which leaves `fake_device` stale;
-`torch/nn/modules/module.py:_apply`, which swaps fake parameters and fails on any that has a weak reference.
+`torch/nn/modules/module.py:_apply`, which swaps fake parameters and fails on any that has a weak reference;
+`torch/nn/modules/rnn.py:RNNBase.flatten_parameters`, which asks for data pointers where cuDNN is available.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ def fake_methods(
     stock: dict[str, Any] = {name: in_force(FakeTensor, name) for name in _METHODS}
     stock_deep_copy: Callable[..., Any] = in_force(torch.Tensor, "__deepcopy__")
     stock_swap: Callable[..., None] = in_force(torch.utils, "swap_tensors")
+    stock_flatten: Callable[..., None] = in_force(torch.nn.RNNBase, "flatten_parameters")
 
     def is_ours(value: object) -> bool:
         return isinstance(value, FakeTensor) and value.fake_mode is mode
@@ -91,6 +93,10 @@ def fake_methods(
         else:
             _swap_fakes(one, other)
 
+    def flatten_parameters(self: torch.nn.RNNBase) -> None:
+        if not any(map(is_ours, self._flat_weights)):
+            stock_flatten(self)
+
     return Patches(
         {
             (FakeTensor, "__repr__"): represent,
@@ -101,6 +107,7 @@ def fake_methods(
             (FakeTensor, "__deepcopy__"): deep_copy,
             (torch.Tensor, "__deepcopy__"): deep_copy_of_real,
             (torch.utils, "swap_tensors"): swap_tensors,
+            (torch.nn.RNNBase, "flatten_parameters"): flatten_parameters,
         }
     )
 

@@ -19,6 +19,7 @@ from fakexport.capture.plain_forward import bound_inputs, plain, plain_forward
 from fakexport.capture.python_effects import PythonEffect
 from fakexport.capture.rank_layouts import ShardingChangesResult
 from fakexport.capture.recovered import PartialProgram, Recovered, UnboundConstant, UnboundConstants
+from fakexport.capture.shared_state import SharedStateWritten
 from fakexport.capture.traced_blocks import TracedBlocks
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "PythonEffect",
     "Recovered",
     "ShardingChangesResult",
+    "SharedStateWritten",
     "TracedBlocks",
     "TransformLost",
     "UnboundConstant",

@@ -75,6 +75,7 @@ from .rank_layouts import ShardingChangesResult, check_rank_layouts
 from .recorded_state import with_state
 from .recovered import Recovered
 from .sharded_weights import check_sharded_weights
+from .shared_state import SharedStateWritten, refuse_shared_writes
 
 log = logging.getLogger(__name__)
 
@@ -159,6 +160,7 @@ def capture(
                 has_memo=True,
             )
         refuse_lost_transforms(program)
+        refuse_shared_writes(program)
         add_guards(program, lower_bound_guards(dynamic, inputs, tree_leaves((args, kwargs))))
         program = flattened(program)
         if known.component is not None:
@@ -305,7 +307,8 @@ def _traced_once(
 
 def failure_of(error: BaseException) -> CaptureFailure:
     """Return what an error of `traced` says, with the conditions on sizes that led to it."""
-    spans = (error.span,) if isinstance(error, (ShardingChangesResult, TransformLost)) and error.span else ()
+    known = (ShardingChangesResult, SharedStateWritten, TransformLost)
+    spans = (error.span,) if isinstance(error, known) and error.span else ()
     return CaptureFailure.of(error, guards=_guards(error), spans=spans)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from fakexport._torch.script_objects import held_script_object
-from fakexport.capture import CaptureFailure, ShardingChangesResult, TransformLost
+from fakexport.capture import CaptureFailure, ShardingChangesResult, SharedStateWritten, TransformLost
 from fakexport.diagnose.labels import labels_at, labels_of, torch_says
 from fakexport.diagnose.observed_results import observed_results
 from fakexport.diagnose.repairs import cast_repair, general_repair
@@ -99,6 +99,17 @@ def transform_lost(failure: CaptureFailure) -> Diagnostic | None:
             "compute it with torch.autograd: `torch.autograd.grad` in `torch.enable_grad()` on "
             "`x.detach().requires_grad_()`, or `torch.autograd.functional.jacobian`; without --strict"
         ),
+    )
+
+
+def shared_state_written(failure: CaptureFailure) -> Diagnostic | None:
+    """Report FE912: other tensors see what `forward` writes, and a program has no others."""
+    if not isinstance(failure.error, SharedStateWritten):
+        return None
+    return rule("FE912").diagnostic(
+        labels=labels_of(failure, "written here"),
+        notes=(str(failure.error),),
+        fix=Fix("register one buffer for the memory, and take views of it in `forward`"),
     )
 
 

@@ -24,6 +24,7 @@ def tensor_identity(tensor: torch.Tensor) -> Hashable:
         return id(tensor)
     return (
         StorageWeakRef(tensor.untyped_storage()),
+        tensor.dtype,
         tensor.storage_offset(),
         tuple(tensor.shape),
         tensor.stride(),
