@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .description import ArchiveDescription, MethodDescription, describe
     from .loading import load, load_bundle
     from .manifest import DTYPE_BYTES, Manifest, MethodManifest, TensorEntry
-    from .manifest_json import decode_manifest, method_to_json
+    from .manifest_json import method_from_json, method_to_json
     from .payload import weights_payload
     from .saved_object import refuse_unregistered_classes
     from .saving import WeightsLeftBehind, save, save_bundle
@@ -35,12 +35,12 @@ __all__ = [
     "WeightDifference",
     "WeightsLeftBehind",
     "bind",
-    "decode_manifest",
     "describe",
     "diff_archives",
     "is_archive",
     "load",
     "load_bundle",
+    "method_from_json",
     "method_to_json",
     "name_in_checkpoint",
     "refuse_unregistered",
@@ -60,7 +60,7 @@ _ROOMS = {
     "description": "ArchiveDescription MethodDescription describe",
     "loading": "load load_bundle",
     "manifest": "DTYPE_BYTES Manifest MethodManifest TensorEntry",
-    "manifest_json": "decode_manifest method_to_json",
+    "manifest_json": "method_from_json method_to_json",
     "payload": "weights_payload",
     "saved_object": "refuse_unregistered_classes",
     "saving": "WeightsLeftBehind save save_bundle",

@@ -8,10 +8,8 @@ from typing import Annotated, Literal
 import typer
 
 from fakexport._libraries import FORMS
-from fakexport._renamed import old_name_text
 from fakexport.cli.html_page import check_place
 from fakexport.cli.known_profiles import know_profiles
-from fakexport.cli.streams import write_note
 
 DEBUG = "--debug"
 
@@ -245,20 +243,3 @@ BoundDevices = Annotated[
         help="Override the program's devices: cpu for all, or cuda:0=cpu,cuda:1=cpu.",
     ),
 ]
-OldBoundDevices = Annotated[
-    str | None, typer.Option("--device-map", hidden=True, help="The old name of --devices.")
-]
-
-
-def bound_devices(devices: str | None, old: str | None) -> str | None:
-    """Return the value of `--devices`, or of `--device-map`, which was its name, with a note on stderr.
-
-    Raises:
-        typer.BadParameter: both are given.
-    """
-    if old is None:
-        return devices
-    if devices is not None:
-        raise typer.BadParameter("--device-map is the old name of --devices: give one of them")
-    write_note(old_name_text("--device-map", "--devices"))
-    return old

@@ -27,7 +27,7 @@ class Environment:
     """Where checks ran.
 
     Args:
-        versions: Package -> version; empty for records of an earlier version of the file.
+        versions: Package -> version; empty where a check took down the node that it ran on.
         machine: System, processor and memory; as `versions`.
     """
 

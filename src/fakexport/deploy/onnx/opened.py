@@ -21,7 +21,7 @@ from fakexport.weights import (
 )
 
 from ..artifact import DeployError
-from ..signature import EarlierSignature, Signature
+from ..signature import Signature
 from ..weights_file import check_owner
 from .compilation import LARGEST_BYTES
 from .description import KEY, Description
@@ -125,8 +125,6 @@ def _description(model: Any, file: Path) -> Description:
     try:
         encoded = texts[0]  # protobuf leaves what is no UTF-8 as bytes.
         found = Description.from_json(encoded.encode() if isinstance(encoded, str) else encoded)
-    except EarlierSignature as error:
-        raise DeployError(error.refusal(file, "onnx")) from error
     except DocumentError as error:
         raise DeployError(f"{file}: its description is refused: {error}") from error
     if found.sealed(model) != found:
