@@ -108,8 +108,7 @@ def component_source(
     Args:
         source: The whole model, of transformers.
         name: A role (`vision`, `language`), or a module by the model's own name or that of its class; None:
-            all of it, or of a model type that is a part of another one and whose example inputs only that
-            one determines, that part.
+            all of it.
         workload: The call of the model; only `forward` has parts.
         is_dynamic: Whether a size of an input may vary.
         has_inputs: Whether the caller passes example inputs.
@@ -120,8 +119,6 @@ def component_source(
         raise SourceError(
             f"{source.spec} is {source.component} of a whole model: name the whole model, and no inputs"
         )
-    if name is None and source.in_whole is not None and workload == "forward" and not has_inputs:
-        return source.in_whole(is_dynamic)
     if name is None:
         return source
     if source.parts is not None:

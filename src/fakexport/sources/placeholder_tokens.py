@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from fakexport.sources.config_conflicts import conflict_of
 from fakexport.sources.feature_counts import features_per_row, run_encoders, runs_without_values
 from fakexport.sources.fixed_numbers import fixed_note
 from fakexport.sources.image_grids import GRID, around, image_grid_inputs, positions_of
@@ -113,8 +112,6 @@ def with_other_modalities(request: InputRequest, inputs: Mapping[str, Any]) -> E
                 found[modality.name] = next(modality.layouts(request))[modality.name]
             continue
         try:
-            if (conflict := conflict_of(request, modality.role)) is not None:
-                raise Underivable(conflict)
             if modality.name == "pixel_values" and GRID in request.parameters:
                 with_grid, note = image_grid_inputs(request, found["input_ids"], _token(request, modality))
                 found |= with_grid

@@ -89,26 +89,6 @@ def _parts_of(module: nn.Module) -> str:
     return f", or check its parts: {', '.join(known)}" if known else ""
 
 
-def required_and_unknown(model_class: Any, *, is_inner: bool) -> str | None:
-    """Return the first input that a class requires and that no config determines, or None.
-
-    Args:
-        model_class: A model class of transformers.
-        is_inner: Whether other models make it. A decoder among these always gets what its encoder returns.
-    """
-    try:
-        parameters = inspect.signature(model_class.forward).parameters
-    except ImportError:  # A stand-in for a class whose package is missing: to build it says which.
-        return None
-    if is_grid_tower(parameters) or is_sound_tower(model_class):
-        return None
-    starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    required = [p.name for p in parameters.values() if p.default is p.empty and p.kind not in starred]
-    given = [name for name in _GIVEN_TO_INNER if is_inner and name in parameters]
-    known = _BUILDERS.keys() | INPUTS_BY_TYPE.get(model_class.config_class.model_type, {}).keys()
-    return next((name for name in (*required[1:], *given) if name not in known), None)
-
-
 def _wanted(request: InputRequest) -> set[str]:
     parameters = request.parameters
     wanted = {name for name, parameter in parameters.items() if parameter.default is inspect.Parameter.empty}
@@ -199,14 +179,6 @@ def _boxes(request: InputRequest) -> torch.Tensor:
 
 # Inputs that say nothing of being required, and are.
 _ALWAYS_GIVEN = ("decoder_input_ids", "visual_feats", "visual_pos")
-
-# What a part is given by the model around it, though it is optional: the part then leaves something out.
-_GIVEN_TO_INNER = (
-    "encoder_hidden_states",
-    "last_hidden_state",
-    "patch_embeds",
-    "target_sizes",
-)
 
 # Inputs that say nothing of being required, and are, where other types do without.
 _GIVEN_TO: Mapping[str, tuple[str, ...]] = MappingProxyType(

@@ -6,7 +6,6 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +19,6 @@ from fakexport._torch.real_execution import meta_execution
 from fakexport.error import type_and_line
 from fakexport.hub import HubName
 from fakexport.sources.cache_inputs import decode_inputs
-from fakexport.sources.component import component_source
 from fakexport.sources.config_limits import nothing_downloaded, within_limits
 from fakexport.sources.empty_layers import empty_layers
 from fakexport.sources.exporter_patches import exporter_patches, import_exporter
@@ -36,9 +34,7 @@ from fakexport.sources.source import ExampleInputs, Source
 from fakexport.sources.source_error import SourceError, import_library, note_default_config
 from fakexport.sources.training_labels import labelled_inputs
 from fakexport.sources.transformers_class import (
-    is_inner,
     model_class_for,
-    part_class_of,
     text_part,
 )
 from fakexport.sources.transformers_config import (
@@ -47,9 +43,8 @@ from fakexport.sources.transformers_config import (
     published_config,
     set_use_cache,
     take_quantization,
-    whole_type,
 )
-from fakexport.sources.transformers_inputs import derive_inputs, required_and_unknown
+from fakexport.sources.transformers_inputs import derive_inputs
 from fakexport.sources.uncached_texts import uncached_texts
 from fakexport.sources.video_sessions import session_inputs, takes_session
 from fakexport.sources.vision_heads import normalized_heads
@@ -88,20 +83,10 @@ def transformers_source(
     with warnings.catch_warnings():
         # Model files use what torch deprecates (torch.jit.script), which says nothing about the user's model.
         warnings.simplefilter("ignore", DeprecationWarning)
-        try:
-            model_class, assumed = model_class_for(config, class_name or None, f"hf:{model}")
-        except SourceError:
-            is_part = is_default and workload == FORWARD
-            of_whole = _in_whole(spec, config, part_class_of(config)) if is_part else None
-            if of_whole is None:
-                raise
-            return replace(of_whole(False), in_whole=of_whole)
+        model_class, assumed = model_class_for(config, class_name or None, f"hf:{model}")
         import_exporter()
         if quantization is not None:
             quantization.import_packages()
-        in_whole = None
-        if is_default and required_and_unknown(model_class, is_inner=is_inner(config)) is not None:
-            in_whole = _in_whole(spec, config, model_class.__name__)
     dtype = config.dtype if isinstance(config.dtype, torch.dtype) else found.dtype
     config = text_part(config, model_class)
     use_cache = use_cache or workload.name in ("prefill", "decode")
@@ -151,7 +136,6 @@ def transformers_source(
         assumptions=tuple(sentence for sentence in (*found.notes, assumed) if sentence),
         left_out=() if use_cache else ("the model is exported without its KV cache (see --use-cache)",),
         quantization=quantization,
-        in_whole=in_whole,
         published=published_config(type(found.config)) if is_default else None,
     )
 
@@ -164,34 +148,6 @@ def raised_anyway(build: Callable[[], Any]) -> str | None:
     except Exception as error:  # whatever a constructor raises
         return type_and_line(error)
     return None
-
-
-def _in_whole(spec: str, config: Any, class_name: str | None) -> Callable[[bool], Source] | None:
-    """Return what makes the source of a module as a component of the model type that is made of it.
-
-    Args:
-        spec: The source of the module, for messages.
-        config: Its default config.
-        class_name: Its class; None: no file of transformers has one for it.
-    """
-    whole = None if class_name is None else whole_type(config)
-    if whole is None:
-        return None
-
-    def made(is_dynamic: bool) -> Source:
-        of_all = transformers_source(f"hf:{whole}", whole)
-        found = component_source(of_all, class_name, is_dynamic=is_dynamic)
-        note = f"{spec} is a part of hf:{whole}, checked as `hf:{whole} --component {class_name}`"
-
-        def inputs(module: nn.Module, device: str, dtype: torch.dtype | None) -> ExampleInputs:
-            try:
-                return found.example_inputs(module, device, dtype)
-            except SourceError as error:
-                raise SourceError(f"{note}: {error}") from error
-
-        return replace(found, spec=spec, example_inputs=inputs, assumptions=(note, *found.assumptions))
-
-    return made
 
 
 def _sizes(workload: Workload) -> dict[str, int]:
