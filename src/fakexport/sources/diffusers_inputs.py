@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from fakexport.sources.diffusers_builders import never
 from fakexport.sources.diffusers_conditions import (
     added_conditions,
     class_labels,
@@ -23,6 +22,7 @@ from fakexport.sources.diffusers_conditions import (
     rotary_embedding,
     takes_image_for_text,
 )
+from fakexport.sources.diffusers_expressions import never, special_builder
 from fakexport.sources.diffusers_sizes import (
     TEXT_TOKENS,
     WITHOUT_SIZE,
@@ -31,7 +31,6 @@ from fakexport.sources.diffusers_sizes import (
     latent_shape,
     layout,
 )
-from fakexport.sources.diffusers_special import special_builder
 from fakexport.sources.input_request import InputRequest
 from fakexport.sources.source import ExampleInputs
 from fakexport.sources.source_error import SourceError
