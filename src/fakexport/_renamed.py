@@ -9,8 +9,6 @@ from typing import Any, ParamSpec, TypeVar
 
 from fakexport.error import InvalidType
 
-__all__ = ["renamed"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

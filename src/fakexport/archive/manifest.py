@@ -16,21 +16,6 @@ from fakexport.error import InvalidValue
 if TYPE_CHECKING:
     from fakexport.program import UnboundConstant
 
-__all__ = [
-    "ALONE",
-    "DTYPE_BYTES",
-    "METHOD_NAME",
-    "MOST_COMPUTED_BYTES",
-    "MOST_METHODS",
-    "Location",
-    "Manifest",
-    "MethodManifest",
-    "Prefix",
-    "TensorEntry",
-    "UnboundName",
-    "WeightsKind",
-]
-
 MOST_METHODS = 64
 MOST_COMPUTED_BYTES = 4 * 2**20
 """Of one computed weight: 1,024 positions of 1,024 numbers, as large Marian models have."""

@@ -50,8 +50,6 @@ from fakexport.documents import (
     text,
 )
 
-__all__ = ["FORMAT", "decode_manifest", "encode_manifest", "method_from_json", "method_to_json"]
-
 T = TypeVar("T")
 
 FORMAT = "fakexport.archive/3"

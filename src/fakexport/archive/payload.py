@@ -21,8 +21,6 @@ from .manifest import Location, TensorEntry, UnboundName
 from .saved_object import object_record
 from .stored_tensor import StoredObject
 
-__all__ = ["ABSENT", "UNBOUND", "Payload", "constants_payload", "weights_payload"]
-
 UNBOUND = "unbound__bind_the_weights_first_with_fakexport"
 "The record of a weight that is not there."
 

@@ -26,8 +26,6 @@ from .outcome import Outcome, StepFailed
 from .reference import Facts, expected_outputs, first_inputs, other_inputs, write_reference
 from .request import Request
 
-__all__ = ["main", "work"]
-
 
 def main(arguments: Sequence[str]) -> None:
     """Do one part of a benchmark and write an `Outcome` to the folder.

@@ -8,8 +8,6 @@ from typing import Any
 from .collection_pause import collection_paused
 from .document_error import DocumentError
 
-__all__ = ["memory_estimate", "parse_json"]
-
 MIB = 1 << 20
 
 

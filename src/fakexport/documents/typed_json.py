@@ -13,26 +13,6 @@ from typing import Any, TypeVar
 
 from .document_error import DocumentError
 
-__all__ = [
-    "MAX_INTEGER",
-    "boolean",
-    "decimal",
-    "entries",
-    "field",
-    "identifier",
-    "integer",
-    "items",
-    "mapping",
-    "matching",
-    "named_items",
-    "one_of",
-    "optional",
-    "record",
-    "sequence",
-    "text",
-    "union",
-]
-
 T = TypeVar("T")
 
 MAX_INTEGER = 2**63 - 1

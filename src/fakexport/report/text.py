@@ -13,8 +13,6 @@ from fakexport.report.transfer_listing import transfer_listing
 from fakexport.report.verdict import Report
 from fakexport.report.verdict_table import remarks, verdict_table
 
-__all__ = ["render_report", "summary_line"]
-
 MIN_WIDTH = 40
 
 

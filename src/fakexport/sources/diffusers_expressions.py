@@ -1,4 +1,4 @@
-"""Evaluate `diffusers_inputs.toml`: inputs of single classes of diffusers, made of settings of their config."""
+"""Evaluate `diffusers_inputs.toml`: inputs of single diffusers classes, in terms of config settings."""
 
 from __future__ import annotations
 

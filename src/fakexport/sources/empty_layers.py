@@ -11,8 +11,6 @@ import torch
 
 from fakexport._torch.patching import Patches
 
-__all__ = ["empty_layers"]
-
 
 @contextmanager
 def empty_layers() -> Iterator[None]:

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["computed_inputs", "computed_note"]
-
 
 def computed_inputs(part: nn.Module, known: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the tensors that `transformers.exporters` computes for an encoder.

@@ -18,8 +18,6 @@ from fakexport._torch.fp8_products import (
 )
 from fakexport._torch.patching import Patches
 
-__all__ = ["fp8_kernels"]
-
 _MODULE = "transformers.integrations.finegrained_fp8"
 
 

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["keep_in_float32"]
-
 
 def keep_in_float32(module: nn.Module, dtype: torch.dtype) -> None:
     """Convert what a model names in `_keep_in_fp32_modules` and `_keep_in_fp32_modules_strict`.

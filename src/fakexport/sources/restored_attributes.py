@@ -8,8 +8,6 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-__all__ = ["restored_attributes"]
-
 
 @contextmanager
 def restored_attributes(module: nn.Module) -> Iterator[None]:

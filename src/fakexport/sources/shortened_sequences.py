@@ -11,8 +11,6 @@ from torch import nn
 
 from fakexport._torch.patching import Patches
 
-__all__ = ["shortened_sequences"]
-
 _INFORMER = "transformers.models.informer.modeling_informer"
 _MAKING = "create_bidirectional_mask"
 

@@ -15,8 +15,6 @@ from fakexport.sources.exporter_inputs import computed_inputs, computed_note
 from fakexport.sources.input_request import InputRequest
 from fakexport.sources.source import ExampleInputs
 
-__all__ = ["PADDED", "is_packed", "is_sound_tower", "sound_tower_inputs", "windows"]
-
 _SOUND = "input_features"
 _LENGTHS = "feature_lens"
 _MASK = "input_features_mask"

@@ -9,8 +9,6 @@ from typing import Any
 
 from fakexport.sources.source_error import SourceError, did_you_mean
 
-__all__ = ["model_class_for", "text_part"]
-
 # From the most telling to the most general: a type that is in several is taken by the first.
 # Types with a masked and a causal head are encoders; the others of the causal ones are decoders.
 AUTO_CLASSES = (

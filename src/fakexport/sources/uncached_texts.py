@@ -11,8 +11,6 @@ from torch import nn
 
 from fakexport._torch.patching import Patches
 
-__all__ = ["uncached_texts"]
-
 _OMDET = "transformers.models.omdet_turbo.modeling_omdet_turbo"
 _CACHES = ("language_cache_class", "language_cache_prompt")
 

@@ -16,8 +16,6 @@ from fakexport.weights.likely_cause import Cause
 from fakexport.weights.matching import Match
 from fakexport.weights.weights_report import WeightFinding
 
-__all__ = ["BoundWeights", "read_weights"]
-
 
 @dataclass
 class BoundWeights:

@@ -18,8 +18,6 @@ from fakexport.weights.adapters import OpenedAdapter
 from fakexport.weights.checkpoint import Checkpoint
 from fakexport.weights.finite import is_finite
 
-__all__ = ["merged_weights"]
-
 Tensors = Mapping[str, torch.Tensor]
 
 

@@ -11,8 +11,6 @@ from fakexport.weights.checkpoint import Entry
 from fakexport.weights.expectation import Weight
 from fakexport.weights.layout import Conversion, Read
 
-__all__ = ["dequantizing"]
-
 
 def dequantizing(
     conversions: Iterable[Conversion], entries: Mapping[str, Entry], wanted: Mapping[str, Weight]

@@ -7,8 +7,6 @@ import re
 
 from fakexport.documents import DocumentError
 
-__all__ = ["parse_expression"]
-
 MAX_LENGTH = 20_000
 MAX_TOKENS = 12_000
 

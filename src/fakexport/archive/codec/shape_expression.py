@@ -16,8 +16,6 @@ from fakexport.documents import DocumentError
 
 from .expression_text import parse_expression
 
-__all__ = ["ShapeExpressions"]
-
 MAX_BITS = 256
 MAX_POWER = 64
 MAX_ARGUMENTS = 200

@@ -38,8 +38,6 @@ from .lowering import edge_manager
 from .native_log import native_log
 from .trial import FailedCall, call_failure, planned_sizes, refused_operators, trial_arguments
 
-__all__ = ["compile_executorch"]
-
 logger = logging.getLogger(__name__)
 
 _SIMPLE = (bool, int, float, str, type(None))
