@@ -22,36 +22,6 @@ if TYPE_CHECKING:
     from .sharing import name_in_checkpoint
     from .verification import is_archive, verify_archived_weights, verify_weights
 
-__all__ = [
-    "DTYPE_BYTES",
-    "ArchiveDescription",
-    "ArchiveDifference",
-    "Bundle",
-    "FactDifference",
-    "Manifest",
-    "MethodDescription",
-    "MethodManifest",
-    "TensorEntry",
-    "WeightDifference",
-    "WeightsLeftBehind",
-    "bind",
-    "describe",
-    "diff_archives",
-    "is_archive",
-    "load",
-    "load_bundle",
-    "method_from_json",
-    "method_to_json",
-    "name_in_checkpoint",
-    "refuse_unregistered",
-    "refuse_unregistered_classes",
-    "save",
-    "save_bundle",
-    "verify_archived_weights",
-    "verify_weights",
-    "weights_payload",
-]
-
 _ROOMS = {
     "archive_difference": "ArchiveDifference FactDifference WeightDifference diff_archives",
     "binding": "bind",

@@ -11,29 +11,3 @@ from .outputs import write_outputs
 from .ranks import joined, rank_of_archive
 from .signature import UnsuitableInputs
 from .timing import run_timed
-
-__all__ = [
-    "Artifact",
-    "CompileFailure",
-    "CompiledFile",
-    "DeployError",
-    "Generated",
-    "Generator",
-    "LoadedProgram",
-    "Sampling",
-    "Tokenizer",
-    "UnsuitableInputs",
-    "adapter_inputs",
-    "artifact_kind",
-    "call_arguments",
-    "compile",
-    "generate",
-    "joined",
-    "open_program",
-    "rank_of_archive",
-    "read_inputs",
-    "run",
-    "run_timed",
-    "takes_adapter",
-    "write_outputs",
-]

@@ -9,19 +9,3 @@ from fakexport.diagnose.peak_memory import memory_left
 from fakexport.diagnose.process_ended import diagnose_process_ended
 from fakexport.diagnose.program import diagnose_loaded, diagnose_program
 from fakexport.diagnose.rank_failures import in_rank
-
-__all__ = [
-    "diagnose_assumptions",
-    "diagnose_build",
-    "diagnose_failure",
-    "diagnose_internal_fault",
-    "diagnose_left_out",
-    "diagnose_loaded",
-    "diagnose_process_ended",
-    "diagnose_program",
-    "headline",
-    "in_rank",
-    "labels_at",
-    "memory_left",
-    "unused_note",
-]

@@ -7,14 +7,3 @@ from .repository import Repository
 from .repository_name import HUB_ID, HubName
 from .transfers import record as record_transfer
 from .transfers import transfers_recorded
-
-__all__ = [
-    "HUB_ID",
-    "HubError",
-    "HubName",
-    "RemoteHeader",
-    "Repository",
-    "record_transfer",
-    "transfers_recorded",
-    "weight_files",
-]
