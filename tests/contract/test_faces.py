@@ -112,13 +112,13 @@ def test_a_face_is_used(statement):
 @pytest.mark.parametrize(
     "statement",
     [
-        "from fakexport.documents.escaping import escaped",
+        "from fakexport.documents.document_error import escaped",
         "from ..documents.escaping import escaped",
         "from fakexport.documents import escaping",
         "from fakexport import documents",
         "from .. import documents",
-        "import fakexport.documents.escaping",
-        "importlib.import_module('fakexport.documents.escaping')",
+        "import fakexport.documents.document_error",
+        "importlib.import_module('fakexport.documents.document_error')",
         "def f():\n    from fakexport.program.walk import walk",
         "if TYPE_CHECKING:\n    from fakexport.program.walk import walk",
         "from fakexport.deploy.opening import open_program",

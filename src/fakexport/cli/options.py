@@ -9,7 +9,7 @@ import typer
 
 from fakexport._libraries import FORMS
 from fakexport.cli.html_page import check_place
-from fakexport.cli.known_profiles import know_profiles
+from fakexport.cli.project_file import project_file_of
 
 DEBUG = "--debug"
 
@@ -193,6 +193,28 @@ Libraries = Annotated[
         help="Load operators first: a native library for torch, a .py file, or a module. Repeatable.",
     ),
 ]
+
+
+def know_profiles(context: typer.Context, file: Path | None) -> Path | None:
+    """Register the profiles of a file until the command ends; by default those of [tool.fakexport].
+
+    Args:
+        context: Context of the command.
+        file: The file passed as `--profiles`.
+    Raises:
+        ProfileError, ProjectFileError, OSError: a file cannot be read.
+    """
+    if context.resilient_parsing:
+        return file
+    project = project_file_of(context) if file is None else None
+    chosen = project.profiles if project is not None else file
+    if chosen is not None:
+        from fakexport.devices import device_profiles
+
+        context.with_resource(device_profiles(chosen))
+    return chosen
+
+
 Profiles = Annotated[
     Path | None,
     typer.Option(

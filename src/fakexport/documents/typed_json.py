@@ -170,3 +170,14 @@ def union(value: Any) -> tuple[str, Any]:
     if type(value) is not dict or len(value) != 1:
         raise DocumentError("expected an object with exactly one field")
     return next(iter(value.items()))
+
+
+_LENGTH = 4096
+_WORD = r"[A-Za-z_]\w*"
+
+operator_name = matching(re.compile(rf"{_WORD}(\.{_WORD}){{2}}", re.ASCII), "operator", _LENGTH)
+"""`signal_ops.soft_clip.default`."""
+class_name = matching(re.compile(rf"{_WORD}(::{_WORD})+", re.ASCII), "C++ class", _LENGTH)
+"""`signal_ops::Polynomial`."""
+module_name = matching(re.compile(rf"{_WORD}(\.{_WORD})*", re.ASCII), "Python module name", 200)
+"""`transformers.integrations.moe`."""

@@ -1,8 +1,7 @@
 """Checkpoints: their headers, whether they fit a model, and binding them to a program."""
 
 from fakexport.weights.adapters import as_needed
-from fakexport.weights.binding import BindError, bound_program, check_dtype, fitting_weights
-from fakexport.weights.bound_devices import move_to_here
+from fakexport.weights.binding import BindError, bound_program, check_dtype, fitting_weights, move_to_here
 from fakexport.weights.buffer_check import verify_buffers
 from fakexport.weights.buffer_values import loaded_model
 from fakexport.weights.buffers_report import BuffersReport, UncheckedBuffer, WrongBuffer
