@@ -18,8 +18,8 @@ Builder = Callable[[InputRequest], Any]
 
 
 def special_builder(model_class: str, name: str) -> Builder | None:
-    """Return what builds an input of a class, if the class has its own way."""
-    text = _expressions().get(model_class, {}).get(name)
+    """Return what builds an input of a class, if the table has it."""
+    text = _expressions().get(model_class, {}).get(name) or _expressions()["ANY"].get(name)
     return never if text == "never" else None if text is None else _builder(text)
 
 
@@ -120,6 +120,9 @@ _NAMES: Mapping[str, Builder] = {
     "SIDES": sizes.sides,
     "PATCHES": sizes.patches,
     "TEXT_WIDTH": sizes.text_width,
+    "AXES": lambda request: len(
+        request.setting("axes_dims_rope", "rope_axes_dim", "axes_dims", default=(0, 0, 0))
+    ),
     "module": lambda request: request.module,
     "floats": _sized(InputRequest.floats),
     "ids": _sized(InputRequest.ids),

@@ -18,7 +18,6 @@ from fakexport.sources.diffusers_expressions import never, special_builder
 from fakexport.sources.diffusers_sizes import (
     TEXT_TOKENS,
     WITHOUT_SIZE,
-    grid,
     has_own_size,
     latent_shape,
     layout,
@@ -169,21 +168,6 @@ def _steps(request: InputRequest) -> torch.Tensor:
     return torch.zeros(request.batch, device=request.device)
 
 
-def _guidance(request: InputRequest) -> torch.Tensor | None:
-    is_taken = request.setting("guidance_embeds", default=False)
-    return torch.ones(request.batch, device=request.device) if is_taken else None
-
-
-def _distilled_guidance(request: InputRequest) -> torch.Tensor | None:
-    width = request.setting("time_cond_proj_dim")
-    return None if width is None else request.floats(request.batch, int(width))
-
-
-def _pooled(request: InputRequest) -> torch.Tensor | None:
-    width = request.setting("pooled_projection_dim", "text_emb_dim", "in_text_dim2")
-    return None if width is None else request.floats(request.batch, int(width))
-
-
 def _present(request: InputRequest) -> torch.Tensor:
     return request.ids(request.batch, request.sequence, value=1).bool()
 
@@ -205,37 +189,6 @@ def _required_mask(request: InputRequest) -> torch.Tensor | None:
 def _requires(request: InputRequest, name: str) -> bool:
     parameter = request.parameters.get(name)
     return parameter is not None and parameter.default is inspect.Parameter.empty
-
-
-def _image_ids(request: InputRequest) -> torch.Tensor:
-    side, axes = _packed_side(request), _axes(request)
-    return grid(request, side, side, axes=axes, is_batched=_has_batched_ids(request))
-
-
-def _text_ids(request: InputRequest) -> torch.Tensor:
-    shape = (request.sequence, _axes(request))
-    return torch.zeros((request.batch, *shape) if _has_batched_ids(request) else shape, device=request.device)
-
-
-def _packed_side(request: InputRequest) -> int:
-    return int(latent_shape(request)[1] ** 0.5)
-
-
-def _axes(request: InputRequest) -> int:
-    return len(request.setting("axes_dims_rope", "rope_axes_dim", "axes_dims", default=(0, 0, 0)))
-
-
-def _has_batched_ids(request: InputRequest) -> bool:
-    return type(request.module).__name__.startswith("Flux2")
-
-
-def _image_shapes(request: InputRequest) -> list[list[tuple[int, int, int]]]:
-    side = _packed_side(request)
-    return [[(1, side, side)] for _ in range(request.batch)]
-
-
-def _sizes_of_images(request: InputRequest) -> torch.Tensor:
-    return request.floats(request.batch, 2)
 
 
 _WHOLE_STEPS = (
@@ -301,15 +254,6 @@ def rotary_embedding(request: InputRequest) -> tuple[torch.Tensor, torch.Tensor]
     return cosines, torch.zeros_like(cosines)
 
 
-def image_embedding(request: InputRequest) -> torch.Tensor | None:
-    """Return the embedded image of an image-to-video model; None if it takes none."""
-    width = request.setting("image_dim", "image_embed_dim")
-    if width is None:
-        return None
-    tokens = 729 if request.setting("image_embed_dim") is not None else 257
-    return request.floats(request.batch, tokens, int(width))
-
-
 def _text_time(request: InputRequest) -> tuple[int, int]:
     """Return the width of the pooled text, and the number of time ids next to it.
 
@@ -351,22 +295,9 @@ _BUILDERS: Mapping[str, Callable[[InputRequest], Any]] = MappingProxyType(
         "encoder_hidden_states": encoded_text,
         "encoder_attention_mask": _text_mask,
         "attention_mask": _required_mask,
-        "encoder_hidden_states_mask": _present,
-        "pooled_projections": _pooled,
-        "pooled_embeds": _pooled,
-        "guidance": _guidance,
-        "timestep_cond": _distilled_guidance,
         "class_labels": class_labels,
         "added_cond_kwargs": added_conditions,
         "image_rotary_emb": rotary_embedding,
-        "encoder_hidden_states_image": image_embedding,
-        "image_embeds": image_embedding,
-        "img_ids": _image_ids,
-        "txt_ids": _text_ids,
-        "img_shapes": _image_shapes,
-        "original_size": _sizes_of_images,
-        "target_size": _sizes_of_images,
-        "crop_coords": _sizes_of_images,
     }
 )
 
