@@ -26,7 +26,7 @@ from fakexport.report.as_json import (
 )
 from fakexport.report.project_report import PROJECT_SCHEMA, project_to_dict
 from fakexport.sweep import collect_results, results_text
-from fakexport.sweep.results_json import RESULTS_SCHEMA
+from fakexport.sweep.results import RESULTS_SCHEMA
 from fakexport.weights import WeightFinding, WeightsReport
 from tests.contract.source_tree import ROOT
 from tests.known_facts import with_facts

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from fakexport._libraries import import_library, library_of
 from fakexport.cli.lock_session import LockSession
-from fakexport.cli.operator_libraries import load_libraries
+from fakexport.cli.options import load_libraries
 from fakexport.cli.progress_display import progress_on_stderr
 from fakexport.cli.project_file import CheckOptions, ProjectFile
 from fakexport.cli.quiet import quiet

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from fakexport.cli.operator_libraries import load_libraries
 from fakexport.cli.options import (
     Archive,
     BoundDevices,
@@ -19,6 +18,7 @@ from fakexport.cli.options import (
     TextOrJson,
     Trust,
     UseCache,
+    load_libraries,
 )
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_output

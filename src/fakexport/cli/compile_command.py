@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 import typer
 
 from fakexport._forms import OPTIONS_OF, Form
-from fakexport.cli.operator_libraries import load_libraries
 from fakexport.cli.options import (
     Archive,
     BoundDevices,
@@ -20,6 +19,7 @@ from fakexport.cli.options import (
     OptionalCheckpoint,
     Profiles,
     Trust,
+    load_libraries,
 )
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_error_line, write_note, write_output, write_report

@@ -2,14 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from fakexport._libraries import FORMS
-from fakexport.cli.html_page import check_place
 from fakexport.cli.project_file import project_file_of
+
+if TYPE_CHECKING:
+    from fakexport.report import Document
+
+
+def load_libraries(libraries: Iterable[str] | None) -> None:
+    """Load what registers operators, in the given order: Python files, modules and native torch libraries.
+
+    All of them run code, so the user names them, never an archive.
+
+    Raises:
+        typer.BadParameter: one is missing, or cannot be loaded with this torch on this machine.
+    """
+    named = list(libraries or ())
+    if not named:
+        return
+    from fakexport.sources import SourceError, load_operator_library
+
+    for library in named:
+        try:
+            load_operator_library(library)
+        except SourceError as error:
+            raise typer.BadParameter(str(error), param_hint="--library") from error
+
+
+def check_place(path: Path | None) -> Path | None:
+    """Return the place from the root; one that no file can be written to is refused before the work."""
+    if path is not None:
+        if path.is_dir():
+            raise typer.BadParameter(f"{path} is a folder: name a file, such as {path / 'report.html'}")
+        if not path.parent.is_dir():
+            raise typer.BadParameter(f"{path}: there is no folder {path.parent}")
+    return None if path is None else path.absolute()
+
+
+def write_page(document: Document, path: Path) -> None:
+    """Write a document as a page."""
+    from fakexport.files import new_file
+    from fakexport.report import render_page
+
+    with new_file(path) as file:
+        file.write(render_page(document).encode())
+
 
 DEBUG = "--debug"
 

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from fakexport.cli.operator_libraries import load_libraries
 from fakexport.cli.options import (
     Archive,
     BoundDevices,
@@ -18,6 +17,7 @@ from fakexport.cli.options import (
     OptionalCheckpoint,
     RunAdapter,
     Trust,
+    load_libraries,
 )
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_error_line, write_output

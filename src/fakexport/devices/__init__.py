@@ -16,14 +16,15 @@ if TYPE_CHECKING:
         check_emulation,
         emulate,
         emulated_topology,
+        exists_here,
     )
     from fakexport.devices.host_memory import peak_bytes, resident_bytes
-    from fakexport.devices.presence import exists_here
 
 _HOMES = {
-    **dict.fromkeys(("NoVirtualDevices", "check_emulation", "emulate", "emulated_topology"), "emulation"),
+    **dict.fromkeys(
+        ("NoVirtualDevices", "check_emulation", "emulate", "emulated_topology", "exists_here"), "emulation"
+    ),
     **dict.fromkeys(("peak_bytes", "resident_bytes"), "host_memory"),
-    "exists_here": "presence",
 }
 
 

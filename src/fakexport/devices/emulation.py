@@ -261,3 +261,14 @@ def warn_if_untested() -> None:
             UntestedTorch,
             stacklevel=3,
         )
+
+
+def exists_here(device: str | torch.device) -> bool:
+    """Return whether this process can put data on a device; an emulated device takes none."""
+    wanted = torch.device(device)
+    if wanted.type in ("cpu", "meta"):
+        return wanted.type == "cpu"
+    if emulated_topology() is not None:
+        return False
+    module = getattr(torch, wanted.type, None)
+    return bool(module is not None and module.is_available() and (wanted.index or 0) < module.device_count())

@@ -20,7 +20,6 @@ from fakexport.report.comparison_text import render_comparison
 from fakexport.report.device_listing import render_device, render_devices
 from fakexport.report.device_literals import render_device_literals, render_diagnostics
 from fakexport.report.difference_listing import difference_items
-from fakexport.report.github import render_github
 from fakexport.report.markdown import render_markdown
 from fakexport.report.missing_package import missing_package
 from fakexport.report.modules import render_modules
@@ -67,6 +66,6 @@ from fakexport.report.rule_page import explain, explain_all, render_rules
 from fakexport.report.sarif import render_sarif
 from fakexport.report.saved_programs import SavedPrograms, archive_of
 from fakexport.report.spread import Spread, duration_text, latency_text
-from fakexport.report.text import render_report
+from fakexport.report.text import render_github, render_report
 from fakexport.report.verdict import Report, Stage, TargetDifference, TargetSpec, Timings, Verdict
 from fakexport.report.weights_text import render_weights

@@ -20,7 +20,7 @@ from fakexport._torch.fake_tensors import mode_of
 from fakexport._torch.pytree import tree_leaves
 from fakexport.error import type_and_line
 from fakexport.history import recording
-from fakexport.sources.component_calls import Call, Run, Unread, recorded_run, stand_ins
+from fakexport.sources.component_calls import Call, Run, Unread, recorded_run, restored_attributes, stand_ins
 from fakexport.sources.component_places import (
     ENCODERS,
     RESTS,
@@ -33,7 +33,6 @@ from fakexport.sources.component_places import (
 from fakexport.sources.component_results import ReadField, put_back, read_fields, taken
 from fakexport.sources.exchanged_forward import exchanged_forward
 from fakexport.sources.fixed_numbers import buffer_of, numbers_among, tensors_of
-from fakexport.sources.restored_attributes import restored_attributes
 from fakexport.sources.source import ExampleInputs, Source
 from fakexport.sources.source_error import SourceError
 

@@ -6,7 +6,7 @@ import ast
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from types import FunctionType
@@ -252,3 +252,25 @@ def _are_forgotten() -> bool:
 
 def _uses_of_norm(tree: ast.AST) -> int:
     return sum(isinstance(node, ast.Attribute) and node.attr == "q_norm" for node in ast.walk(tree))
+
+
+def computed_inputs(part: nn.Module, known: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the tensors that `transformers.exporters` computes for an encoder.
+
+    Args:
+        part: The encoder. Its weights take no part in it.
+        known: Real inputs of it, by name, which are not among the result.
+    """
+    from transformers.exporters.utils import precompute_export_inputs
+
+    inputs: dict[str, Any] = dict(known)
+    precompute_export_inputs(part, inputs)
+    return {n: value for n, value in inputs.items() if isinstance(value, torch.Tensor) and n not in known}
+
+
+def computed_note(names: Iterable[str], of: str) -> str:
+    """Return a clause that tells of such inputs."""
+    return (
+        f"{', '.join(names)} are inputs of the program: "
+        f"transformers.exporters.utils.precompute_export_inputs computes them from {of}"
+    )

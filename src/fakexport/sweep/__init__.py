@@ -3,8 +3,7 @@
 from .changed_items import changed_items
 from .comparison import compare_runs
 from .ray_tasks import ray_cluster, ray_records
-from .results import collect_results
-from .results_json import results_text
+from .results import collect_results, results_text
 from .results_page import results_document
 from .run_file import STATUSES, RunFile, SweepRecord, read_run
 from .sweep import Sweep, Tally, run_sweep

@@ -2,12 +2,12 @@
 
 from fakexport.weights.adapters import as_needed
 from fakexport.weights.binding import BindError, bound_program, check_dtype, fitting_weights, move_to_here
+from fakexport.weights.bound_weights import are_equal, is_finite
 from fakexport.weights.buffer_check import verify_buffers
 from fakexport.weights.buffer_values import loaded_model
 from fakexport.weights.buffers_report import BuffersReport, UncheckedBuffer, WrongBuffer
 from fakexport.weights.checkpoint import Checkpoint, CheckpointError, Entry
 from fakexport.weights.expectation import ExpectedWeights, ModelSource, Weight, expected_of_program
-from fakexport.weights.finite import are_equal, is_finite
 from fakexport.weights.hub_recipes import model_of, recipes_of
 from fakexport.weights.initial_values import computed_of
 from fakexport.weights.mapped_file import MappedFile

@@ -39,9 +39,8 @@ from .findings import (
     short_plans,
     unbounded_inputs,
 )
-from .lowering import edge_manager
 from .native_log import native_log
-from .trial import FailedCall, call_failure, planned_sizes, refused_operators, trial_arguments
+from .trial import FailedCall, call_failure, edge_manager, planned_sizes, refused_operators, trial_arguments
 
 logger = logging.getLogger(__name__)
 
