@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import partial
@@ -12,23 +14,14 @@ from fakexport._libraries import import_library, library_of
 from fakexport.cli.lock_session import LockSession
 from fakexport.cli.options import load_libraries
 from fakexport.cli.progress_display import progress_on_stderr
-from fakexport.cli.project_file import CheckOptions, ProjectFile
+from fakexport.cli.project_file import CheckOptions, ProjectFile, ProjectFileError
 from fakexport.cli.quiet import quiet
+from fakexport.cli.streams import write_error_line
 
 if TYPE_CHECKING:
     from fakexport.documents import AdapterMode
     from fakexport.report import Progress, ProjectReport, Report
     from fakexport.sources import CacheForm, ExportedWorkload
-import contextlib
-import traceback
-from typing import TYPE_CHECKING
-
-from fakexport.cli.project_file import ProjectFileError
-from fakexport.cli.streams import write_error_line
-
-if TYPE_CHECKING:
-    from fakexport.cli.checks import ReportOutput
-    from fakexport.report import ProjectReport, Report
 
 
 @dataclass(frozen=True, kw_only=True)
