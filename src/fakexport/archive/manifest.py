@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Literal, get_args
@@ -14,7 +14,6 @@ from fakexport.error import InvalidValue
 
 if TYPE_CHECKING:
     from fakexport.program import UnboundConstant
-from collections.abc import Sequence
 
 MOST_METHODS = 64
 MOST_COMPUTED_BYTES = 4 * 2**20
