@@ -29,7 +29,7 @@ from typing import Any
 from benchmarks.fresh_process import ROOT
 from fakexport.benchmark import bench
 from fakexport.benchmark.modes import MODES
-from fakexport.report.bench_json import bench_to_dict
+from fakexport.report.as_json import bench_to_dict
 from fakexport.report.quantity import bytes_text
 from fakexport.report.spread import duration_text
 

@@ -40,8 +40,9 @@ _TITLES = {
     "transformers": """\
 # Model types of transformers
 
-Which model types of transformers export at the full size of their default config: every key of
-`transformers.CONFIG_MAPPING`, with inputs that fakexport derives.""",
+Which model types of transformers export at the full size of their default config, with inputs that
+fakexport derives: every key of `transformers.CONFIG_MAPPING` but those in `WITHOUT_DEFAULT` of
+`tools/model_zoo.py`, whose default config does not work or that only a whole model gives inputs to.""",
     "diffusers": """\
 # Models of diffusers
 
@@ -87,8 +88,8 @@ _WITHOUT = """\
   the other torch has no torchvision.
 """
 _KINDS = """ Added are `kind` of each check, `whole` or `part`, and `kinds`,
-the counts of each; what its first finding says (`note`); why eager mode does not run it (`eager`); the
-settings that fakexport assumes (`assumed`); and the commit of a row that ran once more."""
+the counts of each; what its first finding says (`note`); why eager mode does not run it (`eager`); and the
+commit of a row that ran once more."""
 _NOTES = """ Added are what the first finding
 of each check says (`note`); why eager mode does not run it (`eager`); and the commit of a row that ran once
 more."""
@@ -300,10 +301,9 @@ def _with_notes(zoo: dict[str, Any], run: list[dict[str, Any]]) -> dict[str, Any
 
 def _said(record: dict[str, Any]) -> dict[str, Any]:
     """Return what the page says of a check in addition to its status."""
-    if record["status"] != "exports":
-        return {"note": _note(record), "eager": _eager(record)}
-    sentences = record["report"]["targets"][0]["assumptions"]
-    return {"assumed": [found[1] for text in sentences if (found := _ASSUMED.search(text))]}
+    if record["status"] == "exports":
+        return {}
+    return {"note": _note(record), "eager": _eager(record)}
 
 
 def _with_kept(zoo: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
@@ -520,9 +520,6 @@ def _first_error(record: dict[str, Any]) -> dict[str, Any] | None:
     return next((each for each in found if each["severity"] == "error"), found[0] if found else None)
 
 
-# A setting that fakexport gives to a default config, but for placeholder tokens.
-_ASSUMED = re.compile(r"(?:default configuration (?:leaves|sets)|has no default) ((?!\w+_token_i)[\w.]+)")
-
 # What a check says, and why eager mode does not run the model then either. The first that fits counts.
 _NO_PACKAGE = "a package is not installed that it needs"
 _EAGER = (
@@ -532,10 +529,7 @@ _EAGER = (
     (r"is made of other models", "it is made of other models, and has no config"),
     (r"has no forward", "it has no `forward`: one calls methods of it, or its parts"),
     (r"no class of transformers accepts", "transformers has no class for it"),
-    (
-        r"eager mode fails",
-        "eager mode fails on an image or a sound: parts of the default config contradict each other",
-    ),
+    (r"eager mode fails", "eager mode fails on an image"),
     (r"eager mode raises it too", "eager mode raises the same error"),
     (r"it does not run on its example inputs", "a part of a type that does not run"),
 )
@@ -562,8 +556,6 @@ def _not_in_eager(zoo: dict[str, Any]) -> str:
         f"either{kinds}. Each check finds this out by itself: it builds the default config without "
         "fakexport, and runs `forward` on the same inputs, in the same dtype, without a trace."
     )
-    if "kinds" in zoo:
-        text += " Where the settings of a config show that no image fits it, they are the evidence."
     rows = [f"| {count} | {_cell(reason)} |" for reason, count in found.most_common()]
     lines = textwrap.wrap(text, _WIDTH)
     return "\n".join([*lines, "", "| models | why eager mode does not run it |", "|---|---|", *rows, ""])
@@ -581,22 +573,7 @@ def _passing(zoo: dict[str, Any]) -> str:
             lines.append(f"{line},")
             line = ""
         line = f"{line}, {name}" if line else name
-    assumed = [check for check in zoo["checks"] if "assumed" in check]
-    if assumed:
-        lines[1:1] = ["", *_with_assumptions(assumed)]
     return "\n".join([*lines, line, ""])
-
-
-def _with_assumptions(checks: list[dict[str, Any]]) -> list[str]:
-    """Return lines that name the models whose default config is not taken as it is."""
-    named = ", ".join(
-        f"{_type(check)} ({', '.join(check['assumed'])})" for check in sorted(checks, key=_type)
-    )
-    text = (
-        f"{len(checks)} of these do not run with their default config as it is. fakexport sets what is in "
-        f"parentheses, and each report says so: {named}."
-    )
-    return textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def _type(record: dict[str, Any]) -> str:

@@ -9,26 +9,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from fakexport.error import InvalidType
 
-__all__ = ["old_name_text", "renamed", "warn_of_old_name"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-def old_name_text(old: str, new: str) -> str:
-    """Return the sentence about a use of an old name."""
-    return f"{old} is called {new} now; the old name works until fakexport 1.0"
-
-
-def warn_of_old_name(old: str, new: str, *, stacklevel: int = 1) -> None:
-    """Warn about a use of an old name.
-
-    Args:
-        old: What was used.
-        new: What it is called now.
-        stacklevel: Whose line the warning names, as in `warnings.warn`: 1 is the caller's.
-    """
-    warnings.warn(old_name_text(old, new), DeprecationWarning, stacklevel=stacklevel + 1)
 
 
 def renamed(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -53,5 +35,6 @@ def renamed(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 def _rename(kwargs: dict[str, Any], old: str, new: str, function: str) -> None:
     if new in kwargs:
         raise InvalidType(f"{function}() got both {new}= and {old}=, its old name")
-    warn_of_old_name(f"{function}(): {old}=", f"{new}=", stacklevel=3)
+    text = f"{function}(): {old}= is called {new}= now; the old name works until fakexport 1.0"
+    warnings.warn(text, DeprecationWarning, stacklevel=3)
     kwargs[new] = kwargs.pop(old)

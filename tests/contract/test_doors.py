@@ -10,15 +10,13 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 # From the top down. A package may import any package of a lower tier.
 TIERS = [set(line.split()) for line in re.findall(r"^```text\n(.*?)^```", PAGE, re.M | re.S)[0].splitlines()]
 # Within one tier: a timed run is reported as a spread, a capture returns a program, weights are bound to what
-# an archive holds, and a path in an error is escaped like the text of a document. A rule warns of its
-# former name like everything else that was renamed. The one that goes up: a difference of programs displays
-# itself in a notebook, as reports do.
+# an archive holds, and a path in an error is escaped like the text of a document. The one that
+# goes up: a difference of programs displays itself in a notebook, as reports do.
 SIDE_DOORS = {
     ("program", "report"),
     ("deploy", "report"),
     ("capture", "program"),
     ("rules", "diagnostics"),
-    ("rules", "_renamed"),
     ("archive", "weights"),
     ("files", "documents"),
 }

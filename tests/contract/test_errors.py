@@ -28,13 +28,13 @@ AS_BUILTIN = {
     ("src/fakexport/report/progress.py", "ValueError"),
     ("src/fakexport/history/randomness.py", "RuntimeError"),
     # What torch.onnx expects of a translation that does not take the arguments.
-    ("src/fakexport/deploy/onnx/grouped_products.py", "NotImplementedError"),
+    ("src/fakexport/deploy/onnx/compilation.py", "NotImplementedError"),
     # The cause of an error that a forked process raised.
     ("src/fakexport/processes/forked_calls.py", "RemoteTraceback"),
     # Signals, caught by fakexport.
     ("src/fakexport/capture/exploration.py", "_Limited"),
     ("src/fakexport/cli/entry.py", "_Terminated"),
-    ("src/fakexport/benchmark/agreement.py", "OtherOutputs"),
+    ("src/fakexport/benchmark/worker.py", "OtherOutputs"),
     ("src/fakexport/benchmark/outcome.py", "StepFailed"),
     ("src/fakexport/diagnose/made_up_inputs.py", "NotComparable"),
     ("src/fakexport/history/replay.py", "_Unreplayable"),

@@ -11,15 +11,22 @@ import torch
 
 from fakexport.archive import describe, diff_archives, save, save_bundle
 from fakexport.report import ProjectReport
-from fakexport.report.archive_difference_json import DIFF_SCHEMA, archive_difference_to_dict
 from fakexport.report.archive_json import INSPECT_SCHEMA, archive_to_dict
-from fakexport.report.as_json import SCHEMA, to_dict
-from fakexport.report.bench_json import BENCH_SCHEMA, bench_to_dict
-from fakexport.report.plan_json import PLAN_SCHEMA, plan_to_dict
+from fakexport.report.as_json import (
+    BENCH_SCHEMA,
+    DIFF_SCHEMA,
+    PLAN_SCHEMA,
+    SCHEMA,
+    WEIGHTS_SCHEMA,
+    archive_difference_to_dict,
+    bench_to_dict,
+    plan_to_dict,
+    to_dict,
+    weights_to_dict,
+)
 from fakexport.report.project_report import PROJECT_SCHEMA, project_to_dict
-from fakexport.report.weights_json import WEIGHTS_SCHEMA, weights_to_dict
 from fakexport.sweep import collect_results, results_text
-from fakexport.sweep.results_json import RESULTS_SCHEMA
+from fakexport.sweep.results import RESULTS_SCHEMA
 from fakexport.weights import WeightFinding, WeightsReport
 from tests.contract.source_tree import ROOT
 from tests.known_facts import with_facts

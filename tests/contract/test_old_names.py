@@ -1,4 +1,4 @@
-"""Arguments and options under their old names: they work, with a warning at the caller's line."""
+"""Arguments under their old names: they work, with a warning at the caller's line."""
 
 import warnings
 
@@ -7,14 +7,10 @@ import torch
 from torch import nn
 
 import fakexport as fe
-from fakexport.cli import main
 
 
 def linear():
     return nn.Linear(4, 2), (torch.zeros(3, 4),)
-
-
-WEIGHTS = {"weight": torch.ones(2, 4), "bias": torch.zeros(2)}
 
 
 @pytest.fixture(scope="module")
@@ -39,18 +35,6 @@ def test_export_takes_a_topology():
         program = fe.export(linear, topology="H100")  # type: ignore[call-overload]
 
     assert device_of(program) == "cuda:0"
-
-
-def test_bind_takes_a_device_map(on_gpu):
-    with pytest.warns(DeprecationWarning, match=r"^bind\(\): device_map= is called devices= now"):
-        bound = fe.bind(on_gpu, WEIGHTS, device_map={"cuda:0": "cpu"})
-
-    assert device_of(bound) == "cpu"
-
-
-def test_verify_weights_takes_a_topology():
-    with pytest.warns(DeprecationWarning, match=r"^verify_weights\(\): topology= is called target= now"):
-        assert fe.verify_weights(linear, WEIGHTS, topology="cpu").is_bindable
 
 
 @pytest.mark.parametrize(
@@ -95,39 +79,3 @@ def test_a_name_and_its_old_name_are_refused(on_gpu):
         fe.retarget(on_gpu, "cpu", device_map="cpu")
     with pytest.raises(TypeError, match="either devices, device to device, or device_map"):
         fe.retarget(on_gpu)
-
-
-def test_the_old_option_works_and_is_not_in_the_help(on_gpu, tmp_path, capsys):
-    fe.save(on_gpu, tmp_path / "model.pt2")
-    torch.save(WEIGHTS, tmp_path / "w.pt")
-    command = ["bind", f"{tmp_path}/model.pt2", f"{tmp_path}/w.pt", "-o", f"{tmp_path}/bound.pt2"]
-
-    assert main([*command, "--device-map", "cuda:0=cpu"]) == 0
-
-    assert capsys.readouterr().err == (
-        "note: --device-map is called --devices now; the old name works until fakexport 1.0\n"
-    )
-    assert device_of(fe.load(tmp_path / "bound.pt2")) == "cpu"
-    assert main([*command, "--device-map", "cpu", "--devices", "cpu"]) == 2
-    assert main(["bind", "--help"]) == 0
-    help_text = capsys.readouterr().out
-    assert "--devices" in help_text
-    assert "--device-map" not in help_text
-
-
-@pytest.mark.parametrize(
-    ("moved", "code", "said"),
-    [
-        (("--devices", "cuda:0=cpu"), 0, ""),
-        (("--device-map", "cpu"), 0, ""),
-        ((), 2, "--to is missing"),
-        (("--to", "cpu", "--devices", "cpu"), 2, "--to and --devices are the same"),
-    ],
-)
-def test_retarget_takes_the_names_that_its_map_has_elsewhere(on_gpu, tmp_path, capsys, moved, code, said):
-    fe.save(on_gpu, tmp_path / "gpu.pt2")
-
-    assert main(["retarget", f"{tmp_path}/gpu.pt2", "-o", f"{tmp_path}/cpu.pt2", *moved]) == code
-
-    assert said in capsys.readouterr().err
-    assert code or device_of(fe.load(tmp_path / "cpu.pt2")) == "cpu"

@@ -24,8 +24,8 @@ from fakexport.container.reader import Limits, read_container
 from fakexport.documents.document_error import DocumentError
 from fakexport.documents.json_text import parse_json
 from fakexport.weights import CheckpointError
+from fakexport.weights.opening import read_index
 from fakexport.weights.safetensors_header import read_header
-from fakexport.weights.shard_index import read_index
 
 LIMITS = Limits(record_bytes=1 << 20, inflated_bytes=4 << 20, json_bytes=1 << 20)
 

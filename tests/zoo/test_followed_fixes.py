@@ -41,6 +41,6 @@ def test_a_fix_of_each_kind_works(source, code, kind):
 
 
 def test_a_fix_that_is_not_known_is_not_followed():
-    found = followed("hf:informer")
+    found = followed("hf:vilt")
 
     assert (found["kind"], found["outcome"]) == ("none known", "not followed")

@@ -15,42 +15,12 @@ if TYPE_CHECKING:
     from .description import ArchiveDescription, MethodDescription, describe
     from .loading import load, load_bundle
     from .manifest import DTYPE_BYTES, Manifest, MethodManifest, TensorEntry
-    from .manifest_json import decode_manifest, method_to_json
+    from .manifest_json import method_from_json, method_to_json
     from .payload import weights_payload
     from .saved_object import refuse_unregistered_classes
     from .saving import WeightsLeftBehind, save, save_bundle
     from .sharing import name_in_checkpoint
     from .verification import is_archive, verify_archived_weights, verify_weights
-
-__all__ = [
-    "DTYPE_BYTES",
-    "ArchiveDescription",
-    "ArchiveDifference",
-    "Bundle",
-    "FactDifference",
-    "Manifest",
-    "MethodDescription",
-    "MethodManifest",
-    "TensorEntry",
-    "WeightDifference",
-    "WeightsLeftBehind",
-    "bind",
-    "decode_manifest",
-    "describe",
-    "diff_archives",
-    "is_archive",
-    "load",
-    "load_bundle",
-    "method_to_json",
-    "name_in_checkpoint",
-    "refuse_unregistered",
-    "refuse_unregistered_classes",
-    "save",
-    "save_bundle",
-    "verify_archived_weights",
-    "verify_weights",
-    "weights_payload",
-]
 
 _ROOMS = {
     "archive_difference": "ArchiveDifference FactDifference WeightDifference diff_archives",
@@ -60,7 +30,7 @@ _ROOMS = {
     "description": "ArchiveDescription MethodDescription describe",
     "loading": "load load_bundle",
     "manifest": "DTYPE_BYTES Manifest MethodManifest TensorEntry",
-    "manifest_json": "decode_manifest method_to_json",
+    "manifest_json": "method_from_json method_to_json",
     "payload": "weights_payload",
     "saved_object": "refuse_unregistered_classes",
     "saving": "WeightsLeftBehind save save_bundle",

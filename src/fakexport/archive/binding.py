@@ -10,7 +10,6 @@ from typing import overload
 import torch
 from torch.export import ExportedProgram
 
-from fakexport._renamed import renamed
 from fakexport.error import InvalidValue
 from fakexport.program import devices_of_program
 from fakexport.weights import (
@@ -54,7 +53,6 @@ def bind(
     source: ModelSource | None = None,
     check_finite: bool | None = None,
 ) -> ExportedProgram: ...
-@renamed(device_map="devices")
 def bind(
     program: Bundle | ExportedProgram | str | os.PathLike[str],
     checkpoint: CheckpointSource,

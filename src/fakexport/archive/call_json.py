@@ -14,7 +14,6 @@ from fakexport.documents import (
     decimal,
     integer,
     items,
-    mapping,
     one_of,
     optional,
     record,
@@ -44,8 +43,7 @@ def call_record(value: Any) -> CallRecord:
         "capacity": _optional_count,
         "defaults": _defaults,
     }
-    # Earlier archives had no cache in a program.
-    fields = record({"start": None, **mapping(value)}, readers)
+    fields = record(value, readers)
     try:
         return CallRecord(**fields)
     except ValueError as error:
@@ -67,9 +65,6 @@ def _defaults(value: Any) -> GenerationDefaults:
         "suppressed": _tokens,
         "suppressed_first": _tokens,
         "not_applied": lambda found: tuple(items(found, _name, 100)),
-    }
-    # Earlier archives have none of these, and name what they did not follow in `not_applied`.
-    later = {
         "bad_words": lambda found: tuple(items(found, _tokens, _MOST_TOKENS)),
         "repetition_penalty": decimal,
         "no_repeat_ngram_size": _count,
@@ -81,8 +76,7 @@ def _defaults(value: Any) -> GenerationDefaults:
         "top_p": _optional_number,
         "own_generate": _name,
     }
-    given = mapping(value)
-    fields = record(given, readers | {name: read for name, read in later.items() if name in given})
+    fields = record(value, readers)
     try:
         return GenerationDefaults(**fields)
     except ValueError as error:

@@ -15,8 +15,6 @@ from fakexport.weights import computed_of
 
 from .manifest import MOST_COMPUTED_BYTES, MethodManifest
 
-__all__ = ["ComputedRecords", "empty_values", "read_computed"]
-
 
 class ComputedRecords:
     """The records of the values, for all programs of an archive: equal values are written once.

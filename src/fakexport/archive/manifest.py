@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Literal, get_args
 
-from fakexport.archive.extent import extent
 from fakexport.container import Digest, fault_of_name
 from fakexport.documents import AdapterRecord, CallRecord, ParallelRecord, Parameter, Recipe
 from fakexport.error import InvalidValue
 
 if TYPE_CHECKING:
     from fakexport.program import UnboundConstant
-
-__all__ = [
-    "ALONE",
-    "DTYPE_BYTES",
-    "METHOD_NAME",
-    "MOST_COMPUTED_BYTES",
-    "MOST_METHODS",
-    "Location",
-    "Manifest",
-    "MethodManifest",
-    "Prefix",
-    "TensorEntry",
-    "UnboundName",
-    "WeightsKind",
-]
 
 MOST_METHODS = 64
 MOST_COMPUTED_BYTES = 4 * 2**20
@@ -380,3 +364,10 @@ def _refuse_twice(what: str, names: Iterable[str]) -> None:
         if name in seen:
             raise InvalidValue(f"the {what} contain the name `{name}` twice")
         seen.add(name)
+
+
+def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Return the number of elements from the first to the last, both included; 0 if there are none."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))

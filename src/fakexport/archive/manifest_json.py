@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from fakexport.archive.call_json import call_record
 from fakexport.archive.manifest import (
-    ALONE,
     DTYPE_BYTES,
     METHOD_NAME,
     MOST_METHODS,
@@ -52,21 +50,14 @@ from fakexport.documents import (
     text,
 )
 
-__all__ = ["FORMAT", "decode_manifest", "encode_manifest", "method_to_json"]
-
 T = TypeVar("T")
 
 FORMAT = "fakexport.archive/3"
-_WITH_CONFIGS_IN_PLACE = "fakexport.archive/2"
-_OF_ONE_PROGRAM = "fakexport.archive/1"
-_OF_A_BUNDLE = "fakexport.bundle/1"
-_KNOWN = (FORMAT, _WITH_CONFIGS_IN_PLACE, _OF_ONE_PROGRAM, _OF_A_BUNDLE)
-"The last three were written before 0.1.0, and can go once such archives need not be opened any more."
 
 _NAME = 4096
 _SENTENCE = 10_000
 _OF_FEW = ("prefix", "computed", "library_modules", "call", "adapter", "parallel", "parameters")
-"Fields that are omitted when empty, as in archives written before these fields existed."
+"Fields that are omitted when empty."
 _DIMENSIONS = 64
 _OPERANDS = 100_000
 _REASONS = ("parameter", "random", "unknown")
@@ -98,8 +89,8 @@ def _to_json(manifest: MethodManifest) -> dict[str, Any]:
 
 
 def method_to_json(manifest: MethodManifest) -> dict[str, Any]:
-    """Return the description of one program, as a manifest of version 1, which `decode_manifest` reads."""
-    value = {"format": _OF_ONE_PROGRAM, **_to_json(manifest), "records": []}
+    """Return the description of one program; `method_from_json` reads it."""
+    value = {"format": FORMAT, **_to_json(manifest)}
     plain: dict[str, Any] = json.loads(json.dumps(value, default=vars, allow_nan=False))
     return plain
 
@@ -113,9 +104,7 @@ def decode_manifest(content: bytes, limits: Limits | None = None) -> Manifest:
     """
     limits = limits or Limits()
     value = parse_json(content, most_bytes=limits.json_bytes, most_memory_bytes=limits.json_memory_bytes)
-    found = _format(value)
-    if found == _OF_ONE_PROGRAM:
-        return _of_one_program(value, limits)
+    _check_format(value)
     of_method = _readers(limits)
     readers: dict[str, Callable[[Any], Any]] = {
         "format": text,
@@ -123,35 +112,32 @@ def decode_manifest(content: bytes, limits: Limits | None = None) -> Manifest:
         "shared": _many(lambda value: tuple(items(value, _pair, MOST_METHODS)), limits),
         "records": _many(_digest, limits),
     }
-    if found == _OF_A_BUNDLE:
-        readers["prefixes"] = lambda value: entries(value, _pair)
-        del of_method["prefix"]
     fields = record(value, readers)
-    methods, prefixes = dict(fields["methods"]), fields.pop("prefixes", {})
+    methods = dict(fields["methods"])
     if len(methods) < len(fields["methods"]):
         raise DocumentError("two methods with the same name").within("methods")
-    if unknown := sorted(prefixes.keys() - methods.keys()):
-        raise DocumentError(f"a prefix for {unknown[0]!r}, which is not a method").within("prefixes")
-    for method, prefix in prefixes.items():
-        methods[method] = _checked(replace, methods[method], prefix=prefix)
     return _checked(Manifest, methods=methods, shared=fields["shared"], records=fields["records"])
 
 
-def _format(value: Any) -> str:
-    """Return the format of a document; check the version first, before its other fields look wrong."""
+def method_from_json(value: Any) -> MethodManifest:
+    """Return what `method_to_json` described.
+
+    Raises:
+        DocumentError: as `decode_manifest`.
+    """
+    _check_format(value)
+    fields = _record(value, {"format": text, **_readers(Limits())})
+    del fields["format"]
+    return _checked(MethodManifest, **fields)
+
+
+def _check_format(value: Any) -> None:
+    """Check the version first, before the other fields of a document look wrong."""
     found = mapping(value).get("format")
-    kinds = tuple(known.partition("/")[0] + "/" for known in _KNOWN)
-    if isinstance(found, str) and found not in _KNOWN and found.startswith(kinds):
+    kind = FORMAT.partition("/")[0]
+    if isinstance(found, str) and found != FORMAT and found.startswith(f"{kind}/"):
         raise DocumentError(f"version {found[:40]!r}; this fakexport reads {FORMAT!r}").within("format")
-    return field(mapping(value), "format", one_of(_KNOWN, "fakexport format"))
-
-
-def _of_one_program(value: Any, limits: Limits) -> Manifest:
-    """Return a manifest of version 1: the fields of the one program, and the records, next to each other."""
-    readers = {"format": text, **_readers(limits), "records": _many(_digest, limits)}
-    fields = _record(value, readers)
-    records, _ = fields.pop("records"), fields.pop("format")
-    return _checked(Manifest, methods={ALONE: _checked(MethodManifest, **fields)}, records=records)
+    field(mapping(value), "format", one_of((FORMAT,), "fakexport format"))
 
 
 def _method(value: Any, readers: dict[str, Callable[[Any], Any]]) -> tuple[str, MethodManifest]:

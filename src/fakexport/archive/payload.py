@@ -15,13 +15,10 @@ from fakexport.history import UnreplayableRead, value_of
 from fakexport.program import UnboundConstant, names_by_tensor
 
 from .codec.value_encoder import Json, ValueEncoder
-from .extent import extent
 from .links import Links
-from .manifest import Location, TensorEntry, UnboundName
+from .manifest import Location, TensorEntry, UnboundName, extent
 from .saved_object import object_record
 from .stored_tensor import StoredObject
-
-__all__ = ["ABSENT", "UNBOUND", "Payload", "constants_payload", "weights_payload"]
 
 UNBOUND = "unbound__bind_the_weights_first_with_fakexport"
 "The record of a weight that is not there."

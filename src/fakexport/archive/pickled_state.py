@@ -9,8 +9,6 @@ from typing import Any
 
 from fakexport.documents import DocumentError
 
-__all__ = ["PickledState", "Storage", "StoredView", "read_pickled_state"]
-
 MOST_VALUES = 1_000_000
 "How many values a state may have; a value that occurs twice counts twice."
 MOST_TENSORS = 10_000

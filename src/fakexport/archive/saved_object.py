@@ -20,7 +20,7 @@ from fakexport.container import STORED, ArchiveError, Limits, read_entries
 from fakexport.documents import DocumentError
 from fakexport.error import InvalidValue, first_line
 
-from .extent import extent
+from .manifest import extent
 from .pickled_state import Storage, StoredView, read_pickled_state
 
 _STORAGES = {

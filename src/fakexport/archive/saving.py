@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from fakexport.devices import Topology
 from fakexport.documents import collection_paused
 from fakexport.error import InvalidType, InvalidValue
 from fakexport.program import (
+    SourcePaths,
     facts_of,
     library_classes,
     library_modules,
@@ -35,7 +37,6 @@ from .links import Links
 from .manifest import ALONE, Manifest, MethodManifest, Prefix, WeightsKind
 from .method_records import MethodRecords, apart
 from .payload import ABSENT, UNBOUND, Payload, constants_payload, weights_payload
-from .portable_text import portable
 from .shared_records import share_equal, share_weights
 
 
@@ -305,3 +306,28 @@ def warn_of_weights(path: str, names: Sequence[str]) -> None:
             "bind the checkpoint again on a machine that has them"
         )
         warnings.warn(WeightsLeftBehind(text), stacklevel=caller_level())
+
+
+_SOURCE = re.compile(
+    r"(?P<kind>(?:[a-z]+:)?)(?P<path>(?:~|[A-Za-z]:)?[/\\].*?\.(?:json|py))(?P<rest>(?::.*)?)"
+)
+_PATH = re.compile(r"(?<![\w.~/])~?/[^\s'\"=,()\[\]:]+")
+
+
+def portable(text: str, root: str | os.PathLike[str] | None = None) -> str:
+    """Return the text with absolute paths made relative to `root`; a path outside keeps its last part.
+
+    Example:
+        >>> portable("hf:/home/me/work/gpt2.json:AutoModel", "/home/me")
+        'hf:work/gpt2.json:AutoModel'
+        >>> portable("/tmp/my models/model.py:factory")
+        'model.py:factory'
+    """
+    paths = SourcePaths(None if root is None else Path(root))
+
+    def shortened(path: str) -> str:
+        return paths.shortened(os.path.expanduser(path))  # noqa: PTH111 (a path may begin with no user's `~x`)
+
+    if source := _SOURCE.fullmatch(text):  # A path in it may have blanks.
+        return f"{source['kind']}{shortened(source['path'])}{source['rest']}"
+    return _PATH.sub(lambda found: shortened(found[0]), text)

@@ -15,8 +15,6 @@ from fakexport.history import UnreplayableRead, value_of
 from fakexport.program import facts_of, names_by_tensor, tensor_identity
 from fakexport.weights import are_equal
 
-__all__ = ["SharedWeight", "name_in_checkpoint", "shared_weights", "unify"]
-
 Pair = tuple[str, str]
 SharedWeight = tuple[Pair, ...]
 "The methods that share a weight, each with its first name there."

@@ -12,7 +12,7 @@ from fakexport.container import is_object_record
 from fakexport.documents import DocumentError, boolean, field, items, mapping, text
 
 from .codec.value_decoder import read_device, read_dtype
-from .extent import extent
+from .manifest import extent
 
 _DIMENSIONS = 64
 

@@ -17,8 +17,6 @@ from .manifest import MethodManifest
 from .payload import weights_payload
 from .saved_object import unregistered
 
-__all__ = ["TRUSTED", "describe_trusted", "load_all_with_torch", "load_with_torch"]
-
 T = TypeVar("T")
 
 TRUSTED = "trusted: torch read it, which can run code from the file"

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from fakexport._renamed import renamed
 from fakexport._torch.real_execution import real_execution
 from fakexport.error import InvalidValue
 from fakexport.fake import is_fake
@@ -42,7 +41,6 @@ def is_archive(subject: object) -> TypeGuard[str | os.PathLike[str]]:
     return isinstance(subject, (str, os.PathLike)) and os.fspath(subject).endswith(".pt2")
 
 
-@renamed(topology="target")
 def verify_weights(
     source_or_program: str | Path | nn.Module | Callable[[], Any] | ExportedProgram | Bundle,
     checkpoint: CheckpointSource,

@@ -1,5 +1,3 @@
 """The benchmark of deployment formats: eager, weights, TorchScript, exported programs, compiled forms."""
 
 from .benchmark import bench
-
-__all__ = ["bench"]

@@ -14,8 +14,6 @@ from fakexport.deploy import CompileFailure
 from fakexport.error import FakexportError
 from fakexport.report import BenchFailure, BenchStep, missing_package
 
-__all__ = ["Outcome", "StepFailed"]
-
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 

@@ -1,5 +1,3 @@
 """The command line: parse, call one function, render. No capability lives here."""
 
 from fakexport.cli.entry import main
-
-__all__ = ["main"]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fakexport.cli.operator_libraries import load_libraries
 from fakexport.cli.options import (
     Debug,
     Dtype,
@@ -18,6 +17,7 @@ from fakexport.cli.options import (
     NoProgress,
     Source,
     TextOrJson,
+    load_libraries,
 )
 from fakexport.cli.progress_display import lines_on_stderr
 from fakexport.cli.quiet import quiet

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fakexport.cli.operator_libraries import load_libraries
 from fakexport.cli.options import (
     Archive,
     BoundAdapters,
@@ -15,9 +14,8 @@ from fakexport.cli.options import (
     Checkpoint,
     Debug,
     Libraries,
-    OldBoundDevices,
     Trust,
-    bound_devices,
+    load_libraries,
 )
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_output
@@ -42,7 +40,6 @@ def bind_command(
         typer.Option("--rank", metavar="R", help="Bind the program of rank R alone, from 0, to its parts."),
     ] = None,
     devices: BoundDevices = None,
-    device_map: OldBoundDevices = None,
     trust: Trust = False,
     library: Libraries = None,
     debug: Debug = False,
@@ -52,7 +49,6 @@ def bind_command(
     Stock `torch.export.load` opens the result, unless it is linked. Exit code 0: written. 2: the weights do
     not fit, or a file is refused; `fakexport verify-weights` lists what is wrong.
     """
-    devices = bound_devices(devices, device_map)
     with quiet(is_debug=debug):
         from fakexport.archive import Bundle, bind, load, load_bundle, save
         from fakexport.deploy import rank_of_archive

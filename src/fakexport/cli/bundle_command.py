@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import Debug, Libraries, Trust
+from fakexport.cli.options import Debug, Libraries, Trust, load_libraries
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_output
 

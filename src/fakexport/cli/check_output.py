@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, get_args
 
 import typer
 
-from fakexport.cli.html_page import write_page
-from fakexport.cli.options import OutputFormat
+from fakexport.cli.options import OutputFormat, write_page
 from fakexport.cli.streams import output_width, write_formatted
 
 if TYPE_CHECKING:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import partial
@@ -10,11 +12,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from fakexport._libraries import import_library, library_of
 from fakexport.cli.lock_session import LockSession
-from fakexport.cli.operator_libraries import load_libraries
+from fakexport.cli.options import load_libraries
 from fakexport.cli.progress_display import progress_on_stderr
-from fakexport.cli.project_check import check_project
-from fakexport.cli.project_file import CheckOptions, ProjectFile
+from fakexport.cli.project_file import CheckOptions, ProjectFile, ProjectFileError
 from fakexport.cli.quiet import quiet
+from fakexport.cli.streams import write_error_line
 
 if TYPE_CHECKING:
     from fakexport.documents import AdapterMode
@@ -157,3 +159,60 @@ def _asked(options: CheckOptions, call: CheckedCall) -> Iterator[tuple[str, str]
 
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def check_project(
+    project: ProjectFile | None,
+    given: CheckOptions,
+    check: Callable[[str, CheckOptions], Report],
+    *,
+    output: ReportOutput,
+    is_debug: bool,
+) -> ProjectReport:
+    """Check the sources in the folder of their file, one after another; return what was found.
+
+    A report is written as soon as it is complete, unless all reports are one document.
+
+    Args:
+        project: The file that lists the sources.
+        given: Options of the command line, which come first.
+        check: Checks one source.
+        output: How the reports are written.
+        is_debug: Show the traceback if a source is refused.
+    Raises:
+        ProjectFileError: there are no sources.
+    """
+    if project is None or not project.sources:
+        raise ProjectFileError(
+            "no SOURCE given, and no pyproject.toml from here up has `sources` in [tool.fakexport]; "
+            "see `fakexport check --help`"
+        )
+    from fakexport.report import ProjectReport
+
+    reports: list[Report] = []
+    refused: dict[str, str] = {}
+    with contextlib.chdir(project.path.parent):
+        for entry in project.sources:
+            try:
+                report = check(entry.source, given.over(project.options_of(entry)))
+            except (Exception, SystemExit) as error:
+                refused[entry.source] = _reason(entry.source, error, is_debug=is_debug)
+                continue
+            output.write_part(report)
+            reports.append(report)
+        found = ProjectReport(tuple(reports), refused)
+        output.write_end(found, root=Path.cwd())
+    return found
+
+
+def _reason(source: str, error: BaseException, *, is_debug: bool) -> str:
+    """Why a source cannot be checked, which is shown at once; a fault of our own ends the command."""
+    from fakexport.cli.faults import usage_fault
+
+    reason = usage_fault(error)
+    if reason is None:
+        raise error
+    if is_debug:
+        write_error_line("".join(traceback.format_exception(error)).rstrip())
+    write_error_line(f"error: {source}: {reason}")
+    return reason

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from fakexport.cli.operator_libraries import load_libraries
 from fakexport.cli.options import (
     Archive,
     BoundDevices,
@@ -15,12 +14,11 @@ from fakexport.cli.options import (
     Inputs,
     Libraries,
     Method,
-    OldBoundDevices,
     Source,
     TextOrJson,
     Trust,
     UseCache,
-    bound_devices,
+    load_libraries,
 )
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_output
@@ -36,7 +34,6 @@ def compare_command(
     inputs: Inputs = None,
     method: Method = None,
     devices: BoundDevices = None,
-    device_map: OldBoundDevices = None,
     dtype: Dtype = None,
     use_cache: UseCache = None,
     format_: TextOrJson = "text",
@@ -49,7 +46,6 @@ def compare_command(
     Without CHECKPOINT, the weights come from ARCHIVE; if it has none, from the model constructed under seed
     0. Exit code 0: equal, bit for bit or up to rounding. 1: the outputs diverge. 2: bad usage or environment.
     """
-    devices = bound_devices(devices, device_map)
     with quiet(is_debug=debug):
         from fakexport.archive import load
         from fakexport.comparison import compare_source

@@ -10,18 +10,16 @@ from typing import Annotated, Literal
 import typer
 
 from fakexport._forms import OPTIONS_OF, Form
-from fakexport.cli.operator_libraries import load_libraries
 from fakexport.cli.options import (
     Archive,
     BoundDevices,
     Debug,
     Libraries,
     Method,
-    OldBoundDevices,
     OptionalCheckpoint,
     Profiles,
     Trust,
-    bound_devices,
+    load_libraries,
 )
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_error_line, write_note, write_output, write_report
@@ -55,7 +53,6 @@ def compile_command(
     ] = None,
     method: Method = None,
     devices: BoundDevices = None,
-    device_map: OldBoundDevices = None,
     trust: Trust = False,
     profiles: Profiles = None,
     library: Libraries = None,
@@ -66,7 +63,6 @@ def compile_command(
     Exit code 0: written. 1: the compiler does not support operators of the program; the diagnostics name them
     and their lines. 2: bad usage, file or environment. Nothing is written unless the exit code is 0.
     """
-    devices = bound_devices(devices, device_map)
     given = {"--weights": weights, "--backend": backend, "--target": target, "--cache": cache}
     with quiet(is_debug=debug):
         from torch.export import ExportedProgram

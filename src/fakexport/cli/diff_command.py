@@ -6,9 +6,16 @@ from typing import Annotated
 
 import typer
 
-from fakexport.cli.html_page import write_page
-from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import Debug, HtmlPage, Libraries, Method, TextOrJson, Trust
+from fakexport.cli.options import (
+    Debug,
+    HtmlPage,
+    Libraries,
+    Method,
+    TextOrJson,
+    Trust,
+    load_libraries,
+    write_page,
+)
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_output
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Annotated
 
 import typer
 
-from fakexport.cli.streams import write_note, write_output
+from fakexport.cli.streams import write_output
 
 
 def explain_command(
@@ -30,9 +29,4 @@ def explain_command(
             raise typer.BadParameter("give a code or --all, not both")
         write_output(explain_all())
         return
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        page = render_rules(all_rules()) if code is None else explain(code)
-    for warning in caught:
-        write_note(str(warning.message))
-    write_output(page)
+    write_output(render_rules(all_rules()) if code is None else explain(code))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fakexport._libraries import import_library
-from fakexport.cli.operator_libraries import load_libraries
 from fakexport.cli.options import (
     Adapter,
     AdapterMode,
@@ -29,6 +28,7 @@ from fakexport.cli.options import (
     Source,
     Strict,
     UseCache,
+    load_libraries,
 )
 from fakexport.cli.progress_display import progress_on_stderr
 from fakexport.cli.quiet import quiet

@@ -7,8 +7,15 @@ from typing import Annotated
 
 import typer
 
-from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import BoundDevices, Debug, Inputs, Libraries, OptionalCheckpoint, Trust
+from fakexport.cli.options import (
+    BoundDevices,
+    Debug,
+    Inputs,
+    Libraries,
+    OptionalCheckpoint,
+    Trust,
+    load_libraries,
+)
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_note, write_output
 

@@ -7,8 +7,16 @@ from typing import Annotated, Literal
 
 import typer
 
-from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import Debug, DeviceMap, Dtype, Libraries, Method, Parallel, Profiles
+from fakexport.cli.options import (
+    Debug,
+    DeviceMap,
+    Dtype,
+    Libraries,
+    Method,
+    Parallel,
+    Profiles,
+    load_libraries,
+)
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_output
 

@@ -2,16 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from fakexport._libraries import FORMS
-from fakexport._renamed import old_name_text
-from fakexport.cli.html_page import check_place
-from fakexport.cli.known_profiles import know_profiles
-from fakexport.cli.streams import write_note
+from fakexport.cli.project_file import project_file_of
+
+if TYPE_CHECKING:
+    from fakexport.report import Document
+
+
+def load_libraries(libraries: Iterable[str] | None) -> None:
+    """Load what registers operators, in the given order: Python files, modules and native torch libraries.
+
+    All of them run code, so the user names them, never an archive.
+
+    Raises:
+        typer.BadParameter: one is missing, or cannot be loaded with this torch on this machine.
+    """
+    named = list(libraries or ())
+    if not named:
+        return
+    from fakexport.sources import SourceError, load_operator_library
+
+    for library in named:
+        try:
+            load_operator_library(library)
+        except SourceError as error:
+            raise typer.BadParameter(str(error), param_hint="--library") from error
+
+
+def check_place(path: Path | None) -> Path | None:
+    """Return the place from the root; one that no file can be written to is refused before the work."""
+    if path is not None:
+        if path.is_dir():
+            raise typer.BadParameter(f"{path} is a folder: name a file, such as {path / 'report.html'}")
+        if not path.parent.is_dir():
+            raise typer.BadParameter(f"{path}: there is no folder {path.parent}")
+    return None if path is None else path.absolute()
+
+
+def write_page(document: Document, path: Path) -> None:
+    """Write a document as a page."""
+    from fakexport.files import new_file
+    from fakexport.report import render_page
+
+    with new_file(path) as file:
+        file.write(render_page(document).encode())
+
 
 DEBUG = "--debug"
 
@@ -195,6 +236,28 @@ Libraries = Annotated[
         help="Load operators first: a native library for torch, a .py file, or a module. Repeatable.",
     ),
 ]
+
+
+def know_profiles(context: typer.Context, file: Path | None) -> Path | None:
+    """Register the profiles of a file until the command ends; by default those of [tool.fakexport].
+
+    Args:
+        context: Context of the command.
+        file: The file passed as `--profiles`.
+    Raises:
+        ProfileError, ProjectFileError, OSError: a file cannot be read.
+    """
+    if context.resilient_parsing:
+        return file
+    project = project_file_of(context) if file is None else None
+    chosen = project.profiles if project is not None else file
+    if chosen is not None:
+        from fakexport.devices import device_profiles
+
+        context.with_resource(device_profiles(chosen))
+    return chosen
+
+
 Profiles = Annotated[
     Path | None,
     typer.Option(
@@ -245,20 +308,3 @@ BoundDevices = Annotated[
         help="Override the program's devices: cpu for all, or cuda:0=cpu,cuda:1=cpu.",
     ),
 ]
-OldBoundDevices = Annotated[
-    str | None, typer.Option("--device-map", hidden=True, help="The old name of --devices.")
-]
-
-
-def bound_devices(devices: str | None, old: str | None) -> str | None:
-    """Return the value of `--devices`, or of `--device-map`, which was its name, with a note on stderr.
-
-    Raises:
-        typer.BadParameter: both are given.
-    """
-    if old is None:
-        return devices
-    if devices is not None:
-        raise typer.BadParameter("--device-map is the old name of --devices: give one of them")
-    write_note(old_name_text("--device-map", "--devices"))
-    return old

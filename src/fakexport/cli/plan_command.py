@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from fakexport.cli.html_page import write_page
-from fakexport.cli.operator_libraries import load_libraries
 from fakexport.cli.options import (
     Assume,
     Debug,
@@ -23,6 +21,8 @@ from fakexport.cli.options import (
     NoProgress,
     Profiles,
     TextOrJson,
+    load_libraries,
+    write_page,
 )
 from fakexport.cli.progress_display import progress_on_stderr
 from fakexport.cli.quiet import quiet

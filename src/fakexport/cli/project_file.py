@@ -181,8 +181,8 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-# Other spellings that are understood: those of the option, and of several.
-_SPELLINGS = {"targets": "target", "input": "inputs", "library": "libraries"}
+# Other spellings that are understood: those of the option.
+_SPELLINGS = {"input": "inputs", "library": "libraries"}
 
 
 def _options(table: dict[str, Any]) -> CheckOptions:

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import Archive, Debug, Libraries, Method, Profiles, Trust
+from fakexport.cli.options import Archive, Debug, Libraries, Method, Profiles, Trust, load_libraries
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_note, write_output, write_report
 
@@ -20,19 +19,16 @@ def retarget_command(
         typer.Option("--output", "-o", metavar="FILE", help="Archive (.pt2) to write."),
     ],
     to: Annotated[
-        str | None,
+        str,
         typer.Option(
             "--to",
             metavar="FROM=TO",
             help=(
-                "Required. Device to device, cpu=cuda:0; module to device, fc1=cuda:0,fc2=cuda:1; or one "
+                "Device to device, cpu=cuda:0; module to device, fc1=cuda:0,fc2=cuda:1; or one "
                 "device for all."
             ),
         ),
-    ] = None,
-    moved: Annotated[
-        str | None, typer.Option("--devices", "--device-map", hidden=True, help="The same as --to.")
-    ] = None,
+    ],
     target: Annotated[
         str | None,
         typer.Option(
@@ -50,10 +46,6 @@ def retarget_command(
     Exit code 0: written. 1: operators of the program fail on the new devices; nothing is written, and the
     diagnostics name them and their lines. 2: the map or a file is refused.
     """
-    if (to is None) == (moved is None):
-        raise typer.BadParameter(
-            "--to is missing" if to is None else "--to and --devices are the same: give one of them"
-        )
     with quiet(is_debug=debug):
         from fakexport.archive import load, save
         from fakexport.program import RetargetError, retargeted
@@ -61,7 +53,7 @@ def retarget_command(
         load_libraries(library)
         program = load(archive, method=method, trust=trust)
         try:
-            made = retargeted(program, to or moved or "", topology=target)
+            made = retargeted(program, to, topology=target)
         except RetargetError as error:
             failed = error.diagnostics
         else:

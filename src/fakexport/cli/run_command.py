@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from fakexport.cli.operator_libraries import load_libraries
 from fakexport.cli.options import (
     Archive,
     BoundDevices,
@@ -15,11 +14,10 @@ from fakexport.cli.options import (
     Inputs,
     Libraries,
     Method,
-    OldBoundDevices,
     OptionalCheckpoint,
     RunAdapter,
     Trust,
-    bound_devices,
+    load_libraries,
 )
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_error_line, write_output
@@ -54,7 +52,6 @@ def run_command(
         ),
     ] = 0,
     devices: BoundDevices = None,
-    device_map: OldBoundDevices = None,
     trust: Trust = False,
     library: Libraries = None,
     debug: Debug = False,
@@ -64,7 +61,6 @@ def run_command(
     With --repeat, latencies go to stderr; the outputs are still those of the first call. Processes that
     torchrun starts run the programs of their ranks together; rank 0 prints and writes the outputs.
     """
-    devices = bound_devices(devices, device_map)
     if warmup is not None and not repeat:
         raise typer.BadParameter("--warmup needs --repeat")
     with quiet(is_debug=debug):

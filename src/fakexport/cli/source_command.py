@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import Archive, Debug, Libraries, Method, Trust
+from fakexport.cli.options import Archive, Debug, Libraries, Method, Trust, load_libraries
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_error_line, write_output
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fakexport.cli.html_page import write_page
+from fakexport.cli.options import write_page
 from fakexport.cli.streams import write_report
 
 

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import Debug, Libraries
+from fakexport.cli.options import Debug, Libraries, load_libraries
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_report
 

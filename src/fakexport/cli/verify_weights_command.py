@@ -6,8 +6,16 @@ from typing import Annotated
 
 import typer
 
-from fakexport.cli.operator_libraries import load_libraries
-from fakexport.cli.options import BoundAdapters, Debug, Dtype, Libraries, Profiles, TextOrJson, Trust
+from fakexport.cli.options import (
+    BoundAdapters,
+    Debug,
+    Dtype,
+    Libraries,
+    Profiles,
+    TextOrJson,
+    Trust,
+    load_libraries,
+)
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_output
 

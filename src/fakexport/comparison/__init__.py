@@ -2,5 +2,3 @@
 
 from .compare import compare
 from .side_by_side import compare_source
-
-__all__ = ["compare", "compare_source"]

@@ -8,8 +8,6 @@ import torch
 
 from fakexport.report import TensorError
 
-__all__ = ["tensor_error"]
-
 ALLOWED_RATIO = 4.0
 """A program may be this many times further from the exact value than eager is, or than rounding explains."""
 

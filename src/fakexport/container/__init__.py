@@ -8,23 +8,3 @@ from .limits import MIB, Limits
 from .reader import Container, read_container
 from .record_name import fault_of_name
 from .writer import Content, Digest, FileSlice, Streamed, write_container
-
-__all__ = [
-    "MIB",
-    "STORED",
-    "UNTRUSTED",
-    "ArchiveError",
-    "Container",
-    "Content",
-    "Digest",
-    "FileSlice",
-    "Limits",
-    "Streamed",
-    "fault_of_name",
-    "faults_named",
-    "is_object_record",
-    "is_sample_inputs",
-    "read_container",
-    "read_entries",
-    "write_container",
-]

@@ -37,8 +37,6 @@ from fakexport.container.framing import (
 from fakexport.container.limits import MIB, Limits
 from fakexport.container.record_name import fault_of_name, fault_of_names
 
-__all__ = ["RawEntry", "check_names", "check_sizes", "legacy_name", "parse_entry", "read_entries"]
-
 ReadAt = Callable[[int, int], bytes]
 
 _ENCRYPTED = 0x2041

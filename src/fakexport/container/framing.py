@@ -13,8 +13,6 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-__all__ = ["DEFLATED", "FIRST_OF_1980", "NO_DATE", "STORED", "Entry"]
-
 STORED = 0
 DEFLATED = 8
 ALIGNMENT = 64

@@ -36,8 +36,6 @@ from fakexport.container.framing import (
 from fakexport.container.limits import Limits
 from fakexport.container.record_name import fault_of_name
 
-__all__ = ["read_any_entries"]
-
 ReadAt = Callable[[int, int], bytes]
 
 _LEVEL = 0x0006

@@ -6,12 +6,3 @@
 from fakexport.costs.bounds import Bound, bounds
 from fakexport.costs.costs_at import CostsAt, DeviceCost
 from fakexport.costs.program_costs import ProgramCosts, program_costs
-
-__all__ = [
-    "Bound",
-    "CostsAt",
-    "DeviceCost",
-    "ProgramCosts",
-    "bounds",
-    "program_costs",
-]

@@ -4,36 +4,9 @@ from .adapter_inputs import adapter_inputs, takes_adapter
 from .artifact import Artifact, CompiledFile, CompileFailure, DeployError
 from .compilation import compile
 from .generation import Generated, Generator, Sampling, Tokenizer, generate
-from .inputs import read_inputs
 from .loaded_program import LoadedProgram, call_arguments, run
 from .opening import artifact_kind, open_program
-from .outputs import write_outputs
 from .ranks import joined, rank_of_archive
 from .signature import UnsuitableInputs
+from .tensor_files import read_inputs, write_outputs
 from .timing import run_timed
-
-__all__ = [
-    "Artifact",
-    "CompileFailure",
-    "CompiledFile",
-    "DeployError",
-    "Generated",
-    "Generator",
-    "LoadedProgram",
-    "Sampling",
-    "Tokenizer",
-    "UnsuitableInputs",
-    "adapter_inputs",
-    "artifact_kind",
-    "call_arguments",
-    "compile",
-    "generate",
-    "joined",
-    "open_program",
-    "rank_of_archive",
-    "read_inputs",
-    "run",
-    "run_timed",
-    "takes_adapter",
-    "write_outputs",
-]

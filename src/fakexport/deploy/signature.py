@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +25,6 @@ from fakexport.conditions import (
     linear_size,
 )
 from fakexport.documents import (
-    DocumentError,
     boolean,
     field,
     integer,
@@ -48,22 +46,6 @@ from fakexport.program import (
 )
 
 from .answers import answer_of, answer_text
-
-
-class EarlierSignature(DocumentError):
-    """A signature from an earlier version, without the conditions that inputs are checked against."""
-
-    def refusal(self, path: str | os.PathLike[str], form: str) -> str:
-        """Return one line for the file it was found in, with the command that fixes it.
-
-        Args:
-            path: The file.
-            form: What it was compiled to, as `--to` takes it.
-        """
-        return (
-            f"{os.fspath(path)} was compiled by an earlier fakexport, which recorded no conditions on input "
-            f"sizes: compile the program again with `fakexport compile PROGRAM.pt2 --to {form} -o OUT`"
-        )
 
 
 class UnsuitableInputs(FakexportError, ValueError):
@@ -294,20 +276,17 @@ class Signature:
         """Read what `to_dict` returned, from an untrusted file.
 
         Raises:
-            EarlierSignature: it has no conditions.
             DocumentError: it is something else.
         """
         owner = mapping(value)
-        if "inputs" in owner and "conditions" not in owner:
-            raise EarlierSignature("this field is missing", ["conditions"])
         inputs = field(owner, "inputs", lambda found: tuple(items(found, _input_from_json)))
         ranks = {tensor.name: len(tensor.shape) for tensor in inputs}
         return cls(
             inputs,
             field(owner, "outputs", lambda found: tuple(items(found, _output_from_json))),
             field(owner, "conditions", lambda found: conditions_from_json(found, ranks)),
-            field(owner, "has_identity_check", boolean, False),
-            field(owner, "written", lambda found: tuple(items(found, one_of(ranks, "input"))), []),
+            field(owner, "has_identity_check", boolean),
+            field(owner, "written", lambda found: tuple(items(found, one_of(ranks, "input")))),
         )
 
 

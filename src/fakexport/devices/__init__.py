@@ -16,37 +16,15 @@ if TYPE_CHECKING:
         check_emulation,
         emulate,
         emulated_topology,
+        exists_here,
     )
     from fakexport.devices.host_memory import peak_bytes, resident_bytes
-    from fakexport.devices.presence import exists_here
-
-__all__ = [
-    "MAX_DEVICES",
-    "DeviceProfile",
-    "NoVirtualDevices",
-    "ProfileError",
-    "Topology",
-    "check_emulation",
-    "default_profiles",
-    "device_profiles",
-    "emulate",
-    "emulated_topology",
-    "exists_here",
-    "load_profiles",
-    "peak_bytes",
-    "profile_named",
-    "resident_bytes",
-]
-
 
 _HOMES = {
-    "NoVirtualDevices": "emulation",
-    "check_emulation": "emulation",
-    "emulate": "emulation",
-    "emulated_topology": "emulation",
-    "exists_here": "presence",
-    "peak_bytes": "host_memory",
-    "resident_bytes": "host_memory",
+    **dict.fromkeys(
+        ("NoVirtualDevices", "check_emulation", "emulate", "emulated_topology", "exists_here"), "emulation"
+    ),
+    **dict.fromkeys(("peak_bytes", "resident_bytes"), "host_memory"),
 }
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
+import re
 import threading
+import warnings
 from contextlib import ExitStack
 from types import TracebackType
 
@@ -28,10 +31,10 @@ from fakexport._torch.virtual_accelerator import virtual_accelerator
 from fakexport._torch.virtual_attention import virtual_attention
 from fakexport._torch.virtual_backward import virtual_backward
 from fakexport._torch.wheel_answers import questions_asked_again
+from fakexport._version import NEWEST_TORCH, OLDEST_TORCH, __version__
 from fakexport.error import FakexportError
 
 from .profile import DeviceProfile
-from .tested_torch import warn_if_untested
 from .topology import Topology
 
 _VIRTUAL_TYPES = ("cuda", "xpu", "mps")
@@ -239,3 +242,33 @@ def _properties(profile: DeviceProfile) -> dict[str, object]:
     if profile.device_type == "xpu":  # Torch asks before it prints a tensor.
         values["has_fp64"] = "float64" in profile.peak_flops
     return {name: value for name, value in values.items() if value is not None}
+
+
+class UntestedTorch(UserWarning):
+    """The torch of this process is older or newer than those that fakexport expects."""
+
+
+@functools.cache
+def warn_if_untested() -> None:
+    """Warn once per process where torch is older or newer than the versions in `fakexport._version`."""
+    found = re.match(r"(\d+)\.(\d+)", torch.__version__)
+    version = (int(found[1]), int(found[2])) if found else NEWEST_TORCH
+    if not OLDEST_TORCH <= version <= NEWEST_TORCH:
+        oldest, newest = (".".join(map(str, bound)) for bound in (OLDEST_TORCH, NEWEST_TORCH))
+        warnings.warn(
+            f"fakexport {__version__} expects torch {oldest} to {newest}, this is torch "
+            f"{torch.__version__}: a report may differ from what this torch does",
+            UntestedTorch,
+            stacklevel=3,
+        )
+
+
+def exists_here(device: str | torch.device) -> bool:
+    """Return whether this process can put data on a device; an emulated device takes none."""
+    wanted = torch.device(device)
+    if wanted.type in ("cpu", "meta"):
+        return wanted.type == "cpu"
+    if emulated_topology() is not None:
+        return False
+    module = getattr(torch, wanted.type, None)
+    return bool(module is not None and module.is_available() and (wanted.index or 0) < module.device_count())

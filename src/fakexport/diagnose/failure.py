@@ -50,8 +50,6 @@ from fakexport.fake import SubclassNotKept
 from fakexport.program import is_library_code
 from fakexport.rules import rule
 
-__all__ = ["diagnose_assumptions", "diagnose_failure"]
-
 Detector = Callable[[CaptureFailure], Diagnostic | tuple[Diagnostic, ...] | None]
 
 

@@ -48,11 +48,11 @@ def _omitted_inputs(
     names = ", ".join(inputs.omitted)
     lacks = f"the model may fail because it lacks {names}" if unused is None else _sentence(unused)
     is_of_config = any("eager mode fails" in reason for reason in inputs.omitted.values())
-    fix = (
-        (source.published or "correct the config")
-        if is_of_config
-        else "write a factory that returns the model and all of its inputs"
-    )
+    if is_of_config:
+        fix = source.published or "correct the config"
+    else:
+        of_default = "" if source.published is None else f"{source.published}, or "
+        fix = f"{of_default}write a factory that returns the model and all of its inputs"
     if unused is not None and all(isinstance(value, torch.Tensor) for value in inputs.kwargs.values()):
         fix += f"; to check the model without {names}, pass {_options(inputs)}"
     found = rule("FE104").diagnostic(

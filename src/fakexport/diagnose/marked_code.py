@@ -8,8 +8,6 @@ from typing import Any
 
 from fakexport.diagnostics import Span, source_text
 
-__all__ = ["expression_at", "text_of", "value_of"]
-
 
 def expression_at(span: Span | None) -> ast.expr | None:
     """Return the marked expression; None where it is a part of one or a statement."""

@@ -13,8 +13,6 @@ from fakexport.diagnose.marked_code import expression_at, text_of
 from fakexport.diagnose.repairs import general_repair, repeated_repair
 from fakexport.diagnostics import Span, condition_at, function_at
 
-__all__ = ["EVERY_INDEX", "is_of_index", "size_repair"]
-
 _EXPERTS = 'set `"experts_implementation": "batched_mm"` in the config'
 
 

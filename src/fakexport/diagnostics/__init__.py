@@ -23,38 +23,3 @@ from fakexport.diagnostics.statement import (
 )
 from fakexport.diagnostics.text import printable_lines, render_text, source_line, source_text
 from fakexport.diagnostics.visited_rows import visited_rows
-
-__all__ = [
-    "Diagnostic",
-    "Fault",
-    "Fix",
-    "Label",
-    "Severity",
-    "Span",
-    "answer_that_goes_on",
-    "attribute_span",
-    "check_headline",
-    "columns_of",
-    "condition_at",
-    "fold",
-    "function_at",
-    "is_caught",
-    "is_formatted",
-    "is_in_for",
-    "is_loop_test",
-    "is_negated",
-    "is_only_told",
-    "is_test",
-    "last_line_of_loop",
-    "plain_body",
-    "printable_lines",
-    "render_github",
-    "render_text",
-    "selected_writes",
-    "source_line",
-    "source_text",
-    "visited_rows",
-    "whole_comprehension",
-    "with_columns",
-    "written_places",
-]

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Sequence
 from fakexport.diagnostics.diagnostic import Span
 from fakexport.diagnostics.statement import condition_at, is_at, tries_around
 
-__all__ = ["answer_that_goes_on", "is_caught"]
-
 # What Python itself catches: at the end of a loop, in `getattr` with a default, in an iteration by index.
 _SIGNALS = (StopIteration, StopAsyncIteration, GeneratorExit, AttributeError, LookupError)
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from fakexport.diagnostics.diagnostic import Span
 from fakexport.diagnostics.statement import block_around, condition_at, function_at, is_at
 
-__all__ = ["SelectedLines", "SelectedWrites", "is_read_outside", "selected_writes", "stored"]
-
 # Of no rows, these have no result; or they draw numbers, change what they are called on, or read a value.
 _REFUSED = frozenset({
     "amax", "amin", "aminmax", "append", "argmax", "argmin", "bernoulli", "cummax", "cummin", "dropout",

@@ -13,8 +13,6 @@ from fakexport.diagnostics.diagnostic import Span
 from fakexport.diagnostics.selected_writes import SelectedLines, is_read_outside, stored
 from fakexport.diagnostics.statement import function_at, is_at
 
-__all__ = ["VisitedRows", "visited_rows"]
-
 
 @dataclass(frozen=True)
 class VisitedRows:

@@ -1,18 +1,27 @@
 """Documents from an untrusted author: JSON read within limits, into values of a known type. Free of torch."""
 
-from .adapter_record import ADAPTER_MODES, AdapterMode, AdapterRecord
 from .call_record import CALLS, CallRecord, GenerationDefaults, StateTensor
-from .collection_pause import collection_paused
-from .document_error import DocumentError
-from .escaping import escaped
-from .json_text import memory_estimate, parse_json
-from .library_names import class_name, module_name, operator_name
-from .parallel_record import ParallelRecord, Shard
-from .parameter import PARAMETER_KINDS, Parameter, ParameterKind, Scalar
-from .recipe import OPERATORS, Numbers, Recipe, Step
+from .document_error import DocumentError, escaped
+from .json_text import collection_paused, memory_estimate, parse_json
+from .program_records import (
+    ADAPTER_MODES,
+    OPERATORS,
+    PARAMETER_KINDS,
+    AdapterMode,
+    AdapterRecord,
+    Numbers,
+    ParallelRecord,
+    Parameter,
+    ParameterKind,
+    Recipe,
+    Scalar,
+    Shard,
+    Step,
+)
 from .typed_json import (
     MAX_INTEGER,
     boolean,
+    class_name,
     decimal,
     entries,
     field,
@@ -21,56 +30,13 @@ from .typed_json import (
     items,
     mapping,
     matching,
+    module_name,
     named_items,
     one_of,
+    operator_name,
     optional,
     record,
     sequence,
     text,
     union,
 )
-
-__all__ = [
-    "ADAPTER_MODES",
-    "CALLS",
-    "MAX_INTEGER",
-    "OPERATORS",
-    "PARAMETER_KINDS",
-    "AdapterMode",
-    "AdapterRecord",
-    "CallRecord",
-    "DocumentError",
-    "GenerationDefaults",
-    "Numbers",
-    "ParallelRecord",
-    "Parameter",
-    "ParameterKind",
-    "Recipe",
-    "Scalar",
-    "Shard",
-    "StateTensor",
-    "Step",
-    "boolean",
-    "class_name",
-    "collection_paused",
-    "decimal",
-    "entries",
-    "escaped",
-    "field",
-    "identifier",
-    "integer",
-    "items",
-    "mapping",
-    "matching",
-    "memory_estimate",
-    "module_name",
-    "named_items",
-    "one_of",
-    "operator_name",
-    "optional",
-    "parse_json",
-    "record",
-    "sequence",
-    "text",
-    "union",
-]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from .collection_pause import collection_paused
 from .document_error import DocumentError
-
-__all__ = ["memory_estimate", "parse_json"]
 
 MIB = 1 << 20
 
@@ -74,3 +74,19 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _constant(name: str) -> float:
     raise DocumentError(f"{name} is not valid JSON")
+
+
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """Pause the collector in the block, which creates millions of objects and drops none of them.
+
+    Each full collection walks every object of torch and transformers, some 0.5 s; a document of a large
+    program would trigger several. `json.loads` of such a document becomes ten times faster as well.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -13,26 +13,6 @@ from typing import Any, TypeVar
 
 from .document_error import DocumentError
 
-__all__ = [
-    "MAX_INTEGER",
-    "boolean",
-    "decimal",
-    "entries",
-    "field",
-    "identifier",
-    "integer",
-    "items",
-    "mapping",
-    "matching",
-    "named_items",
-    "one_of",
-    "optional",
-    "record",
-    "sequence",
-    "text",
-    "union",
-]
-
 T = TypeVar("T")
 
 MAX_INTEGER = 2**63 - 1
@@ -190,3 +170,14 @@ def union(value: Any) -> tuple[str, Any]:
     if type(value) is not dict or len(value) != 1:
         raise DocumentError("expected an object with exactly one field")
     return next(iter(value.items()))
+
+
+_LENGTH = 4096
+_WORD = r"[A-Za-z_]\w*"
+
+operator_name = matching(re.compile(rf"{_WORD}(\.{_WORD}){{2}}", re.ASCII), "operator", _LENGTH)
+"""`signal_ops.soft_clip.default`."""
+class_name = matching(re.compile(rf"{_WORD}(::{_WORD})+", re.ASCII), "C++ class", _LENGTH)
+"""`signal_ops::Polynomial`."""
+module_name = matching(re.compile(rf"{_WORD}(\.{_WORD})*", re.ASCII), "Python module name", 200)
+"""`transformers.integrations.moe`."""

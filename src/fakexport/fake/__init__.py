@@ -12,28 +12,3 @@ from .module_tensors import Held, held_tensors
 from .placement import DeviceMap, covering_entry
 from .subclasses import SubclassNotKept, check_input, unregistered_wrapper
 from .transfers import install_transfers
-
-__all__ = [
-    "Built",
-    "DeviceMap",
-    "Held",
-    "MaterializeError",
-    "SubclassNotKept",
-    "UnreplayableRead",
-    "build",
-    "check_input",
-    "covering_entry",
-    "deferred_init",
-    "fake_mode",
-    "forget_cached_fakes",
-    "held_tensors",
-    "install_transfers",
-    "is_deferred",
-    "is_fake",
-    "materialize_module",
-    "materialize_tensor",
-    "meta_like",
-    "remember_value",
-    "unregistered_wrapper",
-    "value_of",
-]

@@ -18,8 +18,6 @@ import torch
 
 from fakexport._torch.fake_tensors import is_fake_tensor
 
-__all__ = ["forget_cached_fakes"]
-
 _OF_TORCH = frozenset({"torch", "sympy", "mpmath", "numpy", "fakexport", *sys.stdlib_module_names})
 _MOST_LOOKED_AT = 8
 

@@ -19,8 +19,6 @@ from fakexport.history import Output, note_edit, record_of, recording
 
 from .module_tensors import held_tensors
 
-__all__ = ["deferred_init", "is_deferred"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -28,8 +28,6 @@ from fakexport.history import (
 from .module_tensors import Held, held_tensors
 from .subclasses import changed_inside
 
-__all__ = ["MaterializeError", "materialize_module", "materialize_tensor"]
-
 Index = slice | int | tuple[slice | int, ...]
 """What part of a tensor to keep, as in `tensor[index]`."""
 

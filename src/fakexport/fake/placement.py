@@ -18,8 +18,6 @@ from fakexport.files import read_file
 from .balance import balanced_map
 from .module_tensors import slots
 
-__all__ = ["DeviceMap", "Placement", "check_device", "covering_entry", "resolve"]
-
 BALANCED = "balanced"
 _MOST_BYTES = 16 << 20
 

@@ -3,16 +3,3 @@
 from .new_file import FileWriteError, new_file
 from .private_folder import PrivateFolderError, fault_of_owner, make_private_folder, private_folder
 from .regular_file import RegularFile, open_below, open_regular, read_file
-
-__all__ = [
-    "FileWriteError",
-    "PrivateFolderError",
-    "RegularFile",
-    "fault_of_owner",
-    "make_private_folder",
-    "new_file",
-    "open_below",
-    "open_regular",
-    "private_folder",
-    "read_file",
-]

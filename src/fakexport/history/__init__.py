@@ -18,25 +18,3 @@ from .values import (
     value_of,
     withhold_value,
 )
-
-__all__ = [
-    "Operation",
-    "Output",
-    "Provenance",
-    "Recording",
-    "TensorRecord",
-    "UnreplayableRead",
-    "edit_of",
-    "hand_on_value",
-    "is_filled",
-    "is_of_zeros",
-    "note_edit",
-    "record_of",
-    "recording",
-    "remember_filled",
-    "remember_value",
-    "replay",
-    "value_of",
-    "why_unreplayable",
-    "withhold_value",
-]

@@ -39,8 +39,6 @@ from fakexport._torch.real_execution import real_execution
 
 from .records import Operation
 
-__all__ = ["Draw", "Draws", "Origin", "Position", "RandomOperation"]
-
 T = TypeVar("T")
 
 # torch keeps no note of who chose a seed. Without anyone, the default generator has 64 random bits, and a

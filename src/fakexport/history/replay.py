@@ -30,16 +30,6 @@ from .records import (
     leaves,
 )
 
-__all__ = [
-    "LARGEST_REPLAY_BYTES",
-    "Replay",
-    "UnreplayableRead",
-    "replay",
-    "resolve_if_cheap",
-    "resolve_origin",
-    "why_unreplayable",
-]
-
 LARGEST_REPLAY_BYTES = 8 * 2**30
 """A value whose replay holds more real memory than this is not computed."""
 

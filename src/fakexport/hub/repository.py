@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from fakexport.hub.faults import HubError, MissingFile, endpoint, hub_faults, import_hub
 from fakexport.hub.remote_header import RemoteHeader
 from fakexport.hub.repository_name import HubName
-from fakexport.hub.transfers import record
 
 MOST_CONFIG_BYTES = 16 << 20
 MOST_INDEX_BYTES = 100_000_000
@@ -50,7 +53,7 @@ class Repository:
         except MissingFile as error:
             if error.commit is None:
                 raise
-            record(str(name.at(error.commit)), 0)
+            record_transfer(str(name.at(error.commit)), 0)
             return cls(name, error.commit, None)
         return cls(name, found.commit, found.path)
 
@@ -87,7 +90,7 @@ class Repository:
         """
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             found = list(pool.map(self._header, files))
-        record(str(self.pinned), sum(header.transferred for header in found if header is not None))
+        record_transfer(str(self.pinned), sum(header.transferred for header in found if header is not None))
         return found
 
     def _header(self, file: str) -> RemoteHeader | None:
@@ -122,7 +125,7 @@ class Repository:
             hf_raise_for_status(answer)
             listed = answer.json()
             paths = [str(entry["path"]) for entry in listed if entry.get("type") == "file"]
-        record(str(self.pinned), len(answer.content))
+        record_transfer(str(self.pinned), len(answer.content))
         return sorted(path.rpartition("/")[2] for path in paths)
 
 
@@ -174,7 +177,7 @@ def _is_commit(revision: str | None) -> bool:
 def _recorded(name: HubName, path: str, place: Path, transferred: int) -> _Cached:
     """Return a file of the cache, `snapshots/COMMIT/PATH`."""
     commit = place.parents[path.count("/")].name
-    record(str(name.at(commit)), transferred)
+    record_transfer(str(name.at(commit)), transferred)
     return _Cached(place, commit)
 
 
@@ -189,3 +192,96 @@ def _no_progress() -> Any:
             super().__init__(*args, **{**kwargs, "disable": True})
 
     return NoProgress
+
+
+_LOG = logging.getLogger(__name__)
+_FOUND: ContextVar[dict[str, int] | None] = ContextVar("_FOUND", default=None)
+
+
+@contextmanager
+def transfers_recorded() -> Iterator[dict[str, int]]:
+    """Collect, in the block, the bytes that each repository at its commit transferred.
+
+    Returns:
+        Bytes by name, `hf:org/name@commit`; 0 where all was in the cache. Filled while the block runs.
+    """
+    found: dict[str, int] = {}
+    token = _FOUND.set(found)
+    try:
+        yield found
+    finally:
+        _FOUND.reset(token)
+
+
+def record_transfer(name: str, nbytes: int) -> None:
+    """Add to what a repository transferred."""
+    _LOG.debug("%s: %d bytes transferred", name, nbytes)
+    found = _FOUND.get()
+    if found is not None:
+        found[name] = found.get(name, 0) + nbytes
+
+
+SINGLE_FILE = "model.safetensors"
+_INDEX = f"{SINGLE_FILE}.index.json"
+_OTHER_NAMES = ("*.safetensors.index.json", "*.safetensors")
+_PICKLED = ("*.bin", "*.pt", "*.pth", "*.bin.index.json", "*.gguf", "*.h5", "*.msgpack")
+_MOST_NAMES = 3
+
+
+@dataclass(frozen=True)
+class WeightFiles:
+    """Where the weights are: in the shards of an index, or in one file.
+
+    Args:
+        index: The index, in the cache; None for a single file.
+        file: Name of the single file, or of the index.
+    """
+
+    index: Path | None
+    file: str
+
+
+def weight_files(repository: Repository) -> WeightFiles:
+    """Return the safetensors index of a repository, or its only safetensors file.
+
+    Raises:
+        HubError: it has none, or several without an index; it cannot be reached.
+    """
+    from huggingface_hub import constants
+
+    if constants.is_offline_mode():
+        index = repository.in_cache(_INDEX)
+        if index is None and repository.in_cache(SINGLE_FILE) is not None:
+            return WeightFiles(None, SINGLE_FILE)
+    index = repository.file(_INDEX, most_bytes=MOST_INDEX_BYTES)
+    if index is not None:
+        return WeightFiles(index, _INDEX)
+    names = repository.names()
+    if SINGLE_FILE in names:
+        return WeightFiles(None, SINGLE_FILE)
+    return _other(repository, names)
+
+
+def _other(repository: Repository, names: list[str]) -> WeightFiles:
+    for pattern in _OTHER_NAMES:
+        found = [name for name in names if fnmatchcase(name, pattern)]
+        if len(found) > 1:
+            raise HubError(
+                f"{repository.name} has {len(found)} files without an index ({_listed(found)}): download the "
+                "one that you need, and pass it"
+            )
+        if found:
+            is_index = found[0].endswith(".json")
+            index = repository.file(found[0], most_bytes=MOST_INDEX_BYTES) if is_index else None
+            return WeightFiles(index, found[0])
+    pickled = [name for name in names if any(fnmatchcase(name, pattern) for pattern in _PICKLED)]
+    if not pickled:
+        raise HubError(f"{repository.name} has no safetensors files")
+    raise HubError(
+        f"{repository.name} has no safetensors files, and {_listed(pickled)} has no header that can be read "
+        "without the weights: download the files, and pass the folder"
+    )
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")

@@ -3,13 +3,3 @@
 from .comparison import locked_report
 from .lock_entry import Key, LockEntry, entries_of
 from .lock_file import LockFileError, read_lock, write_lock
-
-__all__ = [
-    "Key",
-    "LockEntry",
-    "LockFileError",
-    "entries_of",
-    "locked_report",
-    "read_lock",
-    "write_lock",
-]

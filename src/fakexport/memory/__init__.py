@@ -16,35 +16,3 @@ from fakexport.memory.storage import Kind, Size, Step, Storage
 from fakexport.memory.temporaries import temporaries
 from fakexport.memory.training import OptimizerName, Untrainable, eager_liveness, training_liveness
 from fakexport.memory.training_inputs import TrainingInputs, training_inputs
-
-__all__ = [
-    "REGIONS",
-    "BeyondTable",
-    "ChosenSizes",
-    "Kind",
-    "LiveStorage",
-    "Liveness",
-    "OptimizerName",
-    "ProgramSizes",
-    "Size",
-    "SizeRequest",
-    "Sizes",
-    "Step",
-    "Storage",
-    "TrainingInputs",
-    "Untrainable",
-    "allocator_overhead",
-    "allocator_peak",
-    "eager_liveness",
-    "is_cache",
-    "liveness",
-    "overheads",
-    "parse_bounds",
-    "parse_dims",
-    "sizes_at",
-    "temporaries",
-    "training_inputs",
-    "training_liveness",
-    "value_key",
-    "values_of",
-]

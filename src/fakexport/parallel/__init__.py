@@ -3,5 +3,3 @@
 from fakexport.parallel.degrees import DegreeMismatch, Degrees
 from fakexport.parallel.parallel_source import parallel_source, refuse_with_parallel
 from fakexport.parallel.shard import local_shapes
-
-__all__ = ["DegreeMismatch", "Degrees", "local_shapes", "parallel_source", "refuse_with_parallel"]

@@ -11,8 +11,7 @@ from fakexport.devices import Topology
 from fakexport.error import InvalidValue
 from fakexport.sources import SourceError
 
-from .module_plan import rules_of_styles
-from .plan_file import Rules, read_plan
+from .module_plan import Rules, read_plan, rules_of_styles
 
 MAX_RANKS = 1024
 

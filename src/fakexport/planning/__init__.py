@@ -2,5 +2,3 @@
 
 from fakexport.planning.plan import plan
 from fakexport.planning.source_programs import PlanError
-
-__all__ = ["PlanError", "plan"]

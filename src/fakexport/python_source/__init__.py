@@ -8,18 +8,3 @@ from .reading import read_program
 from .regions import used_values
 from .source import PythonSource, source, write_source
 from .values import Body, Context, Operation, Stored, Value, mapped
-
-__all__ = [
-    "Body",
-    "Context",
-    "Operation",
-    "PythonSource",
-    "PythonSourceError",
-    "Stored",
-    "Value",
-    "mapped",
-    "read_program",
-    "source",
-    "used_values",
-    "write_source",
-]

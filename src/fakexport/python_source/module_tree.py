@@ -19,8 +19,6 @@ from .names import Names, identifier, is_free_on_module, is_plain_attribute
 from .regions import Region
 from .values import Stored, Value
 
-__all__ = ["Entry", "ModuleNode", "ModuleTree", "module_tree"]
-
 # Export numbers the literals of a program through, so that equal blocks would have unequal names.
 _LITERAL = re.compile(r"_?(lifted_tensor|tensor_constant)_?\d+")
 

@@ -1,21 +1,25 @@
 """What a command found: values, text, JSON, pages, SARIF, Markdown and annotations. Imports no torch."""
 
-from fakexport.report.archive_difference_json import archive_difference_to_dict
 from fakexport.report.archive_difference_text import render_archive_difference
 from fakexport.report.archive_json import archive_to_dict
 from fakexport.report.archive_text import render_archive
-from fakexport.report.as_json import json_text, to_dict
+from fakexport.report.as_json import (
+    archive_difference_to_dict,
+    bench_to_dict,
+    comparison_to_dict,
+    json_text,
+    plan_to_dict,
+    to_dict,
+    weights_to_dict,
+)
 from fakexport.report.bench_chart import ChartFormat, render_bench_chart
-from fakexport.report.bench_json import bench_to_dict
 from fakexport.report.bench_report import BenchFailure, BenchMeasures, BenchReport, BenchRow, BenchStep
 from fakexport.report.bench_text import render_bench
 from fakexport.report.comparison import Comparison, ModuleComparison, OutputComparison, Place, TensorError
-from fakexport.report.comparison_json import comparison_to_dict
 from fakexport.report.comparison_text import render_comparison
 from fakexport.report.device_listing import render_device, render_devices
 from fakexport.report.device_literals import render_device_literals, render_diagnostics
 from fakexport.report.difference_listing import difference_items
-from fakexport.report.github import render_github
 from fakexport.report.markdown import render_markdown
 from fakexport.report.missing_package import missing_package
 from fakexport.report.modules import render_modules
@@ -39,7 +43,6 @@ from fakexport.report.page import (
     render_page,
 )
 from fakexport.report.plan_chart import render_plan_chart
-from fakexport.report.plan_json import plan_to_dict
 from fakexport.report.plan_report import (
     Greatest,
     Interval,
@@ -59,108 +62,10 @@ from fakexport.report.progress import BlockCount, Progress, Step
 from fakexport.report.project_report import ProjectReport, project_summary_line, project_to_dict
 from fakexport.report.quantity import bytes_text
 from fakexport.report.rank_summary import RankGroup, RankSummary
-from fakexport.report.rule_listing import render_rules
-from fakexport.report.rule_page import explain, explain_all
+from fakexport.report.rule_page import explain, explain_all, render_rules
 from fakexport.report.sarif import render_sarif
 from fakexport.report.saved_programs import SavedPrograms, archive_of
 from fakexport.report.spread import Spread, duration_text, latency_text
-from fakexport.report.text import render_report
+from fakexport.report.text import render_github, render_report
 from fakexport.report.verdict import Report, Stage, TargetDifference, TargetSpec, Timings, Verdict
-from fakexport.report.weights_json import weights_to_dict
 from fakexport.report.weights_text import render_weights
-
-__all__ = [
-    "BenchFailure",
-    "BenchMeasures",
-    "BenchReport",
-    "BenchRow",
-    "BenchStep",
-    "BlockCount",
-    "Cell",
-    "ChartFormat",
-    "Code",
-    "Column",
-    "Comparison",
-    "Document",
-    "Greatest",
-    "Interval",
-    "Machine",
-    "ModuleComparison",
-    "OutputComparison",
-    "Paragraph",
-    "Part",
-    "Place",
-    "PlanReport",
-    "PlannedBound",
-    "PlannedCosts",
-    "PlannedDevice",
-    "PlannedDeviceCost",
-    "PlannedModule",
-    "PlannedOverhead",
-    "PlannedPeak",
-    "PlannedPoint",
-    "PlannedStep",
-    "PlannedTensor",
-    "Progress",
-    "ProjectReport",
-    "RankGroup",
-    "RankSummary",
-    "Report",
-    "Row",
-    "SavedPrograms",
-    "Section",
-    "Spread",
-    "Stage",
-    "Step",
-    "Table",
-    "TargetDifference",
-    "TargetSpec",
-    "TensorError",
-    "Timings",
-    "Tone",
-    "Verdict",
-    "archive_difference_document",
-    "archive_difference_to_dict",
-    "archive_of",
-    "archive_to_dict",
-    "bench_to_dict",
-    "bytes_text",
-    "check_document",
-    "comparison_to_dict",
-    "difference_items",
-    "duration_text",
-    "explain",
-    "explain_all",
-    "json_text",
-    "latency_text",
-    "missing_package",
-    "plan_document",
-    "plan_to_dict",
-    "plan_trace",
-    "program_difference_document",
-    "project_document",
-    "project_summary_line",
-    "project_to_dict",
-    "render_archive",
-    "render_archive_difference",
-    "render_bench",
-    "render_bench_chart",
-    "render_comparison",
-    "render_device",
-    "render_device_literals",
-    "render_devices",
-    "render_diagnostics",
-    "render_github",
-    "render_in_notebook",
-    "render_markdown",
-    "render_modules",
-    "render_page",
-    "render_plan",
-    "render_plan_chart",
-    "render_report",
-    "render_rules",
-    "render_sarif",
-    "render_weights",
-    "to_dict",
-    "weights_to_dict",
-]

@@ -1,4 +1,4 @@
-"""The report as data for other programs: the versioned format that `docs/json.md` documents."""
+"""Reports as data for other programs: the versioned formats that `docs/json.md` documents."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
+from fakexport.report.bench_report import BenchReport
+from fakexport.report.plan_report import PlannedDevice, PlannedPoint, PlanReport
+from fakexport.report.planned_costs import PlannedCosts
 from fakexport.report.verdict import Report, TargetDifference, Verdict
 
 if TYPE_CHECKING:
+    from fakexport.archive import ArchiveDifference
     from fakexport.capture import Recovered
+    from fakexport.report.comparison import Comparison, Place, TensorError
+    from fakexport.weights import WeightFinding, WeightsReport
 
 SCHEMA = "fakexport.check/1"
 """Name and version of the format. The version rises when a field changes its meaning or goes away."""
@@ -91,3 +97,175 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return "inf" if value == math.inf else value
+
+
+WEIGHTS_SCHEMA = "fakexport.verify-weights/1"
+"""Name and version of the format. The version rises when a field changes its meaning or goes away."""
+
+
+def weights_to_dict(report: WeightsReport) -> dict[str, Any]:
+    """Return every field as plain data; `weights.schema.json` is its JSON Schema."""
+    return {
+        "schema": WEIGHTS_SCHEMA,
+        "source": report.source,
+        "checkpoint": report.checkpoint,
+        "is_bindable": report.is_bindable,
+        "weights": report.weights,
+        "entries": report.entries,
+        "entry_bytes": report.entry_bytes,
+        "converted": report.converted,
+        "computed": list(report.computed),
+        "findings": [_finding(finding) for finding in report.findings],
+    }
+
+
+def _finding(finding: WeightFinding) -> dict[str, Any]:
+    diagnostic = finding.diagnostic
+    return {
+        "code": finding.code,
+        "severity": diagnostic.severity,
+        "message": diagnostic.message,
+        "names": list(finding.names),
+        "expected": finding.expected,
+        "found": finding.found,
+        "cause": finding.cause_text,
+        "fix": finding.fix,
+    }
+
+
+DIFF_SCHEMA = "fakexport.diff/1"
+"""Name and version of the format. The version rises when a field changes its meaning or goes away."""
+
+
+def archive_difference_to_dict(found: ArchiveDifference) -> dict[str, Any]:
+    """Return every field as plain data; `diff.schema.json` is its JSON Schema."""
+    return {
+        "schema": DIFF_SCHEMA,
+        "is_same": found.is_same,
+        "notes": list(found.notes),
+        "program": {"first": found.path_a, "second": found.path_b, **plain(found.program)},
+        "weights": plain(found.weights),
+        "facts": plain(found.facts),
+    }
+
+
+BENCH_SCHEMA = "fakexport.bench/1"
+"""Name and version of the format. The version rises when a field changes its meaning or goes away."""
+
+
+def bench_to_dict(report: BenchReport) -> dict[str, Any]:
+    """Return every field as plain data.
+
+    What depends on the machine and the run is under `measured` alone. An infinite difference is "inf".
+    """
+    rows = plain(report.rows)
+    measured = [{"mode": row["mode"], **row.pop("measures")} for row in rows]
+    return {
+        "schema": BENCH_SCHEMA,
+        "source": report.source,
+        "inputs": list(report.inputs),
+        "other_inputs": list(report.other_inputs),
+        "assumptions": list(report.assumptions),
+        "versions": dict(report.versions),
+        "modes": rows,
+        "measured": {
+            "processor": report.processor,
+            "threads": report.threads,
+            "modes": measured,
+        },
+    }
+
+
+COMPARISON_SCHEMA = "fakexport.compare/1"
+"""Name and version of the format. The version rises when a field changes its meaning or goes away."""
+
+
+def comparison_to_dict(comparison: Comparison) -> dict[str, Any]:
+    """Return every field as plain data. A distance without a reference is null, an infinite one "inf"."""
+    return {
+        "schema": COMPARISON_SCHEMA,
+        "is_identical": comparison.is_identical,
+        "is_equal": comparison.is_equal,
+        "kernels": comparison.kernels,
+        "unmatched": comparison.unmatched,
+        "first_difference": _place(comparison.first_difference),
+        "first_divergence": _place(comparison.first_divergence),
+        "outputs": [{"name": output.name, **_error(output.error)} for output in comparison.outputs],
+        "modules": plain(comparison.modules),
+        "assumptions": list(comparison.assumptions),
+    }
+
+
+def _place(place: Place | None) -> dict[str, Any] | None:
+    if place is None:
+        return None
+    return {
+        "node": place.node,
+        "operator": place.operator,
+        "kernel": place.kernel,
+        "eager_kernel": place.eager_kernel or place.kernel,
+        "module": place.module_path,
+        "path": None if place.span is None else place.span.path,
+        "line": None if place.span is None else place.span.line,
+        **_error(place.error),
+    }
+
+
+def _error(error: TensorError) -> dict[str, Any]:
+    return {
+        "is_equal": error.is_equal,
+        "is_close": error.is_close,
+        "difference": plain(error.difference),
+        "error": plain(error.program),
+        "eager_error": plain(error.eager),
+        "tolerance": plain(error.tolerance),
+    }
+
+
+PLAN_SCHEMA = "fakexport.plan/1"
+
+
+def plan_to_dict(report: PlanReport) -> dict[str, Any]:
+    """Return the plan as dicts, lists, strings, numbers, booleans and None; sizes in bytes.
+
+    Args:
+        report: What was found.
+    Returns:
+        A new dict. `plan.schema.json` is its JSON Schema.
+    """
+    data = plain(report)
+    del data["timeline"]  # A file of its own: `--timeline`.
+    data["points"] = [_point(point) for point in report.points]
+    return {"schema": PLAN_SCHEMA, **data}
+
+
+def _point(point: PlannedPoint) -> dict[str, Any]:
+    return {
+        **plain(point),
+        "fit": point.fit,
+        "devices": [_device(device) for device in point.devices],
+        "eager": [_device(device) for device in point.eager],
+        "aoti": [_device(device) for device in point.aoti],
+        "costs": None if point.costs is None else _costs(point.costs),
+    }
+
+
+def _costs(costs: PlannedCosts) -> dict[str, Any]:
+    return {
+        **plain(costs),
+        "devices": [
+            {**plain(d), "least_seconds": d.least_seconds, "flops_per_byte": d.flops_per_byte}
+            for d in costs.devices
+        ],
+        "least_seconds": costs.least_seconds,
+        "most_tokens_per_second": costs.most_tokens_per_second,
+    }
+
+
+def _device(device: PlannedDevice) -> dict[str, Any]:
+    return {
+        **plain(device),
+        "total": plain(device.total),
+        "headroom": plain(device.headroom),
+        "fit": device.fit,
+    }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from fakexport.report.table import layout
 from fakexport.rules import Rule, all_rules, rule
 
 
@@ -83,3 +84,16 @@ def _command(known: Rule) -> str:
 
 def _code_block(source: str) -> str:
     return f"```python\n{source.strip()}\n```"
+
+
+def render_rules(rules: Iterable[Rule]) -> str:
+    """Return one line per rule: code, severity, name, headline.
+
+    Args:
+        rules: In the order in which they are to be shown.
+    Returns:
+        Text that ends in one line end.
+    """
+    rows = [("code", "severity", "name", "what it says")]
+    rows += [(rule.code, rule.severity, rule.name, rule.message) for rule in rules]
+    return "\n".join(layout(rows)) + "\n"

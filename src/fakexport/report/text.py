@@ -1,9 +1,10 @@
-"""The report as text for people."""
+"""The report as text for people, and as GitHub workflow commands."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fakexport.diagnostics import render_github as annotation
 from fakexport.diagnostics import render_text
 from fakexport.documents import escaped
 from fakexport.report.difference_listing import difference_listing
@@ -11,9 +12,7 @@ from fakexport.report.quantity import plural
 from fakexport.report.rank_summary import rank_listing
 from fakexport.report.transfer_listing import transfer_listing
 from fakexport.report.verdict import Report
-from fakexport.report.verdict_table import remarks, verdict_table
-
-__all__ = ["render_report", "summary_line"]
+from fakexport.report.verdict_table import remarks, result_text, verdict_table
 
 MIN_WIDTH = 40
 
@@ -68,3 +67,22 @@ def _parts(report: Report, width: int) -> Iterator[list[str]]:
 
 def _titled(title: str, listings: list[list[str]]) -> list[str]:
     return [title, *(line for listing in listings for line in listing)] if listings else []
+
+
+_ORDER = ("error", "warning", "note")
+
+
+def render_github(report: Report) -> str:
+    """Return one workflow command per diagnostic, then lines for the log: a verdict each and a summary.
+
+    Errors come first, because GitHub shows only ten annotations of each kind per step.
+
+    Args:
+        report: What the check found.
+    Returns:
+        Text that ends in one line end.
+    """
+    by_severity = sorted(report.diagnostics, key=lambda diagnostic: _ORDER.index(diagnostic.severity))
+    lines = [annotation(diagnostic) for diagnostic in by_severity]
+    lines += [escaped(f"target {v.target.name}: {result_text(v)}") for v in report.verdicts]
+    return "\n".join([*lines, summary_line(report)]) + "\n"

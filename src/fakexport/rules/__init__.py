@@ -7,18 +7,10 @@ import importlib
 import pkgutil
 from difflib import get_close_matches
 
-from fakexport._renamed import warn_of_old_name
 from fakexport.error import InvalidValue
 from fakexport.rules.rule import Rule
 
 __all__ = ["Rule", "all_rules", "rule"]
-
-# Former names, which work until 1.0. Codes never change.
-_RENAMED = {
-    "burned_in_device": "hard_coded_device",
-    "number_burned_in": "specialized_number",
-    "dynamic_dim_specialised": "dynamic_dim_specialized",
-}
 
 
 @functools.cache
@@ -38,8 +30,6 @@ def rule(code: str) -> Rule:
         The rule.
     Raises:
         ValueError: no such rule; the message, one line, names the nearest codes.
-    Warns:
-        DeprecationWarning: a former name of a rule.
 
     Example:
         >>> rule("fe201").name
@@ -47,9 +37,6 @@ def rule(code: str) -> Rule:
     """
     by_key = {key: known for known in all_rules() for key in (known.code.lower(), known.name)}
     wanted = code.strip().lower().replace("-", "_")
-    if name := _RENAMED.get(wanted):
-        warn_of_old_name(f"the rule {wanted}", name, stacklevel=2)
-        return by_key[name]
     if wanted in by_key:
         return by_key[wanted]
     nearest = dict.fromkeys(by_key[key] for key in get_close_matches(wanted, by_key, n=3, cutoff=0.0))

@@ -16,36 +16,3 @@ from fakexport.sources.resolve import resolve
 from fakexport.sources.source import ExampleInputs, Source
 from fakexport.sources.source_error import SourceError, how_to_install, is_of_default_config
 from fakexport.sources.workload import CacheForm, ExportedWorkload, Workload, WorkloadName, exported_workload
-
-__all__ = [
-    "SCALING",
-    "SEED",
-    "AdapterFolder",
-    "CacheForm",
-    "ExampleInputs",
-    "ExportedWorkload",
-    "InputSpec",
-    "Source",
-    "SourceError",
-    "Workload",
-    "WorkloadName",
-    "adapter_source",
-    "check_mergeable",
-    "component_source",
-    "components_of",
-    "constructed",
-    "dtype_text",
-    "exchanged_forward",
-    "exported_workload",
-    "how_to_install",
-    "input_name",
-    "inputs_from_specs",
-    "is_of_default_config",
-    "known_masks",
-    "load_operator_library",
-    "lora_layers",
-    "parse_dtype",
-    "parse_input_spec",
-    "resolve",
-    "split_name",
-]

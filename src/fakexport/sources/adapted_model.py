@@ -18,8 +18,6 @@ from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport.sources.adapter_config import BASE_PREFIX, AdapterFolder
 from fakexport.sources.source_error import SourceError, first_line, import_library
 
-__all__ = ["AdaptedModel", "Shapes", "adapt", "import_peft", "lora_layers"]
-
 _NAME = "default"
 Shapes = Mapping[str, tuple[int, ...]]
 

@@ -21,8 +21,6 @@ from fakexport.sources.adapter_inputs import adapter_tracing, with_adapter_input
 from fakexport.sources.source import ExampleInputs, Source
 from fakexport.sources.source_error import SourceError, first_line
 
-__all__ = ["Adapter", "adapter_source", "check_mergeable"]
-
 
 @dataclass(frozen=True)
 class Adapter:

@@ -12,8 +12,6 @@ from fakexport.files import read_file
 from fakexport.hub import HUB_ID
 from fakexport.sources.source_error import SourceError
 
-__all__ = ["BASE_PREFIX", "CONFIG", "WEIGHTS", "AdapterFolder"]
-
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 BASE_PREFIX = "base_model.model."

@@ -16,8 +16,6 @@ from fakexport.sources.adapter_config import BASE_PREFIX
 from fakexport.sources.exchanged_forward import exchanged_forward
 from fakexport.sources.source import ExampleInputs
 
-__all__ = ["SCALING", "adapter_tracing", "input_name", "with_adapter_inputs"]
-
 SCALING = "lora_scaling"
 "Last part of the name of the input that is the factor of a layer."
 

@@ -7,8 +7,6 @@ from torch import nn
 
 from fakexport.sources.input_request import InputRequest
 
-__all__ = ["features", "features_mask", "latents", "noise_sequence", "spectrogram", "waveform"]
-
 FRAMES = 64  # a good second of speech, after the convolutions; divisible by what models subsample by
 SAMPLES = 16_000
 

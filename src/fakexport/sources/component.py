@@ -20,7 +20,7 @@ from fakexport._torch.fake_tensors import mode_of
 from fakexport._torch.pytree import tree_leaves
 from fakexport.error import type_and_line
 from fakexport.history import recording
-from fakexport.sources.component_calls import Call, Run, Unread, recorded_run, stand_ins
+from fakexport.sources.component_calls import Call, Run, Unread, recorded_run, restored_attributes, stand_ins
 from fakexport.sources.component_places import (
     ENCODERS,
     RESTS,
@@ -33,7 +33,6 @@ from fakexport.sources.component_places import (
 from fakexport.sources.component_results import ReadField, put_back, read_fields, taken
 from fakexport.sources.exchanged_forward import exchanged_forward
 from fakexport.sources.fixed_numbers import buffer_of, numbers_among, tensors_of
-from fakexport.sources.restored_attributes import restored_attributes
 from fakexport.sources.source import ExampleInputs, Source
 from fakexport.sources.source_error import SourceError
 
@@ -108,8 +107,7 @@ def component_source(
     Args:
         source: The whole model, of transformers.
         name: A role (`vision`, `language`), or a module by the model's own name or that of its class; None:
-            all of it, or of a model type that is a part of another one and whose example inputs only that
-            one determines, that part.
+            all of it.
         workload: The call of the model; only `forward` has parts.
         is_dynamic: Whether a size of an input may vary.
         has_inputs: Whether the caller passes example inputs.
@@ -120,8 +118,6 @@ def component_source(
         raise SourceError(
             f"{source.spec} is {source.component} of a whole model: name the whole model, and no inputs"
         )
-    if name is None and source.in_whole is not None and workload == "forward" and not has_inputs:
-        return source.in_whole(is_dynamic)
     if name is None:
         return source
     if source.parts is not None:

@@ -12,9 +12,10 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from fakexport._torch.fake_tensors import FakeTensor
 from fakexport._torch.pytree import tree_flatten, tree_leaves, tree_unflatten
+from fakexport._torch.real_execution import real_execution
 from fakexport.sources.component_places import Place
-from fakexport.sources.listed_tensors import ListedTensors
 
 
 @dataclass
@@ -243,3 +244,58 @@ def _shape_of(call: Call) -> list[Any]:
         (tuple(leaf.shape), leaf.dtype, str(leaf.device)) if isinstance(leaf, torch.Tensor) else repr(leaf)
         for leaf in leaves
     ] + [str(spec)]
+
+
+class ListedTensors(TorchFunctionMode):
+    """Reads fake tensors in a list for `torch.tensor` and `torch.as_tensor`, in a mode that is recorded.
+
+    torch reads them past every mode, and there they have no data
+    (`torch/csrc/utils/tensor_new.cpp:internal_new_from_data`).
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.tensor, torch.as_tensor) and args:
+            args = (_readable(args[0]), *args[1:])
+        return func(*args, **(kwargs or {}))
+
+
+def _readable(data: Any) -> Any:
+    """Return the data with real tensors in the place of fake ones: their dtypes decide that of the result."""
+    if isinstance(data, (list, tuple)):
+        return [_readable_item(item) for item in data]
+    return data
+
+
+def _readable_item(item: Any) -> Any:
+    if not isinstance(item, FakeTensor) or item.dim():
+        return _readable(item)
+    value = item.item()
+    with real_execution():
+        return torch.tensor(value, dtype=item.dtype, device="cpu")
+
+
+@contextmanager
+def restored_attributes(module: nn.Module) -> Iterator[None]:
+    """Restore buffers and attributes of a module and its parts after the block, where these became tensors.
+
+    Mimi keeps the codebook that it computes of its weights, for the next call: a program would have the
+    codebook of the untrained weights.
+
+    Other attributes stay as they are: transformers replaces methods in the first run, and notes that it did.
+
+    Args:
+        module: The model. What its attributes refer to is not copied.
+    """
+    before = [(part, dict(vars(part)), dict(part._buffers)) for part in module.modules()]
+    try:
+        yield
+    finally:
+        for part, attributes, buffers in before:
+            own = vars(part)
+            for name in [name for name, value in own.items() if isinstance(value, torch.Tensor)]:
+                if name not in attributes:
+                    del own[name]
+                elif own[name] is not attributes[name]:
+                    own[name] = attributes[name]
+            part._buffers.clear()
+            part._buffers.update(buffers)

@@ -17,8 +17,6 @@ from torch.nn.modules.module import register_module_module_registration_hook
 
 from fakexport.sources.source_error import SourceError
 
-__all__ = ["MOST_LAYERS", "MOST_MODULES", "check_settings", "nothing_downloaded", "within_limits"]
-
 MOST_SIZE = 1 << 26
 MOST_LAYERS = 2048
 MOST_MODULES = 100_000

@@ -14,24 +14,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from fakexport.sources.diffusers_builders import never
-from fakexport.sources.diffusers_conditions import (
-    added_conditions,
-    class_labels,
-    encoded_text,
-    image_embedding,
-    rotary_embedding,
-    takes_image_for_text,
-)
+from fakexport.sources.diffusers_expressions import never, special_builder
 from fakexport.sources.diffusers_sizes import (
     TEXT_TOKENS,
     WITHOUT_SIZE,
-    grid,
     has_own_size,
     latent_shape,
     layout,
+    patches,
+    sides,
+    text_width,
 )
-from fakexport.sources.diffusers_special import special_builder
 from fakexport.sources.input_request import InputRequest
 from fakexport.sources.source import ExampleInputs
 from fakexport.sources.source_error import SourceError
@@ -175,21 +168,6 @@ def _steps(request: InputRequest) -> torch.Tensor:
     return torch.zeros(request.batch, device=request.device)
 
 
-def _guidance(request: InputRequest) -> torch.Tensor | None:
-    is_taken = request.setting("guidance_embeds", default=False)
-    return torch.ones(request.batch, device=request.device) if is_taken else None
-
-
-def _distilled_guidance(request: InputRequest) -> torch.Tensor | None:
-    width = request.setting("time_cond_proj_dim")
-    return None if width is None else request.floats(request.batch, int(width))
-
-
-def _pooled(request: InputRequest) -> torch.Tensor | None:
-    width = request.setting("pooled_projection_dim", "text_emb_dim", "in_text_dim2")
-    return None if width is None else request.floats(request.batch, int(width))
-
-
 def _present(request: InputRequest) -> torch.Tensor:
     return request.ids(request.batch, request.sequence, value=1).bool()
 
@@ -213,43 +191,100 @@ def _requires(request: InputRequest, name: str) -> bool:
     return parameter is not None and parameter.default is inspect.Parameter.empty
 
 
-def _image_ids(request: InputRequest) -> torch.Tensor:
-    side, axes = _packed_side(request), _axes(request)
-    return grid(request, side, side, axes=axes, is_batched=_has_batched_ids(request))
-
-
-def _text_ids(request: InputRequest) -> torch.Tensor:
-    shape = (request.sequence, _axes(request))
-    return torch.zeros((request.batch, *shape) if _has_batched_ids(request) else shape, device=request.device)
-
-
-def _packed_side(request: InputRequest) -> int:
-    return int(latent_shape(request)[1] ** 0.5)
-
-
-def _axes(request: InputRequest) -> int:
-    return len(request.setting("axes_dims_rope", "rope_axes_dim", "axes_dims", default=(0, 0, 0)))
-
-
-def _has_batched_ids(request: InputRequest) -> bool:
-    return type(request.module).__name__.startswith("Flux2")
-
-
-def _image_shapes(request: InputRequest) -> list[list[tuple[int, int, int]]]:
-    side = _packed_side(request)
-    return [[(1, side, side)] for _ in range(request.batch)]
-
-
-def _sizes_of_images(request: InputRequest) -> torch.Tensor:
-    return request.floats(request.batch, 2)
-
-
 _WHOLE_STEPS = (
     *("UNet", "ControlNet", "AudioLDM2", "I2VGenXL", "SparseControlNet", "Kandinsky3", "DreamLite", "DiT"),
     *("PixArt", "CogVideoX", "ConsisID", "Allegro", "Latte", "CogView", "PriorTransformer", "Transformer2D"),
     *("Wan", "SkyReels", "ChronoEdit", "UniDiffuser"),
 )
 _TEXT_LENGTHS = ("max_text_seq_length", "text_len")
+
+
+_TIME_IDS = (6, 5)
+_POOLED_WIDTH = 1280
+
+
+def class_labels(request: InputRequest) -> torch.Tensor | None:
+    """Return the classes that a model is conditioned on; None if it is not."""
+    kind = request.setting("class_embed_type")
+    width = request.setting("projection_class_embeddings_input_dim")
+    if kind in ("projection", "simple_projection") and width is not None:
+        return request.floats(request.batch, int(width))
+    if kind == "identity":
+        return request.floats(request.batch, _time_width(request))
+    if kind == "timestep":
+        return request.ids(request.batch)
+    is_counted = request.setting("num_class_embeds") is not None
+    is_dit = type(request.module).__name__ == "DiTTransformer2DModel"
+    return request.ids(request.batch) if is_counted or is_dit else None
+
+
+def added_conditions(request: InputRequest) -> dict[str, torch.Tensor] | None:
+    """Return `added_cond_kwargs`; None if the config asks for none."""
+    found: dict[str, torch.Tensor] = {}
+    kind, batch = request.setting("addition_embed_type"), request.batch
+    if kind == "text_time":
+        pooled, ids = _text_time(request)
+        found = {"text_embeds": request.floats(batch, pooled), "time_ids": request.floats(batch, ids)}
+    elif kind in ("image", "image_hint", "text_image"):
+        name = "cross_attention_dim" if kind == "text_image" else "encoder_hid_dim"
+        found = {"image_embeds": request.floats(batch, int(request.setting(name)))}
+    if kind == "image_hint":
+        height, width = sides(request)
+        found["hint"] = request.floats(batch, 3, height * 8, width * 8)
+    if request.setting("encoder_hid_dim_type") in ("image_proj", "text_image_proj"):
+        of_text = request.setting("encoder_hid_dim_type") == "text_image_proj"
+        name = "cross_attention_dim" if of_text else "encoder_hid_dim"
+        found.setdefault("image_embeds", request.floats(batch, int(request.setting(name))))
+    if getattr(request.module, "use_additional_conditions", False):
+        found = {"resolution": request.floats(batch, 2), "aspect_ratio": request.floats(batch, 1)}
+    return found or None
+
+
+def rotary_embedding(request: InputRequest) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return the cosines and sines that a pipeline computes; None where the model needs none."""
+    name = type(request.module).__name__
+    is_video = name.startswith(("CogVideoX", "ConsisID"))
+    if is_video and not request.setting("use_rotary_positional_embeddings", default=False):
+        return None
+    if not is_video and not name.startswith("HunyuanDiT2D"):
+        return None
+    frames, rows, columns = patches(request)
+    shape = (frames * rows * columns, int(request.setting("attention_head_dim")))
+    cosines = torch.ones(shape, device=request.device)
+    return cosines, torch.zeros_like(cosines)
+
+
+def _text_time(request: InputRequest) -> tuple[int, int]:
+    """Return the width of the pooled text, and the number of time ids next to it.
+
+    The config names the sum of both alone. SDXL has 1280 and 6 ids, its refiner 1280 and 5.
+    """
+    total = int(request.setting("projection_class_embeddings_input_dim"))
+    each = int(request.setting("addition_time_embed_dim"))
+    for ids in _TIME_IDS:
+        if total - ids * each == _POOLED_WIDTH:
+            return _POOLED_WIDTH, ids
+    return total - _TIME_IDS[0] * each, _TIME_IDS[0]
+
+
+def _time_width(request: InputRequest) -> int:
+    width: Any = request.setting("time_embedding_dim")
+    return int(width) if width is not None else 4 * int(request.setting("block_out_channels")[0])
+
+
+def takes_image_for_text(request: InputRequest) -> bool:
+    """Return whether an embedded image takes the place of the text (Kandinsky 2.2)."""
+    return bool(request.setting("encoder_hid_dim_type") == "image_proj")
+
+
+def encoded_text(request: InputRequest) -> torch.Tensor | None:
+    """Return the embedded text; None where the config names no width, or that an image takes its place."""
+    if takes_image_for_text(request):
+        return None
+    of_text = request.setting("encoder_hid_dim_type") in ("text_proj", "text_image_proj")
+    width = int(request.setting("encoder_hid_dim")) if of_text else text_width(request)
+    return None if width is None else request.floats(request.batch, request.sequence, width)
+
 
 _BUILDERS: Mapping[str, Callable[[InputRequest], Any]] = MappingProxyType(
     {
@@ -260,22 +295,9 @@ _BUILDERS: Mapping[str, Callable[[InputRequest], Any]] = MappingProxyType(
         "encoder_hidden_states": encoded_text,
         "encoder_attention_mask": _text_mask,
         "attention_mask": _required_mask,
-        "encoder_hidden_states_mask": _present,
-        "pooled_projections": _pooled,
-        "pooled_embeds": _pooled,
-        "guidance": _guidance,
-        "timestep_cond": _distilled_guidance,
         "class_labels": class_labels,
         "added_cond_kwargs": added_conditions,
         "image_rotary_emb": rotary_embedding,
-        "encoder_hidden_states_image": image_embedding,
-        "image_embeds": image_embedding,
-        "img_ids": _image_ids,
-        "txt_ids": _text_ids,
-        "img_shapes": _image_shapes,
-        "original_size": _sizes_of_images,
-        "target_size": _sizes_of_images,
-        "crop_coords": _sizes_of_images,
     }
 )
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-import torch
-
 from fakexport.sources.input_request import InputRequest
 from fakexport.sources.source_error import SourceError
 
@@ -187,14 +185,3 @@ def text_width(request: InputRequest) -> int | None:
     while isinstance(width, (tuple, list)):
         width = width[0]
     return None if width is None else int(width)
-
-
-def grid(
-    request: InputRequest, rows: int, columns: int, *, axes: int, is_batched: bool = False
-) -> torch.Tensor:
-    """Return the place of each patch of an image, as the pipelines of packed latents number them."""
-    ids = torch.zeros(rows, columns, axes, device=request.device)
-    ids[..., 1] += torch.arange(rows, device=request.device)[:, None]
-    ids[..., 2] += torch.arange(columns, device=request.device)[None, :]
-    flat = ids.reshape(rows * columns, axes)
-    return flat.expand(request.batch, -1, -1).clone() if is_batched else flat

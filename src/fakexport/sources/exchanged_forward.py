@@ -8,8 +8,6 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["exchanged_forward"]
-
 
 @contextmanager
 def exchanged_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:

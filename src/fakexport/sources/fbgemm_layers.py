@@ -15,8 +15,6 @@ from fakexport._torch.fbgemm_products import quantize_on_a_gpu, register_fbgemm_
 from fakexport._torch.patching import Patches
 from fakexport.sources.source_error import SourceError
 
-__all__ = ["fbgemm_kernels", "fbgemm_layers"]
-
 _MODULE = "transformers.integrations.fbgemm_fp8"
 
 

@@ -15,11 +15,10 @@ from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
 from fakexport._torch.fake_tensors import unknown_values
+from fakexport.sources.component_calls import ListedTensors, restored_attributes
 from fakexport.sources.component_places import FORWARD, Place, places
 from fakexport.sources.exporter_patches import exporter_patches
 from fakexport.sources.input_request import InputRequest, Underivable
-from fakexport.sources.listed_tensors import ListedTensors
-from fakexport.sources.restored_attributes import restored_attributes
 from fakexport.sources.source_error import first_line
 
 _OWN_STATE: Mapping[str, torch.Tensor] = MappingProxyType({})

@@ -11,8 +11,6 @@ from torch import nn
 
 from fakexport._torch.fixed_shapes import check_shape
 
-__all__ = ["as_numbers", "buffer_of", "fixed_note", "numbers_among", "tensors_of"]
-
 
 def as_numbers(
     module: nn.Module,

@@ -9,6 +9,7 @@ cut to the window counts its tokens in Python, and a program would have the coun
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -21,7 +22,6 @@ from torch import nn
 from fakexport._torch.shared_sizes import shared_sizes
 from fakexport.documents import CallRecord
 from fakexport.error import type_and_line
-from fakexport.sources.cache_sizes import cache_sizes
 from fakexport.sources.cache_slots import CacheLayout
 from fakexport.sources.exchanged_forward import exchanged_forward
 from fakexport.sources.generation_defaults import generation_defaults
@@ -319,3 +319,47 @@ def _cache_of(module: nn.Module, returned: Any) -> tuple[str, CacheLayout, dict[
         if state is not None and getattr(returned, "logits", None) is not None:
             return name, *CacheLayout.of(state)
     raise SourceError(f"{type(module).__name__} does not return logits and a cache, so it does not generate")
+
+
+_ATTENDED = re.compile(r"(?P<layers>.+)_(?:keys|values)")
+_CROSS_ATTENTION = "cross_attention_cache_"
+_NUMBERS = re.compile(r"\d+")
+
+
+def cache_sizes(
+    before: Mapping[str, torch.Tensor],
+    after: Mapping[str, torch.Tensor],
+    *,
+    is_batch_dynamic: bool,
+    is_static: bool = False,
+) -> dict[str, tuple[str | None, ...]]:
+    """Return a label for each dimension of the keys and values; sizes with the same label are equal.
+
+    Layers that grow by one token remember the same ones, so their lengths are one size, of keys and of
+    values. What an encoder computed does not grow, and its length is one size too where all layers have the
+    same. A dimension without a label is constant. What else a cache has is left out.
+
+    Args:
+        before: The tensors of a cache by name, `[batch, heads, length, width]` for keys and values.
+        after: The same after one more token.
+        is_batch_dynamic: Whether the first size varies.
+        is_static: Whether the layers that grow have their whole length from the start.
+    """
+    found: dict[str, tuple[str | None, ...]] = {}
+    encoded = {tensor.shape[2:3] for name, tensor in before.items() if _CROSS_ATTENTION in name}
+    for name, tensor in before.items():
+        match = _ATTENDED.fullmatch(name)
+        if match is None or tensor.dim() != 4:
+            continue
+        is_encoded = _CROSS_ATTENTION in name
+        is_constant = is_static and not is_encoded
+        grown = tuple(int(b) - int(a) for a, b in zip(tensor.shape, after[name].shape, strict=True))
+        if grown != ((0, 0, 0, 0) if is_constant or is_encoded else (0, 0, 1, 0)):
+            continue
+        if is_encoded and len(encoded) > 1:
+            continue
+        group = _NUMBERS.sub("", match["layers"])
+        batch = f"{group}, batch" if is_batch_dynamic else None
+        length = f"{group}, {tensor.shape[2]} tokens" if not is_constant else None
+        found[name] = (batch, None, length, None)
+    return found

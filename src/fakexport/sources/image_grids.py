@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from fakexport._torch.real_execution import real_execution
-from fakexport.sources.exporter_inputs import computed_inputs, computed_note
+from fakexport.sources.exporter_patches import computed_inputs, computed_note
 from fakexport.sources.feature_counts import features_per_row, run_encoders, runs_without_values
 from fakexport.sources.fixed_numbers import as_numbers, fixed_note
 from fakexport.sources.image_inputs import height_and_width

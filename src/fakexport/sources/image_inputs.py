@@ -9,8 +9,6 @@ import torch
 
 from fakexport.sources.input_request import InputRequest
 
-__all__ = ["flattened_patches", "height_and_width", "image", "video"]
-
 USUAL_SIZE = 224
 FRAMES = 2
 

@@ -16,8 +16,6 @@ from fakexport._torch.mxfp4_products import BLOCK, grouped_matmul, refuse_cpu, r
 from fakexport._torch.patching import Patches
 from fakexport.sources.source_error import SourceError
 
-__all__ = ["mxfp4_experts"]
-
 
 @contextmanager
 def mxfp4_experts(quantizer: Any) -> Iterator[None]:

@@ -26,8 +26,6 @@ from fakexport.sources.fbgemm_layers import fbgemm_layers
 from fakexport.sources.mxfp4_experts import mxfp4_experts
 from fakexport.sources.source_error import SourceError, first_line
 
-__all__ = ["Quantization"]
-
 _META = torch.device("meta")
 _PACKED = frozenset(
     {torch.int8, torch.uint8, torch.int32, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz}

@@ -11,11 +11,9 @@ from torch import nn
 
 from fakexport._torch.real_execution import real_execution
 from fakexport.sources.audio_inputs import features
-from fakexport.sources.exporter_inputs import computed_inputs, computed_note
+from fakexport.sources.exporter_patches import computed_inputs, computed_note
 from fakexport.sources.input_request import InputRequest
 from fakexport.sources.source import ExampleInputs
-
-__all__ = ["PADDED", "is_packed", "is_sound_tower", "sound_tower_inputs", "windows"]
 
 _SOUND = "input_features"
 _LENGTHS = "feature_lens"

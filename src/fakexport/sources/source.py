@@ -80,8 +80,6 @@ class Source:
             source asks for none.
         parts: Returns the source of a part, from a spec for messages and its name, where a part is a model of
             its own; None: it has no such parts.
-        in_whole: Returns the source of the same as a component of another model, which determines its example
-            inputs; takes whether a size of them may vary. None: its config determines them.
         adapter: The adapter that is on the model, and the names of its weights; None where there is none.
         published: What to pass where the model is a library's default, and its config is at fault, as an
             imperative clause; None for a model that the user described.
@@ -101,7 +99,6 @@ class Source:
     component: str | None = None
     quantization: Quantization | None = None
     parts: Callable[[str, str], Source] | None = None
-    in_whole: Callable[[bool], Source] | None = None
     adapter: Any = None
     published: str | None = None
     parallel: Any = None

@@ -14,16 +14,6 @@ from typing import Any
 from fakexport._libraries import LIBRARIES
 from fakexport.error import FakexportError
 
-__all__ = [
-    "SourceError",
-    "did_you_mean",
-    "first_line",
-    "how_to_install",
-    "import_library",
-    "is_of_default_config",
-    "note_default_config",
-]
-
 LONGEST_LIST = 8
 
 # Packages of models whose name is that of their module, and those where it is not.

@@ -10,8 +10,6 @@ from torch import nn
 from fakexport.sources.source import ExampleInputs, Source
 from fakexport.sources.source_error import SourceError, did_you_mean, import_library
 
-__all__ = ["timm_source"]
-
 BATCH = 2
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from fakexport.sources.source_error import SourceError, did_you_mean
 
-__all__ = ["is_inner", "model_class_for", "part_class_of", "text_part"]
-
 # From the most telling to the most general: a type that is in several is taken by the first.
 # Types with a masked and a causal head are encoders; the others of the causal ones are decoders.
 AUTO_CLASSES = (
@@ -86,23 +84,6 @@ def _assumed_class(config: Any) -> Any:
     # Of a composite type a class may be registered that takes but a part of it, or one of a related type.
     found = next((auto for auto in autos if _is_for(auto, config)), None) or _own_class(config)
     return found or next(iter(autos), None)
-
-
-def is_inner(config: Any) -> bool:
-    """Return whether no auto class takes a config, and it is not one of an encoder: other models make it."""
-    is_encoder = getattr(config, "is_decoder", True) is False
-    return not is_encoder and all(_from_auto(name, config) is None for name in AUTO_CLASSES)
-
-
-def part_class_of(config: Any) -> str | None:
-    """Return the name of the module that a config describes and that has no model class, or None.
-
-    It is in the file next to the config's own, and called like the config.
-    """
-    name = type(config).__name__.removesuffix("Config")
-    models = _modeling_file(config)
-    names = (name, f"{name}Transformer")
-    return next((each for each in names if isinstance(models.get(each), type)), None)
 
 
 def _has_vocabulary(config: Any) -> bool:

@@ -12,7 +12,6 @@ from typing import Any
 
 from fakexport.files import read_file
 from fakexport.sources.config_limits import check_settings, nothing_downloaded
-from fakexport.sources.default_settings import constructor_settings, set_what_is_determined
 from fakexport.sources.quantization import Quantization
 from fakexport.sources.source_error import SourceError, did_you_mean, first_line, how_to_install
 
@@ -27,7 +26,7 @@ _PLACEHOLDERS = (
 
 
 def default_config(model_type: str) -> tuple[Any, tuple[str, ...]]:
-    """Return the default config of a model type, and a sentence for each setting that it leaves to fakexport.
+    """Return the default config of a model type, and a sentence for each placeholder token that it lacks.
 
     Args:
         model_type: A key of `transformers.CONFIG_MAPPING`, such as `llama`.
@@ -36,10 +35,9 @@ def default_config(model_type: str) -> tuple[Any, tuple[str, ...]]:
     """
     place = f"hf:{model_type}"
     config_class = _config_class(model_type, place)
-    settings, sentences = constructor_settings(model_type)
     try:
-        config = _config(config_class, settings, place)
-        return config, (*sentences, *_name_placeholders(config), *set_what_is_determined(config))
+        config = _config(config_class, {}, place)
+        return config, _name_placeholders(config)
     except SourceError as error:
         cause = error.__cause__
         how = None if cause is None else how_to_install(cause) or published_config(config_class)
@@ -60,30 +58,6 @@ def published_config(config_class: Any) -> str:
 _LONGEST_REASON = 200  # Some list all model types that there are.
 # The argument of transformers' `auto_docstring`.
 _DOCUMENTED = re.compile(r"\bcheckpoint=[\"']([\w.-]+/[\w.-]+)[\"']")
-
-
-def whole_type(config: Any) -> str | None:
-    """Return the model type whose default config contains this config with the same values, if there is one.
-
-    Args:
-        config: A default config, such as that of `sam_mask_decoder`: `sam`. The other is in the same file.
-            What is set in that one because it leaves no choice is not compared; its source says so.
-    """
-    from transformers import CONFIG_MAPPING
-
-    settings = config.to_dict()
-    for whole in vars(sys.modules[type(config).__module__]).values():
-        name = getattr(whole, "model_type", "")
-        for part, config_class in getattr(whole, "sub_configs", {}).items():
-            is_made_of_it = config_class is type(config) and name in CONFIG_MAPPING
-            if is_made_of_it and _settings_in(_config_class(name, name)(), part) == settings:
-                return str(name)
-    return None
-
-
-def _settings_in(whole: Any, part: str) -> dict[str, Any] | None:
-    found = getattr(whole, part, None)
-    return None if found is None else found.to_dict()
 
 
 def config_from_file(path: Path) -> Any:

@@ -27,7 +27,6 @@ from fakexport.sources.image_inputs import flattened_patches, image, video
 from fakexport.sources.input_request import InputRequest
 from fakexport.sources.inputs_by_type import INPUTS_BY_TYPE
 from fakexport.sources.placeholder_tokens import with_other_modalities
-from fakexport.sources.series_inputs import observed, past_time_features, past_values
 from fakexport.sources.sound_towers import is_sound_tower, sound_tower_inputs
 from fakexport.sources.source import ExampleInputs
 from fakexport.sources.source_error import SourceError
@@ -87,26 +86,6 @@ def _parts_of(module: nn.Module) -> str:
     types = [str(getattr(config, "model_type", "")) for config in configs]
     known = [f"hf:{name}" for name in dict.fromkeys(types) if name in CONFIG_MAPPING]
     return f", or check its parts: {', '.join(known)}" if known else ""
-
-
-def required_and_unknown(model_class: Any, *, is_inner: bool) -> str | None:
-    """Return the first input that a class requires and that no config determines, or None.
-
-    Args:
-        model_class: A model class of transformers.
-        is_inner: Whether other models make it. A decoder among these always gets what its encoder returns.
-    """
-    try:
-        parameters = inspect.signature(model_class.forward).parameters
-    except ImportError:  # A stand-in for a class whose package is missing: to build it says which.
-        return None
-    if is_grid_tower(parameters) or is_sound_tower(model_class):
-        return None
-    starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    required = [p.name for p in parameters.values() if p.default is p.empty and p.kind not in starred]
-    given = [name for name in _GIVEN_TO_INNER if is_inner and name in parameters]
-    known = _BUILDERS.keys() | INPUTS_BY_TYPE.get(model_class.config_class.model_type, {}).keys()
-    return next((name for name in (*required[1:], *given) if name not in known), None)
 
 
 def _wanted(request: InputRequest) -> set[str]:
@@ -200,14 +179,6 @@ def _boxes(request: InputRequest) -> torch.Tensor:
 # Inputs that say nothing of being required, and are.
 _ALWAYS_GIVEN = ("decoder_input_ids", "visual_feats", "visual_pos")
 
-# What a part is given by the model around it, though it is optional: the part then leaves something out.
-_GIVEN_TO_INNER = (
-    "encoder_hidden_states",
-    "last_hidden_state",
-    "patch_embeds",
-    "target_sizes",
-)
-
 # Inputs that say nothing of being required, and are, where other types do without.
 _GIVEN_TO: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -237,6 +208,30 @@ _SAID_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ),
     }
 )
+
+
+def past_values(request: InputRequest) -> torch.Tensor:
+    """Return values of shape `[batch, steps]`, or `[batch, steps, channels]` where there are several."""
+    channels = request.setting("num_input_channels", "input_size", default=1)
+    is_channelled = channels > 1 or request.setting("num_input_channels") is not None
+    return request.floats(request.batch, _steps(request), *([channels] if is_channelled else []))
+
+
+def observed(request: InputRequest) -> torch.Tensor:
+    """Return a mask of the shape of `past_values`: nothing is missing."""
+    return torch.ones_like(past_values(request))
+
+
+def past_time_features(request: InputRequest) -> torch.Tensor:
+    """Return what is known of each step: `[batch, steps, features]`."""
+    return request.floats(request.batch, _steps(request), request.setting("num_time_features", default=1))
+
+
+def _steps(request: InputRequest) -> int:
+    lags = request.setting("lags_sequence", default=[0])
+    length = request.setting("context_length", "prediction_length", default=64)
+    return int(length + max(lags))
+
 
 _BUILDERS: Mapping[str, Callable[[InputRequest], Any]] = MappingProxyType(
     {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import inspect
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,26 +21,25 @@ from torch.nn import functional
 from fakexport._torch.real_execution import meta_execution
 from fakexport.error import type_and_line
 from fakexport.hub import HubName
-from fakexport.sources.cache_inputs import decode_inputs
-from fakexport.sources.component import component_source
 from fakexport.sources.config_limits import nothing_downloaded, within_limits
-from fakexport.sources.empty_layers import empty_layers
-from fakexport.sources.exporter_patches import exporter_patches, import_exporter
+from fakexport.sources.exporter_patches import (
+    empty_layers,
+    exporter_patches,
+    fp8_kernels,
+    import_exporter,
+    normalized_heads,
+    shortened_sequences,
+    uncached_texts,
+)
 from fakexport.sources.fbgemm_layers import fbgemm_kernels
-from fakexport.sources.fp8_kernels import fp8_kernels
 from fakexport.sources.generation_calls import GenerationCall, use_own_operators
 from fakexport.sources.generation_defaults import GENERATION_CONFIG, generation_config_of
 from fakexport.sources.hub_model import HubModel, hub_model
-from fakexport.sources.kept_in_float32 import keep_in_float32
 from fakexport.sources.quantization import Quantization
-from fakexport.sources.shortened_sequences import shortened_sequences
 from fakexport.sources.source import ExampleInputs, Source
 from fakexport.sources.source_error import SourceError, import_library, note_default_config
-from fakexport.sources.training_labels import labelled_inputs
 from fakexport.sources.transformers_class import (
-    is_inner,
     model_class_for,
-    part_class_of,
     text_part,
 )
 from fakexport.sources.transformers_config import (
@@ -47,12 +48,9 @@ from fakexport.sources.transformers_config import (
     published_config,
     set_use_cache,
     take_quantization,
-    whole_type,
 )
-from fakexport.sources.transformers_inputs import derive_inputs, required_and_unknown
-from fakexport.sources.uncached_texts import uncached_texts
+from fakexport.sources.transformers_inputs import derive_inputs
 from fakexport.sources.video_sessions import session_inputs, takes_session
-from fakexport.sources.vision_heads import normalized_heads
 from fakexport.sources.workload import FORWARD, Workload
 
 
@@ -88,20 +86,10 @@ def transformers_source(
     with warnings.catch_warnings():
         # Model files use what torch deprecates (torch.jit.script), which says nothing about the user's model.
         warnings.simplefilter("ignore", DeprecationWarning)
-        try:
-            model_class, assumed = model_class_for(config, class_name or None, f"hf:{model}")
-        except SourceError:
-            is_part = is_default and workload == FORWARD
-            of_whole = _in_whole(spec, config, part_class_of(config)) if is_part else None
-            if of_whole is None:
-                raise
-            return replace(of_whole(False), in_whole=of_whole)
+        model_class, assumed = model_class_for(config, class_name or None, f"hf:{model}")
         import_exporter()
         if quantization is not None:
             quantization.import_packages()
-        in_whole = None
-        if is_default and required_and_unknown(model_class, is_inner=is_inner(config)) is not None:
-            in_whole = _in_whole(spec, config, model_class.__name__)
     dtype = config.dtype if isinstance(config.dtype, torch.dtype) else found.dtype
     config = text_part(config, model_class)
     use_cache = use_cache or workload.name in ("prefill", "decode")
@@ -151,7 +139,6 @@ def transformers_source(
         assumptions=tuple(sentence for sentence in (*found.notes, assumed) if sentence),
         left_out=() if use_cache else ("the model is exported without its KV cache (see --use-cache)",),
         quantization=quantization,
-        in_whole=in_whole,
         published=published_config(type(found.config)) if is_default else None,
     )
 
@@ -166,47 +153,9 @@ def raised_anyway(build: Callable[[], Any]) -> str | None:
     return None
 
 
-def _in_whole(spec: str, config: Any, class_name: str | None) -> Callable[[bool], Source] | None:
-    """Return what makes the source of a module as a component of the model type that is made of it.
-
-    Args:
-        spec: The source of the module, for messages.
-        config: Its default config.
-        class_name: Its class; None: no file of transformers has one for it.
-    """
-    whole = None if class_name is None else whole_type(config)
-    if whole is None:
-        return None
-
-    def made(is_dynamic: bool) -> Source:
-        of_all = transformers_source(f"hf:{whole}", whole)
-        found = component_source(of_all, class_name, is_dynamic=is_dynamic)
-        note = f"{spec} is a part of hf:{whole}, checked as `hf:{whole} --component {class_name}`"
-
-        def inputs(module: nn.Module, device: str, dtype: torch.dtype | None) -> ExampleInputs:
-            try:
-                return found.example_inputs(module, device, dtype)
-            except SourceError as error:
-                raise SourceError(f"{note}: {error}") from error
-
-        return replace(found, spec=spec, example_inputs=inputs, assumptions=(note, *found.assumptions))
-
-    return made
-
-
 def _sizes(workload: Workload) -> dict[str, int]:
     length = "context" if workload.name == "decode" else "sequence"
     return {"batch": workload.batch, length: workload.context}
-
-
-_INPUTS: Mapping[str, Callable[..., ExampleInputs]] = MappingProxyType(
-    {
-        "forward": derive_inputs,
-        "prefill": derive_inputs,
-        "decode": decode_inputs,
-        "train": labelled_inputs,
-    }
-)
 
 
 def _model(model: str, class_name: str | None, *, is_generated: bool) -> HubModel:
@@ -267,3 +216,133 @@ def _patched(module: nn.Module, inputs: ExampleInputs) -> Iterator[None]:
         nothing_downloaded(),
     ):
         yield
+
+
+def keep_in_float32(module: nn.Module, dtype: torch.dtype) -> None:
+    """Convert what a model names in `_keep_in_fp32_modules` and `_keep_in_fp32_modules_strict`.
+
+    `from_pretrained` reads these weights in float32, such as the convolutions of Inkling. A model that is
+    constructed from its config has them in the dtype of all others, and its code then gets dtypes that it
+    never gets from a checkpoint. Constants that no checkpoint has stay as they are.
+
+    Args:
+        module: A model of transformers, as its constructor returns it; changed in place.
+        dtype: The dtype that was asked for.
+    Source: transformers 5.17 to 5.23, `core_model_loading.py:convert_and_load_state_dict_in_model`.
+    """
+    owner: Any = module
+    plan = owner._get_dtype_plan(dtype) if hasattr(owner, "_get_dtype_plan") else {}
+    if not plan:
+        return
+    kept = re.compile("|".join(f"(?:{name.replace('*', '.*')})" for name in plan))
+    for name, held in module.state_dict(keep_vars=True).items():
+        if isinstance(held, torch.Tensor) and held.is_floating_point() and kept.search(name):
+            held.data = held.data.to(torch.float32)
+
+
+_OF_TOKENS = (
+    "ForCausalLM",
+    "LMHeadModel",
+    "ForMaskedLM",
+    "ForConditionalGeneration",
+    "ForTokenClassification",
+)
+_OF_EXAMPLES = ("ForSequenceClassification", "ForImageClassification", "ForVideoClassification")
+_TOKENS = ("decoder_input_ids", "input_ids")
+
+
+def labelled_inputs(
+    module: nn.Module, device: str, dtype: torch.dtype | None, *, batch: int = 2, sequence: int = 16
+) -> ExampleInputs:
+    """Return inputs of one forward pass with labels, if the model has a loss whose labels are known.
+
+    Models with a label per token and those with a label per example have: their classes are named after it.
+
+    Args:
+        module, device, dtype, batch, sequence: As for `derive_inputs`.
+    Raises:
+        SourceError: as for `derive_inputs`.
+    """
+    found = derive_inputs(module, device, dtype, batch=batch, sequence=sequence)
+    if "labels" not in inspect.signature(module.forward).parameters:
+        return found
+    shape = _shape(type(module).__name__, found.kwargs, batch)
+    if shape is None:
+        return found
+    labels = torch.zeros(shape, device=device, dtype=torch.long)
+    return replace(found, kwargs={**found.kwargs, "labels": labels})
+
+
+def _shape(name: str, inputs: Mapping[str, Any], batch: int) -> tuple[int, ...] | None:
+    tokens = next((inputs[own] for own in _TOKENS if own in inputs), None)
+    if name.endswith(_OF_TOKENS) and tokens is not None:
+        return tuple(tokens.shape)
+    return (batch,) if name.endswith(_OF_EXAMPLES) else None
+
+
+_WINDOWS = ("sliding_window", "attention_chunk_size")
+_CACHED_TOKENS = 64
+_TEXT = {"input_ids", "attention_mask"}
+
+
+def decode_inputs(
+    module: nn.Module, device: str, dtype: torch.dtype | None, *, batch: int, context: int
+) -> ExampleInputs:
+    """Return the inputs of the call that reads the last token of a context.
+
+    The model itself makes the cache: it reads the tokens before the last one. So the cache is of the kind
+    that the model expects, and where a layer keeps a window or a state, it has that size.
+
+    Args:
+        module, device, dtype: as for `derive_inputs`. The module's tensors are fakes.
+        batch: Sequences at a time.
+        context: Tokens that the model attends to, the new one included. The example has fewer where that
+            makes no difference: it is longer than every window, so that a cache that keeps one shows it.
+    Raises:
+        SourceError: the model reads something else than text, or returns no cache.
+    """
+    context = min(context, _example_context(module))
+    before = derive_inputs(module, device, dtype, batch=batch, sequence=context - 1)
+    name = type(module).__name__
+    if not before.kwargs.keys() <= _TEXT or "input_ids" not in before.kwargs:
+        others = ", ".join(sorted(before.kwargs.keys() - _TEXT)) or "no input_ids"
+        raise SourceError(
+            f"decode inputs of {name} cannot be derived ({others}): write a factory that returns them"
+        )
+    with torch.no_grad():
+        returned = module(**before.kwargs, use_cache=True)
+    cache = _cache_of(returned)
+    if cache is None:
+        raise SourceError(f"{name} does not return a cache, so a decode step cannot be planned")
+    parameter, state = cache
+    token = before.kwargs["input_ids"][:, :1].clone()
+    kwargs = {"input_ids": token}
+    if "attention_mask" in before.kwargs:
+        kwargs["attention_mask"] = torch.ones(batch, context, dtype=torch.long, device=device)
+    return replace(before, kwargs={**kwargs, parameter: state, "use_cache": True})
+
+
+def _example_context(module: nn.Module) -> int:
+    config: Any = module.config
+    config = config.get_text_config(decoder=True)
+    windows = [getattr(config, name, None) for name in _WINDOWS]
+    return _CACHED_TOKENS + max((window for window in windows if isinstance(window, int)), default=0)
+
+
+def _cache_of(returned: Any) -> tuple[str, Any] | None:
+    """Return the name under which a model takes its cache, and the cache."""
+    for name in ("past_key_values", "cache_params"):
+        state = getattr(returned, name, None)
+        if state is not None:
+            return name, state
+    return None
+
+
+_INPUTS: Mapping[str, Callable[..., ExampleInputs]] = MappingProxyType(
+    {
+        "forward": derive_inputs,
+        "prefill": derive_inputs,
+        "decode": decode_inputs,
+        "train": labelled_inputs,
+    }
+)

@@ -13,8 +13,6 @@ from fakexport.sources.input_request import InputRequest
 from fakexport.sources.source import ExampleInputs
 from fakexport.sources.source_error import SourceError
 
-__all__ = ["SESSION", "session_inputs", "takes_session"]
-
 SESSION = "inference_session"
 
 

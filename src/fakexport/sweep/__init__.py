@@ -3,29 +3,9 @@
 from .changed_items import changed_items
 from .comparison import compare_runs
 from .ray_tasks import ray_cluster, ray_records
-from .results import collect_results
-from .results_json import results_text
+from .results import collect_results, results_text
 from .results_page import results_document
 from .run_file import STATUSES, RunFile, SweepRecord, read_run
 from .sweep import Sweep, Tally, run_sweep
 from .sweep_item import SweepItem
 from .zoo_file import read_zoo
-
-__all__ = [
-    "STATUSES",
-    "RunFile",
-    "Sweep",
-    "SweepItem",
-    "SweepRecord",
-    "Tally",
-    "changed_items",
-    "collect_results",
-    "compare_runs",
-    "ray_cluster",
-    "ray_records",
-    "read_run",
-    "read_zoo",
-    "results_document",
-    "results_text",
-    "run_sweep",
-]

@@ -33,8 +33,8 @@ class SweepRecord:
         seconds: How long its process ran.
         peak_bytes: The most resident memory of its process.
         report: What `fakexport check --format json` prints; None where it printed nothing.
-        versions: The packages that the check ran with, whether it reported any or not; empty in a file that
-            an earlier version wrote, and where it took down the node that it ran on.
+        versions: The packages that the check ran with, whether it reported any or not; empty where it
+            took down the node that it ran on.
         machine: Where it ran: system, processor and memory; as `versions`.
         output: The end of what a check that crashed wrote to stderr; empty for all others.
     """

@@ -1,5 +1,3 @@
 """Write a program in the formats of graph viewers."""
 
 from .model_explorer import model_explorer_files
-
-__all__ = ["model_explorer_files"]

@@ -1,14 +1,13 @@
 """Checkpoints: their headers, whether they fit a model, and binding them to a program."""
 
 from fakexport.weights.adapters import as_needed
-from fakexport.weights.binding import BindError, bound_program, check_dtype, fitting_weights
-from fakexport.weights.bound_devices import move_to_here
+from fakexport.weights.binding import BindError, bound_program, check_dtype, fitting_weights, move_to_here
+from fakexport.weights.bound_weights import are_equal, is_finite
 from fakexport.weights.buffer_check import verify_buffers
 from fakexport.weights.buffer_values import loaded_model
 from fakexport.weights.buffers_report import BuffersReport, UncheckedBuffer, WrongBuffer
 from fakexport.weights.checkpoint import Checkpoint, CheckpointError, Entry
 from fakexport.weights.expectation import ExpectedWeights, ModelSource, Weight, expected_of_program
-from fakexport.weights.finite import are_equal, is_finite
 from fakexport.weights.hub_recipes import model_of, recipes_of
 from fakexport.weights.initial_values import computed_of
 from fakexport.weights.mapped_file import MappedFile
@@ -19,47 +18,3 @@ from fakexport.weights.verification import CheckpointSource, Verified, verified,
 from fakexport.weights.weights_report import WeightFinding, WeightsReport
 from fakexport.weights.weights_warning import WeightsWarning, caller_level, warn_of
 from fakexport.weights.windows import Windows
-
-__all__ = [
-    "DTYPES",
-    "BindError",
-    "BuffersReport",
-    "Checkpoint",
-    "CheckpointError",
-    "CheckpointSource",
-    "Entry",
-    "ExpectedWeights",
-    "MappedFile",
-    "ModelSource",
-    "UncheckedBuffer",
-    "Verified",
-    "Weight",
-    "WeightFinding",
-    "WeightsReport",
-    "WeightsWarning",
-    "Windows",
-    "WrongBuffer",
-    "are_equal",
-    "as_needed",
-    "bound_program",
-    "caller_level",
-    "check_dtype",
-    "computed_of",
-    "expected_of_program",
-    "first_file",
-    "fitting_weights",
-    "fold_names",
-    "is_finite",
-    "loaded_model",
-    "model_of",
-    "move_to_here",
-    "open_checkpoint",
-    "read_header",
-    "read_header_of",
-    "recipes_of",
-    "verified",
-    "verify_buffers",
-    "verify_model",
-    "warn_of",
-    "with_values",
-]

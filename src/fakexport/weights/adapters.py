@@ -15,8 +15,6 @@ from fakexport.sources import AdapterFolder, split_name
 from fakexport.weights.checkpoint import Checkpoint, CheckpointError
 from fakexport.weights.expectation import ExpectedWeights
 
-__all__ = ["MERGED", "OpenedAdapter", "as_needed", "with_adapters"]
-
 MERGED = "merged"
 "What is written in place of a folder for a checkpoint that an adapter is merged into already."
 

@@ -12,10 +12,12 @@ from torch.export import ExportedProgram
 
 from fakexport._torch.pytree import tree_map
 from fakexport._torch.real_execution import real_execution
+from fakexport.devices import exists_here
 from fakexport.error import FakexportError, InvalidValue
 from fakexport.fake import is_fake
 from fakexport.history import value_of
 from fakexport.program import (
+    DeviceMove,
     ProgramFacts,
     derived_program,
     devices_of_program,
@@ -26,7 +28,6 @@ from fakexport.program import (
     tensor_identity,
     written_state,
 )
-from fakexport.weights.bound_devices import move_to_here
 from fakexport.weights.bound_weights import BoundWeights, read_weights
 from fakexport.weights.checkpoint import Checkpoint
 from fakexport.weights.expectation import ExpectedWeights
@@ -226,3 +227,22 @@ class _Placed:
             value = given if given is not None else value_of(old) if is_fake(old) else old
             self._constants[key] = value.to(old.device)
         return self._constants[key]
+
+
+def move_to_here(devices: str | Mapping[str, str] | None, present: tuple[str, ...]) -> DeviceMove:
+    """Return where `devices` moves the devices of programs that are to be bound.
+
+    Args:
+        devices: As for `bind`.
+        present: The programs' devices.
+    Raises:
+        ValueError: a device that the programs do not use or that is unknown; one that is not on this machine.
+    """
+    move = DeviceMove.parse(devices, present)
+    for device in present:
+        target = str(move.of(device))
+        if not exists_here(target):
+            is_own = target == device
+            hint = f"devices={{{device!r}: 'cpu'}} would bind it here" if is_own else "choose another"
+            raise InvalidValue(f"the device {target} is not on this machine; {hint}")
+    return move

@@ -17,14 +17,6 @@ from fakexport.devices import emulate
 from fakexport.program import has_value, names_by_tensor
 from fakexport.sources import resolve
 
-__all__ = [
-    "ExpectedWeights",
-    "Weight",
-    "expected_of_module",
-    "expected_of_program",
-    "fake_model",
-]
-
 ModelSource = str | nn.Module | Callable[[], Any]
 
 

@@ -17,8 +17,6 @@ from fakexport.weights.expectation import Weight, expected_of_program
 from fakexport.weights.hub_recipes import model_of
 from fakexport.weights.layout import is_transformers_model
 
-__all__ = ["computed_of", "initial_values"]
-
 
 def computed_of(program: ExportedProgram, *, most_bytes: int) -> Mapping[str, torch.Tensor | None]:
     """Return the weights that a checkpoint of a program may lack, with their values, for its archive.

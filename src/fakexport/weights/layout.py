@@ -13,8 +13,6 @@ from torch import nn
 
 from fakexport.error import FakexportError, first_line
 
-__all__ = ["Conversion", "ConversionFailed", "as_it_is", "hub_layout", "is_transformers_model"]
-
 Read = Callable[[str], torch.Tensor]
 Convert = Callable[[Read], dict[str, torch.Tensor]]
 

@@ -11,8 +11,6 @@ from math import prod
 
 from fakexport.weights.expectation import Weight
 
-__all__ = ["Cause", "cause_of_shape", "causes_of_names"]
-
 _QUANTIZED = re.compile(
     r"(_scale_inv|\.weight_scale|\.input_scale|\.scales|\.qweight|\.qzeros|\.g_idx|_blocks|_scales|\.absmax"
     r"|\.quant_map|\.SCB|\.weight_packed)$"

@@ -15,10 +15,8 @@ from fakexport.devices import emulate
 from fakexport.error import InvalidValue
 from fakexport.sources import adapter_source, check_mergeable, lora_layers, resolve
 from fakexport.weights.adapters import OpenedAdapter
+from fakexport.weights.bound_weights import is_finite
 from fakexport.weights.checkpoint import Checkpoint
-from fakexport.weights.finite import is_finite
-
-__all__ = ["merged_weights"]
 
 Tensors = Mapping[str, torch.Tensor]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import prod
 
-__all__ = ["fold_names", "template_of"]
-
 Numbers = tuple[int, ...]
 
 _SIGNS = frozenset("#{}")  # A name that has one of them is shown as it is.

@@ -18,8 +18,6 @@ from fakexport.error import FakexportError, first_line
 from fakexport.weights.expectation import Weight
 from fakexport.weights.layout import Conversion, ConversionFailed, Read
 
-__all__ = ["OPERATORS", "NotRecordable", "by_recipes", "cut", "recipe_of"]
-
 Tensors = Sequence[torch.Tensor]
 
 

@@ -9,7 +9,7 @@ from fakexport.archive.described_container import read_manifest, verify_records,
 from fakexport.archive.manifest import ALONE, Manifest, MethodManifest, TensorEntry, UnboundName
 from fakexport.container.reader import read_container
 from fakexport.container.writer import Digest
-from fakexport.documents.recipe import Recipe, Step
+from fakexport.documents.program_records import Recipe, Step
 
 RECORDS = {
     "models/model.json": b'{"graph": "%s"}' % (b"aten.linear " * 30),

@@ -55,23 +55,6 @@ def test_it_comes_back_as_it_was() -> None:
     assert decode_manifest(encode_manifest(manifest(call=DECODE))).only.call == DECODE
 
 
-def test_earlier_archives_name_what_they_do_not_follow() -> None:
-    """They have none of the fields of penalties and lengths."""
-    text = json.loads(encode_manifest(manifest(call=DECODE)))
-    written = text["methods"][0]["call"]["defaults"]
-    later = ("bad_words", "repetition_penalty", "no_repeat_ngram_size", "least", "least_new")
-    for name in (*later, "is_drawn", "temperature", "top_k", "top_p"):
-        del written[name]
-    written["not_applied"] = ["repetition_penalty"]
-
-    found = decode_manifest(json.dumps(text).encode()).only.call
-
-    assert found is not None
-    assert found.defaults == GenerationDefaults(
-        eos=(2, 3), pad=0, longest=128, suppressed=(7,), not_applied=("repetition_penalty",)
-    )
-
-
 def test_a_program_that_does_not_generate_has_none() -> None:
     assert b'"call"' not in encode_manifest(manifest())
     assert decode_manifest(encode_manifest(manifest())).only.call is None

@@ -42,7 +42,7 @@ import torch
 def f():
     return torch.nn.Linear(4, 2).eval(), (torch.zeros(3, 4),)
 """
-EARLIER = Path(__file__).parents[2] / "earlier_archives"
+GATED = Path(__file__).with_name("gated_model.py")
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.py").write_text(MODEL)
     (tmp_path / "l.py").write_text(LINEAR)
-    (tmp_path / "e.py").write_text((EARLIER / "model.py").read_text())
+    (tmp_path / "e.py").write_text(GATED.read_text())
     config = {
         "model_type": "gpt2",
         "n_layer": 2,

@@ -15,13 +15,12 @@ import pytest
 import torch
 
 from fakexport.benchmark import bench
-from fakexport.benchmark.agreement import OtherOutputs, agreement
+from fakexport.benchmark.benchmark import run_part
 from fakexport.benchmark.model import Inputs
 from fakexport.benchmark.other_sizes import in_other_sizes
 from fakexport.benchmark.outcome import Outcome, StepFailed
-from fakexport.benchmark.process import run_part
 from fakexport.benchmark.request import Request
-from fakexport.benchmark.worker import hidden, in_turns
+from fakexport.benchmark.worker import OtherOutputs, agreement, hidden, in_turns
 from fakexport.capture import parse_dynamic
 
 MODELS = Path(__file__).with_name("bench_models.py")
@@ -188,7 +187,7 @@ def test_a_process_that_takes_too_long_is_ended(tmp_path: Path):
 def test_processes_end_with_the_one_that_started_them(tmp_path: Path, number: signal.Signals):
     Request(f"{MODELS}:waits").write(tmp_path)
     script = (
-        "import sys; from pathlib import Path; from fakexport.benchmark.process import run_part;"
+        "import sys; from pathlib import Path; from fakexport.benchmark.benchmark import run_part;"
         "run_part(Path(sys.argv[1]), 'reference', timeout_s=600)"
     )
     started = tmp_path / "started"  # Which the model writes, with the processes that are to end.

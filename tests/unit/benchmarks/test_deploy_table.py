@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.deploy_table import CASES, PAGE, merged, page
 from fakexport.benchmark.modes import MODES
-from fakexport.report.bench_json import bench_to_dict
+from fakexport.report.as_json import bench_to_dict
 from tests.unit.report.sample_bench import sample_bench
 
 

@@ -154,7 +154,7 @@ def test_a_given_source_takes_the_options_of_the_table(
 
 
 def test_a_given_source_is_the_listed_one_of_the_same_file_and_no_namesake(repository, asked, monkeypatch):
-    own = '[tool.fakexport]\nsources = [{source = "mlp.py:mlp", targets = ["T4"]}]\n'
+    own = '[tool.fakexport]\nsources = [{source = "mlp.py:mlp", target = ["T4"]}]\n'
     (repository / "pyproject.toml").write_text(own)
     (repository / "mlp.py").write_text("")
     monkeypatch.chdir(repository / "models")
@@ -190,12 +190,12 @@ def test_a_pyproject_without_the_table_changes_nothing(repository, asked):
         ("[tool]\nfakexport = 3", "tool.fakexport: expected an object, got int"),
         ("[tool.fakexport]\ntargt = ['cpu']", "tool.fakexport.targt: unknown key: did you mean 'target'?"),
         (
-            "[tool.fakexport]\ntarget = 'cpu'\ntargets = ['T4']",
-            "tool.fakexport.targets: given twice: 'targets' and 'target' are the same",
+            "[tool.fakexport]\ninputs = 'x=int64[1]'\ninput = ['y=int64[1]']",
+            "tool.fakexport.input: given twice: 'input' and 'inputs' are the same",
         ),
         ("[tool.fakexport]\nxyz = 1", "tool.fakexport.xyz: unknown key: it can have "),
         ("[tool.fakexport]\ntarget = 3", "tool.fakexport.target: expected a string or a list, got int"),
-        ("[tool.fakexport]\ntargets = ['cpu', 3]", "tool.fakexport.targets[1]: expected a string, got int"),
+        ("[tool.fakexport]\ntarget = ['cpu', 3]", "tool.fakexport.target[1]: expected a string, got int"),
         ("[tool.fakexport]\nstrict = 'yes'", "tool.fakexport.strict: expected true or false, got str"),
         (
             "[tool.fakexport]\nsources = [3]",
@@ -221,7 +221,7 @@ def test_a_bad_table_is_one_line_that_names_file_and_key(content, said, source, 
 
 
 def test_a_table_without_sources_needs_one_on_the_command_line(repository, asked, capsys):
-    (repository / "pyproject.toml").write_text("[tool.fakexport]\ntargets = ['H100']\n")
+    (repository / "pyproject.toml").write_text("[tool.fakexport]\ntarget = ['H100']\n")
 
     assert main(["check"]) == 2
     assert capsys.readouterr().err.startswith("error: no SOURCE given")

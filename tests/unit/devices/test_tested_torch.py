@@ -7,7 +7,7 @@ import torch
 
 import fakexport as fe
 from fakexport.cli import main
-from fakexport.devices.tested_torch import UntestedTorch, warn_if_untested
+from fakexport.devices.emulation import UntestedTorch, warn_if_untested
 
 
 @pytest.fixture

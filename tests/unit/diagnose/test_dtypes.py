@@ -12,7 +12,7 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 
 import fakexport as fe
-from fakexport.diagnose.dtypes import diagnose_dtypes
+from fakexport.diagnose.program import diagnose_dtypes
 
 COMMON = (torch.float32, torch.bfloat16, torch.int64)
 ALL = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.complex64)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils import _pytree
 
-from fakexport.diagnose.dtypes import diagnose_dtypes
+from fakexport.diagnose.program import diagnose_dtypes
 
 pytestmark = [
     pytest.mark.slow,

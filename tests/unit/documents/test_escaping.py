@@ -1,6 +1,6 @@
 """Names of an unknown author, as they are shown."""
 
-from fakexport.documents.escaping import escaped
+from fakexport.documents.document_error import escaped
 
 
 def test_what_does_not_print_is_escaped():

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import fakexport.rules
-from fakexport.cli import main
 from fakexport.diagnostics import Fix, Label, Span
 from fakexport.report import explain
 from fakexport.rules import Rule, all_rules, rule
@@ -109,23 +108,6 @@ def test_the_repair_is_a_small_change(known: Rule) -> None:
 def test_a_rule_is_found_by_code_and_by_name(known: Rule) -> None:
     for key in (known.code, known.code.lower(), known.name, known.name.replace("_", "-"), f" {known.code} "):
         assert rule(key) is known
-
-
-@pytest.mark.parametrize(
-    ("former", "code"),
-    [("burned_in_device", "FE501"), ("number-burned-in", "FE207"), ("dynamic_dim_specialised", "FE302")],
-)
-def test_a_rule_is_found_by_its_former_name_with_a_warning(former: str, code: str, capsys) -> None:
-    name = rule(code).name
-
-    with pytest.warns(DeprecationWarning, match=f"is called {name} now; the old name works"):
-        assert rule(former) is rule(code)
-
-    assert main(["explain", former]) == 0
-    out, err = capsys.readouterr()
-    assert out.startswith(f"# {code}: {name}\n")
-    assert err.startswith("note: the rule ")
-    assert f" is called {name} now" in err
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fakexport.sources.cache_sizes import cache_sizes
+from fakexport.sources.generation_calls import cache_sizes
 
 KEYS, VALUES = torch.ones(2, 4, 7, 16), torch.ones(2, 4, 7, 8)
 

@@ -313,31 +313,10 @@ def test_a_module_may_be_named_by_its_class(llava):
     assert found.graph_module.code == expected.graph_module.code
 
 
-def test_a_type_that_only_another_one_uses_is_a_component_of_that_one():
-    decoder = resolve("hf:sam_mask_decoder")
-    tower = resolve("hf:siglip2_vision_model")
-
-    assert decoder.component == "SamMaskDecoder"
-    assert decoder.assumptions[0] == (
-        "hf:sam_mask_decoder is a part of hf:sam, checked as `hf:sam --component SamMaskDecoder`"
-    )
-    assert component_source(tower, None).component == "Siglip2VisionModel"
-
-
-def test_what_goes_with_a_whole_model_only_is_refused_for_its_part():
-    decoder, tower = resolve("hf:sam_mask_decoder"), resolve("hf:siglip2_vision_model")
-
-    with pytest.raises(SourceError, match="hf:sam_mask_decoder is SamMaskDecoder of a whole model"):
-        component_source(decoder, None, has_inputs=True)
-    with pytest.raises(SourceError, match="hf:sam_mask_decoder is SamMaskDecoder of a whole model"):
-        component_source(decoder, "transformer")
-    assert component_source(tower, None, has_inputs=True) is tower
-
-
 @pytest.mark.slow
-def test_a_type_that_only_another_one_uses_computes_what_it_does_in_that_one():
+def test_a_mask_decoder_computes_what_it_does_in_the_whole_model():
     module = loud(SamModel(SamConfig()))
-    program = fe.export("hf:sam_mask_decoder")
+    program = fe.export("hf:sam", component="SamMaskDecoder")
     given = {
         name: torch.randn(value.shape) if value.is_floating_point() else torch.ones_like(value)
         for name, value in program.example_inputs[1].items()

@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 import fakexport as fe
-from fakexport.sources.empty_layers import empty_layers
+from fakexport.sources.exporter_patches import empty_layers
 from tests.identity import first_difference
 
 

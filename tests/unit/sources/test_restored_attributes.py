@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from fakexport.sources.restored_attributes import restored_attributes
+from fakexport.sources.component_calls import restored_attributes
 
 
 class Keeps(nn.Module):

@@ -12,7 +12,7 @@ from torch import nn
 
 pytest.importorskip("transformers")
 
-from fakexport.sources.vision_heads import normalized_heads
+from fakexport.sources.exporter_patches import normalized_heads
 
 FAST = ("GlmOcrVisionAttention", "Dots3NoteVisionAttention", "Qwen2_5_VLVisionAttention")
 SEQUENCE = 16

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import fakexport as fe
-from fakexport.documents.recipe import OPERATORS as WORDS
-from fakexport.documents.recipe import Recipe, Step
+from fakexport.documents.program_records import OPERATORS as WORDS
+from fakexport.documents.program_records import Recipe, Step
 from fakexport.program.program_facts import facts_of
 from fakexport.weights import BindError, recipes_of
 from fakexport.weights.expectation import Weight

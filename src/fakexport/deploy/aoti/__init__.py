@@ -4,13 +4,3 @@ from .compiling import compile_aoti
 from .gpu_target import check_devices, on_target
 from .opened_package import AotiArtifact, open_aoti
 from .planned_buffers import planned_buffers, why_unplanned
-
-__all__ = [
-    "AotiArtifact",
-    "check_devices",
-    "compile_aoti",
-    "on_target",
-    "open_aoti",
-    "planned_buffers",
-    "why_unplanned",
-]

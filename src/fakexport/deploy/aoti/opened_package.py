@@ -16,7 +16,8 @@ from fakexport.archive import bind, load, refuse_unregistered, refuse_unregister
 from fakexport.container import ArchiveError, read_container
 from fakexport.devices import exists_here
 from fakexport.documents import DocumentError
-from fakexport.weights import CheckpointSource
+from fakexport.program import plain_name
+from fakexport.weights import Checkpoint, CheckpointSource, WeightFinding, are_equal, open_checkpoint, warn_of
 
 from ..artifact import DeployError
 from ..signature import Signature
@@ -24,10 +25,9 @@ from ..weights_file import check_owner, file_beside
 from .constants import read_constants
 from .host import instructions_here, machine_here
 from .input_layout import laid_out
-from .metadata import PackageMetadata
+from .metadata import PackageMetadata, TensorDescription
 from .package import PROGRAM, read_metadata, verify_package
 from .stand_ins import held_tensors
-from .weights_beside import weights_beside
 
 _SHOWN = 3
 
@@ -186,3 +186,53 @@ def _of_checkpoint(
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or ["no reason given"])[0]
+
+
+def weights_beside(path: Path, metadata: PackageMetadata) -> dict[str, torch.Tensor]:
+    """Return the weights that a package expects, by their names in its code; mapped, contiguous.
+
+    Args:
+        path: The package.
+        metadata: Its metadata.
+    Raises:
+        DeployError: the file or a weight is missing, a weight differs in shape or dtype, or a tied weight has
+            several values.
+        CheckpointError: the file is refused.
+    Warns:
+        WeightsWarning: the file has unexpected keys (FE704), as for `bind`.
+    """
+    beside = file_beside(path)
+    if not beside.exists():
+        raise DeployError(f"{path} has no weights: pass a checkpoint, or put {beside.name} next to it")
+    opened = open_checkpoint(beside)
+    weights = {wanted.name: _weight(beside, wanted, opened) for wanted in metadata.tensors}
+    known = _known_names(metadata)
+    if others := tuple(name for name in opened.entries if name not in known):
+        warn_of(str(beside), [WeightFinding("FE704", others)])
+    return weights
+
+
+def _known_names(metadata: PackageMetadata) -> set[str]:
+    wanted = (name for tensor in metadata.tensors for name in (tensor.name, *tensor.aliases))
+    return {*wanted, *metadata.unread}
+
+
+def _weight(path: Path, wanted: TensorDescription, opened: Checkpoint) -> torch.Tensor:
+    names = [name for name in (wanted.name, *wanted.aliases) if name in opened.entries]
+    if not names:
+        raise DeployError(f"{path}: the weight {wanted.name} is missing")
+    for name in names:
+        found = opened.entries[name]
+        if (plain_name(found.dtype), found.shape) != (wanted.dtype, wanted.shape):
+            raise DeployError(
+                f"{path}: the weight {name} is {plain_name(found.dtype)}{list(found.shape)}, but the "
+                f"program expects {wanted.dtype}{list(wanted.shape)}"
+            )
+    with real_execution():
+        first, *others = (opened.tensor(name) for name in names)
+        for name, other in zip(names[1:], others, strict=True):
+            if not are_equal(first, other):
+                raise DeployError(
+                    f"{path}: {names[0]} and {name} differ, but are a single weight of the program"
+                )
+        return first.detach().contiguous()

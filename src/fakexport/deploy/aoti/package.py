@@ -11,8 +11,6 @@ from types import MappingProxyType
 from fakexport.container import ArchiveError, Container, Content, Digest, FileSlice, write_container
 from fakexport.documents import DocumentError, entries, text
 
-from ..artifact import DeployError
-from ..signature import EarlierSignature
 from .metadata import KEY, PackageMetadata
 
 PROGRAM = "data/fakexport/program.pt2"
@@ -64,7 +62,6 @@ def read_metadata(package: Container) -> PackageMetadata:
 
     Raises:
         ArchiveError: it is damaged, or was not written by fakexport.
-        DeployError: an earlier fakexport compiled it.
     """
     names = [name for name in package.names if name.startswith(_FOLDER) and name.endswith(_METADATA)]
     if not names:
@@ -78,8 +75,6 @@ def read_metadata(package: Container) -> PackageMetadata:
         )
     try:
         return PackageMetadata.from_text(found[KEY])
-    except EarlierSignature as error:
-        raise DeployError(error.refusal(package.path, "aoti")) from error
     except DocumentError as error:
         raise ArchiveError(package.path, str(error), names[0]) from error
 

@@ -1,5 +1,3 @@
 """A CMake project in C++ that runs a program compiled by AOTInductor."""
 
 from .project import write_cpp_project
-
-__all__ = ["write_cpp_project"]

@@ -5,5 +5,3 @@ from __future__ import annotations
 from .backend import Backend
 from .compiling import compile_executorch
 from .running import open_executorch
-
-__all__ = ["Backend", "compile_executorch", "open_executorch"]

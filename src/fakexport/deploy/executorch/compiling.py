@@ -7,25 +7,30 @@ import logging
 import os
 import time
 import warnings
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, cast
 
+import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.fx import Node
 
 from fakexport._torch.attention_layout import functional_program
+from fakexport._torch.grouped_products import TORCHS, TRANSFORMERS
+from fakexport._torch.mxfp4_products import PACKED
 from fakexport._torch.symbolic_numbers import keep_ranges, pending_symbols_dropped
 from fakexport.diagnostics import Diagnostic
 from fakexport.files import new_file
 from fakexport.program import UnboundProgram, devices_of_program, handed_on, unbound_names
 
 from ..artifact import CompiledFile, CompileFailure, DeployError, Report
-from ..composed_program import composed
+from ..composed_program import Composition, Compositions, composed, grouped_product, packed_product
 from ..dropped_assertions import assertion_notes
 from ..object_findings import findings_of_objects
 from ..signature import InputTensor, Signature
 from .backend import Backend
-from .compositions import WITHOUT_KERNEL
 from .description import METHOD, Description, write_checked
 from .findings import (
     failed_instruction,
@@ -34,11 +39,8 @@ from .findings import (
     short_plans,
     unbounded_inputs,
 )
-from .lowering import edge_manager
 from .native_log import native_log
-from .trial import FailedCall, call_failure, planned_sizes, refused_operators, trial_arguments
-
-__all__ = ["compile_executorch"]
+from .trial import FailedCall, call_failure, edge_manager, planned_sizes, refused_operators, trial_arguments
 
 logger = logging.getLogger(__name__)
 
@@ -221,3 +223,51 @@ def _notes(program: ExportedProgram) -> tuple[str, ...]:
 
 def _versions() -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in ("fakexport", "torch", "executorch")}
+
+
+def _empty(node: Node) -> Composition | None:
+    """Zeros are as good as any values."""
+    (source, *others) = node.args
+    assert isinstance(source, Node)
+    return None if others else Composition((source,), partial(cast(Any, torch.zeros_like), **node.kwargs))
+
+
+def _sort(node: Node) -> Composition | None:
+    """One dimension in ascending order, where the order of equals is free."""
+    (source, *others) = node.args
+    assert isinstance(source, Node)
+    is_plain = others in ([], [-1], [0], [-1, False], [0, False]) and not node.kwargs
+    return Composition((source,), _sorted) if is_plain and source.meta["val"].dim() == 1 else None
+
+
+def _sorted(values: torch.Tensor) -> Any:
+    return tuple(torch.topk(values, values.shape[0], dim=-1, largest=False, sorted=True))
+
+
+def _histogram(node: Node) -> Composition | None:
+    """Whole numbers from 0, each in a bin of its own: how experts count their tokens."""
+    source, bins, lowest, highest = (*node.args, None, None, None)[:4]
+    if node.kwargs or not isinstance(source, Node) or not isinstance(bins, int):
+        return None
+    cast = source.args[0] if source.target is torch.ops.aten.to.dtype else None
+    is_whole = isinstance(cast, Node) and not cast.meta["val"].dtype.is_floating_point
+    if not is_whole or (lowest, highest) != (0, bins - 1):
+        return None
+
+    def counted(numbers: torch.Tensor) -> torch.Tensor:
+        own = torch.arange(bins, dtype=numbers.dtype, device=numbers.device)
+        return (numbers[:, None] == own).sum(dim=0).to(numbers.dtype)
+
+    return Composition((source,), counted)
+
+
+WITHOUT_KERNEL: Compositions = MappingProxyType(
+    {
+        "aten.empty_like.default": _empty,
+        "aten.histc.default": _histogram,
+        "aten.sort.default": _sort,
+        TORCHS: grouped_product,
+        TRANSFORMERS: grouped_product,
+        PACKED: packed_product,
+    }
+)

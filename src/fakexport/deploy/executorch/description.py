@@ -28,7 +28,7 @@ from fakexport.documents import (
 from fakexport.files import RegularFile
 
 from ..artifact import DeployError
-from ..signature import EarlierSignature, Signature
+from ..signature import Signature
 from .backend import Backend
 
 METHOD = "fakexport"
@@ -131,8 +131,6 @@ def described(file: RegularFile) -> Description:
         document = content[start : start + size]
     try:
         return Description.from_json(parse_json(document))
-    except EarlierSignature as error:
-        raise DeployError(error.refusal(path, "executorch")) from error
     except DocumentError as error:
         raise DeployError(f"{path}: its description cannot be read: {error}") from None
 

@@ -18,9 +18,8 @@ from fakexport.diagnostics import Diagnostic
 from fakexport.fake import is_fake
 from fakexport.program import example_inputs_of, has_stand_in_inputs, target_name
 
-from .backend import Backend
+from .backend import Backend, partitioners
 from .findings import unrun_operators
-from .lowering import edge_manager
 from .native_log import native_log
 
 _FORWARD = "forward"
@@ -178,3 +177,25 @@ def _size(size: int | torch.SymInt, program: ExportedProgram) -> int:
     expression = expression_of(size)
     least = {symbol: max(2, program.range_constraints[symbol].lower) for symbol in expression.free_symbols}
     return int(expression.subs(least))
+
+
+def edge_manager(program: ExportedProgram, backend: Backend, constant_methods: dict[str, Any]) -> Any:
+    """Return ExecuTorch's `EdgeProgramManager` for a bound program on the CPU.
+
+    ExecuTorch's own verification of the graph is off: it stops at the first operator, and rejects some that
+    the runtime has kernels for. `findings` checks the whole graph instead.
+
+    Args:
+        program: As returned by `functional_program`; unchanged.
+        constant_methods: Further methods of the file, by name, and what they return.
+    Raises:
+        Exception: whatever torch's decompositions and ExecuTorch's passes raise.
+    """
+    from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+
+    return to_edge_transform_and_lower(
+        program,
+        partitioner=partitioners(backend),
+        constant_methods=constant_methods,
+        compile_config=EdgeCompileConfig(_check_ir_validity=False),
+    )

@@ -4,5 +4,3 @@ from .generate import generate
 from .generator import Generated, Generator
 from .sampling import Sampling
 from .tokenizer import Tokenizer
-
-__all__ = ["Generated", "Generator", "Sampling", "Tokenizer", "generate"]

@@ -2,5 +2,3 @@
 
 from .compilation import compile_onnx
 from .opened import open_onnx
-
-__all__ = ["compile_onnx", "open_onnx"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,19 +12,23 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from fakexport._torch.grouped_products import TORCHS, TRANSFORMERS
 from fakexport._torch.mxfp4_products import PACKED
+from fakexport._torch.operator_registry import registered_overload
+from fakexport.diagnose import labels_at
+from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.error import InvalidValue
 from fakexport.files import new_file
-from fakexport.program import devices_of_program, retarget, unbound_names
+from fakexport.program import SourcePaths, devices_of_program, retarget, span_of_trace, unbound_names
+from fakexport.rules import rule
 
-from ..artifact import CompiledFile, DeployError, Report, WeightsPlace
+from ..artifact import CompiledFile, CompileFailure, DeployError, Report, WeightsPlace
 from ..composed_program import composed, packed_product
 from ..signature import Signature
 from ..weights_file import FileLayout, file_beside, raw_chunks
-from .checking import check_model, shorten_notes
 from .conversion import Converted, convert
 from .description import KEY, Description
-from .grouped_products import translations
+from .messages import messages
 
 LARGEST_BYTES = 2**31 - 2**20
 "Size limit of an ONNX file: protobuf reads at most 2 GiB. Weights of larger models are next to it."
@@ -171,3 +176,97 @@ def _fill(model: Any, tensors: Mapping[str, torch.Tensor]) -> None:
             tensor.ClearField("external_data")
             tensor.ClearField("data_location")
             tensor.raw_data = b"".join(raw_chunks(tensors[tensor.name]))
+
+
+# What torch notes at each node twice; together they are two thirds of a small file.
+_REPEATED = ("pkg.torch.onnx.class_hierarchy", "pkg.torch.onnx.fx_node", "pkg.torch.onnx.name_scopes")
+_TRACE = "pkg.torch.onnx.stack_trace"
+_WRONG_NODE = re.compile(r"\(op_type:(?P<operator>\w+), node name: (?P<node>[^)]*)\): (?P<reason>[^\n]*)")
+
+
+def check_model(model: Any) -> None:
+    """Have ONNX check the graph, with shape inference, with its weights as inputs, so that they may be
+    missing.
+
+    Raises:
+        CompileFailure: FE802: an ONNX operator does not accept its arguments, usually because of their dtype.
+        DeployError: anything else is refused.
+    """
+    import onnx
+
+    alone = onnx.ModelProto()
+    alone.CopyFrom(model)
+    del alone.graph.initializer[:]
+    for tensor in model.graph.initializer:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            weight = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+            alone.graph.input.append(weight)
+        else:
+            alone.graph.initializer.append(tensor)
+    try:
+        onnx.checker.check_model(alone, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:
+        if found := _WRONG_NODE.search(str(error)):
+            raise CompileFailure((_finding(model, found),)) from error
+        first = next(iter(str(error).strip().splitlines()), "")
+        raise DeployError(f"ONNX's checker rejects the model that torch.onnx produced: {first}") from error
+
+
+def _finding(model: Any, found: re.Match[str]) -> Diagnostic:
+    nodes = (node for node in messages(model, "NodeProto") if node.name == found["node"])
+    trace = next((entry.value for node in nodes for entry in node.metadata_props if entry.key == _TRACE), "")
+    return rule("FE802").diagnostic(
+        labels=labels_at(
+            span_of_trace(trace), (f"the ONNX operator {found['operator']} does not accept this")
+        ),
+        notes=(f"ONNX's checker at node {found['node']}: {found['reason']}",),
+        fix=Fix("convert to a dtype that ONNX supports for this operator, and back"),
+        node=found["node"],
+    )
+
+
+def shorten_notes(model: Any) -> None:
+    """Keep each node's modules and lines of source, without the folders of this machine."""
+    paths = SourcePaths(Path.cwd())
+    del model.graph.metadata_props[:]
+    for node in messages(model, "NodeProto"):
+        kept = [(entry.key, entry.value) for entry in node.metadata_props if entry.key not in _REPEATED]
+        del node.metadata_props[:]
+        for key, value in kept:
+            node.metadata_props.add(key=key, value=paths.in_trace(value) if key == _TRACE else value)
+
+
+_END = 2**63 - 1
+
+
+def translations() -> Mapping[Any, Callable[..., Any]]:
+    """Return the translation of each operator of grouped products that is registered.
+
+    Rows beyond the last group are zeros. Needs onnxscript.
+    """
+    from onnxscript import opset18
+
+    op: Any = opset18
+
+    def product(rows: Any, matrices: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
+        if offs is None and bias is None and out_dtype is None:
+            return op.MatMul(rows, matrices)
+        if bias is not None or out_dtype is not None or len(rows.shape) != 2 or len(matrices.shape) != 3:
+            raise NotImplementedError("only groups of rows with one matrix each are translated")
+        groups = matrices.shape[0]
+        ends = op.Cast(offs, to=7)  # 7 is int64.
+        first = op.Constant(value_ints=[0])
+        axis = op.Constant(value_ints=[0])
+        made = []
+        for index in range(groups):
+            end = op.Gather(ends, op.Constant(value_ints=[index]), axis=0)
+            own = op.Gather(matrices, op.Constant(value_int=index), axis=0)
+            made.append(op.MatMul(op.Slice(rows, first, end, axis), own))
+            first = end
+        rest = op.Slice(rows, first, op.Constant(value_ints=[_END]), axis)
+        size = op.Concat(op.Shape(rest, start=0, end=1), op.Shape(matrices, start=2, end=3), axis=0)
+        zero = op.CastLike(op.Constant(value_float=0.0), rows)
+        return op.Concat(*made, op.Expand(zero, size), axis=0)
+
+    found = {name: registered_overload(*name.split(".")) for name in (TORCHS, TRANSFORMERS)}
+    return {operator: product for operator in found.values() if operator is not None}

@@ -12,9 +12,14 @@ import torch
 from torch.export import ExportedProgram
 
 from fakexport._version import __version__
-from fakexport.archive import MethodManifest, TensorEntry, decode_manifest, method_to_json, weights_payload
+from fakexport.archive import (
+    MethodManifest,
+    TensorEntry,
+    method_from_json,
+    method_to_json,
+    weights_payload,
+)
 from fakexport.documents import (
-    DocumentError,
     field,
     items,
     mapping,
@@ -140,20 +145,13 @@ class Description:
                 "outputs": lambda value: tuple(items(value, text)),
                 "weights": _place,
                 "sha256": text,
-                "archive": _program,
+                "archive": method_from_json,
             },
         )
         place, file = found["weights"]
         return cls(
             found["signature"], found["outputs"], place, file, found["archive"], digest=found["sha256"]
         )
-
-
-def _program(value: Any) -> MethodManifest:
-    manifest = decode_manifest(json.dumps(value).encode())
-    if manifest.is_bundle:
-        raise DocumentError("expected the description of one program")
-    return manifest.only
 
 
 def _place(value: Any) -> tuple[WeightsPlace, str]:

@@ -21,12 +21,11 @@ from fakexport.weights import (
 )
 
 from ..artifact import DeployError
-from ..signature import EarlierSignature, Signature
+from ..signature import Signature
 from ..weights_file import check_owner
 from .compilation import LARGEST_BYTES
 from .description import KEY, Description
-from .ort_values import from_ort, to_ort
-from .reading import external_tensors, read_model
+from .messages import messages
 
 _ONLY_FATAL = 4
 _UNKNOWN_OPERATOR = "NOT_IMPLEMENTED"
@@ -125,8 +124,6 @@ def _description(model: Any, file: Path) -> Description:
     try:
         encoded = texts[0]  # protobuf leaves what is no UTF-8 as bytes.
         found = Description.from_json(encoded.encode() if isinstance(encoded, str) else encoded)
-    except EarlierSignature as error:
-        raise DeployError(error.refusal(file, "onnx")) from error
     except DocumentError as error:
         raise DeployError(f"{file}: its description is refused: {error}") from error
     if found.sealed(model) != found:
@@ -181,3 +178,117 @@ def _check_names(session: Any, description: Description) -> None:
 
 def _first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def read_model(content: bytes, name: str) -> Any:
+    """Return the bytes as a `ModelProto`.
+
+    Raises:
+        DeployError: they are not an ONNX model.
+    """
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        model = onnx.ModelProto.FromString(content)
+    except DecodeError as error:
+        raise DeployError(f"{name} is not an ONNX file, or is damaged") from error
+    if not model.HasField("graph"):
+        raise DeployError(f"{name} is not an ONNX file: it has no graph")
+    return model
+
+
+def external_tensors(model: Any, description: Description, name: str) -> tuple[str, ...]:
+    """Return the names of the weights that are not inside the file.
+
+    ONNX lets any tensor name any file on the machine. Here each must be a weight as in the description, so
+    that all of them are passed to ONNX Runtime and none is looked up.
+
+    Raises:
+        DeployError: something else is outside.
+    """
+    weights = [tensor for tensor in model.graph.initializer if _is_outside(tensor)]
+    names = tuple(tensor.name for tensor in weights)
+    if len(set(names)) != sum(map(_is_outside, messages(model, "TensorProto"))):
+        raise DeployError(f"{name} refers to a file for something that is not a weight of its graph")
+    expected = description.expected.all
+    for tensor in weights:
+        wanted = expected.get(tensor.name)
+        if wanted is None:
+            raise DeployError(f"{name} refers to a file for {tensor.name!r}, which is not in its description")
+        shape = (*wanted.shape, 2) if wanted.dtype.is_complex else wanted.shape
+        if tuple(tensor.dims) != shape or tensor.data_type != onnx_type(wanted.dtype):
+            raise DeployError(
+                f"{name} has the weight {tensor.name!r} with a different shape or dtype from its description"
+            )
+    return names
+
+
+def _is_outside(tensor: Any) -> bool:
+    return bool(tensor.data_location or tensor.external_data)
+
+
+_TYPES = {
+    torch.float32: "FLOAT",
+    torch.float64: "DOUBLE",
+    torch.float16: "FLOAT16",
+    torch.bfloat16: "BFLOAT16",
+    torch.float8_e4m3fn: "FLOAT8E4M3FN",
+    torch.float8_e4m3fnuz: "FLOAT8E4M3FNUZ",
+    torch.float8_e5m2: "FLOAT8E5M2",
+    torch.float8_e5m2fnuz: "FLOAT8E5M2FNUZ",
+    torch.bool: "BOOL",
+    torch.uint8: "UINT8",
+    torch.uint16: "UINT16",
+    torch.uint32: "UINT32",
+    torch.uint64: "UINT64",
+    torch.int8: "INT8",
+    torch.int16: "INT16",
+    torch.int32: "INT32",
+    torch.int64: "INT64",
+    # As pairs of real numbers.
+    torch.complex64: "FLOAT",
+    torch.complex128: "DOUBLE",
+}
+# What numpy has no dtype for goes as integers of the same width.
+_BITS = {
+    torch.bfloat16: torch.uint16,
+    torch.float8_e4m3fn: torch.uint8,
+    torch.float8_e4m3fnuz: torch.uint8,
+    torch.float8_e5m2: torch.uint8,
+    torch.float8_e5m2fnuz: torch.uint8,
+}
+
+
+def onnx_type(dtype: torch.dtype) -> int:
+    """Return ONNX's number for a dtype.
+
+    Raises:
+        DeployError: ONNX does not support it.
+    """
+    import onnx
+
+    if dtype not in _TYPES:
+        raise DeployError(f"ONNX does not support the dtype {str(dtype).removeprefix('torch.')}")
+    number: int = onnx.TensorProto.DataType.Value(_TYPES[dtype])
+    return number
+
+
+def to_ort(tensor: torch.Tensor) -> Any:
+    """Return the tensor as an `OrtValue`: the same memory, where it is on the CPU and row-major."""
+    from onnxruntime import OrtValue
+
+    plain = tensor.detach().to("cpu").contiguous()
+    if plain.is_complex():
+        plain = torch.view_as_real(plain)
+    if plain.dtype not in _BITS:
+        return OrtValue.ortvalue_from_numpy(plain.numpy())
+    bits = plain.view(_BITS[plain.dtype]).numpy()
+    return OrtValue.ortvalue_from_numpy_with_onnx_type(bits, onnx_type(plain.dtype))
+
+
+def from_ort(value: Any) -> torch.Tensor:
+    """Return the value as a tensor of its own."""
+    if "float8" in value.data_type() or "bfloat16" in value.data_type():
+        return torch.utils.dlpack.from_dlpack(value).clone()
+    return torch.from_numpy(value.numpy())

@@ -16,23 +16,3 @@ from fakexport.report.page.document import (
 )
 from fakexport.report.page.plan_page import plan_document
 from fakexport.report.page.rendering import render_in_notebook, render_page
-
-__all__ = [
-    "Cell",
-    "Code",
-    "Column",
-    "Document",
-    "Paragraph",
-    "Part",
-    "Row",
-    "Section",
-    "Table",
-    "Tone",
-    "archive_difference_document",
-    "check_document",
-    "plan_document",
-    "program_difference_document",
-    "project_document",
-    "render_in_notebook",
-    "render_page",
-]

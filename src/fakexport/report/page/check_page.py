@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
+from typing import TYPE_CHECKING
 
-from fakexport.report.page.diagnostic_table import diagnostic_table
+from fakexport.diagnostics import Diagnostic, Severity, render_text
 from fakexport.report.page.difference_page import difference_parts
 from fakexport.report.page.document import (
     Cell,
+    Code,
     Column,
     Document,
     Facts,
@@ -21,11 +23,11 @@ from fakexport.report.page.document import (
     Tree,
 )
 from fakexport.report.page.module_tree import module_branch
-from fakexport.report.page.rank_table import rank_parts
-from fakexport.report.page.transfer_table import transfer_table
 from fakexport.report.project_report import ProjectReport, project_summary_line
 from fakexport.report.quantity import bytes_text, seconds_text
+from fakexport.report.rank_summary import RankSummary, rank_lines
 from fakexport.report.text import summary_line
+from fakexport.report.transfer_listing import place_text, route_text
 from fakexport.report.verdict import Report, Verdict
 from fakexport.report.verdict_table import (
     STATE,
@@ -37,6 +39,9 @@ from fakexport.report.verdict_table import (
     state_of,
     weight_bytes,
 )
+
+if TYPE_CHECKING:
+    from fakexport.program import Transfer
 
 _ELSEWHERE = "fakexport check --format json"
 _HEAD = (
@@ -164,3 +169,91 @@ def _trees(report: Report) -> Iterator[Tree]:
             shown.append(verdict.modules)
             caption = f"Modules on {verdict.target.name}; equal blocks are one line, with the numbers of one"
             yield Tree(caption, (module_branch(verdict.modules),))
+
+
+_TONES: dict[Severity, Tone | None] = {"error": "bad", "warning": "warn", "note": None}
+_COLUMNS = (
+    Column("finding"),
+    Column("severity", is_choice=True),
+    Column("code", is_choice=True),
+    Column("place"),
+    Column("times"),
+    Column("targets"),
+)
+
+
+def diagnostic_table(diagnostics: Iterable[Diagnostic]) -> Table:
+    """Return a row per diagnostic, in their order; the first error is open."""
+    found = list(diagnostics)
+    first = next((each for each in found if each.severity == "error"), None)
+    rows = tuple(_row(each, is_open=each is first) for each in found)
+    return Table("One row per finding; open it for the source and a fix", _COLUMNS, rows)
+
+
+def _row(found: Diagnostic, *, is_open: bool) -> Row:
+    place = "" if found.primary is None else place_text(found.primary.span)
+    cells = (
+        Cell(found.message),
+        Cell(found.severity, tone=_TONES[found.severity]),
+        Cell(found.code),
+        Cell(place or found.module_path or ""),
+        Cell(f"{found.count:,}", found.count),
+        Cell(", ".join(found.targets)),
+    )
+    return Row(cells, (Code(render_text(found)),), is_open)
+
+
+def rank_parts(name: str, summary: RankSummary) -> Iterator[Part]:
+    """Yield what a report says of the ranks of a target, and a table of what they exchange.
+
+    Args:
+        name: The target.
+        summary: Its ranks.
+    """
+    yield Items(tuple(line.strip() for line in rank_lines(name, summary)))
+    columns = ("count", "kind", "bytes each", "tensor of a rank", "module")
+    rows = tuple(
+        Row(
+            (
+                Cell(f"{found.count:,}", found.count),
+                Cell(found.kind),
+                Cell("?" if found.bytes is None else bytes_text(found.bytes), found.bytes),
+                Cell(f"{found.dtype}[{', '.join(found.shape)}]"),
+                Cell(found.module_path),
+            )
+        )
+        for found in summary.collectives
+    )
+    yield Table(f"Collectives of one call on {name}", tuple(map(Column, columns)), rows)
+
+
+_TRANSFER_COLUMNS = (
+    Column("route", is_choice=True),
+    Column("position"),
+    Column("bytes"),
+    Column("tensor"),
+    Column("operator", is_choice=True),
+    Column("module"),
+    Column("place"),
+)
+
+
+def transfer_table(caption: str, transfers: Iterable[Transfer]) -> Table:
+    """Return a row per transfer; bytes of symbolic sizes are those of the example inputs."""
+    return Table(caption, _TRANSFER_COLUMNS, tuple(map(_transfer_row, transfers)))
+
+
+def _transfer_row(transfer: Transfer) -> Row:
+    size = "?" if transfer.bytes is None else bytes_text(transfer.bytes)
+    if transfer.bytes_expression:
+        size += f" ({transfer.bytes_expression})"
+    cells = (
+        Cell(route_text(transfer)),
+        Cell(f"{transfer.index:,}", transfer.index),
+        Cell(size, transfer.bytes),
+        Cell(f"{transfer.dtype}[{', '.join(transfer.shape)}]"),
+        Cell(transfer.operator),
+        Cell(transfer.module_path),
+        Cell(place_text(transfer.span)),
+    )
+    return Row(cells)

@@ -1,4 +1,4 @@
-"""The models of the archives in this folder."""
+"""A model whose archive has a tie, buffers of both kinds, a literal, and a condition on a size."""
 
 import torch
 from torch import nn
@@ -25,32 +25,5 @@ class Gated(nn.Module):
         return shifted if x.shape[1] % 2 == 0 else -shifted
 
 
-class Half(nn.Module):
-    """One of two methods that share a weight."""
-
-    def __init__(self, does_read):
-        super().__init__()
-        self.embed = nn.Embedding(16, 4)
-        self.does_read = does_read
-
-    def forward(self, x):
-        return self.embed(x) if self.does_read else x @ self.embed.weight.T
-
-
 def gated():
     return Gated(), (torch.zeros(2, 6, 4),)
-
-
-def drawn():
-    """A constant that comes from chance has no value in an archive."""
-    model = Gated()
-    model.steps = torch.randn(4)
-    return model, (torch.zeros(2, 6, 4),)
-
-
-def read():
-    return Half(True), (torch.zeros(3, dtype=torch.int64),)
-
-
-def write():
-    return Half(False), (torch.zeros(3, 4),)

@@ -1,13 +1,15 @@
-"""Write the outputs of a program to a file."""
+"""Files of tensors: inputs of a program, and its outputs."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 
 from fakexport.files import new_file
+from fakexport.weights import open_checkpoint
 
 
 def write_outputs(path: str | os.PathLike[str], outputs: Mapping[str, torch.Tensor]) -> None:
@@ -26,3 +28,14 @@ def write_outputs(path: str | os.PathLike[str], outputs: Mapping[str, torch.Tens
     content = save(own)
     with new_file(path) as file:
         file.write(content)
+
+
+def read_inputs(path: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors of a file by name, in memory of their own: a program may write into its inputs.
+
+    Raises:
+        CheckpointError: the file is not a file of tensors, or is refused.
+        OSError: it cannot be opened.
+    """
+    file = open_checkpoint(path)
+    return {name: file.tensor(name).clone() for name in file.entries}
