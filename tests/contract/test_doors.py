@@ -21,7 +21,7 @@ SIDE_DOORS = {
     ("files", "documents"),
 }
 # Open to every room but `_torch`; they import nothing but each other, as SIDE_DOORS has it.
-COMMON_ROOMS = {"diagnostics", "rules", "_version", "_libraries", "_forms", "_renamed"}
+COMMON_ROOMS = {"diagnostics", "rules", "_version", "_libraries", "_forms"}
 # The base of every error: open to every room, and imports none.
 ERRORS = "error"
 

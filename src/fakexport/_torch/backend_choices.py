@@ -18,8 +18,6 @@ import torch
 
 from .patching import Patches, in_force, outside_of_patches
 
-__all__ = ["backend_choices_watched"]
-
 _SETTERS = tuple(
     name
     for name in (

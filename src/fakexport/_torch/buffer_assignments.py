@@ -17,8 +17,6 @@ from torch.export import _trace
 
 from .patching import Patches
 
-__all__ = ["buffer_assignments_ignored"]
-
 
 class _Handle:
     def remove(self) -> None:

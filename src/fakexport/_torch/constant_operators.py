@@ -18,8 +18,6 @@ from torch._ops import OpOverload
 from torch.fx import Node
 from torch.utils._pytree import tree_iter
 
-__all__ = ["NotExact", "exact_result"]
-
 _MOST_ELEMENTS = 2**20
 
 _ANY_DTYPE = frozenset({

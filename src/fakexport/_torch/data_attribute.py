@@ -18,8 +18,6 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from .patching import Patches, in_force, outside_of_patches
 
-__all__ = ["DATA_ASSIGNED", "data_attribute_traced"]
-
 DATA_ASSIGNED = "torch.export does not see that `.data` is assigned"
 
 

@@ -33,16 +33,6 @@ from torch.utils._sympy.functions import Mod, PythonMod
 from .decided_branches import asking_file
 from .patching import Patches, in_force, original_of
 
-__all__ = [
-    "Answer",
-    "Asserted",
-    "Question",
-    "Unasserted",
-    "answered_questions",
-    "drop_unused_truths",
-    "named_assertions",
-]
-
 Answer = bool | int | float
 Kind = Literal["truth", "integer", "float"]
 

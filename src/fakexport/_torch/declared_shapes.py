@@ -16,8 +16,6 @@ from torch._dynamo.exc import UserError
 from torch.export import ShapesCollection
 from torch.export.dynamic_shapes import _check_dynamic_shapes
 
-__all__ = ["why_shapes_do_not_fit"]
-
 
 def why_shapes_do_not_fit(inputs: Mapping[str, Any], shapes: Any) -> str | None:
     """Return in one line why a declaration does not fit; None where it does.

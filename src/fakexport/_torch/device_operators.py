@@ -20,8 +20,6 @@ from torch import Tensor
 from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-__all__ = ["device_only_operators", "fake_device_operators", "operators_with_own_kernel"]
-
 _aten = torch.ops.aten
 _GRU_SAVED = 5  # What the forward of the fused GRU cell keeps for its backward, in hidden sizes.
 _KERNEL_KEYS = (

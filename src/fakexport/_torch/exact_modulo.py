@@ -22,8 +22,6 @@ from torch.utils._sympy.functions import FloatTrueDiv, IntTrueDiv, ToFloat
 
 from .patching import Patches, in_force
 
-__all__ = ["INEXACT_MODULO", "exact_modulo"]
-
 INEXACT_MODULO = "torch cannot decide conditions on the modulo of a size by a float"
 
 # Largest denominator, and largest numerator of a number. Products of them and a size are exact as floats, and

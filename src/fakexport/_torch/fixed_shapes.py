@@ -9,8 +9,6 @@ from functools import partial
 
 import torch
 
-__all__ = ["check_shape"]
-
 
 def check_shape(tensor: torch.Tensor, shape: tuple[int, ...], message: str) -> None:
     """Raise `RuntimeError` with a message unless a tensor has a shape; to ask counts as no use of the tensor.

@@ -17,8 +17,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-__all__ = ["Guard", "guards_of_error", "guards_of_program"]
-
 Place = tuple[str, int, str | None]
 
 _PLACE = re.compile(r"(?P<path>[^\s()][^()\n]*?):(?P<line>\d+)(?: in (?P<function>[^\s)]+))?")

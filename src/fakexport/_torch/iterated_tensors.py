@@ -13,8 +13,6 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from .patching import Patches, in_force
 
-__all__ = ["iterated_tensors"]
-
 
 def iterated_tensors(rows: Callable[[torch.Tensor], Sequence[Any] | None]) -> Patches:
     """Return a context in which a loop over unknown rows runs over what `rows` returns; None: over itself."""

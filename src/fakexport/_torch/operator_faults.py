@@ -24,8 +24,6 @@ from torch.utils._pytree import tree_iter, tree_map_only
 from .absent_devices import AbsentDevice
 from .patching import Patches, in_force
 
-__all__ = ["OperatorFault", "operators_counted", "traced_past_faults"]
-
 FaultKind = Literal["kernel", "shape", "value", "devices", "absent"]
 
 _BY_CLASS: dict[type[BaseException], FaultKind] = {

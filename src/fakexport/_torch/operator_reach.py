@@ -15,8 +15,6 @@ from functools import cache
 
 import torch
 
-__all__ = ["outside_reach", "outside_reason"]
-
 FILES = "opens or writes a file named by the program"
 PROCESSES = "exchanges data with other processes"
 TERMINAL = "prints text from the program"

@@ -32,8 +32,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 from .loaded_modules import LoadedModules
 from .parameter_classes import own_class
 
-__all__ = ["classes_presented", "presented_class"]
-
 _NUMBERS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 _CLASS: Any = vars(object)["__class__"]
 # Torch runs these packages during a trace, on numbers of their own. Hiding `type` there would only cost time.

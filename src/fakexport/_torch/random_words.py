@@ -22,8 +22,6 @@ from torch._ops import OpOverload
 from .mersenne_twister import drawn_since_seeded
 from .real_execution import real_execution
 
-__all__ = ["Drawn", "drawn_by"]
-
 
 class Drawn(NamedTuple):
     """What an operator takes from a generator: one of the two, or nothing.

@@ -25,8 +25,6 @@ from torch.utils._sympy.functions import Max, Min
 
 from .patching import Patches, in_force
 
-__all__ = ["sizes_simplified_once"]
-
 # By its name: the package has a function that is called the same.
 _SIMPLIFYING = importlib.import_module("sympy.simplify.simplify")
 

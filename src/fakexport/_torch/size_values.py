@@ -13,8 +13,6 @@ import torch
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
-__all__ = ["size_value", "symbols_of"]
-
 
 def symbols_of(expression: Any) -> frozenset[sympy.Symbol]:
     """Return the symbols of an expression; of an integer, none."""

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
-__all__ = ["no_trace_running", "one_at_a_time"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 _lock = threading.RLock()

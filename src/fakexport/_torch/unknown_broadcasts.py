@@ -23,8 +23,6 @@ from torch.utils._sympy.functions import Max, Min
 from .decided_branches import asking_frame
 from .patching import Patches, in_force
 
-__all__ = ["UNKNOWN_BROADCAST", "unknown_broadcasts_refused"]
-
 UNKNOWN_BROADCAST = "torch.export cannot know whether the size of this slice is 1"
 
 _BROADCASTS = frozenset(

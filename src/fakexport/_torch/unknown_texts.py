@@ -18,8 +18,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from .patching import Patches, in_force, outside_of_patches
 
-__all__ = ["texts_watched"]
-
 _PLACES = (
     *((kind, "__repr__") for kind in (torch.SymInt, torch.SymFloat, torch.SymBool, FakeTensor)),
     (FakeTensor, "__format__"),

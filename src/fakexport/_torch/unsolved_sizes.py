@@ -20,8 +20,6 @@ from torch.fx.experimental.symbolic_shapes import DimConstraints
 
 from .patching import Patches, in_force
 
-__all__ = ["unsolved_equations_pass"]
-
 
 def unsolved_equations_pass() -> Patches:
     """Return a context in which a trace does not end in an equation that sympy cannot solve."""

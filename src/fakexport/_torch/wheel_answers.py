@@ -26,8 +26,6 @@ import torch.utils._triton
 from .loaded_modules import LoadedModules
 from .patching import original_of, outside_of_patches, stock_function
 
-__all__ = ["questions_asked_again", "wheel_patches"]
-
 _PAGE = Path(__file__).with_suffix(".toml")
 # Torch itself imports these parts right after it asked for them.
 _IMPORTED_BY_TORCH = ("torch.distributed.", "torch.utils._triton.", "torch.cuda.nccl.")

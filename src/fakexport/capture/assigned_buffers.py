@@ -15,8 +15,6 @@ from fakexport._torch.fake_tensors import memory_of, storage_identity
 from fakexport._torch.pytree import tree_map
 from fakexport.sources import exchanged_forward
 
-__all__ = ["assigned_buffers_written"]
-
 
 @contextmanager
 def assigned_buffers_written(module: nn.Module) -> Iterator[None]:

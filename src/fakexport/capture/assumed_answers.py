@@ -34,16 +34,6 @@ from .failure import is_asking_for_truth
 from .implied_answers import implied_answer
 from .implied_rows import implied_rows, is_in_loop
 
-__all__ = [
-    "AssumedAnswer",
-    "AssumedAnswers",
-    "BadAssumption",
-    "UncheckedAssumption",
-    "can_be_assumed",
-    "parse_assumed",
-    "with_assumed",
-]
-
 _WRITTEN = re.compile(
     r"(?P<file>.+?):(?P<line>[1-9][0-9]*)(?::(?P<column>[1-9][0-9]*))?="
     r"(?P<answer>[Tt]rue|[Ff]alse|-?[0-9]{1,18})"

@@ -13,8 +13,6 @@ from fakexport.program import is_user_code
 
 from .containers import containers_in, has_items, items_of
 
-__all__ = ["Arguments", "changed_arguments", "contents_of_arguments"]
-
 # Name of an argument -> its containers, with what they hold.
 Arguments = Mapping[str, list[tuple[Any, list[Any]]]]
 

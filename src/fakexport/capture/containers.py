@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator
 from operator import is_
 from typing import Any
 
-__all__ = ["CONTAINERS", "DEPTH", "containers_in", "has_items", "inner_values", "items_of"]
-
 CONTAINERS = (dict, list, tuple, set, deque)
 DEPTH = 3
 

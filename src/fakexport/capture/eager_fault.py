@@ -18,8 +18,6 @@ from fakexport.sources import InputSpec
 
 from .failure import CaptureFailure
 
-__all__ = ["named_inputs", "raises_in_eager_mode", "runs_with_batch_of_one", "takes_any_keyword"]
-
 _OF_FAKES = re.compile(
     r"DispatchKey|NotImplementedError|not allocated|FakeTensor|fake tensor|DynamicOutputShape|DataDependent"
     r"|Unreplayable",

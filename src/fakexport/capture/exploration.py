@@ -42,8 +42,6 @@ from .explored import Assumption, Exploration, Problem
 from .failure import CaptureFailure, OperatorCall
 from .plain_inputs import prepared_inputs
 
-__all__ = ["capture_or_explore", "explore"]
-
 # How many traces are made, and how much work another one, with a branch turned, may follow: operators that
 # were traced, in multiples of what the failed capture had traced, or this many.
 MOST_TRACES = 3

@@ -8,8 +8,6 @@ from fakexport.diagnostics import Span
 
 from .failure import CaptureFailure
 
-__all__ = ["Assumption", "Exploration", "Problem"]
-
 
 @dataclass(frozen=True)
 class Assumption:

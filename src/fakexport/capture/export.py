@@ -12,7 +12,6 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from fakexport._renamed import renamed
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.capture.assumed_answers import with_assumed
@@ -44,7 +43,6 @@ _exported_for: set[str] = set()
 """Topologies of earlier calls in this process."""
 
 
-@renamed(topology="target")
 def export(
     source: str | nn.Module | Callable[[], Any] | Source,
     args: tuple[Any, ...] | None = None,
@@ -159,16 +157,16 @@ def export(
         raise captured.failure.error
     unbound = () if captured.recovered is None else captured.recovered.unbound
     if unbound:
-        warnings.warn(UnboundConstants.of(unbound), stacklevel=3)
+        warnings.warn(UnboundConstants.of(unbound), stacklevel=2)
     for text in _left_out(found, built.module, inputs, captured.program):
-        warnings.warn(PartialProgram(text), stacklevel=3)
+        warnings.warn(PartialProgram(text), stacklevel=2)
     return captured.program
 
 
 def _warn_of_earlier_export(devices: Topology) -> None:
     if (others := _exported_for - {devices.canonical}) and devices.canonical not in _exported_for:
         reason = f"fe.export ran for {', '.join(sorted(others))} before; fe.check uses one for each target"
-        warn_of_shared_process(reason, stacklevel=4)
+        warn_of_shared_process(reason, stacklevel=3)
     _exported_for.add(devices.canonical)
 
 

@@ -17,8 +17,6 @@ from torch import nn
 
 from fakexport.program import is_user_code
 
-__all__ = ["HeldValues", "attributes_of_object", "is_same", "may_change"]
-
 # A list in a dict in an object; what is deeper is compared by identity.
 _DEPTH = 3
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))

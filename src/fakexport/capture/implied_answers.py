@@ -28,8 +28,6 @@ from fakexport.diagnostics import (
 from .call_site import is_asked_by_user
 from .failure import is_asking_for_truth
 
-__all__ = ["ImpliedAnswer", "implied_answer", "may_change_state"]
-
 
 @dataclass(frozen=True)
 class ImpliedAnswer:

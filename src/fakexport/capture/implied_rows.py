@@ -12,8 +12,6 @@ from fakexport.diagnostics import Span, last_line_of_loop, visited_rows
 
 from .implied_answers import may_change_state
 
-__all__ = ["implied_rows", "is_in_loop"]
-
 # A program has the operators of every turn: with 128 experts in each of 8 layers, 50,000 nodes.
 _MOST_ROWS = 64
 

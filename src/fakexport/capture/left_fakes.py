@@ -20,8 +20,6 @@ from .held_values import attributes_of_object
 from .module_attributes import is_plain_attribute
 from .shared_variables import files_of_owners
 
-__all__ = ["fakes_taken_back"]
-
 _ABSENT = object()
 
 

@@ -16,8 +16,6 @@ from fakexport.program import is_user_code
 
 from .held_values import HeldValues, is_same
 
-__all__ = ["ModuleAttributes", "assignment_of", "attributes_of", "changed_attributes", "is_plain_attribute"]
-
 # Path of a module -> the module, and what its attributes hold by name.
 ModuleAttributes = dict[str, tuple[nn.Module, dict[str, Any]]]
 

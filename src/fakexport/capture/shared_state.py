@@ -47,8 +47,8 @@ def refuse_shared_writes(program: ExportedProgram) -> None:
         tensor = held[name]
         if name in program.constants and not is_fake(tensor):
             raise SharedStateWritten(
-                "the tensor belongs to no module: it is a variable of a file or the like, and every other user "
-                "of it would see the writes",
+                "the tensor belongs to no module: it is a variable of a file or the like, and whoever else "
+                "reads it would see the writes",
                 _span_of(program, name),
             )
         for other, view in held.items():

@@ -18,8 +18,6 @@ from fakexport.program import is_user_code
 
 from .held_values import HeldValues, is_same, may_change
 
-__all__ = ["SharedVariables", "changed_variables", "files_of_owners", "shared_variables"]
-
 _ABSENT = object()
 
 

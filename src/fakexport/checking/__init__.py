@@ -4,5 +4,3 @@ from fakexport.checking.answers import Wanted
 from fakexport.checking.check_call import CheckCall
 from fakexport.checking.conductor import check, inspect, report_on
 from fakexport.checking.isolation import bundled
-
-__all__ = ["CheckCall", "Wanted", "bundled", "check", "inspect", "report_on"]

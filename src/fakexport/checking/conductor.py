@@ -10,7 +10,6 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from fakexport._renamed import renamed
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport.checking.answers import Answer, Wanted
 from fakexport.checking.check_call import CheckCall
@@ -30,10 +29,7 @@ from fakexport.program import ModuleSummary, diff_compared, inspect_module
 from fakexport.report import Progress, Report, TargetDifference
 from fakexport.sources import CacheForm, ExportedWorkload, resolve
 
-__all__ = ["check", "inspect", "report_on"]
 
-
-@renamed(targets="target")
 def check(
     source: str | nn.Module | Callable[[], Any],
     args: tuple[Any, ...] | None = None,

@@ -15,25 +15,3 @@ from .input_leaves import InputLeaf, input_leaves
 from .linear_size import linear_size
 from .reading import UnreadableCondition, read_condition
 from .reliance import conditions_of
-
-__all__ = [
-    "Asked",
-    "Condition",
-    "InputLeaf",
-    "Operation",
-    "Question",
-    "UnreadableCondition",
-    "always_guards",
-    "asked_guards",
-    "conditions_from_json",
-    "conditions_of",
-    "conditions_to_json",
-    "expression_text",
-    "has_identity_guard",
-    "inference_mode_guard",
-    "input_leaves",
-    "least_size_guard",
-    "linear_size",
-    "read_condition",
-    "with_device_guards",
-]

@@ -6,20 +6,3 @@ from .machine import machine_text, processor_text
 from .parent import end_with_parent
 from .shared_process import SharedProcess, warn_of_shared_process
 from .warm_start import NoWarmStart, WarmStart
-
-__all__ = [
-    "IN_PROCESS",
-    "Ended",
-    "Limits",
-    "NoAnswer",
-    "NoWarmStart",
-    "Send",
-    "SharedProcess",
-    "WarmStart",
-    "end_with_parent",
-    "machine_text",
-    "processor_text",
-    "run_forked",
-    "run_limited",
-    "warn_of_shared_process",
-]

@@ -19,8 +19,6 @@ from fakexport.program.kernel_dtypes import is_refused, kind_of, refused_kinds
 from fakexport.program.operator_name import operator_name
 from fakexport.program.walk import Visit
 
-__all__ = ["RefusedDtypes", "refused_dtypes"]
-
 _LAYER = ("input", "weight")
 _CELL = ("input", "hx", "w_ih", "w_hh")
 _LAYERS = ("input", "hx", "params")

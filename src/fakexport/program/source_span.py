@@ -11,8 +11,6 @@ from torch.fx import Node
 
 from fakexport.diagnostics import Span
 
-__all__ = ["source_span", "span_of_trace"]
-
 # Non-strict export strips the trace's leading blanks; strict export adds lines of carets between frames.
 _FRAME = re.compile(r'^[ \t]*File "(?P<path>[^"\n]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$', re.M)
 

@@ -13,8 +13,6 @@ from fakexport.program.module_path import module_path
 from fakexport.program.operator_name import operator_name
 from fakexport.program.source_span import source_span
 
-__all__ = ["Visit", "walk"]
-
 
 @dataclass(frozen=True, slots=True)
 class Visit:

@@ -14,7 +14,6 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec
 from torch.fx import GraphModule, Node
 
-from fakexport._renamed import renamed
 from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, fake_elsewhere, mode_of, new_fake_mode
 from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport._torch.quiet_logs import torch_logs_silenced
@@ -29,7 +28,7 @@ from fakexport.program.program_copy import copied_graph
 from fakexport.program.program_devices import devices_of_program
 from fakexport.program.program_facts import ProgramFacts, facts_of, keep_facts
 from fakexport.program.retargeting.boundaries import Boundaries
-from fakexport.program.retargeting.device_move import ModuleMove, Move, names_devices, parse_move
+from fakexport.program.retargeting.device_move import ModuleMove, Move, parse_move
 from fakexport.program.retargeting.findings import failures, kernel_failures, layout_notes, unproven_text
 from fakexport.program.retargeting.moved_tensors import MovedTensors
 from fakexport.program.retargeting.rerun import Rerun
@@ -76,7 +75,6 @@ class Retargeted:
     unproven: tuple[str, ...] = ()
 
 
-@renamed(topology="target")
 def retarget(
     program: ExportedProgram,
     devices: str | Mapping[str, str] | None = None,
@@ -132,18 +130,10 @@ def retarget(
 def _one_map(
     devices: str | Mapping[str, str] | None, device_map: str | Mapping[str, str] | None
 ) -> str | Mapping[str, str]:
-    """The one that is given. Which of the two it is, its keys tell: each may still be given as the other."""
+    """Return the one that is given. Its keys tell which of the two it is."""
     given = [each for each in (devices, device_map) if each is not None]
     if len(given) != 1:
         raise InvalidType("give either devices, device to device, or device_map, module path to device")
-    is_map = "=" in given[0] if isinstance(given[0], str) else isinstance(given[0], Mapping)
-    if given[0] and is_map and names_devices(given[0]) is not (devices is not None):
-        named, right = ("modules", "device_map") if devices is not None else ("devices", "devices")
-        warnings.warn(
-            f"retarget(): a map of {named} is given as {right}= now; this works until fakexport 1.0",
-            DeprecationWarning,
-            stacklevel=4,
-        )
     return given[0]
 
 
