@@ -40,8 +40,8 @@ def quick_handlers() -> Patches:
 
 
 def _handled(operator: Any, *args: Any, **kwargs: Any) -> Any:
-    mode: Any = _ops._pop_mode_from_pre_dispatch()  # type: ignore[no-untyped-call]
+    mode: Any = _ops._pop_mode_from_pre_dispatch()
     try:
         return mode.__torch_dispatch__(operator, (), args, kwargs)
     finally:
-        _ops._set_mode_pre_dispatch(mode)  # type: ignore[no-untyped-call]
+        _ops._set_mode_pre_dispatch(mode)
