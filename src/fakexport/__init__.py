@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from fakexport.benchmark import bench as bench
     from fakexport.capture import ModelNotBuilt as ModelNotBuilt
     from fakexport.capture import PartialProgram as PartialProgram
-    from fakexport.capture import SharedStateWritten as SharedStateWritten
     from fakexport.capture import TransformLost as TransformLost
     from fakexport.capture import UnboundConstants as UnboundConstants
+    from fakexport.capture import WriteLost as WriteLost
     from fakexport.capture import components as components
     from fakexport.capture import export as export
     from fakexport.checking import check as check
@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from fakexport.files import FileWriteError as FileWriteError
     from fakexport.planning import PlanError as PlanError
     from fakexport.planning import plan as plan
+    from fakexport.processes import SharedProcess as SharedProcess
     from fakexport.program import DeviceListing as DeviceListing
     from fakexport.program import ModuleSummary as ModuleSummary
     from fakexport.program import ProgramDifference as ProgramDifference
@@ -116,7 +117,7 @@ _ROOMS = {
     """,
     "benchmark": "bench",
     "capture": """
-        ModelNotBuilt PartialProgram SharedStateWritten TransformLost UnboundConstants components export
+        ModelNotBuilt PartialProgram WriteLost TransformLost UnboundConstants components export
     """,
     "checking": "check",
     "comparison": "compare",
@@ -134,6 +135,7 @@ _ROOMS = {
     """,
     "files": "FileWriteError",
     "planning": "PlanError plan",
+    "processes": "SharedProcess",
     "program": """
         DeviceListing ModuleSummary ProgramDifference ProgramSummary RetargetError RetargetWarning
         Transfer UnboundProgram diff inspect_devices retarget transfers summary

@@ -68,6 +68,8 @@ from .input_questions import InputQuestions
 from .kept_masks import KeptMask, kept_masks_of, watch_masks
 from .left_fakes import fakes_taken_back
 from .lost_transforms import TransformLost, refuse_lost_transforms
+from .lost_writes import WriteLost, refuse_lost_writes
+from .named_state import read_state_by_name
 from .plain_forward import plain_forward
 from .plain_inputs import prepared_inputs
 from .python_effects import PythonEffect, watch_forward
@@ -75,7 +77,6 @@ from .rank_layouts import ShardingChangesResult, check_rank_layouts
 from .recorded_state import with_state
 from .recovered import Recovered
 from .sharded_weights import check_sharded_weights
-from .shared_state import SharedStateWritten, refuse_shared_writes
 
 log = logging.getLogger(__name__)
 
@@ -160,7 +161,8 @@ def capture(
                 has_memo=True,
             )
         refuse_lost_transforms(program)
-        refuse_shared_writes(program)
+        read_state_by_name(program)
+        refuse_lost_writes(program, effects)
         add_guards(program, lower_bound_guards(dynamic, inputs, tree_leaves((args, kwargs))))
         program = flattened(program)
         if known.component is not None:
@@ -307,7 +309,7 @@ def _traced_once(
 
 def failure_of(error: BaseException) -> CaptureFailure:
     """Return what an error of `traced` says, with the conditions on sizes that led to it."""
-    known = (ShardingChangesResult, SharedStateWritten, TransformLost)
+    known = (ShardingChangesResult, WriteLost, TransformLost)
     spans = (error.span,) if isinstance(error, known) and error.span else ()
     return CaptureFailure.of(error, guards=_guards(error), spans=spans)
 

@@ -38,10 +38,10 @@ from fakexport.diagnose.operators import (
     missing_fake_kernel,
     module_moved,
     sharding_changes_result,
-    shared_state_written,
     tensors_on_different_devices,
     transform_lost,
     unsupported_python,
+    write_lost,
 )
 from fakexport.diagnose.repairs import GENERAL, KNOWN_NUMBER, PRECOMPUTED, general_repair
 from fakexport.diagnose.size_repairs import EVERY_INDEX, is_of_index
@@ -252,7 +252,7 @@ _DETECTORS: tuple[Detector, ...] = (
     data_dependent_branch,
     data_dependent_shape,
     transform_lost,
-    shared_state_written,
+    write_lost,
     sharding_changes_result,
     unsupported_python,
     module_moved,

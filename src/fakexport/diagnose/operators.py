@@ -16,8 +16,8 @@ from fakexport.capture import (
     CaptureFailure,
     OperatorCall,
     ShardingChangesResult,
-    SharedStateWritten,
     TransformLost,
+    WriteLost,
 )
 from fakexport.diagnose.labels import labels_at, labels_of, torch_says
 from fakexport.diagnose.made_up_inputs import NotComparable, made_up_inputs
@@ -115,14 +115,16 @@ def transform_lost(failure: CaptureFailure) -> Diagnostic | None:
     )
 
 
-def shared_state_written(failure: CaptureFailure) -> Diagnostic | None:
-    """Report FE912: other tensors see what `forward` writes, and a program has no others."""
-    if not isinstance(failure.error, SharedStateWritten):
+def write_lost(failure: CaptureFailure) -> Diagnostic | None:
+    """Report FE912: the program would not keep what `forward` writes."""
+    if not isinstance(failure.error, WriteLost):
         return None
     return rule("FE912").diagnostic(
         labels=labels_of(failure, "written here"),
         notes=(str(failure.error),),
-        fix=Fix("register one buffer for the memory, and take views of it in `forward`"),
+        fix=Fix(
+            "write to a buffer with memory, shape and dtype of its own, and take views of it in `forward`"
+        ),
     )
 
 

@@ -1,22 +1,27 @@
-"""FE912: forward writes to memory that the program shares with something else."""
+"""FE912: the program would lose what forward writes."""
 
 from fakexport.rules.rule import Rule
 
 RULE = Rule(
     code="FE912",
-    name="shared_state_written",
+    name="write_lost",
     severity="error",
-    message="forward writes to memory that is shared",
+    message="program would lose what forward writes",
     why="""
 An ExportedProgram knows its state by name: parameters, buffers and constants. Once it is bound, loaded or
-moved to another device, each name has memory of its own. If `forward` writes to a buffer that is a view of
-another one, the other one no longer changes with it, and results differ from eager mode without an error.
-The same holds for a tensor that belongs to no module, such as a variable of a file: the trace itself
-writes to it, and the program gets a copy that nothing else sees.
+moved to another device, each name has memory of its own, with a fixed shape and dtype. So it cannot keep
+three kinds of writes, and `torch.export` does not report them:
+
+- A write to a buffer that is a view of another one: the other one no longer changes with it.
+- A write to a tensor that belongs to no module, such as a variable of a file or a NumPy array: nothing else
+  sees it, and the trace itself writes too.
+- An assignment of another shape or dtype to a tensor that `forward` also reads (`self.kept = torch.cat(
+  (self.kept, x))`): every call would read the first value.
 """,
     how_to_repair="""
 Register one buffer for the memory, and take views of it in `forward`. Make a tensor of a file a buffer of
-the module that writes to it.
+the module that writes to it. Give a buffer that grows its greatest size, and write to a part of it; or take
+it as an input and return it.
 """,
     failing_model="""
 import torch
