@@ -18,6 +18,7 @@ from fakexport._torch.decided_branches import DecidedBranches
 from fakexport._torch.declared_shapes import why_shapes_do_not_fit
 from fakexport._torch.exact_bounds import exact_bounds
 from fakexport._torch.exact_modulo import exact_modulo
+from fakexport._torch.exact_round import exact_round
 from fakexport._torch.export_passes import quick_passes
 from fakexport._torch.foreign_fakes import foreign_fakes_join_the_trace
 from fakexport._torch.guard_locations import Guard, guards_of_error
@@ -286,6 +287,7 @@ def _traced_once(
         transform_levels_closed(),
         exact_bounds(),
         exact_modulo(),
+        exact_round(),
         sizes_simplified_once(),
         unsolved_equations_pass(),
         unknown_broadcasts_refused(),
