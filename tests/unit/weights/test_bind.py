@@ -201,7 +201,7 @@ def test_a_constant_without_a_value_must_be_given():
     assert (finding.code, finding.names) == ("FE701", ("scale",))
     assert "constants={name: tensor}" in finding.fix
     x = torch.randn(2, 4)
-    program = scaled_program(dynamic_shapes=["x.0=2..9"], topology="H100")
+    program = scaled_program(dynamic_shapes=["x.0=2..9"], target="H100")
     for bound in (
         fe.bind(program, weights, constants={"scale": module.scale}, devices="cpu"),
         fe.bind(program, {**weights, "scale": module.scale}, devices={"cuda:0": "cpu"}),
