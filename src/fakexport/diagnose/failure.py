@@ -321,6 +321,14 @@ _KNOWN_FIXES = (
         "compute with integers, or with a float such as 0.5, a fraction of a power of two; or give the "
         "dimension one size with `int(size)`",
     ),
+    (
+        re.compile(r"Encountered input mutation during higher order op tracing"),
+        "return the new value from every branch or step, and write it afterwards: `self.kept.copy_(value)`",
+    ),
+    (
+        re.compile(r"elem\.device\.type must be 'meta'"),
+        "copy a tensor with `x.clone()`: torch.export does not trace `copy.copy(x)`",
+    ),
 )
 _WITHOUT_GENERATOR = (
     "remove `generator=`, or pass the random numbers as an input: an ExportedProgram keeps no "
