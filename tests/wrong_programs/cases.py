@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -211,3 +212,37 @@ class ClassOfASize(nn.Module):
         if isinstance(x.shape[0], int):
             return x * 2
         return x
+
+
+@case((X,), (X[:2],), (torch.ones(5, 4),), varies=True)
+class RoundedSize(nn.Module):
+    """A size that is rounded to tens."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * round(x.shape[0] * 5, -1)
+
+
+@case((X,), (X,), (X,))
+class ExchangedTensor(nn.Module):
+    """A plain tensor of a module that `forward` exchanges."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = torch.zeros(())
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.steps = self.steps + 1
+        return x * self.steps
+
+
+@case((X,), (X,), (X,))
+class WrittenArray(nn.Module):
+    """An array of NumPy that a tensor writes to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = np.zeros(4, dtype="float32")
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch.from_numpy(self.total).add_(1)
+        return x * torch.from_numpy(self.total)
