@@ -63,8 +63,20 @@ def refuse_lost_writes(program: ExportedProgram, effects: Iterable[PythonEffect]
         for spec in program.graph_signature.input_specs
         if spec.kind in _STATE
     }
+    held = {
+        name: tensor
+        for name, tensor in {**program.state_dict, **program.constants}.items()
+        if isinstance(tensor, torch.Tensor)
+    }
+    _refuse_exchanges(held, nodes, effects)
+    _refuse_writes_in_place(program, held, nodes)
+
+
+def _refuse_exchanges(
+    held: Mapping[str, torch.Tensor], nodes: Mapping[str, Node], effects: Iterable[PythonEffect]
+) -> None:
     read: dict[str, Node] = {}
-    for names in names_by_tensor({**program.state_dict, **program.constants}):
+    for names in names_by_tensor(held):
         users = [node for name in names if name in nodes for node in nodes[name].users]
         read.update(dict.fromkeys(names, users[0]) if users else {})
     for effect in effects:
@@ -75,22 +87,23 @@ def refuse_lost_writes(program: ExportedProgram, effects: Iterable[PythonEffect]
                 "the first one"
             )
             raise WriteLost(text, effect.span or source_span(read[name]))
-    _refuse_writes_in_place(program, nodes)
 
 
-def _refuse_writes_in_place(program: ExportedProgram, nodes: Mapping[str, Node]) -> None:
-    held = {
-        name: tensor
-        for name, tensor in {**program.state_dict, **program.constants}.items()
-        if isinstance(tensor, torch.Tensor) and name in nodes
+def _refuse_writes_in_place(
+    program: ExportedProgram, held: Mapping[str, torch.Tensor], nodes: Mapping[str, Node]
+) -> None:
+    real = {
+        name
+        for name, tensor in held.items()
+        if name in program.constants and name in nodes and not is_fake(tensor)
     }
-    for name in program.constants.keys() & held.keys():
-        if not is_fake(held[name]) and not held[name].untyped_storage().resizable():
+    for name in sorted(real):
+        if _is_plain(held[name]) and not held[name].untyped_storage().resizable():
             for writer in _writers_of_copies(nodes[name]):
                 raise WriteLost(_OF_NUMPY, source_span(writer))
-    for name in sorted(written_state(program) & held.keys()):
+    for name in sorted(written_state(program) & held.keys() & nodes.keys()):
         span = next(filter(None, map(source_span, nodes[name].users)), None)
-        if name in program.constants and not is_fake(held[name]):
+        if name in real:
             raise WriteLost(_OF_NO_MODULE, span)
         for other, view in held.items():
             if other != name and _share_memory(held[name], view):
@@ -98,9 +111,13 @@ def _refuse_writes_in_place(program: ExportedProgram, nodes: Mapping[str, Node])
                 raise WriteLost(text, span)
 
 
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return not is_wrapper(tensor) and tensor.layout is torch.strided
+
+
 def _share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Return whether two different views look at one memory; tied tensors are the same view."""
-    if any(is_wrapper(each) or each.layout is not torch.strided or not each.numel() for each in (one, other)):
+    if not all(_is_plain(each) and each.numel() for each in (one, other)):
         return False
     if StorageWeakRef(one.untyped_storage()) != StorageWeakRef(other.untyped_storage()):
         return False
