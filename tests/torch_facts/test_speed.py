@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.fx.experimental import proxy_tensor
 
-from fakexport._torch.speed import is_fast
+from fakexport._torch.speed import has_memo, is_fast
 from fakexport.capture.capture import capture
 
 
@@ -18,6 +18,17 @@ def test_the_switch_is_an_environment_variable(monkeypatch, value, expected):
         monkeypatch.setenv("FAKEXPORT_SPEED", value)
 
     assert is_fast() is expected
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [("2.13.0+cpu", True), ("2.11.0+cu130", False), ("2.130.0", False), ("3.0", False)],
+)
+def test_the_memo_is_on_where_its_facts_were_tested(monkeypatch, version, expected):
+    monkeypatch.delenv("FAKEXPORT_SPEED", raising=False)
+    monkeypatch.setattr(torch, "__version__", version)
+
+    assert has_memo() is expected
 
 
 @pytest.mark.parametrize("value", ["0", "1"])

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 
+import torch
+
 _SWITCH = "FAKEXPORT_SPEED"
+_MEMO_KNOWN_ON = ("2.13.",)
+"""Versions of torch on which the facts that the memo relies on were tested."""
 
 
 def is_fast() -> bool:
@@ -14,3 +18,11 @@ def is_fast() -> bool:
     as stock torch does and takes several times as long; programs are the same.
     """
     return os.environ.get(_SWITCH) != "0"
+
+
+def has_memo() -> bool:
+    """Return whether operators are answered from memory: on the versions of torch where that is known to hold.
+
+    On others a trace is right and takes longer.
+    """
+    return is_fast() and torch.__version__.startswith(_MEMO_KNOWN_ON)

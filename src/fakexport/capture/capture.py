@@ -33,7 +33,7 @@ from fakexport._torch.pytree import tree_leaves
 from fakexport._torch.remembered_metadata import remembered_metadata
 from fakexport._torch.script_objects import hold_real_objects
 from fakexport._torch.simplified_sizes import sizes_simplified_once
-from fakexport._torch.speed import is_fast
+from fakexport._torch.speed import has_memo, is_fast
 from fakexport._torch.trace_end import TraceFinished
 from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport._torch.unknown_broadcasts import unknown_broadcasts_refused
@@ -159,7 +159,7 @@ def capture(
                 tracing=tracing,
                 read_constants=read,
                 answers=answers,
-                has_memo=True,
+                may_remember=True,
             )
         refuse_lost_transforms(program)
         read_state_by_name(program)
@@ -206,7 +206,7 @@ def traced(
     read_constants: dict[str, None],
     answers: AssumedAnswers,
     is_specialized: bool = False,
-    has_memo: bool = False,
+    may_remember: bool = False,
 ) -> ExportedProgram:
     """Return the program as `torch.export` makes it, with conditions on its inputs that stock torch leaves
     out.
@@ -222,7 +222,7 @@ def traced(
         read_constants: Gets the names of the constants that were read.
         answers: Answers to what data decide; its context has been entered.
         is_specialized: Give the answers in the first trace already.
-        has_memo: Answer repeated operators from a memo. Then nothing else sees each of them.
+        may_remember: Answer repeated operators from a memo. Then nothing else sees each of them.
     Raises:
         Exception: What the model or torch raises.
     """
@@ -234,7 +234,7 @@ def traced(
             constants = ConstantAnswers(module, is_answering=is_specialized, changed=changed)
             try:
                 trace = partial(_traced_once, module, args, kwargs, shapes, False, answers)
-                is_quick = has_memo and is_fast()
+                is_quick = may_remember and has_memo()
                 program = _traced_quickly(trace, constants) if is_quick else trace(constants.given())
             except (Exception, TraceFinished) as error:
                 if answers.has_failed_in_rows(error):

@@ -62,7 +62,8 @@ def place(
 def placement_as_made(module: nn.Module, recording: Recording, device: torch.device) -> Placement:
     """Return where the tensors of a module are, as its factory made them.
 
-    Only what `torch.Tensor(n)` made is moved, to the default device that this constructor does not know.
+    Only what knows no device is moved to the default device: what `torch.Tensor(n)` made, and what was
+    computed of arrays of NumPy. A user moves it with `model.to(device)`.
 
     Args:
         module: A module of fake tensors, made in the block of the recording.
@@ -74,7 +75,7 @@ def placement_as_made(module: nn.Module, recording: Recording, device: torch.dev
             tensor = slot.tensor
             if is_wrapper(tensor) or tensor.device.type != "cpu":
                 continue
-            if recording.is_from_legacy_constructor(tensor):
+            if recording.ignores_default_device(tensor):
                 _move(tensor, device)
     tensor_devices = {slot.path: str(slot.tensor.device) for slot in slots(module)}
     return Placement({}, tensor_devices, _input_device(module, {"": str(device)}, tensor_devices))

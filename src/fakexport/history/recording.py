@@ -20,7 +20,7 @@ from fakexport._torch.truncated_normal import truncated_normal_as_one_step
 
 from .masked_shapes import has_mask, selected
 from .randomness import Draw, Draws, RandomOperation
-from .records import Constant, Operation, Output, StorageRecord, TensorRecord, leaves
+from .records import Constant, Operation, Output, StorageRecord, TensorRecord, Unknown, leaves
 from .references import Inputs, has_record, record_of, set_record
 from .replay import Replay, resolve_if_cheap, resolve_origin
 from .values import value_of
@@ -48,12 +48,14 @@ class Recording:
         """Return the real value of a tensor made in the block, as `values.value_of` returns it."""
         return value_of(tensor)
 
-    def is_from_legacy_constructor(self, tensor: torch.Tensor) -> bool:
-        """Return whether `torch.Tensor(n)` or `torch.FloatTensor(n)` made it, which ignore the default
-        device.
+    def ignores_default_device(self, tensor: torch.Tensor) -> bool:
+        """Return whether what made it knows no device: `torch.Tensor(n)`, `torch.FloatTensor(n)`, and
+        `torch.from_numpy(array)` with what was computed of it.
         """
         output = record_of(tensor).output
-        return isinstance(output, Output) and _is_legacy(output.operation)
+        if not isinstance(output, Output):
+            return False
+        return _is_legacy(output.operation) or _is_of_arrays(output.operation)
 
     def take_over(self, fake: torch.Tensor, other: torch.Tensor) -> None:
         """Make what is known of the fake tensor `other` known of `fake`."""
@@ -291,6 +293,28 @@ def _is_legacy(operation: Operation) -> bool:
         and "pin_memory" not in operation.kwargs
         and operation.kwargs.get("layout") is torch.strided
     )
+
+
+def _is_of_arrays(operation: Operation) -> bool:
+    """Return whether it was computed of arrays of NumPy alone, and no operator named a device."""
+    pending, has_arrays = [operation], False
+    while pending:
+        current = pending.pop()
+        if current.kwargs.get("device") is not None:
+            return False
+        for value in leaves((current.args, current.kwargs)):
+            if isinstance(value, Output):
+                pending.append(value.operation)
+            elif isinstance(value, Constant) and _is_of_numpy(value.tensor):
+                has_arrays = True
+            elif isinstance(value, (Constant, Unknown)):
+                return False
+    return has_arrays
+
+
+def _is_of_numpy(tensor: torch.Tensor) -> bool:
+    """Return whether torch does not own the memory of a real tensor."""
+    return tensor.layout is torch.strided and not tensor.untyped_storage().resizable()
 
 
 def _argument(place: tuple[int, str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

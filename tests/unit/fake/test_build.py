@@ -1,6 +1,7 @@
 import functools
 import weakref
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -147,6 +148,25 @@ class TestDevices:
 
         assert str(built.module.mask.device) == "cuda:0"
         assert str(built.module.here.device) == ("cuda:0" if options else "cpu")
+
+    @pytest.mark.parametrize("options", [{}, {"device_map": "cuda:0"}])
+    def test_what_is_computed_of_arrays_lands_on_the_asked_device(self, options):
+        class OfArrays(nn.Module):
+            def __init__(self):
+                super().__init__()
+                angles = torch.from_numpy(np.linspace(0, 1, 5))
+                self.register_buffer("angles", angles)
+                self.register_buffer("cosines", (angles * 2).cos().float())
+                self.register_buffer("here", angles.to(device="cpu", dtype=torch.float16))
+                self.register_buffer("number", torch.tensor([1.0], device="cpu"))
+
+        built = build(OfArrays, **options)
+        devices = {name: str(tensor.device) for name, tensor in built.module.named_buffers()}
+
+        asked = "cuda:0" if options else "cpu"
+        assert devices == {"angles": "cuda:0", "cosines": "cuda:0", "here": asked, "number": asked}
+        real = (torch.from_numpy(np.linspace(0, 1, 5)) * 2).cos().float()
+        assert torch.equal(built.recording.value_of(built.module.cosines).cpu(), real)
 
     def test_a_device_that_the_topology_lacks_is_named(self):
         with pytest.raises(ValueError, match=r"no device 'cuda:2'.*cuda:0..cuda:1"):
