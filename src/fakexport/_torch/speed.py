@@ -21,8 +21,8 @@ def is_fast() -> bool:
 
 
 def has_memo() -> bool:
-    """Return whether operators are answered from memory: on the versions of torch where that is known to hold.
+    """Return whether repeated operators are answered from memory.
 
-    On others a trace is right and takes longer.
+    They are on the versions of torch where that is known to hold. On others a trace takes longer.
     """
     return is_fast() and torch.__version__.startswith(_MEMO_KNOWN_ON)
