@@ -36,8 +36,10 @@ def _expressions() -> Mapping[str, Mapping[str, str]]:
 @cache
 def _builder(text: str) -> Builder:
     code = compile(text, f"<diffusers_inputs.toml: {text}>", "eval")
-    # The text is a part of this package, and trusted like its code.
-    return lambda request: eval(code, {"__builtins__": {}}, _Names(request))
+    # The text is a part of this package, and trusted like its code. Native functions of torch that it calls
+    # import modules by the `__import__` of these names.
+    names = {"__builtins__": {"__import__": __import__}}
+    return lambda request: eval(code, names, _Names(request))
 
 
 class _Names(Mapping[str, Any]):
