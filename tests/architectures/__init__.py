@@ -6,9 +6,9 @@ that cannot know, and `catalogue` lists the model types. Nothing is downloaded.
 
 from .architecture import Architecture
 from .catalogue import COMMON, RARE
-from .sample import a_sample, sampled
+from .sample import sampled
 
-__all__ = ["ARCHITECTURES", "Architecture", "a_sample", "sampled"]
+__all__ = ["ARCHITECTURES", "Architecture", "sampled"]
 
 ARCHITECTURES = tuple(
     Architecture(model_type, auto_class, is_common=names is COMMON)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["a_sample", "sampled"]
+__all__ = ["sampled"]
 
 _EVERY = 32
 
@@ -25,7 +25,7 @@ def sampled(
         in_ci: Texts of those that run in CI, whether they are of the sample or not.
     """
     named = {str(case): case for case in cases}
-    slow = {*a_sample(named), *in_ci}
+    slow = {*_a_sample(named), *in_ci}
 
     def marks(name: str) -> Iterator[pytest.MarkDecorator]:
         yield pytest.mark.xdist_group(f"case {name}")
@@ -35,7 +35,7 @@ def sampled(
     return [pytest.param(case, id=name, marks=[*marks(name)]) for name, case in named.items()]
 
 
-def a_sample(names: Collection[str]) -> list[str]:
+def _a_sample(names: Collection[str]) -> list[str]:
     """The names of the lowest checksums, in order: a new one moves at most one other in or out."""
     chosen = sorted(names, key=lambda name: zlib.crc32(name.encode()))[: math.ceil(len(names) / _EVERY)]
     return sorted(chosen)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.architectures import ARCHITECTURES, a_sample
+from tests.architectures import ARCHITECTURES
 from tests.round_trip.page import published
 from tests.round_trip.row import EQUAL, Row, is_difference, read_row
 from tests.round_trip.values import real_inputs
@@ -41,21 +41,14 @@ def in_tens(names: list[str]) -> list[str]:
 
 
 OF_TRANSFORMERS = [name for name in ROWS if not name.startswith("timm:")]
-# Their sizes vary in many ways, which takes minutes.
-LONG = (
-    *("donut-swin", "grounding-dino", "mm-grounding-dino", "oneformer", "qwen3_5", "qwen3_5_moe", "sam2"),
-    *("sam3_video", "swin"),
-)
-IN_CI = [name for name in a_sample(OF_TRANSFORMERS) if name not in LONG]
-LATER = [name for name in OF_TRANSFORMERS if name not in IN_CI]
 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "names",
     [
-        *(pytest.param(each, marks=pytest.mark.slow) for each in (QUICK, OTHERS, *in_tens(IN_CI))),
-        *(pytest.param(each, marks=pytest.mark.exhaustive) for each in in_tens(LATER)),
+        *(pytest.param(each, marks=pytest.mark.slow) for each in (QUICK, OTHERS)),
+        *(pytest.param(each, marks=pytest.mark.exhaustive) for each in in_tens(OF_TRANSFORMERS)),
     ],
 )
 def test_a_round_trip_ends_as_published(names, tmp_path):
