@@ -72,11 +72,17 @@ def test_a_decode_step_with_a_static_cache_gives_the_program_and_values_of_the_r
 
     program = fe.export(lambda: (decoder(), (), step(0, 0)), target="cpu")
 
-    assert str(program.graph) == str(real.graph)
-    assert program.graph_signature == real.graph_signature
+    # Torch takes the cache, which is also a buffer, for a constant.
+    assert called(program) == called(real)
+    assert not program.graph_signature.lifted_tensor_constants
+    assert real.graph_signature.lifted_tensor_constants
     running = fe.bind(program, dict(eager.state_dict())).module()
     for position, token in enumerate([5, 7, 7]):
         assert torch.equal(running(**step(token, position)), eager(**step(token, position)))
+
+
+def called(program):
+    return [(node.name, str(node.target)) for node in program.graph.nodes if node.op == "call_function"]
 
 
 @pytest.mark.slow
