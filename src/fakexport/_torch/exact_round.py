@@ -1,4 +1,4 @@
-"""`round(size, -1)` of a varying size: torch returns the size itself. Seen on torch 2.11 to 2.15.
+"""`round(size, -1)` of a varying size: torch returns the size itself. Seen on torch 2.13.
 
 Source: `torch/__init__.py:SymInt.__round__`.
 """

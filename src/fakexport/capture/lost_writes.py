@@ -49,7 +49,8 @@ class WriteLost(FakexportError, RuntimeError):
 def refuse_lost_writes(program: ExportedProgram, effects: Iterable[PythonEffect]) -> None:
     """Raise `WriteLost` for the first write that the program would lose.
 
-    - It reads a parameter, buffer or tensor that `forward` exchanges for one of another shape, dtype or kind.
+    - It reads a parameter, buffer or tensor that `forward` exchanges for another one that cannot be written
+      back: `assigned_buffers` has done so for buffers of equal shape and dtype.
     - It writes to one of two views of the same memory.
     - It writes to a real tensor, which is none of the model: the trace itself has written to it.
 

@@ -25,6 +25,7 @@ def read_state_by_name(program: ExportedProgram) -> None:
         for spec in reversed(specs)
         if spec.kind in _NAMED
     }
+    is_changed = False
     for spec in [spec for spec in specs if spec.kind is InputKind.CONSTANT_TENSOR]:
         tensor = program.constants[str(spec.target)]
         if not isinstance(tensor, Tensor) or (own := named.get(tensor_identity(tensor))) is None:
@@ -34,3 +35,6 @@ def read_state_by_name(program: ExportedProgram) -> None:
         program.graph.erase_node(constant)
         specs.remove(spec)
         del program.constants[str(spec.target)]
+        is_changed = True
+    if is_changed:
+        program.graph_module.recompile()

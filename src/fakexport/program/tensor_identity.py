@@ -25,6 +25,8 @@ def tensor_identity(tensor: torch.Tensor) -> Hashable:
     return (
         StorageWeakRef(tensor.untyped_storage()),
         tensor.dtype,
+        tensor.is_conj(),
+        tensor.is_neg(),
         tensor.storage_offset(),
         tuple(tensor.shape),
         tensor.stride(),

@@ -79,7 +79,20 @@ def test_it_is_bound_by_its_name(kind, target, tmp_path):
         assert torch.equal(run(X), eager(X))
 
 
-def test_a_view_of_a_part_is_reported():
-    report = fe.check(OnlyViewInList, (X,))
+class ConjugateInList(nn.Module):
+    """Looks at the same memory and reads other values."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, dtype=torch.complex64))
+        self.kept = [self.weight.detach().conj()]
+
+    def forward(self, x):
+        return x * self.weight + self.kept[0]
+
+
+@pytest.mark.parametrize("kind", [OnlyViewInList, ConjugateInList], ids=lambda kind: kind.__name__)
+def test_another_view_is_reported(kind):
+    report = fe.check(kind, (X,))
 
     assert [each.code for each in report.diagnostics] == ["FE601"]
