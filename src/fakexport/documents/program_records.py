@@ -34,7 +34,7 @@ class Recipe:
     """Builds weights from entries.
 
     Args:
-        entries: Names in the checkpoint, all of which are used up.
+        entries: Names in the checkpoint. All of them are used.
         steps: In order; none for a mere renaming.
         weights: The name of each weight that comes out, and the index of its value.
     """

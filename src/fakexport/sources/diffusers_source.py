@@ -155,7 +155,7 @@ def _keep_in_float32(module: nn.Module) -> None:
 PUBLISHED = (
     "pass the config of a published model: `diffusers:ORG/NAME`, or `diffusers:FOLDER` with its config.json"
 )
-"""What to pass in place of a default configuration, as an imperative clause."""
+"""What to pass instead of a default configuration, as an imperative clause."""
 
 # Weights for another model, which runs them.
 _PARTS: Mapping[str, str] = MappingProxyType(

@@ -239,7 +239,7 @@ class OpenedFiles:
         return self._add_safetensors(path) if path.name.endswith(SAFETENSORS) else self._add_torch(path)
 
     def add_remote(self, file: Readable, repository: str) -> list[str]:
-        """Add the tensors of a safetensors file on the hub, of which only the header is here."""
+        """Add the tensors of a safetensors file on the hub. Only its header was downloaded."""
         header = read_header_of(file)
 
         def read(name: str) -> torch.Tensor:

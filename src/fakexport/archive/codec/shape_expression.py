@@ -261,7 +261,7 @@ _TOKEN = re.compile(
 
 
 def parse_expression(text: str) -> ast.expr:
-    """Return the syntax tree of an expression, any part of which the caller may still have to refuse.
+    """Return the syntax tree of an expression. The caller may still refuse any part of it.
 
     Raises:
         DocumentError: the text has other characters than torch prints, or is too long or too deep.
