@@ -209,6 +209,7 @@ class AnsweredOperator(TorchDispatchMode):
         self.has_stood_in = False
         self._expected: Any = None
         self._answer: Any = None
+        self._given: Sequence[Any] = ()
         self._sources: dict[Any, torch.Tensor] = {}
 
     def run(self, results: RepeatedResults, call: OperatorCall) -> tuple[Any, FakeTensor | None]:
@@ -218,21 +219,22 @@ class AnsweredOperator(TorchDispatchMode):
             answer = made[0] if results.container is None else results.container(made)
             # The fake kernel of an operator that writes counts the write again.
             versions = [(call.tensors[at], call.tensors[at]._version + count) for at, count in results.writes]
-            found = self._run(call.func, answer, *call.args, **call.kwargs)
+            found = self._run(call.func, answer, call.tensors, *call.args, **call.kwargs)
             for tensor, version in versions:
                 _C._autograd._unsafe_set_version_counter((tensor,), (version,))
             return found, value
         given = [self._stand_in(one, tensor, call) for one, tensor in zip(results.results, made, strict=True)]
         return given[0] if results.container is None else results.container(given), value
 
-    def _run(self, func: Any, answer: Any, *args: Any, **kwargs: Any) -> Any:
-        self._expected, self._answer = func, answer
+    def _run(self, func: Any, answer: Any, tensors: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        self._expected, self._answer, self._given = func, answer, tensors
         _C._push_on_torch_dispatch_stack(self)
         try:
             return func(*args, **kwargs)
         finally:
             _C._pop_torch_dispatch_stack(None)
             self._expected = self._answer = None
+            self._given = ()
 
     def _stand_in(self, one: _Result, made: FakeTensor, call: OperatorCall) -> Any:
         if one.argument is not None:
@@ -240,13 +242,15 @@ class AnsweredOperator(TorchDispatchMode):
         if one.is_view:
             assert one.sharing is not None
             self.has_stood_in = True
-            found = self._run(torch.ops.aten.alias.default, made, call.tensors[one.sharing])
+            base = call.tensors[one.sharing]
+            found = self._run(torch.ops.aten.alias.default, made, [base], base)
             _C._autograd._set_creation_meta(found, one.creation)
             return found
         if not one.requires_grad:
             return made
         self.has_stood_in = True
-        return self._run(torch.ops.aten.clone.default, made, self._source(one, call.fake_mode))
+        source = self._source(one, call.fake_mode)
+        return self._run(torch.ops.aten.clone.default, made, [source], source)
 
     def _source(self, one: _Result, mode: FakeTensorMode) -> torch.Tensor:
         key = (mode, one.dtype, one.device)
@@ -273,7 +277,8 @@ class AnsweredOperator(TorchDispatchMode):
 
 
 def _answered(mode: AnsweredOperator, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    if func is mode._expected:
+    # Autograd makes a view again whose base was written to, by views of the base, before it runs the operator.
+    if func is mode._expected and (not args or type(args[0]) is not FakeTensor or _is_in(args[0], mode._given)):
         return mode._answer
     if func is _DEVICE:  # Autograd asks each result that requires a gradient.
         return args[0].fake_device
@@ -282,6 +287,10 @@ def _answered(mode: AnsweredOperator, func: Any, types: Any, args: Any = (), kwa
 
 # Set later: torch wraps the method of a class body for TorchDynamo, which takes as long as the rest.
 AnsweredOperator.__torch_dispatch__ = _answered  # type: ignore[assignment,method-assign]
+
+
+def _is_in(tensor: Any, tensors: Sequence[Any]) -> bool:
+    return any(tensor is each for each in tensors)
 
 
 def _same(answer: Any, made: Sequence[Any]) -> bool:

@@ -163,10 +163,6 @@ def hidden(packages: Sequence[str]) -> Iterator[None]:
             modules.pop(name, None)
 
 
-if __name__ == "__main__":
-    main(sys.argv[1:])
-
-
 class OtherOutputs(Exception):
     """The outputs cannot be compared: they differ in number, dtype or shape."""
 
@@ -221,3 +217,7 @@ def _compared(expected: torch.Tensor, found: torch.Tensor) -> tuple[float, bool]
 
 def _kind(tensor: torch.Tensor) -> str:
     return f"{plain_name(tensor.dtype)}[{','.join(map(str, tensor.shape))}]"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -254,13 +254,20 @@ def traced(
 def _traced_quickly(
     trace: Callable[[AbstractContextManager[None]], ExportedProgram], constants: ConstantAnswers
 ) -> ExportedProgram:
-    """Trace with a memo of operators, and without it if the model asks for gradients."""
+    """Trace with a memo of operators, and without it if the model asks for gradients or the trace fails.
+
+    So a failure that is reported never comes from the memo.
+    """
     memo = OperatorMemo()
     try:
         with memo.active():
             return trace(constants.given())
     except TraceNeeded as error:
         log.debug("the model is traced again without the memo of operators: %s", error)
+    except Exception as error:
+        if not memo.answered:
+            raise
+        log.debug("the trace failed, and is made again without the memo of operators: %s", error)
     finally:
         log.debug("%d of %d operators answered from memory", memo.answered, memo.answered + memo.computed)
     return trace(constants.given())

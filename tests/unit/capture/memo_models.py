@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
 from torch import nn
@@ -61,7 +63,11 @@ def both_ways(module, args=INPUTS, dynamic=None, prepare=lambda: None, target="c
         prepare()
         with pytest.MonkeyPatch.context() as patch, emulate(target):
             patch.setenv("FAKEXPORT_SPEED", switch)
+            said = []
+            patch.setattr(logging.getLogger("fakexport.capture.capture"), "debug", lambda *a: said.append(a))
             found.append(capture(module, args, dynamic=dynamic))
+        failures = [a for a in said if a[0].startswith("the trace failed")]
+        assert found[-1].program is None or not failures, failures
     return found
 
 

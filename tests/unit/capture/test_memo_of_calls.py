@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from tests.unit.capture.memo_models import AUTO, DEPTH, Block, Model, check, slow
+from fakexport._torch.operator_memo import OperatorMemo
+from fakexport.capture.capture import capture
+from tests.unit.capture.memo_models import AUTO, DEPTH, INPUTS, Block, Model, check, slow
 
 
 def blocks_of(kind):
@@ -18,6 +20,17 @@ def test_repeated_operators_are_answered_from_memory(memos, dynamic):
     check(blocks_of(Block), dynamic=dynamic)
 
     assert memos[0].answered > 4 * memos[0].computed / 2
+
+
+def test_a_trace_that_fails_with_the_memo_is_made_without(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("the memo is wrong")
+
+    monkeypatch.setattr(OperatorMemo, "_answer", fail)
+
+    assert capture(blocks_of(Block), INPUTS).program is not None
+    with pytest.raises(AssertionError, match="the memo is wrong"):
+        check(blocks_of(Block))
 
 
 class Between(nn.Module):

@@ -87,6 +87,12 @@ def detaches_in_place(a, b, x):
     return x + a.detach_().sum()
 
 
+def views_after_writing(a, b, x):
+    a[:, 1:].mul_(2)
+    a[:, :2].mul_(3)
+    return x + a[:, 2:].sum() + b.sum()
+
+
 def gradient(a, b, x):
     found = torch.autograd.grad(a.float().sum(), x, allow_unused=True)[0]
     return x if found is None else x + found
@@ -103,6 +109,7 @@ USES = [
     asks_origin_after_writing,
     detaches,
     detaches_in_place,
+    views_after_writing,
     gradient,
 ]
 SOON = {
@@ -111,6 +118,7 @@ SOON = {
     (VIEWS["part and whole"], computes_with_base),
     (VIEWS["part and whole"], asks_origin_after_writing),
     (written_part, asks_versions),
+    (VIEWS["part of a part"], views_after_writing),
 }
 
 

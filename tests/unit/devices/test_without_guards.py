@@ -15,6 +15,7 @@ for flag in ("NONBLOCK", "NOCTTY", "CLOEXEC", "DIRECTORY", "NOFOLLOW", "TMPFILE"
     delattr(os, f"O_{flag}")
 del os.pread, os.geteuid, os.getuid
 os.supports_dir_fd = set()
+tempfile._O_TMPFILE_WORKS = False
 for name in ("resource", "pwd", "grp", "fcntl", "termios"):
     sys.modules[name] = None
 from fakexport._torch import device_guard
