@@ -277,8 +277,9 @@ class AnsweredOperator(TorchDispatchMode):
 
 
 def _answered(mode: AnsweredOperator, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    # Autograd makes a view again whose base was written to, by views of the base, before it runs the operator.
-    if func is mode._expected and (not args or type(args[0]) is not FakeTensor or _is_in(args[0], mode._given)):
+    # Where the base of a view was written to, autograd first makes the view again, from the base.
+    is_again = bool(args) and type(args[0]) is FakeTensor and not _is_in(args[0], mode._given)
+    if func is mode._expected and not is_again:
         return mode._answer
     if func is _DEVICE:  # Autograd asks each result that requires a gradient.
         return args[0].fake_device

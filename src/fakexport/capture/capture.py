@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -90,7 +90,7 @@ class Captured:
         program: The program, or None.
         failure: The failure, or None.
         recovered: What became of the program's constants, or None where there is no program.
-        effects: What `forward` did besides computing; empty in strict mode, which does not run it.
+        effects: What `forward` did besides computing.
         read_constants: The constants whose values the trace read, so that the program is specialized on them.
         kept_masks: Causal masks that eager mode drops where nothing is padded.
         may_visit_rows: Whether loops may visit every row of a mask in place of those that are set.
@@ -146,21 +146,16 @@ def capture(
     inputs = varying_inputs(module, args, kwargs, known)
     read: dict[str, None] = {}
     answers = AssumedAnswers(assumed, traced.__code__)
+    trace = partial(traced, module, args, kwargs, shapes=shapes, tracing=tracing)
+    effects: Iterable[PythonEffect]
     try:
-        watched = nullcontext(()) if strict else watch_forward(module)
-        written = nullcontext() if strict else assigned_buffers_written(module)
-        with answers.answered(), written, watched as effects, restored, watch_masks() as layers:
-            program = traced(
-                module,
-                args,
-                kwargs,
-                shapes=shapes,
-                strict=strict,
-                tracing=tracing,
-                read_constants=read,
-                answers=answers,
-                may_remember=True,
-            )
+        with answers.answered(), restored, watch_masks() as layers:
+            if strict:
+                program = trace(strict=True, read_constants=read, answers=answers)
+                effects = _effects_of_forward(module, trace)
+            else:
+                with assigned_buffers_written(module), watch_forward(module) as effects:
+                    program = trace(strict=False, read_constants=read, answers=answers, may_remember=True)
         refuse_lost_transforms(program)
         read_state_by_name(program)
         refuse_lost_writes(program, effects)
@@ -193,6 +188,17 @@ def capture(
     )
     kept_masks = kept_masks_of(module, layers)
     return Captured(program, None, recovered, tuple(effects), tuple(read), kept_masks)
+
+
+def _effects_of_forward(module: nn.Module, trace: Callable[..., ExportedProgram]) -> Iterable[PythonEffect]:
+    """Return what `forward` does besides computing, which TorchDynamo does not run: trace it without.
+
+    Where only TorchDynamo can trace it, what came before the failure.
+    """
+    answers = AssumedAnswers((), traced.__code__)
+    with suppress(Exception), answers.answered(), watch_forward(module) as effects:
+        trace(strict=False, read_constants={}, answers=answers)
+    return effects
 
 
 def traced(

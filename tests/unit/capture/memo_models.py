@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -63,10 +64,10 @@ def both_ways(module, args=INPUTS, dynamic=None, prepare=lambda: None, target="c
         prepare()
         with pytest.MonkeyPatch.context() as patch, emulate(target):
             patch.setenv("FAKEXPORT_SPEED", switch)
-            said = []
-            patch.setattr(logging.getLogger("fakexport.capture.capture"), "debug", lambda *a: said.append(a))
+            log = Mock()
+            patch.setattr(logging.getLogger("fakexport.capture.capture"), "debug", log)
             found.append(capture(module, args, dynamic=dynamic))
-        failures = [a for a in said if a[0].startswith("the trace failed")]
+        failures = [call.args for call in log.mock_calls if call.args[0].startswith("the trace failed")]
         assert found[-1].program is None or not failures, failures
     return found
 

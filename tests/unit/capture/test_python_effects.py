@@ -315,16 +315,36 @@ def test_an_error_of_the_model_passes_through():
     assert type(builtins.print).__name__ == "builtin_function_or_method"
 
 
-def test_strict_mode_runs_no_python_and_sees_nothing():
+@pytest.mark.filterwarnings("ignore:While compiling, we found certain side effects:UserWarning")
+def test_strict_mode_does_not_run_forward_and_its_effects_are_found():
     class Counting(nn.Module):
         def __init__(self):
             super().__init__()
             self.steps = 0
 
         def forward(self, x):
-            return x + 1
+            self.steps += 1
+            return x * self.steps
 
-    assert fe.check(lambda: (Counting(), (torch.zeros(2),)), strict=True).diagnostics == ()
+    report = fe.check(lambda: (Counting(), (torch.zeros(2),)), strict=True)
+
+    assert [each.code for each in report.diagnostics] == ["FE903"]
+
+
+@pytest.mark.filterwarnings("ignore:While compiling, we found certain side effects:UserWarning")
+def test_a_buffer_that_strict_mode_does_not_write_back_is_refused():
+    class Assigning(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("total", torch.zeros(2))
+
+        def forward(self, x):
+            self.total = self.total + x
+            return self.total * 2
+
+    report = fe.check(lambda: (Assigning(), (torch.zeros(2),)), strict=True)
+
+    assert [each.code for each in report.diagnostics] == ["FE912"]
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")
