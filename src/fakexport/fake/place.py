@@ -12,7 +12,7 @@ from torch import nn
 from fakexport._torch.fake_tensors import FakeTensor, mode_of, real_to_fake
 from fakexport._torch.wrapper_subclasses import is_wrapper
 from fakexport.devices import Topology
-from fakexport.history import Recording, edit_of, hand_on_value, recording
+from fakexport.history import Recording, edit_of, hand_on_value, ignores_default_device, recording
 
 from .module_tensors import Held, Slot, held_tensors, slots
 from .placement import DeviceMap, Placement, covering_entry, resolve
@@ -75,7 +75,7 @@ def placement_as_made(module: nn.Module, recording: Recording, device: torch.dev
             tensor = slot.tensor
             if is_wrapper(tensor) or tensor.device.type != "cpu":
                 continue
-            if recording.ignores_default_device(tensor):
+            if ignores_default_device(tensor):
                 _move(tensor, device)
     tensor_devices = {slot.path: str(slot.tensor.device) for slot in slots(module)}
     return Placement({}, tensor_devices, _input_device(module, {"": str(device)}, tensor_devices))

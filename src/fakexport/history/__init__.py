@@ -3,6 +3,7 @@
 It knows tensors and no modules: building models and placing them is the subject of `fake`, which imports it.
 """
 
+from .deviceless import ignores_default_device
 from .edits import edit_of, note_edit
 from .provenance import Provenance
 from .recording import Recording, recording

@@ -10,8 +10,8 @@ The generator itself carries the position, as a mark in its state (`_torch.merse
 `torch.manual_seed`, `get_rng_state`, `set_rng_state` and `fork_rng` in a constructor mean what they mean in
 eager mode, without any of them being patched. When the recording ends, the marks are taken out again.
 
-Devices that do not exist have no generator. Theirs is a CPU generator in the state of the default one, so
-that a model made on one virtual device and replayed has the numbers of its construction on the CPU.
+Devices that do not exist have no generator: what is drawn there is drawn from the default one. A model that
+is made on virtual devices, some of it on the CPU, has the numbers of its construction on the CPU.
 """
 
 from __future__ import annotations
@@ -258,7 +258,6 @@ class Draws:
 
     def __init__(self) -> None:
         self._generators: dict[int, torch.Generator] = {}
-        self._elsewhere: dict[torch.device, Position] = {}
         self._entered: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # Its state, and where that began.
         self._last: dict[int, tuple[bytes, Position]] = {}  # By generator: the mark that it was given.
         self._origins: list[Origin] = []  # Kept alive, as marks name them: `get_rng_state` copies marks.
@@ -267,21 +266,15 @@ class Draws:
         self,
         drawn: Drawn | None,
         generator: torch.Generator | None = None,
-        device: torch.device | None = None,
         elements: int = 0,
     ) -> Draw:
         """Return the draw of the next random operation.
 
         Args:
             drawn: How much it draws; None if that is not known.
-            generator: The one that the operation asks for. Default: the default one of the device.
-            device: Where it draws. Default: the CPU.
+            generator: The one that the operation asks for. Default: the default one.
             elements: How many elements it fills.
         """
-        if generator is None and device is not None and device.type != "cpu":
-            position = self._elsewhere.get(device) or Position(self.position(torch.default_generator).origin)
-            draw, self._elsewhere[device] = _drawn_at(position, drawn, elements)
-            return draw
         generator = torch.default_generator if generator is None else generator
         draw, position = _drawn_at(self.position(generator), drawn, elements)
         if position.origin is not draw.start.origin:
@@ -327,8 +320,6 @@ class Draws:
         if position is None:
             position = Position(Origin(state))
             self._origins.append(position.origin)
-            if generator is torch.default_generator:
-                self._elsewhere.clear()  # `torch.manual_seed` seeds every device.
         self._entered.setdefault(id(generator), (state, position.origin.first))
         return position
 

@@ -16,20 +16,26 @@ from fakexport._torch.parameter_classes import parameters_keep_their_class
 from fakexport._torch.parametrizations import wrappers_can_be_unwrapped
 from fakexport._torch.random_words import Drawn, drawn_by
 from fakexport._torch.real_execution import real_execution
+from fakexport._torch.storage_writes import storage_writes
 from fakexport._torch.truncated_normal import truncated_normal_as_one_step
 
 from .masked_shapes import has_mask, selected
 from .randomness import Draw, Draws, RandomOperation
-from .records import Constant, Operation, Output, StorageRecord, TensorRecord, Unknown, leaves
-from .references import Inputs, has_record, record_of, set_record
+from .records import (
+    Operation,
+    Output,
+    Shown,
+    StorageRecord,
+    TensorRecord,
+    leaves,
+)
+from .references import Inputs, has_record, is_of_other_library, owner_of, record_of, set_record
 from .replay import Replay, resolve_if_cheap, resolve_origin
 from .values import value_of
 
 _RECORDING = "_fakexport_recording"
 _clone = torch.ops.aten.clone.default
-_copy = torch.ops.aten.copy_.default
 _detach = torch.ops.aten.detach.default
-_empty = torch.ops.aten.empty.memory_format
 
 
 class Recording:
@@ -47,15 +53,6 @@ class Recording:
     def value_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the real value of a tensor made in the block, as `values.value_of` returns it."""
         return value_of(tensor)
-
-    def ignores_default_device(self, tensor: torch.Tensor) -> bool:
-        """Return whether what made it knows no device: `torch.Tensor(n)`, `torch.FloatTensor(n)`, and
-        `torch.from_numpy(array)` with what was computed of it.
-        """
-        output = record_of(tensor).output
-        if not isinstance(output, Output):
-            return False
-        return _is_legacy(output.operation) or _is_of_arrays(output.operation)
 
     def take_over(self, fake: torch.Tensor, other: torch.Tensor) -> None:
         """Make what is known of the fake tensor `other` known of `fake`."""
@@ -148,18 +145,29 @@ class Recording:
         else:
             operation = Operation(called, inputs.args, inputs.kwargs, after, dtype)
         storage = _aliased_storage(effects, args, kwargs)
+        if effects.is_lift and is_of_other_library(args[0]):
+            storage = StorageRecord()
+            storage.shown.append(Shown(Output(operation, 0), args[0]))
         for index, tensor in enumerate((result,) if isinstance(result, FakeTensor) else leaves(result)):
             if isinstance(tensor, FakeTensor) and not has_record(tensor):
                 set_record(tensor, TensorRecord(Output(operation, index), storage))
         if effects.moves_storage:
             _note_new_storage(args[0], args[1] if len(args) > 1 else None, operation)
         else:
-            _note_writes(operation, effects, args, kwargs)
+            for record in _note_writes(operation, effects, args, kwargs):
+                self._show(record)
+
+    def _show(self, record: TensorRecord) -> None:
+        """Write what was written into a tensor into the arrays that share its memory."""
+        for shown in record.storage.shown:
+            (value,) = self._replay.values([TensorRecord(shown.output, record.storage)])
+            with real_execution():
+                shown.write(value)
 
     def _draw(self, operator: Any, result: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Draw:
         drawn = drawn_by(operator, args, kwargs, result)
         filled = result if isinstance(result, torch.Tensor) else next(leaves(result))
-        return self._draws.next(drawn, kwargs.get("generator"), filled.device, filled.numel())
+        return self._draws.next(drawn, kwargs.get("generator"), filled.numel())
 
     def _answer(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run the operator for real, on the values of its fake inputs."""
@@ -215,18 +223,27 @@ class Recording:
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the value for `.numpy()` and `.tolist()`; the fake tensor shares its memory from now on."""
         record = record_of(tensor)
+        for known in record.storage.shown:
+            if known.output is record.output:
+                return known.real
         (value,) = self._replay.values([record])
         with real_execution():
             real = value.clone()
-        shown = Constant(real, version=None)  # Written through numpy, it is written for the fake as well.
-        write = Operation(_copy, (record.output, shown), {}, record.writes())
-        record.storage.last_write = write
+            if isinstance(record.output, Output):
+                record.storage.shown.append(Shown(record.output, real))
         return real
 
     def assigned(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
         """Note `tensor.data = other`: from now on both are the same memory."""
         if not self.is_paused:
             self.take_over(tensor, other)
+
+    def storage_written(self, storage: torch.UntypedStorage) -> bool:
+        """Note that Python writes to a memory past the operators; False where it is none that is recorded."""
+        record = owner_of(storage)
+        if record is not None and not self.is_paused:
+            record.write_unseen("a write through a storage, past the operators")
+        return record is not None
 
     def filled(
         self,
@@ -249,10 +266,11 @@ class Recording:
         record = record_of(tensor)
         after = () if _covers_its_memory(tensor) else record.writes()
         *values, generator = args
-        draw = self._draws.next(drawn, generator, tensor.device, tensor.numel())
+        draw = self._draws.next(drawn, generator, tensor.numel())
         record.storage.last_write = RandomOperation(
             function, (record.output, *values, None), {}, after, draw, torch.get_default_dtype()
         )
+        self._show(record)
         return True
 
 
@@ -275,6 +293,7 @@ def recording(mode: FakeTensorMode, is_eager: bool = False) -> Iterator[Recordin
     try:
         with (
             fake_methods(mode, recorder.read, recorder.assigned),
+            storage_writes(recorder.storage_written),
             truncated_normal_as_one_step(mode, recorder.filled),
             parameters_keep_their_class(mode),
             wrappers_can_be_unwrapped(mode),
@@ -284,37 +303,6 @@ def recording(mode: FakeTensorMode, is_eager: bool = False) -> Iterator[Recordin
     finally:
         del vars(mode)[_RECORDING]
         recorder.close(is_eager)
-
-
-def _is_legacy(operation: Operation) -> bool:
-    """Return whether `torch.Tensor(n)` made it: the functions of today say whether memory is to be pinned."""
-    return (
-        operation.operator is _empty
-        and "pin_memory" not in operation.kwargs
-        and operation.kwargs.get("layout") is torch.strided
-    )
-
-
-def _is_of_arrays(operation: Operation) -> bool:
-    """Return whether it was computed of arrays of NumPy alone, and no operator named a device."""
-    pending, has_arrays = [operation], False
-    while pending:
-        current = pending.pop()
-        if current.kwargs.get("device") is not None:
-            return False
-        for value in leaves((current.args, current.kwargs)):
-            if isinstance(value, Output):
-                pending.append(value.operation)
-            elif isinstance(value, Constant) and _is_of_numpy(value.tensor):
-                has_arrays = True
-            elif isinstance(value, (Constant, Unknown)):
-                return False
-    return has_arrays
-
-
-def _is_of_numpy(tensor: torch.Tensor) -> bool:
-    """Return whether torch does not own the memory of a real tensor."""
-    return tensor.layout is torch.strided and not tensor.untyped_storage().resizable()
 
 
 def _argument(place: tuple[int, str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -368,18 +356,22 @@ def _covers_its_memory(tensor: torch.Tensor) -> bool:
 
 def _note_writes(
     operation: Operation, effects: Effects, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> None:
-    for place in effects.writes:
-        for tensor in leaves(_argument(place, args, kwargs)):
-            if isinstance(tensor, FakeTensor):
-                storage = record_of(tensor).storage
-                storage.last_write = operation
-                storage.has_changed_geometry |= effects.changes_geometry
+) -> list[TensorRecord]:
+    """Note what an operation wrote into, and return the records of that."""
+    written = [leaf for place in effects.writes for leaf in leaves(_argument(place, args, kwargs))]
+    records = [record_of(tensor) for tensor in written if isinstance(tensor, FakeTensor)]
+    for record in records:
+        record.storage.last_write = operation
+        record.storage.has_changed_geometry |= effects.changes_geometry
+    return records
 
 
 def _note_new_storage(tensor: FakeTensor, source: Any, operation: Operation) -> None:
     """Note `tensor.set_(source)`: the tensor looks at other memory from now on."""
-    storage = record_of(source).storage if isinstance(source, FakeTensor) else StorageRecord()
+    if isinstance(source, FakeTensor):
+        storage = record_of(source).storage
+    else:
+        storage = owner_of(source) or StorageRecord()
     storage.last_write = operation
     storage.has_changed_geometry = True
     set_record(tensor, TensorRecord(record_of(tensor).output, storage))

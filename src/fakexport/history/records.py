@@ -16,7 +16,10 @@ from typing import Any
 
 import torch
 
+from fakexport._torch.real_execution import real_execution
+
 _sequence = itertools.count()
+_copy = torch.ops.aten.copy_.default
 
 
 class Operation:
@@ -81,12 +84,47 @@ class Constant:
     """A real tensor that an operation took.
 
     Args:
-        tensor: The tensor itself, not a copy.
-        version: Its version counter then, or None where changes are meant to show (numpy shares it).
+        tensor: The tensor itself; a copy where torch does not own the memory, or NumPy shares it.
+        version: Its version counter then, or None for what an array of NumPy held that shares memory with a
+            recorded tensor.
+        is_of_numpy: Whether it came from memory that torch does not own.
     """
 
     tensor: torch.Tensor
     version: int | None
+    is_of_numpy: bool = False
+
+
+class Shown:
+    """An array of NumPy that shares memory with a recorded tensor. Python writes there without an operator.
+
+    Args:
+        output: The tensor.
+        real: A real tensor in the memory of the array. Never written to by a replay.
+    """
+
+    __slots__ = ("_known", "output", "real")
+
+    def __init__(self, output: Output, real: torch.Tensor) -> None:
+        self.output = output
+        self.real = real
+        self._known = real.clone()
+
+    def change(self) -> torch.Tensor | None:
+        """Return what the array holds if that has changed since the last call, as a copy."""
+        if torch.equal(_bytes(self.real), _bytes(self._known)):
+            return None
+        self._known = self.real.clone()
+        return self._known
+
+    def write(self, value: torch.Tensor) -> None:
+        """Write into the array what an operator has written into the tensor."""
+        self.real.copy_(value)
+        self._known = self.real.clone()
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +140,45 @@ class StorageRecord:
     `edits` says what changed it while no one recorded. `copy.deepcopy` of tensors that share memory gives
     them one such list: outside of a block the copies of fake tensors do not share memory, and real ones do.
     `real` is the memory that stands for it since a tensor that looks at it was materialized, and the last
-    write at that moment.
+    write at that moment. `shown` are the arrays of NumPy in the same memory.
     """
 
-    __slots__ = ("edits", "has_changed_geometry", "last_write", "real")
+    __slots__ = ("__weakref__", "_last_write", "edits", "has_changed_geometry", "real", "shown")
 
     def __init__(self) -> None:
-        self.last_write: Operation | None = None
+        self._last_write: Operation | None = None
+        self.shown: list[Shown] = []
         self.has_changed_geometry = False
         self.edits: list[str] = []
         self.real: tuple[torch.UntypedStorage, Operation | None] | None = None
+
+    @property
+    def last_write(self) -> Operation | None:
+        """The last operation that wrote into it; what Python wrote through NumPy since becomes one first."""
+        if self.shown:
+            self._note_changes()
+        return self._last_write
+
+    @last_write.setter
+    def last_write(self, operation: Operation) -> None:
+        self._last_write = operation
+
+    def _note_changes(self) -> None:
+        with real_execution():
+            changes = [(each.output, each.change()) for each in self.shown]
+        for output, value in changes:
+            if value is not None and len(self.shown) > 1:
+                self.write_unseen("a write through one of several arrays of NumPy in the same memory")
+            elif value is not None:
+                self._write(output, Constant(value, None))
+
+    def write_unseen(self, description: str) -> None:
+        """Note a write of unknown values: what reads the memory from now on cannot be computed."""
+        self._write(Unknown(description), Unknown(description))
+
+    def _write(self, *args: Any) -> None:
+        after = () if self._last_write is None else (self._last_write,)
+        self._last_write = Operation(_copy, args, {}, after)
 
 
 class TensorRecord:

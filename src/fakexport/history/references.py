@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,9 +17,9 @@ import torch
 
 from fakexport._torch.fake_tensors import FakeTensor, memory_of
 from fakexport._torch.real_execution import real_execution
-from fakexport._torch.wrapper_subclasses import held_bytes
+from fakexport._torch.wrapper_subclasses import held_bytes, is_wrapper
 
-from .records import Constant, Operation, Output, TensorRecord, Unknown
+from .records import Constant, Operation, Output, StorageRecord, TensorRecord, Unknown
 
 _RECORD = "_fakexport_record"
 _MEMORY = "_fakexport_memory"
@@ -51,7 +52,24 @@ def set_record(tensor: torch.Tensor, record: TensorRecord) -> None:
     """Forget what was known of a fake tensor and remember this, and which memory it is about."""
     attributes = vars(tensor)
     attributes[_RECORD] = record
-    attributes[_MEMORY] = _Memory(memory_of(tensor))
+    memory = memory_of(tensor)
+    attributes[_MEMORY] = _Memory(memory)
+    if memory is not None:
+        _owners[memory._cdata] = record.storage
+
+
+_owners: weakref.WeakValueDictionary[int, StorageRecord] = weakref.WeakValueDictionary()
+
+
+def owner_of(storage: Any) -> StorageRecord | None:
+    """Return what is recorded of a memory, which a fake tensor looks at; None for anything else.
+
+    Args:
+        storage: `tensor.untyped_storage()` or `tensor.storage()`.
+    """
+    if isinstance(storage, torch.TypedStorage):
+        storage = storage._untyped_storage
+    return _owners.get(storage._cdata) if isinstance(storage, torch.UntypedStorage) else None
 
 
 def has_other_memory(tensor: torch.Tensor) -> bool:
@@ -94,15 +112,23 @@ class _Memory:
 
 
 def constant_of(real: torch.Tensor) -> Constant | Unknown:
-    """Return the reference to a real tensor as it is now. Changes of an inference tensor are not counted: a
-    copy.
+    """Return the reference to a real tensor as it is now. Where changes are not counted, it is a copy: of an
+    inference tensor, and of memory that NumPy or another library owns.
     """
-    if not real.is_inference():
+    is_of_numpy = is_of_other_library(real)
+    if not (real.is_inference() or is_of_numpy):
         return Constant(real, real._version)
-    if held_bytes(real) > _LARGEST_COPY_BYTES:
+    if held_bytes(real) > _LARGEST_COPY_BYTES and not is_of_numpy:
         return Unknown("a large inference tensor, whose later changes cannot be detected")
     with real_execution():
-        return Constant(real.clone(), 0)
+        return Constant(real.clone(), 0, is_of_numpy)
+
+
+def is_of_other_library(tensor: torch.Tensor) -> bool:
+    """Return whether torch does not own the memory of a real tensor: it was made by `torch.from_numpy`."""
+    return (
+        tensor.layout is torch.strided and not is_wrapper(tensor) and not tensor.untyped_storage().resizable()
+    )
 
 
 def made_from(real: torch.Tensor) -> TensorRecord:
