@@ -22,7 +22,12 @@ SMALL = {"layers": 2, "width": 48, "heads": 4}
 
 
 # A small one of the same shape, and that of the seed.
-of_both_sizes = pytest.mark.parametrize("sizes", [SMALL, {}], ids=["small", "base"], scope="module")
+of_both_sizes = pytest.mark.parametrize(
+    "sizes",
+    [SMALL, pytest.param({}, marks=pytest.mark.exhaustive)],
+    ids=["small", "base"],
+    scope="module",
+)
 
 
 @pytest.fixture(scope="module")

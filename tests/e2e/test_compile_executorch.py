@@ -128,7 +128,7 @@ TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["portable", "xnnpack"])
+@pytest.mark.parametrize("backend", ["portable", pytest.param("xnnpack", marks=pytest.mark.exhaustive)])
 def test_gpt2_with_two_dynamic_sizes(backend: str, tmp_path: Path) -> None:
     dims = {0: torch.export.Dim("batch", max=8), 1: torch.export.Dim("length", max=64)}
     program, model = bound(gpt2, torch.zeros(2, 7, dtype=torch.int64), dims, tmp_path)
@@ -142,7 +142,7 @@ def test_gpt2_with_two_dynamic_sizes(backend: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["portable", "xnnpack"])
+@pytest.mark.parametrize("backend", [pytest.param("portable", marks=pytest.mark.exhaustive), "xnnpack"])
 def test_vit(backend: str, tmp_path: Path) -> None:
     dims = {0: torch.export.Dim("batch", max=8)}
     program, model = bound(vit, torch.zeros(2, 3, 32, 32), dims, tmp_path)

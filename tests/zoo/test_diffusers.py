@@ -57,7 +57,7 @@ def test_a_bound_program_computes_what_the_model_does(name, tmp_path):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if at % 4 == 0 else pytest.mark.exhaustive)
+        pytest.param(name, marks=() if at % 8 == 0 else pytest.mark.exhaustive)
         for at, name in enumerate(sorted(CLASSES.keys() - NOT_EXPORTED))
     ],
 )

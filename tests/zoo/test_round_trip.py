@@ -47,7 +47,8 @@ OF_TRANSFORMERS = [name for name in ROWS if not name.startswith("timm:")]
 @pytest.mark.parametrize(
     "names",
     [
-        *(pytest.param(each, marks=pytest.mark.slow) for each in (QUICK, OTHERS)),
+        pytest.param(QUICK, marks=pytest.mark.slow),
+        pytest.param(OTHERS, marks=pytest.mark.exhaustive),
         *(pytest.param(each, marks=pytest.mark.exhaustive) for each in in_tens(OF_TRANSFORMERS)),
     ],
 )
