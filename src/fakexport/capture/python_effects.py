@@ -149,6 +149,7 @@ _watches = _Watches()
 def _watched_builtins(effects: PythonEffects) -> Iterator[None]:
     modules = [random, *filter(None, [sys.modules.get("numpy.random")])]
     states = [_state(module) for module in modules]
+    before = torch.default_generator.get_state()
     kinds = _watched_kinds(*modules)
     functions = {(owner, name): getattr(owner, name) for owner, name in kinds}
     stand_ins = _stand_ins(tuple(kinds.items()), tuple(functions.values()))
@@ -166,6 +167,10 @@ def _watched_builtins(effects: PythonEffects) -> Iterator[None]:
         seen = any(what.startswith(f"{module.__name__}.") for what in drawn)
         if not seen and _state(module) != state:
             effects.add(PythonEffect("random", module.__name__, None))
+    # A trace draws nothing.
+    is_changed = not torch.equal(before, torch.default_generator.get_state())
+    if torch.compiler.is_exporting() and is_changed and not any(effect.kind == "state" for effect in effects):
+        effects.add(PythonEffect("state", "torch.default_generator.manual_seed", None))
 
 
 def _shown(owner: ModuleType, name: str) -> str:

@@ -91,6 +91,18 @@ def test_setting_a_seed_or_a_default_of_torch_is_an_effect(made, called):
     assert torch.get_default_dtype() is torch.float32
 
 
+def test_a_seed_that_is_set_past_the_functions_of_torch_is_an_effect():
+    def seeds_directly(x):
+        torch.default_generator.manual_seed(1)
+        return torch.rand_like(x)
+
+    report = fe.check(lambda: (Setting(seeds_directly), (torch.zeros(2),)))
+    drawing = fe.check(lambda: (Setting(torch.rand_like), (torch.zeros(2),)))
+
+    assert [each.code for each in report.diagnostics] == ["FE910"]
+    assert drawing.diagnostics == ()
+
+
 class Generating(nn.Module):
     def __init__(self, generator=None):
         super().__init__()
