@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from math import prod
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -128,6 +128,7 @@ class UnboundName:
         detail: Why, as a sentence without capital and period.
         weight: The parameter or buffer it comes from, where there is one.
         operator: The operator that read the weight or drew the numbers, where there is one.
+        recipe: Digest of the operators that compute it, "" if they are unknown.
     """
 
     name: str
@@ -135,11 +136,12 @@ class UnboundName:
     detail: str
     weight: str | None = None
     operator: str | None = None
+    recipe: str = ""
 
     @classmethod
     def of(cls, constant: UnboundConstant) -> UnboundName:
         """Return what the archive stores of it: all but the span, which is a path of this machine."""
-        return cls(constant.name, constant.reason, constant.detail, constant.weight, constant.operator)
+        return cls(**{each.name: getattr(constant, each.name) for each in fields(cls)})
 
 
 @dataclass(frozen=True, kw_only=True)

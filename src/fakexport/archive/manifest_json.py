@@ -285,6 +285,7 @@ def _unbound(value: Any) -> UnboundName:
         "detail": _sentence,
         "weight": lambda value: optional(value, _name),
         "operator": lambda value: optional(value, _name),
+        "recipe": text,
     }
     return UnboundName(**record(value, readers))
 

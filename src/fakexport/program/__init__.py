@@ -13,6 +13,7 @@ from fakexport.program.differences.program_difference import (
     NodeGroup,
     OperatorDifference,
     ProgramDifference,
+    PropertyDifference,
     RangeDifference,
     SignatureDifference,
 )
