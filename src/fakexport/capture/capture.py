@@ -67,7 +67,7 @@ from .failure import CaptureFailure, GuardFact
 from .flattening import flattened
 from .input_questions import InputQuestions
 from .kept_masks import KeptMask, kept_masks_of, watch_masks
-from .left_fakes import fakes_taken_back
+from .left_fakes import ModelState, fakes_taken_back
 from .lost_transforms import TransformLost, refuse_lost_transforms
 from .lost_writes import WriteLost, refuse_lost_writes
 from .named_state import read_state_by_name
@@ -77,6 +77,7 @@ from .python_effects import PythonEffect, watch_forward
 from .rank_layouts import ShardingChangesResult, check_rank_layouts
 from .recorded_state import with_state
 from .recovered import Recovered
+from .repeated_calls import refuse_other_later_calls
 from .sharded_weights import check_sharded_weights
 
 log = logging.getLogger(__name__)
@@ -150,7 +151,8 @@ def capture(
         watched = nullcontext(()) if strict else watch_forward(module)
         written = nullcontext() if strict else assigned_buffers_written(module)
         with answers.answered(), written, watched as effects, restored, watch_masks() as layers:
-            program = traced(
+            trace = partial(
+                traced,
                 module,
                 args,
                 kwargs,
@@ -159,11 +161,13 @@ def capture(
                 tracing=tracing,
                 read_constants=read,
                 answers=answers,
-                may_remember=True,
             )
-        refuse_lost_transforms(program)
-        read_state_by_name(program)
-        refuse_lost_writes(program, effects)
+            state = ModelState(module)
+            program = trace(may_remember=True)
+            refuse_lost_transforms(program)
+            read_state_by_name(program)
+            refuse_lost_writes(program, effects)
+            refuse_other_later_calls(program, module, tuple(effects), state, trace)
         add_guards(program, lower_bound_guards(dynamic, inputs, tree_leaves((args, kwargs))))
         program = flattened(program)
         if known.component is not None:
