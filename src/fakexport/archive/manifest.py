@@ -160,6 +160,7 @@ class MethodManifest:
         dtype: The dtype that was asked for; None for the model's own.
         dynamic_shapes: The user's wording; None if every dimension is fixed.
         skipped_checks: Assumptions, and checks that were not made, as sentences.
+        load_hooks: Hooks of the model's `load_state_dict` that binding leaves out.
         unbound_constants: The constants without a value.
         library_operators: The operators that torch does not have, sorted. Only the name of a
             library is stored: never a path, and it is never loaded automatically.
@@ -188,6 +189,7 @@ class MethodManifest:
     dtype: str | None = None
     dynamic_shapes: str | None = None
     skipped_checks: tuple[str, ...] = ()
+    load_hooks: tuple[str, ...] = ()
     unbound_constants: tuple[UnboundName, ...] = ()
     library_operators: tuple[str, ...] = ()
     library_modules: Mapping[str, str] = field(default_factory=dict)

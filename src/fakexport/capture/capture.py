@@ -79,6 +79,7 @@ from .recorded_state import with_state
 from .recovered import Recovered
 from .repeated_calls import refuse_other_later_calls
 from .sharded_weights import check_sharded_weights
+from .state_dict_hooks import with_load_hooks
 
 log = logging.getLogger(__name__)
 
@@ -191,10 +192,8 @@ def capture(
     recovered = recover_constants(program)
     call = None if known.call is None else with_state(known.call, program)
     parameters = () if known.has_own_inputs else parameters_of(module.forward, args, kwargs)
-    keep_facts(
-        program,
-        replace(known, unbound=recovered.unbound, model=module, call=call, parameters=parameters),
-    )
+    facts = replace(known, unbound=recovered.unbound, model=module, call=call, parameters=parameters)
+    keep_facts(program, with_load_hooks(facts, module))
     kept_masks = kept_masks_of(module, layers)
     return Captured(program, None, recovered, tuple(effects), tuple(read), kept_masks)
 

@@ -25,8 +25,7 @@ _ABSENT = object()
 
 @contextmanager
 def fakes_taken_back(root: nn.Module) -> Iterator[None]:
-    """Enter a context after which no part of `ModelState`, and no cached function, holds a fake tensor that it
-    did not hold before.
+    """Enter a context after which no part of `ModelState`, and no cached function, holds a new fake tensor.
 
     What holds one has its old value again, and a container its old items. All other changes stay.
     """
