@@ -11,7 +11,7 @@ import torch
 from torch.export import ExportedProgram
 
 from fakexport.error import InvalidValue
-from fakexport.program import devices_of_program
+from fakexport.program import devices_of_program, facts_of
 from fakexport.weights import (
     BindError,
     Checkpoint,
@@ -22,6 +22,7 @@ from fakexport.weights import (
     move_to_here,
     open_checkpoint,
     warn_of,
+    warn_of_hooks,
 )
 
 from .bundle import Bundle
@@ -97,7 +98,8 @@ def bind(
         ValueError: a device that is not on this machine, a dtype or a constant that the program does not
             have; or the methods of a bundle would get different data for a shared weight.
     Warns:
-        WeightsWarning: unexpected keys (FE704); NaN or infinity (FE706).
+        WeightsWarning: unexpected keys (FE704); NaN or infinity (FE706); hooks of the model's
+            `load_state_dict` that compute.
     Reports:
         FE701, FE702, FE703, FE705, FE707 in `BindError.report`.
 
@@ -124,6 +126,7 @@ def bind(
     report = report_of(found, opened, name=name)
     if not report.is_bindable:
         raise BindError(report)
+    warn_of_hooks(dict.fromkeys(hook for each in bundle.values() for hook in facts_of(each).load_hooks))
     maps = _device_maps(bundle, devices)
     programs = {}
     for method, reading in found.items():

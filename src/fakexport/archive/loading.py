@@ -341,6 +341,7 @@ def described_facts(manifest: MethodManifest) -> ProgramFacts:
         dtype=manifest.dtype,
         dynamic_shapes=manifest.dynamic_shapes,
         skipped_checks=manifest.skipped_checks,
+        load_hooks=manifest.load_hooks,
         versions=manifest.versions,
         recipes=manifest.recipes,
         prefix=manifest.prefix,

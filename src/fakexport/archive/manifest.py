@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from math import prod
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -128,6 +128,7 @@ class UnboundName:
         detail: Why, as a sentence without capital and period.
         weight: The parameter or buffer it comes from, where there is one.
         operator: The operator that read the weight or drew the numbers, where there is one.
+        recipe: Digest of the operators that compute it, "" if they are unknown.
     """
 
     name: str
@@ -135,11 +136,12 @@ class UnboundName:
     detail: str
     weight: str | None = None
     operator: str | None = None
+    recipe: str = ""
 
     @classmethod
     def of(cls, constant: UnboundConstant) -> UnboundName:
         """Return what the archive stores of it: all but the span, which is a path of this machine."""
-        return cls(constant.name, constant.reason, constant.detail, constant.weight, constant.operator)
+        return cls(**{each.name: getattr(constant, each.name) for each in fields(cls)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +160,7 @@ class MethodManifest:
         dtype: The dtype that was asked for; None for the model's own.
         dynamic_shapes: The user's wording; None if every dimension is fixed.
         skipped_checks: Assumptions, and checks that were not made, as sentences.
+        load_hooks: Hooks of the model's `load_state_dict` that binding leaves out.
         unbound_constants: The constants without a value.
         library_operators: The operators that torch does not have, sorted. Only the name of a
             library is stored: never a path, and it is never loaded automatically.
@@ -186,6 +189,7 @@ class MethodManifest:
     dtype: str | None = None
     dynamic_shapes: str | None = None
     skipped_checks: tuple[str, ...] = ()
+    load_hooks: tuple[str, ...] = ()
     unbound_constants: tuple[UnboundName, ...] = ()
     library_operators: tuple[str, ...] = ()
     library_modules: Mapping[str, str] = field(default_factory=dict)

@@ -172,6 +172,7 @@ def _readers(limits: Limits) -> dict[str, Callable[[Any], Any]]:
         "dtype": lambda value: optional(value, _dtype),
         "dynamic_shapes": lambda value: optional(value, text),
         "skipped_checks": _many(_sentence, limits),
+        "load_hooks": _many(_sentence, limits),
         "unbound_constants": _many(_unbound, limits),
         "library_operators": _many(operator_name, limits),
         "library_modules": lambda value: entries(value, module_name),
@@ -285,6 +286,7 @@ def _unbound(value: Any) -> UnboundName:
         "detail": _sentence,
         "weight": lambda value: optional(value, _name),
         "operator": lambda value: optional(value, _name),
+        "recipe": text,
     }
     return UnboundName(**record(value, readers))
 

@@ -245,6 +245,7 @@ def _described(
         dtype=facts.dtype,
         dynamic_shapes=facts.dynamic_shapes,
         skipped_checks=tuple(portable(check, root) for check in facts.skipped_checks),
+        load_hooks=facts.load_hooks,
         unbound_constants=tuple(sorted(constants.unbound, key=lambda constant: constant.name)),
         library_operators=operators,
         library_modules=library_modules(operators),

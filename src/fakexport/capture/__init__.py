@@ -20,4 +20,5 @@ from fakexport.capture.plain_forward import bound_inputs, plain, plain_forward
 from fakexport.capture.python_effects import PythonEffect
 from fakexport.capture.rank_layouts import ShardingChangesResult
 from fakexport.capture.recovered import PartialProgram, Recovered, UnboundConstant, UnboundConstants
+from fakexport.capture.state_dict_hooks import load_hooks_of
 from fakexport.capture.traced_blocks import TracedBlocks

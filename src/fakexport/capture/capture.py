@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -67,7 +67,7 @@ from .failure import CaptureFailure, GuardFact
 from .flattening import flattened
 from .input_questions import InputQuestions
 from .kept_masks import KeptMask, kept_masks_of, watch_masks
-from .left_fakes import fakes_taken_back
+from .left_fakes import ModelState, fakes_taken_back
 from .lost_transforms import TransformLost, refuse_lost_transforms
 from .lost_writes import WriteLost, refuse_lost_writes
 from .named_state import read_state_by_name
@@ -77,7 +77,9 @@ from .python_effects import PythonEffect, watch_forward
 from .rank_layouts import ShardingChangesResult, check_rank_layouts
 from .recorded_state import with_state
 from .recovered import Recovered
+from .repeated_calls import refuse_other_later_calls
 from .sharded_weights import check_sharded_weights
+from .state_dict_hooks import with_load_hooks
 
 log = logging.getLogger(__name__)
 
@@ -147,18 +149,26 @@ def capture(
     read: dict[str, None] = {}
     answers = AssumedAnswers(assumed, traced.__code__)
     trace = partial(traced, module, args, kwargs, shapes=shapes, tracing=tracing)
-    effects: Iterable[PythonEffect]
+
+    def again() -> None:
+        others = AssumedAnswers(assumed, traced.__code__)
+        with suppress(Exception), others.answered():
+            trace(strict=False, read_constants={}, answers=others)
+
     try:
         with answers.answered(), restored, watch_masks() as layers:
-            if strict:
-                program = trace(strict=True, read_constants=read, answers=answers)
-                effects = _effects_of_forward(module, trace)
-            else:
-                with assigned_buffers_written(module), watch_forward(module) as effects:
+            state = ModelState(module)
+            program = trace(strict=True, read_constants=read, answers=answers) if strict else None
+            written = nullcontext() if strict else assigned_buffers_written(module)
+            with written, watch_forward(module) as effects:
+                if program is None:
                     program = trace(strict=False, read_constants=read, answers=answers, may_remember=True)
-        refuse_lost_transforms(program)
-        read_state_by_name(program)
-        refuse_lost_writes(program, effects)
+                else:
+                    again()  # TorchDynamo does not run `forward`.
+                refuse_lost_transforms(program)
+                read_state_by_name(program)
+                refuse_lost_writes(program, effects)
+                refuse_other_later_calls(program, module, tuple(effects), state, again)
         add_guards(program, lower_bound_guards(dynamic, inputs, tree_leaves((args, kwargs))))
         program = flattened(program)
         if known.component is not None:
@@ -182,23 +192,10 @@ def capture(
     recovered = recover_constants(program)
     call = None if known.call is None else with_state(known.call, program)
     parameters = () if known.has_own_inputs else parameters_of(module.forward, args, kwargs)
-    keep_facts(
-        program,
-        replace(known, unbound=recovered.unbound, model=module, call=call, parameters=parameters),
-    )
+    facts = replace(known, unbound=recovered.unbound, model=module, call=call, parameters=parameters)
+    keep_facts(program, with_load_hooks(facts, module))
     kept_masks = kept_masks_of(module, layers)
     return Captured(program, None, recovered, tuple(effects), tuple(read), kept_masks)
-
-
-def _effects_of_forward(module: nn.Module, trace: Callable[..., ExportedProgram]) -> Iterable[PythonEffect]:
-    """Return what `forward` does besides computing, which TorchDynamo does not run: trace it without.
-
-    Where only TorchDynamo can trace it, what came before the failure.
-    """
-    answers = AssumedAnswers((), traced.__code__)
-    with suppress(Exception), answers.answered(), watch_forward(module) as effects:
-        trace(strict=False, read_constants={}, answers=answers)
-    return effects
 
 
 def traced(

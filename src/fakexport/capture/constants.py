@@ -118,7 +118,7 @@ def value_or_reason(constant: torch.Tensor, provenance: Provenance) -> torch.Ten
     if (size := _held_bytes(constant)) > LARGEST_CONSTANT_BYTES:
         return _unknown(f"it takes {size:,} bytes; up to {LARGEST_CONSTANT_BYTES:,} are computed")
     if (reason := _reason(constant, provenance)) is not None:
-        return reason
+        return replace(reason, recipe=provenance.recipe_of(constant))
     try:
         value = value_of(constant)
     except UnreplayableRead as error:

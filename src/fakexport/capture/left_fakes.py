@@ -25,37 +25,49 @@ _ABSENT = object()
 
 @contextmanager
 def fakes_taken_back(root: nn.Module) -> Iterator[None]:
-    """Enter a context after which no attribute of a module, no buffer that `forward` registered, no variable
-    of the classes and their files, no object of people's classes that one of them holds, and no cached
-    function holds a fake tensor that it did not hold before.
+    """Enter a context after which no part of `ModelState`, and no cached function, holds a new fake tensor.
 
     What holds one has its old value again, and a container its old items. All other changes stay.
     """
-    owners: dict[int, Any] = {id(owner): owner for owner in (*root.modules(), *files_of_owners(root))}
-    for owner in list(owners.values()):
-        for _, value in _variables(owner):
-            _add_objects(owners, value)
-    before = [(owner, dict(_variables(owner))) for owner in owners.values()]
-    items = {
-        id(held): (held, items_of(held))
-        for _, variables in before
-        for value in variables.values()
-        if isinstance(value, CONTAINERS)
-        for held in containers_in(value)
-    }
+    state = ModelState(root)
     try:
         yield
     finally:
-        for held, old in items.values():
-            if not has_items(held, old) and _holds_fakes(held):
+        state.put_back(fakes_alone=True)
+        forget_cached_fakes()
+
+
+class ModelState:
+    """What a model holds at one time: attributes of its modules, buffers, variables of its classes and of
+    their files, objects of people's classes that one of them holds.
+    """
+
+    def __init__(self, root: nn.Module) -> None:
+        owners: dict[int, Any] = {id(owner): owner for owner in (*root.modules(), *files_of_owners(root))}
+        for owner in list(owners.values()):
+            for _, value in _variables(owner):
+                _add_objects(owners, value)
+        self._variables = [(owner, dict(_variables(owner))) for owner in owners.values()]
+        self._items = {
+            id(held): (held, items_of(held))
+            for _, variables in self._variables
+            for value in variables.values()
+            if isinstance(value, CONTAINERS)
+            for held in containers_in(value)
+        }
+
+    def put_back(self, *, fakes_alone: bool = False) -> None:
+        """Put back what has changed; with `fakes_alone`, only what holds a fake tensor now."""
+        for held, old in self._items.values():
+            if not has_items(held, old) and (not fakes_alone or _holds_fakes(held)):
                 held.clear()
                 held.update(old) if isinstance(held, (dict, set)) else held.extend(old)
-        for owner, variables in before:
-            for name, value in list(_variables(owner)):
-                old = variables.get(name, _ABSENT)
-                if value is not old and _holds_fakes(value):
+        for owner, variables in self._variables:
+            now = dict(_variables(owner))
+            for name in dict.fromkeys((*now, *variables)):
+                value, old = now.get(name, _ABSENT), variables.get(name, _ABSENT)
+                if value is not old and (not fakes_alone or _holds_fakes(value)):
                     _put_back(owner, name, old)
-        forget_cached_fakes()
 
 
 def _add_objects(owners: dict[int, Any], value: Any, depth: int = DEPTH) -> None:
@@ -79,7 +91,7 @@ def _variables(owner: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _put_back(owner: Any, name: str, value: Any) -> None:
-    if isinstance(owner, type):
+    if isinstance(owner, type):  # Its variables cannot be assigned in its dict.
         delattr(owner, name) if value is _ABSENT else setattr(owner, name, value)
     elif value is _ABSENT:
         del vars(owner)[name]

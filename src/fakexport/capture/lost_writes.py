@@ -26,6 +26,7 @@ from fakexport.program import names_by_tensor, source_span, tensor_identity, wri
 from .python_effects import PythonEffect
 
 _STATE = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+_OWN_MEMORY = "write to a buffer with memory, shape and dtype of its own, and take views of it in `forward`"
 _OF_NO_MODULE = (
     "the tensor belongs to no module: it is a variable of a file or the like, and other readers of it see "
     "the writes"
@@ -39,11 +40,13 @@ class WriteLost(FakexportError, RuntimeError):
     Args:
         text: Which tensor, and why.
         span: The user's line that writes, or the first one that uses the tensor.
+        fix: What to do, as an imperative.
     """
 
-    def __init__(self, text: str, span: Span | None) -> None:
+    def __init__(self, text: str, span: Span | None, fix: str = _OWN_MEMORY) -> None:
         super().__init__(text)
         self.span = span
+        self.fix = fix
 
 
 def refuse_lost_writes(program: ExportedProgram, effects: Iterable[PythonEffect]) -> None:

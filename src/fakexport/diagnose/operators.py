@@ -122,9 +122,7 @@ def write_lost(failure: CaptureFailure) -> Diagnostic | None:
     return rule("FE912").diagnostic(
         labels=labels_of(failure, "written here"),
         notes=(str(failure.error),),
-        fix=Fix(
-            "write to a buffer with memory, shape and dtype of its own, and take views of it in `forward`"
-        ),
+        fix=Fix(failure.error.fix),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import FunctionType
@@ -12,6 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from fakexport._torch.fake_tensors import FakeTensor
 from fakexport._torch.operator_effects import Effects, effects_of
+from fakexport._torch.real_execution import real_execution
 
 from .randomness import RandomOperation
 from .records import Constant, Operation, Output, Unknown, leaves
@@ -92,6 +94,81 @@ class Provenance:
             return Dependence("memory", shared)
         search = _Search(self._parameters, is_seed_enough=self._is_seed_enough)
         return search.of(record.output, record.writes())
+
+    def recipe_of(self, tensor: torch.Tensor) -> str:
+        """Return a digest of the operators that compute a tensor; "" if nothing is recorded of it.
+
+        Operators that compute a parameter are left out: a checkpoint brings its value.
+        """
+        if not isinstance(tensor, FakeTensor) or not has_record(tensor):
+            return ""
+        record = record_of(tensor)
+        recipe = _Recipe(self._parameters)
+        text = recipe.text(record.output, record.writes())
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class _Recipe:
+    """Writes down operators, numbered in the order in which they ran."""
+
+    def __init__(self, parameters: Mapping[Hashable, str]) -> None:
+        self._parameters = parameters
+        self._numbers: dict[int, int] = {}
+
+    def text(self, output: Any, writes: Iterable[Operation]) -> str:
+        operations = self._operations(output, writes)
+        self._numbers = {operation.number: place for place, operation in enumerate(operations)}
+        lines = [self._line(operation) for operation in operations]
+        return "\n".join((*lines, self._shown(output)))
+
+    def _operations(self, output: Any, writes: Iterable[Operation]) -> list[Operation]:
+        found: dict[int, Operation] = {}
+        pending = [*self._made_by([output]), *self._own(writes)]
+        while pending:
+            operation = pending.pop()
+            if operation.number not in found:
+                found[operation.number] = operation
+                pending += [*self._made_by(operation.references()), *self._own(operation.after)]
+        return [found[number] for number in sorted(found)]
+
+    def _made_by(self, references: Iterable[Any]) -> Iterator[Operation]:
+        for reference in references:
+            if isinstance(reference, Output) and _key(reference) not in self._parameters:
+                yield reference.operation
+
+    def _own(self, writes: Iterable[Operation]) -> Iterator[Operation]:
+        return (write for write in writes if not _written(write) <= self._parameters.keys())
+
+    def _line(self, operation: Operation) -> str:
+        shown = [*map(self._shown, operation.args)]
+        shown += [f"{name}={self._shown(value)}" for name, value in operation.kwargs.items()]
+        return f"{operation.name}({', '.join(shown)}) {operation.default_dtype}"
+
+    def _shown(self, value: Any) -> str:
+        match value:
+            case Output() if (name := self._parameters.get(_key(value))) is not None:
+                return name
+            case Output():
+                return f"%{self._numbers[value.operation.number]}[{value.index}]"
+            case Constant():
+                return _content(value.tensor)
+            case Unknown():
+                return value.description
+            case list() | tuple():
+                return f"[{', '.join(map(self._shown, value))}]"
+            case torch.device():  # The same values are computed on each.
+                return "device"
+            case _:
+                return repr(value)
+
+
+def _content(tensor: torch.Tensor) -> str:
+    with real_execution():
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            return repr(tensor)
+        plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().flatten()
+        digest = hashlib.sha256(plain.view(torch.uint8).numpy().tobytes()).hexdigest()
+        return f"{tensor.dtype}{list(tensor.shape)} {digest}"
 
 
 class _Search:

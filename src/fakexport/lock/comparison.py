@@ -113,8 +113,6 @@ def _notes(known: LockEntry, entry: LockEntry) -> Iterator[str]:
     yield from _field("diagnostics", ", ".join(known.codes) or "none", ", ".join(entry.codes) or "none")
     if known.program is not None and entry.program is not None:
         yield from _weights(known.weights, entry.weights)
-        yield from _set("condition on the inputs", known.program.conditions, entry.program.conditions)
-        yield from _set("tied weights", known.program.ties, entry.program.ties)
         yield from _ranks(known, entry)
 
 
@@ -136,11 +134,6 @@ def _ranks(known: LockEntry, entry: LockEntry) -> Iterator[str]:
 def _field(name: str, old: str, new: str) -> Iterator[str]:
     if old != new:
         yield f"{name}: {old} -> {new}"
-
-
-def _set(name: str, old: tuple[str, ...], new: tuple[str, ...]) -> Iterator[str]:
-    yield from (f"{name}: no longer {text}" for text in old if text not in new)
-    yield from (f"{name}: now {text}" for text in new if text not in old)
 
 
 def _words(difference: ProgramDifference | None) -> Iterator[str]:

@@ -100,7 +100,7 @@ def _entry_lines(entry: LockEntry) -> Iterator[str]:
 
 
 # Lists with a line for each item.
-_LISTS = ("nodes", "ports", "constants", "conditions", "ties")
+_LISTS = ("nodes", "ports", "constants", "properties")
 
 
 def _data(entry: LockEntry) -> dict[str, Any]:
@@ -124,8 +124,7 @@ def _data(entry: LockEntry) -> dict[str, Any]:
         "node_count": program.node_count,
         "operators": program.operators,
         "ranges": dict(program.ranges),
-        "conditions": list(program.conditions),
-        "ties": list(program.ties),
+        "properties": list(program.properties),
         "structures": list(program.structures),
         "ports": [list(astuple(line)) for line in program.ports],
         "constants": [list(astuple(line)) for line in program.constants],
@@ -153,8 +152,7 @@ def _entry(value: Any) -> LockEntry:
         "node_count": integer,
         "operators": lambda found: entries(found, integer),
         "ranges": lambda found: entries(found, text),
-        "conditions": lambda found: items(found, text),
-        "ties": lambda found: items(found, text),
+        "properties": lambda found: items(found, text),
         "structures": lambda found: items(found, text),
         "ports": lambda found: items(found, lambda line: _line(line, 5)),
         "constants": lambda found: items(found, lambda line: _line(line, 3)),
@@ -214,8 +212,7 @@ def _program(fields: Mapping[str, Any]) -> Fingerprint:
         constants=tuple(ConstantLine(*line) for line in fields["constants"]),
         structures=(fields["structures"][0], fields["structures"][1]),
         ranges=fields["ranges"],
-        conditions=tuple(fields["conditions"]),
-        ties=tuple(fields["ties"]),
+        properties=tuple(fields["properties"]),
     )
 
 

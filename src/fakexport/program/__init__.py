@@ -13,6 +13,7 @@ from fakexport.program.differences.program_difference import (
     NodeGroup,
     OperatorDifference,
     ProgramDifference,
+    PropertyDifference,
     RangeDifference,
     SignatureDifference,
 )
@@ -24,6 +25,7 @@ from fakexport.program.library_operators import (
     library_operators,
     python_operators,
 )
+from fakexport.program.marked_text import plain_repr
 from fakexport.program.module_path import NO_PATH, module_path, plain_path, star, star_common
 from fakexport.program.module_summary import ModuleSummary, inspect_module
 from fakexport.program.operator_name import operator_name, target_name

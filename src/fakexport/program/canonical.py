@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputSpec, OutputKind, OutputSpec
 from torch.fx import GraphModule, Node
 
 from fakexport.diagnostics import Span
+from fakexport.program.constant_content import content_of
 from fakexport.program.marked_text import DEVICE_MARK, NODE_MARK, MarkedText, fill, plain_repr
 from fakexport.program.operator_name import operator_name
 from fakexport.program.output_names import output_names
@@ -43,6 +45,22 @@ class NodePlace:
     span: Span | None
     caller: int | None
     depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedLine:
+    """A line of text with marks in the places of devices; `str` fills them in.
+
+    Args:
+        text: With marks.
+        devices: Device at each mark.
+    """
+
+    text: str
+    devices: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return fill(self.text, DEVICE_MARK, self.devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +94,15 @@ class CanonicalNode:
         """Its arguments: `(%3, %1, dtype=torch.float32, device=device(cuda:0))`."""
         with_nodes = fill(self.template, NODE_MARK, (f"%{reference}" for reference in self.references))
         return fill(with_nodes, DEVICE_MARK, self.literal_devices)
+
+    @property
+    def line(self) -> MarkedLine:
+        """All of it: `%4 = aten.linear.default(%3, %1) -> float32[s0, 4]{4, 1} cuda:0`."""
+        arguments = fill(self.template, NODE_MARK, (f"%{reference}" for reference in self.references))
+        start = f"{'  ' * self.place.depth}%{self.place.index} = {self.operator}"
+        return MarkedLine(
+            f"{start}{arguments} -> {self.result}", (*self.literal_devices, *self.result_devices)
+        )
 
     @property
     def literals(self) -> str:
@@ -136,6 +163,12 @@ class CanonicalProgram:
         )
         return (*outputs, f"inputs {self.structures[0]}", f"outputs {self.structures[1]}")
 
+    @property
+    def lines(self) -> tuple[MarkedLine, ...]:
+        """A line per node, then per output, then per symbol range."""
+        ranges = (f"{symbol} in {bounds}" for symbol, bounds in self.ranges.items())
+        return (*(node.line for node in self.nodes), *map(MarkedLine, (*self.signature, *ranges)))
+
 
 def canonical_lines(program: ExportedProgram) -> tuple[str, ...]:
     """Return the program as text: a line per node, then per output, then per symbol range.
@@ -148,17 +181,7 @@ def canonical_lines(program: ExportedProgram) -> tuple[str, ...]:
         >>> canonical_lines(program)[3]
         '%3 = aten.linear.default(%2, %0, %1) -> float32[s0, 4]{4, 1} cuda:0'
     """
-    return lines_of(canonicalise(program))
-
-
-def lines_of(canonical: CanonicalProgram) -> tuple[str, ...]:
-    """Return the lines of a program that is read already."""
-    nodes = (
-        f"{'  ' * node.place.depth}%{node.place.index} = {node.operator}{node.arguments} -> {node.value}"
-        for node in canonical.nodes
-    )
-    ranges = (f"{symbol} in {bounds}" for symbol, bounds in canonical.ranges.items())
-    return (*nodes, *canonical.signature, *ranges)
+    return tuple(map(str, canonicalise(program).lines))
 
 
 def canonicalise(program: ExportedProgram) -> CanonicalProgram:
@@ -212,12 +235,15 @@ class _Reading:
                 yield _input_text(self._specs[node.name])
         elif node.op == "get_attr":
             held = attribute(visit.owner, str(node.target))
-            yield text.of(held) if isinstance(held, GraphModule) else repr(node.target)
-        elif operator_name(node) in _WITH_MESSAGE:
-            yield from ("'...'" if isinstance(value, str) else text.of(value) for value in node.args)
+            yield text.of(held) if isinstance(held, GraphModule) else content_of(held)
         else:
-            yield from (text.of(value) for value in node.args)
-            yield from (f"{name}={text.of(value)}" for name, value in node.kwargs.items())
+            has_message = operator_name(node) in _WITH_MESSAGE
+
+            def shown(value: Any) -> str:
+                return "'...'" if has_message and isinstance(value, str) else text.of(value)
+
+            yield from map(shown, node.args)
+            yield from (f"{name}={shown(value)}" for name, value in node.kwargs.items())
 
     def inputs(self) -> Iterator[Port]:
         for spec in self._specs.values():

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-import torch
 from torch.export import ExportedProgram
 
-from fakexport._torch.program_assembly import guards_code
-from fakexport._torch.script_objects import class_name, pickled_object
-from fakexport.conditions import UnreadableCondition, conditions_of
-from fakexport.program.canonical import (
-    CanonicalNode,
-    CanonicalProgram,
-    Port,
-    canonicalise,
-    lines_of,
-)
-from fakexport.program.differences.constant_difference import CONSTANT_KINDS, data_of
+from fakexport.program.canonical import CanonicalNode, CanonicalProgram, Port
+from fakexport.program.constant_content import digest
+from fakexport.program.differences.constant_difference import CONSTANT_KINDS
 from fakexport.program.differences.program_difference import NodeGroup
+from fakexport.program.identity import ProgramIdentity, identity_of
 from fakexport.program.marked_text import DEVICE_MARK, NODE_MARK, fill
 from fakexport.program.module_path import star
-from fakexport.program.tensor_identity import names_by_tensor
-
-_SHORT = 16
 
 
 @dataclass(frozen=True)
@@ -93,16 +81,15 @@ class Fingerprint:
     """What `fingerprint` read off a program.
 
     Args:
-        digest: Equal for two programs exactly if they are the same node for node, with the same constants,
-            conditions and ties; names of nodes and values of weights aside. Of one version of torch.
+        digest: That of `ProgramIdentity`: equal for two programs exactly if `diff` finds them identical. Of
+            one version of torch.
         node_count: All nodes.
         nodes: Calls, in the order of execution; equal ones folded.
         ports: Weights, inputs and outputs.
         constants: By name.
         structures: The containers of the inputs and of the outputs.
         ranges: Symbol to its range.
-        conditions: What the trace relied on: `x.shape[1] % 2 == 0`.
-        ties: Names of weights that are one tensor: `a = b`.
+        properties: What the graph does not show: `guard x.shape[1] % 2 == 0`, `tie a = b`; see `Property`.
         places: Where the nodes of a line are; of a program, and not of a stored fingerprint.
     """
 
@@ -113,8 +100,7 @@ class Fingerprint:
     constants: tuple[ConstantLine, ...]
     structures: tuple[str, str]
     ranges: Mapping[str, str]
-    conditions: tuple[str, ...]
-    ties: tuple[str, ...]
+    properties: tuple[str, ...]
     places: Mapping[NodeLine, NodeGroup] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -131,24 +117,21 @@ def fingerprint(program: ExportedProgram) -> Fingerprint:
 
     Repeated modules are folded, so a model of 126 equal blocks takes hardly more room than one of two.
     """
-    canonical = canonicalise(program)
-    constants = tuple(_constants(program, canonical))
-    conditions, ties = _conditions(program), _ties(program)
-    every = "\n".join((*lines_of(canonical), *map(repr, constants), *conditions, *ties))
+    identity = identity_of(program)
+    canonical = identity.canonical
     places = _places(canonical)
     return Fingerprint(
-        digest=f"sha256:{hashlib.sha256(every.encode()).hexdigest()}",
+        digest=identity.digest,
         node_count=len(canonical.nodes),
         nodes=tuple(places),
         ports=(
             *_ports(canonical, "input", canonical.inputs),
             *_ports(canonical, "output", canonical.outputs),
         ),
-        constants=_folded(constants),
+        constants=_folded(_constants(identity)),
         structures=canonical.structures,
         ranges=dict(canonical.ranges),
-        conditions=conditions,
-        ties=ties,
+        properties=identity.folded_properties,
         places=places,
     )
 
@@ -174,7 +157,7 @@ def _arguments(node: CanonicalNode) -> str:
 def _wiring(program: CanonicalProgram, nodes: list[CanonicalNode]) -> str:
     """Return a digest of where the inputs come from: operators and modules, and names of weights."""
     sources = Counter(", ".join(_origin(program.nodes[index]) for index in node.references) for node in nodes)
-    return _digest(repr(sorted(sources.items())).encode())
+    return digest(repr(sorted(sources.items())).encode())
 
 
 def _origin(node: CanonicalNode) -> str:
@@ -193,45 +176,18 @@ def _ports(program: CanonicalProgram, side: str, ports: tuple[Port, ...]) -> Ite
     yield from (PortLine(count, *key) for key, count in counts.items())
 
 
-def _constants(program: ExportedProgram, canonical: CanonicalProgram) -> Iterator[ConstantLine]:
+def _constants(identity: ProgramIdentity) -> Iterator[ConstantLine]:
     """Yield one line per constant, under its full name."""
+    canonical = identity.canonical
     values = {
         port.name: canonical.nodes[port.index].value
         for port in canonical.inputs
         if port.index is not None and port.kind in CONSTANT_KINDS  # Buffers are among the ports.
     }
-    for name in sorted(program.constants):
-        yield ConstantLine(1, name, values.get(name, ""), _content(program.constants[name]))
+    for name, content in identity.contents.items():
+        yield ConstantLine(1, name, values.get(name, ""), content)
 
 
-def _content(constant: object) -> str:
-    if isinstance(constant, torch.ScriptObject):
-        try:
-            return f"{class_name(constant)} {_digest(pickled_object(constant))}"
-        except ValueError:
-            return class_name(constant)
-    data = data_of(constant)
-    if data is None:
-        return "unknown"
-    plain = data.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    return _digest(plain.flatten().view(torch.uint8).numpy().tobytes())
-
-
-def _folded(constants: tuple[ConstantLine, ...]) -> tuple[ConstantLine, ...]:
+def _folded(constants: Iterable[ConstantLine]) -> tuple[ConstantLine, ...]:
     counts = Counter((star(line.name), line.value, line.content) for line in constants)
     return tuple(ConstantLine(count, *key) for key, count in counts.items())
-
-
-def _conditions(program: ExportedProgram) -> tuple[str, ...]:
-    try:
-        return tuple(map(str, conditions_of(program)))
-    except UnreadableCondition:
-        return tuple(guards_code(program))
-
-
-def _ties(program: ExportedProgram) -> tuple[str, ...]:
-    return tuple(" = ".join(names) for names in names_by_tensor(program.state_dict) if len(names) > 1)
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:_SHORT]

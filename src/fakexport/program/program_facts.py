@@ -38,6 +38,7 @@ class ProgramFacts:
         left_behind: Real weights that are fakes since the program is on devices that are not here, by name.
         recipes: How entries of a checkpoint in another layout become the weights, as an archive has it; None
             where no archive does, and `model` may know.
+        load_hooks: What the model's own `load_state_dict` runs and `bind` does not, each with its module.
         computed: Weights that a checkpoint may lack, with the values that the code of the model gives them,
             as an archive has it, and None for one that is too large; None where `model` may know.
         prefix: How the names of the weights begin in the checkpoint, and in the program; None where they are
@@ -64,6 +65,7 @@ class ProgramFacts:
     unbound: Sequence[UnboundConstant] = ()
     left_behind: tuple[str, ...] = ()
     recipes: tuple[Recipe, ...] | None = None
+    load_hooks: tuple[str, ...] = ()
     computed: Mapping[str, torch.Tensor | None] | None = field(default=None, compare=False, repr=False)
     prefix: tuple[str, str] | None = None
     call: CallRecord | None = None
@@ -89,6 +91,7 @@ class ProgramFacts:
         """
         return ProgramFacts(
             recipes=self.recipes,
+            load_hooks=self.load_hooks,
             computed=self.computed,
             prefix=self.prefix,
             model=self.model,

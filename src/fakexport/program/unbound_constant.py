@@ -23,6 +23,7 @@ class UnboundConstant:
         detail: Why, as a sentence without capital and period.
         weight: The parameter, or the persistent buffer with which memory is shared; None for other reasons.
         operator: The operator that read the weight or drew the numbers, where there is one.
+        recipe: Digest of the operators that compute it, "" if they are unknown.
         span: The user's line where the program reads the constant first, where known.
     """
 
@@ -31,6 +32,7 @@ class UnboundConstant:
     detail: str
     weight: str | None = None
     operator: str | None = None
+    recipe: str = ""
     span: Span | None = None
 
     @property

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         NodeGroup,
         OperatorDifference,
         ProgramDifference,
+        PropertyDifference,
         RangeDifference,
         SignatureDifference,
         Transfer,
@@ -71,6 +72,7 @@ def difference_items(found: ProgramDifference) -> Iterator[tuple[str, list[str]]
     yield "constants", [_constant(item) for item in found.constants]
     yield "signature", [_signature(item) for item in found.signature]
     yield "ranges", [_range(item) for item in found.ranges]
+    yield "properties", [_property(item) for item in found.properties]
 
 
 def paragraph(title: str, items: Sequence[str], width: int) -> Iterator[str]:
@@ -114,6 +116,10 @@ def _signature(item: SignatureDifference) -> str:
 
 def _range(item: RangeDifference) -> str:
     return f"{item.symbol}: {item.a or 'none'} -> {item.b or 'none'}"
+
+
+def _property(item: PropertyDifference) -> str:
+    return f"{item.kind} no longer {item.a}" if item.a else f"{item.kind} now {item.b}"
 
 
 def _values(field: str, a: str, b: str) -> str:

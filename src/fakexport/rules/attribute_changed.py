@@ -11,8 +11,9 @@ RULE = Rule(
 While `forward` was traced, it assigned an attribute of a module or of its class, or a variable of the file,
 or changed what one holds: a list, a dict, an object, an iterator, a function that counts its calls. An
 exported program has no attributes and no variables: it does not count the calls, it does not remember the
-last tensor, and it does not change a list or a dict that it is given. What `forward` read is a constant of
-the program, with the value that it had while tracing. Only buffers are state of a program.
+last tensor, and it does not change a list or a dict that it is given. Only buffers are state of a program.
+This is a warning if the results are the same without it. If the next call computes something else because of
+the change, it is the error FE912.
 """,
     how_to_repair="""
 If the value is a result, return it. If it is state, register it as a buffer and write into it in place:
@@ -32,7 +33,7 @@ class Counter(nn.Module):
 
     def forward(self, x):
         self.steps += 1  # <- FE903
-        return self.linear(x) / self.steps
+        return self.linear(x)
 
 
 def factory():

@@ -16,5 +16,5 @@ from fakexport.weights.opening import first_file, open_checkpoint, with_values
 from fakexport.weights.safetensors_header import DTYPES, read_header, read_header_of
 from fakexport.weights.verification import CheckpointSource, Verified, verified, verify_model
 from fakexport.weights.weights_report import WeightFinding, WeightsReport
-from fakexport.weights.weights_warning import WeightsWarning, caller_level, warn_of
+from fakexport.weights.weights_warning import WeightsWarning, caller_level, warn_of, warn_of_hooks
 from fakexport.weights.windows import Windows

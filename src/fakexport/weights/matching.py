@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from fakexport._torch.mxfp4_products import BLOCK, dequantized
+from fakexport.capture import load_hooks_of
 from fakexport.documents import Recipe
 from fakexport.weights.checkpoint import Checkpoint, Entry
 from fakexport.weights.expectation import ExpectedWeights, Weight
@@ -73,14 +74,16 @@ def match(
         checkpoint: Only its headers are read, not its data.
         expected: What is wanted.
         model: The transformers model whose conversions count; default: that of `expected`.
-        recipes: Where there is no such model: the conversions as an archive has them.
+        recipes: Where there is no such model: the conversions as an archive has them; default: what the hooks
+            of the model do.
     """
     model = expected.model if model is None else model
     plain = _matched(checkpoint, expected, as_it_is(checkpoint.entries))
     if is_transformers_model(model):
         conversions = hub_layout(checkpoint.entries, model, expected.all)
-    elif recipes:
-        conversions = by_recipes(recipes, checkpoint.entries)
+    elif recipes or model is not None:
+        hooks = () if model is None else load_hooks_of(model).recipes
+        conversions = by_recipes(recipes or hooks, checkpoint.entries)
     else:
         return plain
     hub = _matched(checkpoint, expected, conversions)

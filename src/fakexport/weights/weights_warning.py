@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from fakexport.documents import escaped
 from fakexport.weights.name_folding import fold_names
@@ -14,7 +14,7 @@ _SHOWN = 3
 
 
 class WeightsWarning(UserWarning):
-    """Weights were bound, but something about them is suspicious: FE704 or FE706. The text is one line."""
+    """Weights were bound, but something is suspicious: FE704, FE706, or a hook that did not run; one line."""
 
 
 def warn_of(checkpoint: str, findings: Iterable[WeightFinding]) -> None:
@@ -39,6 +39,20 @@ def warn_of(checkpoint: str, findings: Iterable[WeightFinding]) -> None:
         names = ", ".join([*folded[:_SHOWN], *(["..."] if len(folded) > _SHOWN else [])])
         text = escaped(f"{finding.code}: {fault}: {names}")
         warnings.warn(WeightsWarning(text), stacklevel=caller_level())
+
+
+def warn_of_hooks(hooks: Collection[str]) -> None:
+    """Warn of what the model's own `load_state_dict` runs, and `bind` does not.
+
+    Args:
+        hooks: Each with its module.
+    Warns:
+        WeightsWarning: if there are any, at the line that called fakexport.
+    """
+    if hooks:
+        shown = ", ".join([*list(hooks)[:_SHOWN], *(["..."] if len(hooks) > _SHOWN else [])])
+        text = f"`load_state_dict` of the model also runs {shown}, and `bind` does not: weights may differ"
+        warnings.warn(WeightsWarning(escaped(text)), stacklevel=caller_level())
 
 
 def caller_level() -> int:

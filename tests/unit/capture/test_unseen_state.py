@@ -119,7 +119,9 @@ class HoldsACount(Part):
 def test_the_items_of_a_container_are_seen(kind):
     (found,) = found_in(HoldsACount(kind()), torch.ones(2))
 
-    assert (found.code, found.notes) == ("FE903", ("`counts` was changed while `forward` ran",))
+    is_longer = kind in (list, deque)  # A dict has one item after each call.
+    assert found.code == ("FE912" if is_longer else "FE903")
+    assert "counts" in found.notes[0]
     assert line_of(found) == "self.counts"
 
 
@@ -134,14 +136,14 @@ def test_each_of_many_generators_has_a_state_of_its_own():
 
     for _ in range(20):
         (found,) = found_in(TakesOne(), torch.ones(2))
-        assert found.code == "FE903"
+        assert found.code == "FE912"
 
 
-@pytest.mark.parametrize("state", [counting, generated, lambda: iter([1, 2, 3]), itertools.count])
+@pytest.mark.parametrize("state", [counting, generated, lambda: iter(range(1, 1000)), itertools.count])
 def test_the_state_of_an_attribute_is_seen(state):
     (found,) = found_in(HoldsAState(state()), torch.ones(2))
 
-    assert (found.code, found.notes) == ("FE903", ("`state` was changed while `forward` ran",))
+    assert (found.code, found.notes) == ("FE912", (changes("state"),))
 
 
 class CountsInItsClass(Part):
@@ -154,6 +156,10 @@ class ListsInItsClass(Part):
     def forward(self, x):
         self.seen.append(1)
         return x * len(self.seen)
+
+
+def changes(name):
+    return f"forward changes {name}, and its next call computes something else: the program repeats the first"
 
 
 def found_in(model, *inputs, **options):
@@ -183,8 +189,9 @@ def line_of(diagnostic):
 def test_a_variable_that_changes_is_shown_where_it_does(kind, name, place):
     (found,) = found_in(kind(), torch.ones(2))
 
-    assert found.code == "FE903"
-    assert found.notes == (f"`{name}` was changed while `forward` ran",)
+    is_read = kind is not Remembers
+    assert found.code == ("FE912" if is_read else "FE903")
+    assert found.notes == (changes(name) if is_read else f"`{name}` was changed while `forward` ran",)
     assert found.primary is None if place is None else line_of(found) == place
 
 

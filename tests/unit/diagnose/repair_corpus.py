@@ -460,7 +460,7 @@ CORPUS = {
         init="self.norm = nn.BatchNorm1d(6).eval()",
     ),
     "counter": Failing(
-        "FE903",
+        "FE912",
         "register it as a buffer and write into that",
         "self.calls = self.calls + 1\nreturn x * self.calls",
         "self.calls += 1\nreturn x * self.calls",

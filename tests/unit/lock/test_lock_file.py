@@ -20,8 +20,7 @@ PROGRAM = Fingerprint(
     constants=(ConstantLine(2, "k", "float32[4]{1} cpu", "ff"),),
     structures=("TreeSpec(tuple)", "*"),
     ranges={"s0": "[2, 8]"},
-    conditions=("x.shape[0] % 2 == 0",),
-    ties=("a = b",),
+    properties=("guard x.shape[0] % 2 == 0", "tie a = b"),
 )
 EXPORTS = LockEntry(
     source="model.py:f",

@@ -245,14 +245,19 @@ def test_values_of_every_dtype_are_compared(dtype: torch.dtype) -> None:
     assert [found.field for found in diff(program([0, 1]), program([0, 0])).constants] == ["value"]
 
 
-def test_constants_without_data_are_compared_by_shape_only() -> None:
+def test_a_constant_without_data_differs_from_one_with_data() -> None:
     def make() -> tuple[nn.Module, tuple[torch.Tensor]]:
         return WithConstant([1.0, 2.0, 3.0]), (torch.randn(3),)
 
     fake = export_for("cpu", make)
     real = torch.export.export(WithConstant([4.0, 5.0, 6.0]), (torch.randn(3),))
 
-    assert diff(fake, real).constants == ()
+    difference = diff(fake, real)
+
+    assert [(found.name, found.field, found.a) for found in difference.constants] == [
+        ("shift", "value", "unknown")
+    ]
+    assert not difference.is_identical
 
 
 def test_missing_weights_and_constants_are_told_by_name(many_kinds: ExportedProgram) -> None:

@@ -221,8 +221,8 @@ def test_old_names_are_told():
 
     causes = {finding.names: finding.cause_text for finding in report.findings}
     assert causes[("norm.weight",)] == "the checkpoint has it under its old name norm.gamma"
-    assert causes[("conv.weight_v",)] == "its current name is conv.parametrizations.weight.original1"
-    assert len(causes) == 8
+    assert not any("conv" in name for names in causes for name in names)  # torch's own hook takes them.
+    assert len(causes) == 4
 
 
 def test_a_quantized_checkpoint_is_told():

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
 from fakexport._torch.script_objects import class_name, pickled_object, state_text
-from fakexport.fake import is_fake
-from fakexport.history import UnreplayableRead, value_of
 from fakexport.program.canonical import CanonicalNode, CanonicalProgram
+from fakexport.program.constant_content import bits, data_of
 from fakexport.program.differences.program_difference import ConstantDifference
 
 # Kinds of inputs that are compared here, and not as a part of the signature.
@@ -62,25 +60,32 @@ def constant_differences(
     b: CanonicalProgram,
     values_a: Mapping[str, ConstantValue],
     values_b: Mapping[str, ConstantValue],
+    contents_a: Mapping[str, str],
+    contents_b: Mapping[str, str],
 ) -> Iterator[ConstantDifference]:
     """Yield by name what differs in lifted tensors and objects, and in buffers that no checkpoint holds.
 
     Args:
         a: The first program.
         b: The second program.
-        values_a: Its `constant_values`; compared with the other's where both have values.
+        values_a: Its `constant_values`.
         values_b: Likewise of the second.
+        contents_a: Its digests; see `content_of`.
+        contents_b: Likewise of the second.
     """
     nodes_a, nodes_b = _constants(a), _constants(b)
-    for name in sorted(nodes_a.keys() | nodes_b.keys() | (values_a.keys() & values_b.keys())):
+    for name in sorted(nodes_a.keys() | nodes_b.keys() | contents_a.keys() | contents_b.keys()):
         node_a, node_b = nodes_a.get(name), nodes_b.get(name)
         if (node_a is None) != (node_b is None):
             yield ConstantDifference(name, "presence", _text(node_a), _text(node_b))
             continue
-        if node_a and node_b:
-            for old, new in zip(node_a.tensors, node_b.tensors, strict=False):
-                yield from (ConstantDifference(name, *change) for change in old.changes_to(new))
-        yield from _value_change(name, values_a.get(name), values_b.get(name))
+        of_a, of_b = (node.tensors if node else () for node in (node_a, node_b))
+        changes = [change for old, new in zip(of_a, of_b, strict=False) for change in old.changes_to(new)]
+        yield from (ConstantDifference(name, *change) for change in changes)
+        old, new = contents_a.get(name), contents_b.get(name)
+        if not changes and old is not None and new is not None and old != new:
+            values = list(_value_changes(name, values_a.get(name), values_b.get(name)))
+            yield from values or [ConstantDifference(name, "value", old, new)]
 
 
 def _constants(program: CanonicalProgram) -> dict[str, CanonicalNode]:
@@ -95,19 +100,21 @@ def _text(node: CanonicalNode | None) -> str:
     return node.value if node else ""
 
 
-def _value_change(name: str, a: ConstantValue, b: ConstantValue) -> Iterator[ConstantDifference]:
+def _value_changes(name: str, a: ConstantValue, b: ConstantValue) -> Iterator[ConstantDifference]:
     if isinstance(a, ObjectState) and isinstance(b, ObjectState):
         yield from _state_change(name, a, b)
     if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
         return
     if a.shape != b.shape or a.dtype != b.dtype:
         return
-    a, b = _comparable(a), _comparable(b)
-    differs = ~torch.isclose(a, b, rtol=0, atol=0, equal_nan=True)
+    differs = (bits(a) != bits(b)).any(-1)
     if differs.any():
         place = tuple(differs.nonzero()[0].tolist())
         where = f" at {list(place)}" if place else ""
-        yield ConstantDifference(name, "value", f"{a[place].item()}{where}", f"{b[place].item()}{where}")
+        old, new = _element(a, place), _element(b, place)
+        if old == new:  # NaNs of other bits.
+            old, new = (f"{old} ({bits(each[place]).numpy().tobytes().hex()})" for each in (a, b))
+        yield ConstantDifference(name, "value", f"{old}{where}", f"{new}{where}")
 
 
 def _state_change(name: str, a: ObjectState, b: ObjectState) -> Iterator[ConstantDifference]:
@@ -118,20 +125,6 @@ def _state_change(name: str, a: ObjectState, b: ObjectState) -> Iterator[Constan
         yield ConstantDifference(name, "state", a.text, b.text)
 
 
-def _comparable(value: torch.Tensor) -> torch.Tensor:
-    """Narrow floats have no comparison of their own."""
-    return value.double() if value.is_floating_point() else value
-
-
-def data_of(value: Any) -> torch.Tensor | None:
-    """Return the data of a constant, real or known from its history, or None.
-
-    Other subclasses than fakes, other layouts and the meta device are left out.
-    """
-    if is_fake(value):
-        try:
-            value = value_of(value)
-        except UnreplayableRead:
-            return None
-    is_plain = type(value) in (torch.Tensor, nn.Parameter) and value.layout is torch.strided
-    return value if is_plain and not value.is_meta else None
+def _element(value: torch.Tensor, place: tuple[int, ...]) -> str:
+    element = value[place]
+    return str((element.double() if element.is_floating_point() else element).item())

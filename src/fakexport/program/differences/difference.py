@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from torch.export import ExportedProgram
 
-from fakexport.program.canonical import CanonicalNode, CanonicalProgram, canonicalise
+from fakexport.program.canonical import CanonicalNode, CanonicalProgram
 from fakexport.program.differences.constant_difference import (
     ConstantValue,
     constant_differences,
@@ -22,9 +22,11 @@ from fakexport.program.differences.program_difference import (
     NodeGroup,
     OperatorDifference,
     ProgramDifference,
+    PropertyDifference,
     RangeDifference,
 )
 from fakexport.program.differences.signature_difference import signature_differences
+from fakexport.program.identity import ProgramIdentity, identity_of
 from fakexport.program.module_path import star, star_common
 from fakexport.program.transfers import Transfer, transfers
 
@@ -55,30 +57,30 @@ class ComparedProgram:
     """What `diff` reads of a program, as a value that another process can take.
 
     Args:
-        canonical: Nodes, signature and ranges.
+        identity: What decides its results.
         transfers: Moves between devices.
         constants: By name; see `constant_values`.
     """
 
-    canonical: CanonicalProgram
+    identity: ProgramIdentity
     transfers: tuple[Transfer, ...]
     constants: Mapping[str, ConstantValue]
 
 
 def compared(program: ExportedProgram) -> ComparedProgram:
     """Return what `diff` reads of a program."""
-    return ComparedProgram(canonicalise(program), transfers(program), constant_values(program.constants))
+    return ComparedProgram(identity_of(program), transfers(program), constant_values(program.constants))
 
 
 def diff_compared(a: ComparedProgram, b: ComparedProgram) -> ProgramDifference:
     """Return how the second program differs from the first, as `diff` does."""
-    first, second = a.canonical, b.canonical
+    first, second = a.identity.canonical, b.identity.canonical
     both = _Both(first, second, pair(first, second))
     removed, added = _transfer_differences(a.transfers, b.transfers, both.pairs)
-    is_identical_but_for_devices = _without_devices(first) == _without_devices(second)
+    lines, lines_b = a.identity.lines, b.identity.lines
     return ProgramDifference(
-        is_identical=is_identical_but_for_devices and _devices(first) == _devices(second),
-        is_identical_but_for_devices=is_identical_but_for_devices,
+        is_identical=lines == lines_b,
+        is_identical_but_for_devices=[line.text for line in lines] == [line.text for line in lines_b],
         node_count_a=len(first.nodes),
         node_count_b=len(second.nodes),
         operators=tuple(_operator_differences(first, second)),
@@ -90,9 +92,14 @@ def diff_compared(a: ComparedProgram, b: ComparedProgram) -> ProgramDifference:
         devices=_device_changes(both),
         transfers_removed=removed,
         transfers_added=added,
-        constants=tuple(constant_differences(first, second, a.constants, b.constants)),
+        constants=tuple(
+            constant_differences(
+                first, second, a.constants, b.constants, a.identity.contents, b.identity.contents
+            )
+        ),
         signature=signature_differences(first, second),
         ranges=tuple(_range_differences(first, second)),
+        properties=tuple(_property_differences(a.identity, b.identity)),
     )
 
 
@@ -132,18 +139,6 @@ def _through(program: CanonicalProgram, index: int, paired: Mapping[int, int]) -
     while index not in paired and len(program.nodes[index].references) == 1:
         (index,) = program.nodes[index].references
     return index
-
-
-def _without_devices(program: CanonicalProgram) -> Hashable:
-    nodes = [
-        (node.operator, node.template, node.references, node.result, node.place.caller)
-        for node in program.nodes
-    ]
-    return tuple(nodes), program.signature, tuple(program.ranges.items())
-
-
-def _devices(program: CanonicalProgram) -> list[tuple[str, ...]]:
-    return [_devices_of(node) for node in program.nodes]
 
 
 def _devices_of(node: CanonicalNode) -> tuple[str, ...]:
@@ -200,6 +195,17 @@ def _range_differences(a: CanonicalProgram, b: CanonicalProgram) -> Iterator[Ran
     for symbol in sorted(a.ranges.keys() | b.ranges.keys()):
         if a.ranges.get(symbol) != b.ranges.get(symbol):
             yield RangeDifference(symbol, a.ranges.get(symbol, ""), b.ranges.get(symbol, ""))
+
+
+def _property_differences(a: ProgramIdentity, b: ProgramIdentity) -> Iterator[PropertyDifference]:
+    """Yield the properties that only one has."""
+    of_a, of_b = ({(p.kind, p.line.text): str(p) for p in each.properties} for each in (a, b))
+    for (kind, text), shown in of_a.items():
+        if (kind, text) not in of_b:
+            yield PropertyDifference(kind, shown, "")
+    for (kind, text), shown in of_b.items():
+        if (kind, text) not in of_a:
+            yield PropertyDifference(kind, "", shown)
 
 
 def _grouped(nodes: Iterable[CanonicalNode]) -> tuple[NodeGroup, ...]:

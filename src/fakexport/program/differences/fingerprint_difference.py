@@ -14,6 +14,7 @@ from fakexport.program.differences.program_difference import (
     NodeGroup,
     OperatorDifference,
     ProgramDifference,
+    PropertyDifference,
     RangeDifference,
     SignatureDifference,
 )
@@ -71,12 +72,13 @@ def diff_fingerprints(a: Fingerprint, b: Fingerprint) -> ProgramDifference:
         constants=tuple(_constants(constants)),
         signature=(*_signature(ports), *_structures(a, b)),
         ranges=tuple(_ranges(a, b)),
+        properties=tuple(_properties(a, b)),
     )
     if found.nodes_removed or found.nodes_added or found.changes:
         return found
     if rewired := tuple(_rewired(a, b, places)):
         return replace(found, nodes_rewired=rewired)
-    others = (found.constants, found.signature, found.ranges, a.conditions != b.conditions, a.ties != b.ties)
+    others = (found.constants, found.signature, found.ranges, found.properties)
     is_placed_only = bool(devices) and not any(others)
     return replace(found, is_identical_but_for_devices=found.is_identical or is_placed_only)
 
@@ -235,6 +237,23 @@ def _ranges(a: Fingerprint, b: Fingerprint) -> Iterator[RangeDifference]:
     for symbol in sorted(a.ranges.keys() | b.ranges.keys()):
         if a.ranges.get(symbol) != b.ranges.get(symbol):
             yield RangeDifference(symbol, a.ranges.get(symbol, ""), b.ranges.get(symbol, ""))
+
+
+def _properties(a: Fingerprint, b: Fingerprint) -> Iterator[PropertyDifference]:
+    """Yield what is not the same, but for devices: the lines of nodes and ports show those."""
+    placeless_a, placeless_b = ([_placeless(text) for text in each.properties] for each in (a, b))
+    for text in (text for text in placeless_a if text not in placeless_b):
+        yield PropertyDifference(*_parted(text), "")
+    for text in (text for text in placeless_b if text not in placeless_a):
+        kind, shown = _parted(text)
+        yield PropertyDifference(kind, "", shown)
+
+
+def _parted(text: str) -> tuple[str, str]:
+    """Return the kind of a property and its text, with how often it is there."""
+    count, _, rest = text.rpartition(" x ") if re.match(r"\d+ x ", text) else ("", "", text)
+    kind, _, shown = rest.partition(" ")
+    return kind, f"{count} x {shown}" if count else shown
 
 
 def _rewired(a: Fingerprint, b: Fingerprint, places: _Places) -> Iterator[NodeGroup]:

@@ -115,11 +115,29 @@ class RangeDifference:
 
 
 @dataclass(frozen=True)
+class PropertyDifference:
+    """Something that the graph does not show and that only one program has.
+
+    Args:
+        kind: `weight` (description of an entry of the state dict), `constant` (likewise), `tie`, `memory` (a
+            tensor sees writes to another one), `guard`, `call` (names of arguments) or `fact`.
+        a: Its text, if the first program has it; else "".
+        b: Its text, if the second program has it; else "".
+    """
+
+    kind: str
+    a: str
+    b: str
+
+
+@dataclass(frozen=True)
 class ProgramDifference:
     """What differs between the programs a and b.
 
     Args:
-        is_identical: Node for node the same, names of nodes and symbols aside.
+        is_identical: With equal weights, both compute the same for every input that either accepts: nodes,
+            signature, ranges, guards, bits of constants, ties and facts are equal, names of nodes and symbols
+            aside.
         is_identical_but_for_devices: The same, if devices are not looked at.
         node_count_a: All nodes of the first program, those of subgraphs included.
         node_count_b: Likewise of the second.
@@ -136,6 +154,7 @@ class ProgramDifference:
         constants: By name.
         signature: Inputs and outputs, in order.
         ranges: Range constraints.
+        properties: What the graph does not show.
     """
 
     is_identical: bool
@@ -154,6 +173,7 @@ class ProgramDifference:
     constants: tuple[ConstantDifference, ...] = ()
     signature: tuple[SignatureDifference, ...] = ()
     ranges: tuple[RangeDifference, ...] = ()
+    properties: tuple[PropertyDifference, ...] = ()
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows."""

@@ -1,0 +1,95 @@
+"""What a constant of a program holds, as a digest of its bits."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from fakexport._torch.real_execution import real_execution
+from fakexport._torch.script_objects import class_name, pickled_object
+from fakexport.fake import is_fake
+from fakexport.history import UnreplayableRead, value_of
+from fakexport.program.marked_text import plain_repr
+
+UNKNOWN = "unknown"
+_SHORT = 16
+_PIECE_BYTES = 1 << 24
+
+
+def content_of(constant: object) -> str:
+    """Return a digest that two constants share exactly if every bit of them is equal.
+
+    `unknown` for a tensor without data whose history does not determine its value.
+    """
+    if isinstance(constant, torch.ScriptObject):
+        try:
+            return f"{class_name(constant)} {digest(pickled_object(constant))}"
+        except ValueError:
+            return class_name(constant)
+    if not isinstance(constant, torch.Tensor):
+        return f"{type(constant).__qualname__} {plain_repr(constant)}"
+    value = _value(constant)
+    if value is None:
+        return UNKNOWN
+    with real_execution(), torch.no_grad():
+        return _digest_of_tensor(value)
+
+
+def data_of(value: Any) -> torch.Tensor | None:
+    """Return the data of a constant, real or known from its history, or None.
+
+    Other subclasses than fakes, other layouts and the meta device are left out.
+    """
+    known = _value(value)
+    return known if known is not None and _is_plain(known) else None
+
+
+def digest(content: bytes) -> str:
+    """Return a short digest of bytes."""
+    return hashlib.sha256(content).hexdigest()[:_SHORT]
+
+
+def bits(value: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of each element of a strided tensor, in one more dimension."""
+    plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    return plain.unsqueeze(-1).view(torch.uint8)
+
+
+def _value(constant: Any) -> torch.Tensor | None:
+    if is_fake(constant):
+        try:
+            constant = value_of(constant)
+        except UnreplayableRead:
+            return None
+    return constant if isinstance(constant, torch.Tensor) and not constant.is_meta else None
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    is_usual = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout is torch.strided
+    return is_usual and not tensor.is_quantized
+
+
+def _digest_of_tensor(value: torch.Tensor) -> str:
+    found = hashlib.sha256(f"{value.dtype}{list(value.shape)}{value.layout}".encode())
+    if _is_plain(value):
+        for piece in _pieces(value):
+            found.update(bits(piece).numpy().tobytes())
+    else:  # Sparse, quantized, or a subclass: torch knows what it consists of.
+        with io.BytesIO() as file:
+            torch.save(value.detach().clone(), file)
+            found.update(file.getvalue())
+    return found.hexdigest()[:_SHORT]
+
+
+def _pieces(value: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield parts in order: an expanded tensor takes no memory, and its copy would."""
+    if value.numel() * value.itemsize <= _PIECE_BYTES:
+        yield value
+    else:
+        for part in value:
+            yield from _pieces(part)
