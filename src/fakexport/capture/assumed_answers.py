@@ -4,6 +4,7 @@ implies. The trace takes them so, and the program checks them.
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -190,6 +191,15 @@ class AssumedAnswers:
         self._unanswered.clear()
         for kept in (self._asked, self._assertions, self._numbers):
             kept.clear()
+
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """Enter a context around another trace, after which all is as the last trace left it."""
+        before = {name: copy.copy(value) for name, value in vars(self).items()}
+        try:
+            yield
+        finally:
+            vars(self).update(before)
 
     def check_unanswered(self) -> None:
         """Raise what torch raised in user code for want of an answer, if a trace went on all the same.

@@ -151,9 +151,8 @@ def capture(
     trace = partial(traced, module, args, kwargs, shapes=shapes, tracing=tracing)
 
     def again() -> None:
-        others = AssumedAnswers(assumed, traced.__code__)
-        with suppress(Exception), others.answered():
-            trace(strict=False, read_constants={}, answers=others)
+        with suppress(Exception), answers.set_aside():
+            trace(strict=False, read_constants={}, answers=answers)
 
     try:
         with answers.answered(), restored, watch_masks() as layers:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import logging
 import re
 import sys
 import warnings
@@ -37,8 +36,6 @@ from .left_fakes import ModelState
 from .lost_writes import WriteLost
 from .plain_forward import plain
 from .python_effects import PythonEffect
-
-log = logging.getLogger(__name__)
 
 Place = tuple[CodeType, int, int]
 
@@ -276,7 +273,7 @@ def refuse_other_later_calls(
         effects: What `forward` did besides computing. If no change of state is among them, only the code of
             people is traced again: that of libraries is tested with each version.
         state: The state of the model before the trace.
-        trace: Traces the module.
+        trace: Traces the module; raises nothing.
     """
     changes = [effect for effect in effects if effect.kind in ("attribute", "variable")]
     is_told = any(effect.kind in ("random", "text") for effect in effects)
@@ -286,14 +283,12 @@ def refuse_other_later_calls(
     times = CALLS if changes else 2
     with calls_repeated(module, written_state(program), times) as calls, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # The first trace warned.
-        try:
-            trace()
-        except Exception as error:
-            log.debug("the repeated calls could not be traced: %s", error)
+        trace()
     state.put_back()
     if calls.differ and not changes:
         raise WriteLost(_NEXT_CALL, calls.first_difference)
     if calls.differ:
         names = ", ".join(f"{effect.module_path}.{effect.what}".lstrip(".") for effect in changes[:3])
         text = f"forward changes {names}, and its next call computes something else"
-        raise WriteLost(f"{text}: the program repeats the first", changes[0].span, _STATE_IN_A_BUFFER)
+        span = changes[0].span or calls.first_difference
+        raise WriteLost(f"{text}: the program repeats the first", span, _STATE_IN_A_BUFFER)

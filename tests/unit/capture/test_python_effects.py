@@ -340,7 +340,7 @@ def test_strict_mode_does_not_run_forward_and_its_effects_are_found():
 
     report = fe.check(lambda: (Counting(), (torch.zeros(2),)), strict=True)
 
-    assert [each.code for each in report.diagnostics] == ["FE903"]
+    assert [each.code for each in report.diagnostics] == ["FE912"]
 
 
 @pytest.mark.filterwarnings("ignore:While compiling, we found certain side effects:UserWarning")
