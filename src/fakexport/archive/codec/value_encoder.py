@@ -7,9 +7,10 @@ from typing import Any
 
 import sympy
 import torch
+from sympy.printing.repr import ReprPrinter
 
 from fakexport._torch.program_schema import DTYPE_CODES, LAYOUT_CODES
-from fakexport._torch.symbolic_numbers import expression_of, hint_of
+from fakexport._torch.symbolic_numbers import assumptions_of, expression_of, hint_of
 from fakexport.error import InvalidValue
 
 Json = dict[str, Any]
@@ -86,8 +87,16 @@ class ValueEncoder:
     def _expression(self, expression: Any, hint: Json | None) -> Json:
         text = self._texts.get(expression)
         if text is None:
-            text = self._texts[expression] = sympy.srepr(expression)
+            text = self._texts[expression] = _Text().doprint(expression)
         return {"as_expr": {"expr_str": text, "hint": hint}}
+
+
+class _Text(ReprPrinter):
+    """Writes equal expressions alike, as `sympy.srepr` writes those of torch."""
+
+    def _print_Symbol(self, symbol: sympy.Symbol) -> str:
+        given = (f"{name}={value}" for name, value in assumptions_of(symbol).items())
+        return f"Symbol({', '.join((repr(symbol.name), *given))})"
 
 
 def device_json(device: torch.device) -> Json:
