@@ -1,4 +1,4 @@
-"""Columns that a boolean buffer chooses: their number is known when the buffer is bound, in every compiled form."""
+"""Columns that a boolean buffer chooses are those of eager mode, in compiled forms too."""
 
 from __future__ import annotations
 

@@ -91,10 +91,10 @@ class ValueEncoder:
         return {"as_expr": {"expr_str": text, "hint": hint}}
 
 
-class _Text(ReprPrinter):
+class _Text(ReprPrinter):  # type: ignore[misc]  # sympy has no types.
     """Writes equal expressions alike, as `sympy.srepr` writes those of torch."""
 
-    def _print_Symbol(self, symbol: sympy.Symbol) -> str:
+    def _print_Symbol(self, symbol: sympy.Symbol) -> str:  # noqa: N802  # The name that sympy looks up.
         given = (f"{name}={value}" for name, value in assumptions_of(symbol).items())
         return f"Symbol({', '.join((repr(symbol.name), *given))})"
 

@@ -32,6 +32,7 @@ def check_constants(program: ExportedProgram, whole: ExportedProgram) -> None:
                 f"{module_path(user) or 'the model itself'} takes a constant tensor of another value "
                 "than the unsharded model: a size of a rank is used as a number",
                 source_span(user),
+                is_number=True,
             )
 
 

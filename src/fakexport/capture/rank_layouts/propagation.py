@@ -162,8 +162,9 @@ class _Propagation:
 
     def _refusal(self, fault: Fault, node: Node, layouts: Mapping[Node, Results]) -> ShardingChangesResult:
         where = module_path(node) or "the model itself"
-        size = None if isinstance(fault, NumberFault) else self._part_bytes(node, layouts)
-        return ShardingChangesResult(f"{where} {fault}", source_span(node), size)
+        is_number = isinstance(fault, NumberFault)
+        size = None if is_number else self._part_bytes(node, layouts)
+        return ShardingChangesResult(f"{where} {fault}", source_span(node), size, is_number=is_number)
 
     @staticmethod
     def _part_bytes(node: Node, layouts: Mapping[Node, Results]) -> int | None:

@@ -13,9 +13,13 @@ class ShardingChangesResult(FakexportError, ValueError):
         message: One line.
         span: The line of the model.
         part_bytes: Bytes of the part that the rank has, where a gather would help; at the example's sizes.
+        is_number: The code computes with a size of the rank.
     """
 
-    def __init__(self, message: str, span: Span | None, part_bytes: int | None = None) -> None:
+    def __init__(
+        self, message: str, span: Span | None, part_bytes: int | None = None, *, is_number: bool = False
+    ) -> None:
         super().__init__(message)
         self.span = span
         self.part_bytes = part_bytes
+        self.is_number = is_number

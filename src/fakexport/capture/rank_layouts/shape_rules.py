@@ -156,11 +156,12 @@ def sliced(call: Call) -> Layout:
         each, edges = layout.part.size // len(layout.part.ranges), layout.part.edges()
         is_alike = (whole_start, whole_end) == (edges.index(start) * each, edges.index(end) * each)
     else:
-        part, is_alike = layout.part.scaled(1, step), whole_start == start
-        if part is None or start >= step or part.local != call.sizes[dim]:
+        every, is_alike = layout.part.scaled(1, step), whole_start == start
+        if every is None or start >= step or every.local != call.sizes[dim]:
             raise Fault(
                 f"takes every {step}th of sharded features, which cuts a group of {step} between two ranks"
             )
+        part = every
     if is_alike:
         call.compared.update(_BOUNDS)
     return Cut(dim, part)
