@@ -133,6 +133,7 @@ class _Propagation:
         self._record = record
         self._whole = whole
         self._counterparts = Counterparts(record)
+        self._dispatched = [name for name, style in record.styles.items() if style == _DISPATCHED]
 
     def through(
         self, owner: GraphModule, layouts: dict[Node, Results], whole: GraphModule | None = None
@@ -260,10 +261,7 @@ class _Propagation:
         if Common.OWN_ROWS in given:
             return True
         path, value = module_path(node), node.meta.get("val")
-        is_inside = any(
-            style == _DISPATCHED and (path == name or path.startswith(f"{name}."))
-            for name, style in self._record.styles.items()
-        )
+        is_inside = any(path == name or path.startswith(f"{name}.") for name in self._dispatched)
         is_integer = isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex())
         return is_inside and is_integer
 
