@@ -113,14 +113,19 @@ class TargetCheck:
             return failed(diagnose_internal_fault(error, versions=versions()))
 
     def _traced(self) -> _Trace | _Failure:
-        request, whole = self._request, None
-        if request.source.parallel is not None:
-            unsharded = self._traced_source(replace(request, source=request.source.parallel.whole))
-            if isinstance(unsharded, _Failure):
-                return unsharded
-            whole = unsharded.program
+        request, whole = self._request, self._traced_whole()
+        if isinstance(whole, _Failure):
+            return whole
         trace = self._traced_source(request, whole)
         return trace if isinstance(trace, _Failure) else self._with_ranks(trace, whole)
+
+    def _traced_whole(self) -> ExportedProgram | _Failure | None:
+        """Return the program that those of all ranks are compared with; None if the model is not parallel."""
+        request, parallel = self._request, self._request.source.parallel
+        if parallel is None:
+            return None
+        trace = self._traced_source(replace(request, source=parallel.whole))
+        return trace if isinstance(trace, _Failure) else trace.program
 
     def _with_ranks(self, trace: _Trace, whole: ExportedProgram | None) -> _Trace | _Failure:
         """Return a trace with what the other ranks have in common with it; a failure if one of them fails."""
