@@ -6,9 +6,11 @@ import pytest
 import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import PendingUnbackedSymbolNotFound, compute_unbacked_bindings
+from torch.utils._sympy.symbol import SymT, make_symbol
 
 from fakexport._torch.symbolic_numbers import (
     SymbolTable,
+    assumptions_of,
     expression_of,
     finite_bound,
     has_unbacked_symbols,
@@ -167,3 +169,24 @@ def test_an_environment_has_not_the_range_of_a_size_that_another_input_follows()
     keep_ranges(program)
 
     assert environment.var_to_range[symbol] == value_range(2, 8)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        make_symbol(SymT.SIZE, 7, positive=True, integer=True),
+        make_symbol(SymT.SIZE, 7, positive=None, integer=True),
+        make_symbol(SymT.UNBACKED_INT, 0, integer=True),
+        make_symbol(SymT.FLOAT, 0, positive=None, real=True),
+        make_symbol(SymT.UNBACKED_FLOAT, 0),
+        sympy.Symbol("x"),
+    ],
+    ids=str,
+)
+def test_the_assumptions_that_torch_makes_a_symbol_with(made):
+    equal = sympy.Symbol(made.name, **made.assumptions0)
+
+    again = sympy.Symbol(equal.name, **assumptions_of(equal))
+
+    assert again == made
+    assert sympy.srepr(again) == sympy.srepr(made)

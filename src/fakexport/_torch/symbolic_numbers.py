@@ -70,6 +70,24 @@ _NAMES = [
 ]
 
 
+_SYMBOLS: tuple[dict[str, bool], ...] = (
+    {"positive": True, "integer": True},
+    {"integer": True},
+    {"positive": True, "real": True},
+    {"real": True},
+    {},
+)
+
+
+def assumptions_of(symbol: Any) -> dict[str, bool]:
+    """Return the assumptions that torch creates a symbol with; sympy derives the others from them.
+
+    Two symbols are equal if the derived ones are, and sympy may return either from its caches.
+    """
+    derived = symbol.assumptions0
+    return next((kind for kind in _SYMBOLS if sympy.Symbol("x", **kind).assumptions0 == derived), derived)
+
+
 def shape_functions() -> dict[str, Any]:
     """Return the functions of shape expressions that torch adds to sympy's, by the name that it writes."""
     return {name: getattr(functions, name) for name in _NAMES if hasattr(functions, name)}

@@ -74,7 +74,7 @@ from .named_state import read_state_by_name
 from .plain_forward import plain_forward
 from .plain_inputs import prepared_inputs
 from .python_effects import PythonEffect, watch_forward
-from .rank_layouts import ShardingChangesResult, check_rank_layouts
+from .rank_layouts import ShardingChangesResult, check_constants, check_rank_layouts
 from .recorded_state import with_state
 from .recovered import Recovered
 from .repeated_calls import refuse_other_later_calls
@@ -118,6 +118,7 @@ def capture(
     tracing: AbstractContextManager[Any] | None = None,
     facts: ProgramFacts | None = None,
     assumed: Sequence[AssumedAnswer] = (),
+    whole: ExportedProgram | None = None,
 ) -> Captured:
     """Capture `module` as it is, fake or real, on the devices where it is.
 
@@ -135,6 +136,7 @@ def capture(
         facts: What is known before the trace: source, target, placement, assumptions. The program has them,
             with the constants that have no value.
         assumed: Conditions and integers that data decide; the program checks them. Strict mode takes none.
+        whole: For a rank of a model: the program of the unsharded model, as `Rank.whole` traces.
     Returns:
         A program or a failure. Whatever the model raises is a failure; nothing is raised for it.
     Raises:
@@ -179,7 +181,8 @@ def capture(
             remember_value(program.constants[name], value)
         if known.parallel is not None:
             check_sharded_weights(program, known.parallel)
-            check_rank_layouts(program, known.parallel)
+            assert whole is not None
+            check_rank_layouts(program, whole, known.parallel)
     except Exception as error:
         answers.check_answered()
         failure = failure_of(_of_subclass(module, error) or error)
@@ -189,6 +192,11 @@ def capture(
     if (absent := failure_of_absent_device(program)) is not None:
         return Captured(None, absent)
     recovered = recover_constants(program)
+    try:
+        if whole is not None:
+            check_constants(program, whole)
+    except ShardingChangesResult as error:
+        return Captured(None, failure_of(error))
     call = None if known.call is None else with_state(known.call, program)
     parameters = () if known.has_own_inputs else parameters_of(module.forward, args, kwargs)
     facts = replace(known, unbound=recovered.unbound, model=module, call=call, parameters=parameters)

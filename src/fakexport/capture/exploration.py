@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Any
 
 from torch import nn
+from torch.export import ExportedProgram
 
 from fakexport._torch.data_dependent_questions import Answer, Question, Unasserted, answered_questions
 from fakexport._torch.iterated_tensors import iterated_tensors
@@ -133,11 +134,12 @@ def capture_or_explore(
     on_failure: Callable[[CaptureFailure], None] | None = None,
     facts: ProgramFacts | None = None,
     assumed: Sequence[AssumedAnswer] = (),
+    whole: ExportedProgram | None = None,
 ) -> tuple[Captured, Exploration | None]:
     """Return the result of `capture` and, if that is a failure, what `explore` finds.
 
     Args:
-        module, args, kwargs, dynamic, strict, facts, assumed: As for `capture`.
+        module, args, kwargs, dynamic, strict, facts, assumed, whole: As for `capture`.
         tracing: Makes the context that `capture` takes, for each trace.
         on_failure: Called with the failure of the capture before anything is explored.
     Raises:
@@ -155,6 +157,7 @@ def capture_or_explore(
             tracing=context,
             facts=facts,
             assumed=assumed,
+            whole=whole,
         )
     if captured.failure is None:
         return captured, None

@@ -16,7 +16,7 @@ from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.capture.assumed_answers import with_assumed
 from fakexport.capture.built_source import ModelNotBuilt, build_source
-from fakexport.capture.capture import capture
+from fakexport.capture.capture import Captured, capture
 from fakexport.capture.capture_facts import facts_at_capture
 from fakexport.capture.dynamic_dims import dynamic_of
 from fakexport.capture.given_inputs import given_inputs
@@ -135,26 +135,34 @@ def export(
         _warn_of_earlier_export(devices)
         if degrees is not None:
             degrees.check_devices(devices)
-        built = _built(found, devices, placed, chosen)
-        inputs = _inputs(found, built, args, kwargs, chosen)
-        facts = facts_at_capture(
-            found, devices, built, inputs, dtype=chosen, dynamic_shapes=dynamic_shapes, is_strict=strict
-        )
-        with install_transfers(built.module, built.placement):
-            captured = capture(
-                built.module,
-                inputs.args,
-                inputs.kwargs,
-                dynamic=dynamic,
-                strict=strict,
-                tracing=found.tracing(built.module, inputs),
-                facts=facts,
-                assumed=assumed,
+
+        def made(source: Source, whole: ExportedProgram | None) -> tuple[Built, ExampleInputs, Captured]:
+            built = _built(source, devices, placed, chosen)
+            inputs = _inputs(source, built, args, kwargs, chosen)
+            facts = facts_at_capture(
+                source, devices, built, inputs, dtype=chosen, dynamic_shapes=dynamic_shapes, is_strict=strict
             )
-    if captured.program is None:
-        assert captured.failure is not None
-        assert captured.failure.error is not None
-        raise captured.failure.error
+            with install_transfers(built.module, built.placement):
+                captured = capture(
+                    built.module,
+                    inputs.args,
+                    inputs.kwargs,
+                    dynamic=dynamic,
+                    strict=strict,
+                    tracing=source.tracing(built.module, inputs),
+                    facts=facts,
+                    assumed=assumed,
+                    whole=whole,
+                )
+            if captured.program is None:
+                assert captured.failure is not None
+                assert captured.failure.error is not None
+                raise captured.failure.error
+            return built, inputs, captured
+
+        whole = None if found.parallel is None else made(found.parallel.whole, None)[2].program
+        built, inputs, captured = made(found, whole)
+    assert captured.program is not None
     unbound = () if captured.recovered is None else captured.recovered.unbound
     if unbound:
         warnings.warn(UnboundConstants.of(unbound), stacklevel=2)

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torch.export import ExportedProgram
-
 from fakexport._libraries import import_loaded_libraries
 from fakexport.checking.check_call import Request, versions
 from fakexport.checking.target_check import Announce, TargetCheck
+from fakexport.diagnose import diagnose_not_saved
 from fakexport.diagnostics import Diagnostic
 from fakexport.program import ComparedProgram, compared, fingerprint
 from fakexport.report import SavedPrograms, Verdict
@@ -55,8 +54,7 @@ class Answer:
 def import_for(wanted: Wanted) -> None:
     """Import what `answer_for` would import in each process."""
     import_loaded_libraries()
-    if wanted.programs:
-        from fakexport.archive import save  # noqa: F401 (the package fetches names on first use)
+    from fakexport.archive import save  # noqa: F401 (the package fetches names on first use)
 
 
 def answer_for(request: Request, index: int, wanted: Wanted, announce: Announce, *, root: Path) -> Answer:
@@ -68,19 +66,19 @@ def answer_for(request: Request, index: int, wanted: Wanted, announce: Announce,
     verdict, found, programs = TargetCheck(
         request, request.targets[index], announce, is_counted=wanted.progress
     ).outcome()
+    # Saved in any case: a program that no archive can have is a finding of `check` too.
+    saved = SavedPrograms.of(programs, root=root) if programs else None
+    if saved is not None and saved.fault is not None:
+        left = diagnose_not_saved(saved.fault, versions=versions())
+        found = (*found, replace(left, targets=(verdict.target.name,)))
+    if wanted.programs:
+        verdict = replace(verdict, saved=saved)
+    if wanted.fingerprints:
+        verdict = replace(verdict, fingerprints={rank: fingerprint(each) for rank, each in programs.items()})
     return Answer(
         request.name,
-        replace(verdict, **_values_of(programs, wanted, root)),  # type: ignore[arg-type]
+        verdict,
         found,
         versions(),
         compared(programs[0]) if wanted.compared and programs else None,
     )
-
-
-def _values_of(programs: Mapping[int, ExportedProgram], wanted: Wanted, root: Path) -> dict[str, object]:
-    found: dict[str, object] = {}
-    if wanted.programs and programs:
-        found["saved"] = SavedPrograms.of(programs, root=root)
-    if wanted.fingerprints:
-        found["fingerprints"] = {rank: fingerprint(program) for rank, program in programs.items()}
-    return found

@@ -94,7 +94,7 @@ def check(
         ValueError: bad usage: an unknown source, target, input, dimension or device map; one line.
         TypeError: a factory that does not return a module.
     Reports:
-        FE001, FE101 to FE105, FE201 to FE210, FE301 to FE305, FE401 to FE404, FE502, FE503, FE505, FE506,
+        FE001, FE101 to FE105, FE201 to FE210, FE301 to FE305, FE401 to FE406, FE502, FE503, FE505, FE506,
         FE601 to FE603, and FE901 to FE912.
 
     Example:

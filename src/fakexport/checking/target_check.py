@@ -113,10 +113,21 @@ class TargetCheck:
             return failed(diagnose_internal_fault(error, versions=versions()))
 
     def _traced(self) -> _Trace | _Failure:
-        trace = self._traced_source(self._request)
-        return trace if isinstance(trace, _Failure) else self._with_ranks(trace)
+        request, whole = self._request, self._traced_whole()
+        if isinstance(whole, _Failure):
+            return whole
+        trace = self._traced_source(request, whole)
+        return trace if isinstance(trace, _Failure) else self._with_ranks(trace, whole)
 
-    def _with_ranks(self, trace: _Trace) -> _Trace | _Failure:
+    def _traced_whole(self) -> ExportedProgram | _Failure | None:
+        """Return the program that those of all ranks are compared with; None if the model is not parallel."""
+        request, parallel = self._request, self._request.source.parallel
+        if parallel is None:
+            return None
+        trace = self._traced_source(replace(request, source=parallel.whole))
+        return trace if isinstance(trace, _Failure) else trace.program
+
+    def _with_ranks(self, trace: _Trace, whole: ExportedProgram | None) -> _Trace | _Failure:
         """Return a trace with what the other ranks have in common with it; a failure if one of them fails."""
         request, source_of = self._request, self._request.ranks
         if source_of is None or request.degrees is None:
@@ -125,7 +136,7 @@ class TargetCheck:
         programs = {0: trace.program}
 
         def traced(rank: int) -> ExportedProgram | RankFailure:
-            other = self._traced_source(replace(request, source=source_of(rank)))
+            other = self._traced_source(replace(request, source=source_of(rank)), whole)
             if isinstance(other, _Failure):
                 return RankFailure(rank, other.found, other.notes)
             programs[rank] = other.program
@@ -142,7 +153,7 @@ class TargetCheck:
             return _Failure(ranks.found, (f"rank 0 exports, and rank {ranks.rank} does not", *ranks.notes))
         return replace(trace, ranks=ranks, rank_programs=programs)
 
-    def _traced_source(self, request: Request) -> _Trace | _Failure:
+    def _traced_source(self, request: Request, whole: ExportedProgram | None = None) -> _Trace | _Failure:
         target, clock = self._target, self._clock
         with clock.running("build", "build"):
             built, inputs = _made(request, target)
@@ -164,6 +175,7 @@ class TargetCheck:
                     "explore", headline(diagnose_failure(failure, topology=target.topology)[0])
                 ),
                 assumed=request.assumed,
+                whole=whole,
             )
         if captured.program is None or captured.recovered is None:
             assert captured.failure is not None
@@ -171,7 +183,7 @@ class TargetCheck:
             found = diagnose_failure(
                 captured.failure, explored, topology=target.topology, published=request.source.published
             )
-            if request.degrees is not None:
+            if request.degrees is not None and whole is not None:
                 found = tuple(in_rank(found, request.degrees.ranks))
             omitted = diagnose_left_out(request.source, None, built.module, inputs)
             return _Failure((*omitted, *found), tuple(diagnose_assumptions(explored)))

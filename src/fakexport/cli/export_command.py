@@ -164,7 +164,8 @@ def _saved(reports: Mapping[str, Report], output: Path, prepare: Callable[[], No
     from fakexport.checking import bundled
     from fakexport.files import new_file
 
-    found = {name: saved for name, each in reports.items() if (saved := each.verdicts[0].saved) is not None}
+    programs = {name: each.verdicts[0].saved for name, each in reports.items()}
+    found = {name: saved for name, saved in programs.items() if saved is not None and saved.fault is None}
     if len(found) < len(reports):
         return False
     (first, *more) = found.values()

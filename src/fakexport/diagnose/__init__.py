@@ -6,4 +6,9 @@ from fakexport.diagnose.labels import headline, labels_at
 from fakexport.diagnose.left_out import diagnose_left_out, unused_note
 from fakexport.diagnose.peak_memory import memory_left
 from fakexport.diagnose.program import diagnose_loaded, diagnose_program
-from fakexport.diagnose.target_failures import diagnose_internal_fault, diagnose_process_ended, in_rank
+from fakexport.diagnose.target_failures import (
+    diagnose_internal_fault,
+    diagnose_not_saved,
+    diagnose_process_ended,
+    in_rank,
+)

@@ -141,7 +141,10 @@ def sharding_changes_result(failure: CaptureFailure) -> Diagnostic | None:
         labels=labels_of(failure, "a rank has a part of this"),
         notes=tuple(notes),
         fix=Fix(
-            "change the style of this module in the plan (--parallel tp=N,plan=FILE.json), or leave the "
+            "use the size of the whole model, which its config or `out_features` has, instead of the size of "
+            "a tensor"
+            if error.is_number
+            else "change the style of this module in the plan (--parallel tp=N,plan=FILE.json), or leave the "
             "module out of it"
         ),
     )

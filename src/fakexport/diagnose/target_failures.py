@@ -1,4 +1,4 @@
-"""Diagnostics of a check that ended early: FE001 and FE106, and the fix of FE202 on a rank."""
+"""Diagnostics of a check that ended early: FE001, FE106, FE406, and the fix of FE202 on a rank."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from fakexport.diagnostics import Diagnostic, Fix
+from fakexport.error import InvalidValue
 from fakexport.rules import rule
+
+from .labels import labels_at
 
 
 def diagnose_process_ended(reason: str, last_lines: Sequence[str], *, target: str) -> Diagnostic:
@@ -40,6 +43,23 @@ def diagnose_internal_fault(error: BaseException, *, versions: Mapping[str, str]
             "versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()),
         ),
         fix=Fix("report it with these lines and the command; `--debug` prints the whole traceback"),
+    )
+
+
+def diagnose_not_saved(fault: Exception, *, versions: Mapping[str, str]) -> Diagnostic:
+    """Return what to report if the programs of a target cannot be saved.
+
+    Reports:
+        FE406; FE001 for a fault of our own.
+    """
+    if not isinstance(fault, InvalidValue):
+        return diagnose_internal_fault(fault, versions=versions)
+    return rule("FE406").diagnostic(
+        labels=labels_at(getattr(fault, "span", None), "no archive can have this"),
+        notes=(str(fault),),
+        fix=Fix(
+            "let `forward` take, return and compute strided tensors and Python's bool, int, float and str"
+        ),
     )
 
 

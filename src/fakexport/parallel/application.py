@@ -37,20 +37,19 @@ class Sharded:
     unused_rules: tuple[str, ...]
 
 
-def shard_model(model: nn.Module, degrees: Degrees, rank: int) -> Sharded:
+def shard_model(model: nn.Module, degrees: Degrees, place: Place) -> Sharded:
     """Leave of each weight what a rank holds, and let the modules communicate. Changes the model.
 
     Args:
         model: A model of transformers, or any module for which the degrees have rules; of fake tensors or
             real ones.
         degrees: Of tensor and expert parallelism.
-        rank: Which part.
+        place: Which part.
     Raises:
         DegreeMismatch: The plan does not fit the degrees.
         SourceError: The model has no plan, or one that does not fit it; one line.
     """
     plan, unused = _plan(model, degrees)
-    place = Place(rank, degrees.ranks)
     styles = _styles()
     modules = dict(model.named_modules(remove_duplicate=False))
     held = dict(model.named_parameters(remove_duplicate=False))
@@ -82,7 +81,7 @@ def _shard(modules: Mapping[str, nn.Module], name: str, style: Any, place: Place
         if placement.is_replicate():
             return tensor
         groups = getattr(placement, "split_factor", 1)
-        made.append(shard_of(tensor.shape, placement.dim, place.ranks, place.rank, groups))
+        made.append(shard_of(tensor.shape, placement.dim, place.size(), place.rank, groups))
         last = shard_of(tensor.shape, placement.dim, place.ranks, place.ranks - 1, groups)
         if 0 in last.local_shape:
             size = tensor.shape[placement.dim]

@@ -14,6 +14,7 @@ from fakexport.sources import Source, SourceError
 
 from .application import Sharded, shard_model
 from .degrees import Degrees
+from .place import Place
 
 
 @dataclass(frozen=True)
@@ -23,16 +24,21 @@ class Rank:
     Args:
         degrees: Of parallelism.
         rank: From 0.
+        whole: The model that the programs of all ranks are compared with; None for that model itself, whose
+            weights stay whole, as `Place` says.
     """
 
     degrees: Degrees
     rank: int
+    whole: Source | None = field(default=None, compare=False, repr=False)
     _made: WeakKeyDictionary[nn.Module, Sharded] = field(
         default_factory=WeakKeyDictionary, compare=False, repr=False
     )
 
-    def record(self, module: nn.Module) -> ParallelRecord:
-        """Return what the facts of a program say, for a model that `built` returned."""
+    def record(self, module: nn.Module) -> ParallelRecord | None:
+        """Return what the facts of a program say, for a model that `built` returned; None for a whole one."""
+        if self.whole is None:
+            return None
         made = self._made[module]
         degrees = self.degrees
         return ParallelRecord(
@@ -43,7 +49,8 @@ class Rank:
         """Return what the factory of a source returns, its module sharded."""
         made = source.factory if isinstance(source.factory, nn.Module) else source.factory()
         module, *inputs = made if isinstance(made, tuple) else (made,)
-        self._made[module] = shard_model(module, self.degrees, self.rank)
+        place = Place(self.rank, self.degrees.ranks, has_whole=self.whole is None)
+        self._made[module] = shard_model(module, self.degrees, place)
         return (module, *inputs) if inputs else module
 
 
@@ -74,13 +81,13 @@ def parallel_source(source: Source, parallel: str | Degrees | None, rank: int | 
         raise SourceError(f"--parallel does not shard quantized weights, which {source.spec} has")
     if source.kind not in ("transformers", "python") or isinstance(source.factory, nn.Module):
         raise SourceError(f"--parallel needs an hf: model, or a factory of one: {source.spec} is not")
-    made = Rank(degrees, rank)
-    return replace(
-        source,
-        spec=f"{source.spec} --parallel {degrees.canonical} --rank {rank}",
-        factory=lambda: made.built(source),
-        parallel=made,
-    )
+    whole = _of_rank(source, Rank(degrees, 0), source.spec)
+    spec = f"{source.spec} --parallel {degrees.canonical} --rank {rank}"
+    return _of_rank(source, Rank(degrees, rank, whole), spec)
+
+
+def _of_rank(source: Source, rank: Rank, spec: str) -> Source:
+    return replace(source, spec=spec, factory=lambda: rank.built(source), parallel=rank)
 
 
 def refuse_with_parallel(

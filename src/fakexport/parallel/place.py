@@ -1,4 +1,4 @@
-"""One rank among those that share a model, and the collectives it takes part in."""
+"""A rank among those that share a model, and the collectives that it takes part in."""
 
 from __future__ import annotations
 
@@ -18,14 +18,21 @@ class Place:
     Args:
         rank: From 0.
         ranks: Processes that share the model.
+        has_whole: The weights stay whole. The traced program has the nodes of a rank's program with the sizes
+            of the model. It is compared with the programs of the ranks, and never runs.
     """
 
     rank: int
     ranks: int
+    has_whole: bool = False
 
     def size(self) -> int:
-        """Return the number of ranks: the styles of transformers ask a `DeviceMesh` for it."""
-        return self.ranks
+        """Return over how many ranks weights are sharded: transformers asks a `DeviceMesh` for it."""
+        return 1 if self.has_whole else self.ranks
+
+    def bounds(self, size: int) -> tuple[int, int]:
+        """Return start and end of the part of a dimension that this rank holds."""
+        return (0, size) if self.has_whole else chunk(size, self.ranks, self.rank)
 
     def sum(self, value: torch.Tensor) -> torch.Tensor:
         """Return the sum over all ranks."""
@@ -33,7 +40,7 @@ class Place:
 
     def slice(self, value: torch.Tensor) -> torch.Tensor:
         """Return this rank's part of the last dimension, which every rank has in full."""
-        start, end = chunk(value.shape[-1], self.ranks, self.rank)
+        start, end = self.bounds(value.shape[-1])
         return value.narrow(-1, start, end - start)
 
     def gather(self, value: torch.Tensor, size: int) -> torch.Tensor:
@@ -43,11 +50,12 @@ class Place:
             value: This rank's part, `[..., local]`.
             size: The full size. Where parts differ, they are padded to the widest for the transfer.
         """
-        bounds = [chunk(size, self.ranks, rank) for rank in range(self.ranks)]
-        widths = [end - start for start, end in bounds]
-        is_even = min(widths) == widths[0]
-        given = value if is_even else torch.nn.functional.pad(value, (0, widths[0] - value.shape[-1]))
-        parts = all_gather(given, self.ranks).reshape(self.ranks, *value.shape[:-1], widths[0])
-        if is_even:
-            return parts.movedim(0, -2).reshape(*value.shape[:-1], size)
-        return torch.cat([parts[rank, ..., :width] for rank, width in enumerate(widths)], -1)
+        ranks = self.size()
+        width = chunk(size, ranks, 0)[1]
+        is_even = size % self.ranks == 0
+        given = value if is_even else torch.nn.functional.pad(value, (0, width - value.shape[-1]))
+        parts = all_gather(given, ranks).reshape(ranks, *value.shape[:-1], width)
+        together = parts.movedim(0, -2).reshape(*value.shape[:-1], ranks * width)
+        return (
+            together if is_even else together.narrow(-1, 0, size).clone(memory_format=torch.contiguous_format)
+        )

@@ -114,7 +114,8 @@ def _divided(module: nn.Module, style: Any, place: Place) -> Forward:
 
 
 def _dispatched(module: nn.Module, style: Any, place: Place) -> Forward:
-    return OwnExperts(module.forward, place, _features(module, "num_experts"))
+    experts = _features(module, "num_experts") * place.size() // place.ranks
+    return OwnExperts(module.forward, place, experts)
 
 
 _FORWARDS: dict[str, Callable[[nn.Module, Any, Place], Forward | None]] = {

@@ -10,6 +10,8 @@ from typing import Any
 import sympy
 import torch
 
+from fakexport._torch.symbolic_numbers import assumptions_of
+
 _LETTERS = re.compile(r"[A-Za-z_]*")
 
 
@@ -79,7 +81,7 @@ class Spelling:
         for symbol in sorted(expression.free_symbols - self._symbols.keys(), key=lambda symbol: symbol.name):
             family = _letters(symbol.name)
             number = sum(1 for known in self._symbols if _letters(known.name) == family)
-            self._symbols[symbol] = sympy.Symbol(f"{family}{number}", **symbol.assumptions0)
+            self._symbols[symbol] = sympy.Symbol(f"{family}{number}", **assumptions_of(symbol))
         # torch keeps `Min(32, 32*s0)` as it is while it traces, and evaluates it when a program is loaded.
         return expression.xreplace(self._symbols).replace(
             lambda part: type(part).__name__ in ("Min", "Max"),

@@ -37,6 +37,8 @@ class SavedPrograms:
             if ranks == (0,):
                 return cls(ranks, archive_of(programs[0], root=root))
             return cls(ranks, archive_of({f"rank{rank}": programs[rank] for rank in ranks}, root=root))
+        except InvalidValue as error:
+            return cls(ranks, b"", error)
         except ValueError as error:
             return cls(ranks, b"", InvalidValue(str(error)))
         except Exception as error:  # A fault of our own; the verdict is right.

@@ -28,6 +28,17 @@ def test_an_operator_without_a_rule_and_what_a_gather_would_move():
     assert "plan=FILE.json" in found.fix.message
 
 
+def test_a_size_of_a_rank_as_a_number():
+    found = found_in(with_mlp(lambda x: x / x.shape[-1]))
+
+    assert found.code == "FE405"
+    assert found.notes == (
+        "model.layers.0.mlp calls aten.div.Tensor with other=48, and the unsharded model with 96: a size of "
+        "a rank is used as a number",
+    )
+    assert "config" in found.fix.message
+
+
 @pytest.mark.slow
 def test_a_weight_that_is_read_outside_of_its_module():
     found = found_in(reading_a_weight_outside)

@@ -130,9 +130,9 @@ def with_mlp(forward):
 @pytest.mark.parametrize(
     ("reshape", "sizes"),
     [
-        (lambda x: x.view(*x.shape[:-1], 8, -1).softmax(-1).flatten(-2), "(2, 8, 8, -1)"),
-        (lambda x: x.unflatten(-1, (8, -1)).softmax(-1).flatten(-2), "(2, 8, 8, -1)"),
-        (lambda x: x.view(x.shape[0], -1, 8, 12).softmax(-1).reshape(x.shape), "(2, -1, 8, 12)"),
+        (lambda x: x.view(*x.shape[:-1], 8, -1).softmax(-1).flatten(-2), "(2, 8, 8, 6)"),
+        (lambda x: x.unflatten(-1, (8, -1)).softmax(-1).flatten(-2), "(2, 8, 8, 6)"),
+        (lambda x: x.view(x.shape[0], -1, 8, 12).softmax(-1).reshape(x.shape), "(2, 4, 8, 12)"),
     ],
     ids=["view", "unflatten", "tokens"],
 )

@@ -10,12 +10,12 @@ from torch.export.graph_signature import CustomObjArgument
 from torch.fx import GraphModule, Node
 
 from fakexport._torch.operator_registry import HigherOrderOperator, OpOverload
-from fakexport._torch.program_schema import DTYPE_CODES, LAYOUT_CODES, MEMORY_FORMAT_CODES
+from fakexport._torch.program_schema import LAYOUT_CODES, MEMORY_FORMAT_CODES
 from fakexport.error import InvalidValue
 from fakexport.program import attribute
 
 from .operator_lookup import readable_name
-from .value_encoder import Json, device_json, float_json
+from .value_encoder import Json, device_json, dtype_json, float_json, integer_json
 
 MIXED_TUPLE = "as_tuple"
 """A kind of argument that torch's schema does not have: stock torch refuses a document with it."""
@@ -146,11 +146,11 @@ _LITERAL_LISTS = {bool: "as_bools", int: "as_ints", float: "as_floats", str: "as
 
 _SCALARS: dict[type, Callable[[Any], Json]] = {
     bool: lambda value: {"as_bool": value},
-    int: lambda value: {"as_int": value},
+    int: lambda value: {"as_int": integer_json(value)},
     float: lambda value: {"as_float": float_json(value)},
     str: lambda value: {"as_string": value},
     complex: lambda value: {"as_complex": {"real": float_json(value.real), "imag": float_json(value.imag)}},
-    torch.dtype: lambda value: {"as_scalar_type": DTYPE_CODES[value]},
+    torch.dtype: lambda value: {"as_scalar_type": dtype_json(value)},
     torch.device: lambda value: {"as_device": device_json(value)},
     torch.layout: lambda value: {"as_layout": LAYOUT_CODES[value]},
     torch.memory_format: lambda value: {"as_memory_format": MEMORY_FORMAT_CODES[value]},

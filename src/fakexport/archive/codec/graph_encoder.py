@@ -20,7 +20,9 @@ from fakexport._torch.operator_registry import (
     schema_arguments,
 )
 from fakexport._torch.program_schema import SYMBOLIC_OPERATORS
+from fakexport.diagnostics import Span
 from fakexport.error import InvalidValue
+from fakexport.program import source_span
 
 from .argument_encoder import ArgumentEncoder, object_json
 from .node_metadata import GRAPH_NAMES, MetadataEncoder
@@ -269,6 +271,19 @@ def _graph_names(node: Node) -> str:
     return ";".join(graph.name for graph in graphs) if any(g.name != g.target for g in graphs) else ""
 
 
+class NotStored(InvalidValue):
+    """A node that an archive cannot have.
+
+    Args:
+        message: One line.
+        span: The line of the model.
+    """
+
+    def __init__(self, message: str, span: Span | None = None) -> None:
+        super().__init__(message)
+        self.span = span
+
+
 @contextmanager
 def _named(node: Node) -> Any:
     try:
@@ -276,4 +291,6 @@ def _named(node: Node) -> Any:
     except ValueError as error:
         if str(error).startswith("cannot store node "):
             raise
-        raise InvalidValue(f"cannot store node {node.name} ({node.target}): {error}") from error
+        raise NotStored(
+            f"cannot store node {node.name} ({node.target}): {error}", source_span(node)
+        ) from error

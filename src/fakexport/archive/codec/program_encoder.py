@@ -35,7 +35,7 @@ from .graph_encoder import GraphEncoder
 from .guard_text import checked_guard
 from .node_metadata import MetadataEncoder, custom_json
 from .tree_spec import tree_spec_to_text
-from .value_encoder import Json, ValueEncoder
+from .value_encoder import Json, ValueEncoder, float_json, integer_json
 
 _OUTPUT_KINDS = {
     OutputKind.LOSS_OUTPUT: ("loss_output", None),
@@ -155,12 +155,15 @@ def _input_spec(spec: InputSpec) -> Json:
 
 def _constant(argument: ConstantArgument) -> Json:
     value = argument.value
-    kinds = {int: "as_int", bool: "as_bool", str: "as_string", float: "as_float"}
     if value is None:
         return {"as_none": True}
-    if type(value) not in kinds:
+    if type(value) is int:
+        return {"as_int": integer_json(value)}
+    if type(value) is float:
+        return {"as_float": float_json(value)}
+    if type(value) not in (bool, str):
         raise InvalidValue(f"cannot store the input {argument.name}: a constant {type(value).__name__}")
-    return {kinds[type(value)]: value}
+    return {"as_bool" if type(value) is bool else "as_string": value}
 
 
 def _by_name(argument: Any) -> Json:

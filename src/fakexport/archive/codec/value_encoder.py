@@ -7,9 +7,10 @@ from typing import Any
 
 import sympy
 import torch
+from sympy.printing.repr import ReprPrinter
 
 from fakexport._torch.program_schema import DTYPE_CODES, LAYOUT_CODES
-from fakexport._torch.symbolic_numbers import expression_of, hint_of
+from fakexport._torch.symbolic_numbers import assumptions_of, expression_of, hint_of
 from fakexport.error import InvalidValue
 
 Json = dict[str, Any]
@@ -31,13 +32,12 @@ class ValueEncoder:
         if value.layout is not torch.strided:
             kind = str(value.layout).removeprefix("torch.")
             raise InvalidValue(f"a tensor of layout {kind} cannot be stored; only strided ones can")
-        if value.dtype not in DTYPE_CODES:
-            raise InvalidValue(f"torch's format does not support tensors of {value.dtype}")
+        dtype = dtype_json(value.dtype)
         device = value.device
         if device not in self._devices:
             self._devices[device] = device_json(device)
         return {
-            "dtype": DTYPE_CODES[value.dtype],
+            "dtype": dtype,
             "sizes": [self.integer(size) for size in value.shape],
             "requires_grad": value.requires_grad,
             "device": self._devices[device],
@@ -86,12 +86,42 @@ class ValueEncoder:
     def _expression(self, expression: Any, hint: Json | None) -> Json:
         text = self._texts.get(expression)
         if text is None:
-            text = self._texts[expression] = sympy.srepr(expression)
+            text = self._texts[expression] = _Text().doprint(expression)
         return {"as_expr": {"expr_str": text, "hint": hint}}
+
+
+class _Text(ReprPrinter):  # type: ignore[misc]  # sympy has no types.
+    """Writes equal expressions alike, as `sympy.srepr` writes those of torch."""
+
+    def _print_Symbol(self, symbol: sympy.Symbol) -> str:  # noqa: N802  # The name that sympy looks up.
+        given = (f"{name}={value}" for name, value in assumptions_of(symbol).items())
+        return f"Symbol({', '.join((repr(symbol.name), *given))})"
 
 
 def device_json(device: torch.device) -> Json:
     return {"type": device.type, "index": device.index}
+
+
+def dtype_json(dtype: torch.dtype) -> int:
+    """Return the code that torch's format has for a dtype.
+
+    Raises:
+        InvalidValue: It has none.
+    """
+    if dtype not in DTYPE_CODES:
+        raise InvalidValue(f"torch's format does not support tensors of {dtype}")
+    return DTYPE_CODES[dtype]
+
+
+def integer_json(value: int) -> int:
+    """Return an integer as torch's format has it.
+
+    Raises:
+        InvalidValue: It has more than 64 bits.
+    """
+    if not -(2**63) <= value < 2**63:
+        raise InvalidValue(f"the integer {str(value)[:40]} has more than 64 bits")
+    return value
 
 
 def float_json(value: float) -> float | str:

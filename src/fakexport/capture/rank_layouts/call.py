@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.fx import Node
 
-from fakexport._torch.operator_schema import argument_names
 from fakexport._torch.symbolic_numbers import hint_of
 
+from .counterparts import named_arguments, number_of, results_of
 from .layout import Common, Cut, Fault, Layout, Part
 
 Results = Layout | list[Layout]
@@ -61,18 +61,22 @@ class Call:
 
     Args:
         node: The node.
+        whole: The node of the unsharded model.
         name: `aten.view`, without the overload.
         values: Each argument by name: an operand, a list of operands, or what the node has.
         ranks: How many there are.
+        compared: Arguments that the rule has compared with those of the unsharded model.
     """
 
     node: Node
+    whole: Node
     name: str
     values: Mapping[str, Any]
     ranks: int
+    compared: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, node: Node, name: str, layouts: Mapping[Node, Results], ranks: int) -> Call:
+    def of(cls, node: Node, whole: Node, name: str, layouts: Mapping[Node, Results], ranks: int) -> Call:
         """Return the call of a node, whose operands have layouts."""
 
         def made(value: Any) -> Any:
@@ -82,9 +86,8 @@ class Call:
                 return Operand.of(value, layout) if is_tensor and not isinstance(layout, list) else value
             return [made(item) for item in value] if isinstance(value, (list, tuple)) else value
 
-        names = argument_names(node.target) or tuple(map(str, range(len(node.args))))
-        given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-        return cls(node, name, {key: made(value) for key, value in given.items()}, ranks)
+        given = named_arguments(node)
+        return cls(node, whole, name, {key: made(value) for key, value in given.items()}, ranks)
 
     def operands(self) -> Iterator[Operand]:
         """Yield the tensors it is given."""
@@ -110,9 +113,20 @@ class Call:
     @property
     def results(self) -> list[tuple[int, ...]]:
         """The sizes of each result."""
-        value = self.node.meta.get("val")
-        values: Sequence[Any] = value if isinstance(value, (list, tuple)) else (value,)
-        return [sizes_of(item) if isinstance(item, torch.Tensor) else () for item in values]
+        return [
+            sizes_of(item) if isinstance(item, torch.Tensor) else ()
+            for item in results_of(self.node.meta.get("val"))
+        ]
+
+    @property
+    def whole_sizes(self) -> tuple[int, ...]:
+        """The sizes of the only result in the unsharded model."""
+        return sizes_of(self.whole.meta["val"])
+
+    def whole_number(self, *names: str) -> Any:
+        """Return an integer argument as `get` does, of the unsharded model; symbolic ones at the example."""
+        given = named_arguments(self.whole)
+        return at_example(next((given[name] for name in names if name in given), None))
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -123,6 +137,12 @@ class Call:
 def sizes_of(value: torch.Tensor) -> tuple[int, ...]:
     """Return sizes, symbolic ones at the example; 0 where no example is known."""
     return tuple(size if isinstance(size, int) else hint_of(size) or 0 for size in value.shape)
+
+
+def at_example(value: Any) -> Any:
+    """Return a number that a node computes as it is for the example inputs; another value as it is."""
+    number = number_of(value)
+    return hint_of(number) if isinstance(number, torch.SymInt) else number
 
 
 def cut_of(operand: Operand) -> Cut:

@@ -14,6 +14,7 @@ class Common(Enum):
     WHOLE = "every rank has the tensor of the model"
     FILL = "one number everywhere, so that it is a part of any size too"
     SUM = "a summand: the tensor of the model is the sum over the ranks"
+    PARTS = "the parts of all ranks one after the other, which a style is about to put together"
     OWN_ROWS = "rows of this rank's experts or vocabulary; those of other ranks count as zero in the sum"
 
 
@@ -75,3 +76,7 @@ Layout = Common | Cut
 
 class Fault(FakexportError, ValueError):
     """What a node does and the model does not, with all of its features; a clause that begins with a verb."""
+
+
+class NumberFault(Fault):
+    """The node computes with a number that the unsharded model does not compute with."""

@@ -27,7 +27,7 @@ def multiplied(call: Call) -> Layout:
     for letter, part in parts.items():
         for letters, factor in zip(inputs.split(","), factors, strict=True):
             for dim in (dim for dim, other in enumerate(letters) if other == letter):
-                if factor.cut_at(dim) != part and not _is_own_slice(factor, dim, part):
+                if factor.cut_at(dim) != part:
                     raise Fault("multiplies a rank's part with a tensor that is not sharded alike")
     result: Layout = Common.SUM if any(is_sum) else Common.WHOLE
     for letter, part in parts.items():
@@ -45,19 +45,6 @@ def _check_added(added: Operand, result: Layout, rank: int) -> None:
         is_alike = added.layout is result
     if not is_alike and added.layout is not Common.FILL:
         raise Fault("adds a bias that is not sharded as the product is, or once on each rank")
-
-
-def _is_own_slice(factor: Operand, dim: int, part: Part) -> bool:
-    """Return whether a tensor that every rank has in full is sliced to the part (`rowwise_split_input`)."""
-    node = factor.node
-    if "slice" not in str(node.target) and "narrow" not in str(node.target):
-        return False
-    rank = len(factor.sizes)
-    if factor.layout is not Common.WHOLE or len(part.ranges) != 1 or len(node.args) < 4:
-        return False
-    start, end = part.ranges[0]
-    last = node.args[3] if "slice" in str(node.target) else int(str(node.args[2])) + int(str(node.args[3]))
-    return int(str(node.args[1])) % rank == dim and (node.args[2], last) == (start, end)
 
 
 def _equation(call: Call) -> tuple[str, list[Operand], Operand | None]:
@@ -143,6 +130,7 @@ def convolved(call: Call) -> Layout:
         raise Fault("convolves channels that are not sharded alike")
     if isinstance(bias, Operand) and bias.cut_at(0) != part:
         raise Fault("adds a bias that is not sharded as the convolution is")
+    call.compared.add("groups")
     return Cut(channels, part)
 
 

@@ -3,58 +3,64 @@
 A plan that shards a packed weight as one, or leaves out an all-reduce, traces: no shape shows that it is
 wrong. Here each tensor that depends on a part of a weight has a layout, and each operator a rule for what it
 makes of it. An operator without a rule is refused: what a program computes is either shown or not exported.
+
+The same code is also traced with the sizes of the unsharded model. Each node is compared with its counterpart
+there: its shape has to be what the layout says, and its numbers have to be equal. Only sizes and bounds may
+differ, if a rule shows that they give a part of the model's result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
+from fakexport._torch.program_assembly import add_guards, guards_code
 from fakexport._torch.pytree import tree_leaves
-from fakexport.diagnostics import Span
 from fakexport.documents import ParallelRecord
-from fakexport.error import FakexportError
-from fakexport.program import attribute, module_path, operator_name, output_names, source_span
+from fakexport.program import module_path, operator_name, output_names, source_span
 
 from .call import Call, Results, sizes_of
-from .layout import Common, Cut, Fault, Layout, Part
+from .counterparts import (
+    Counterparts,
+    OtherNode,
+    graph_of,
+    is_copy,
+    is_read_from_data,
+    is_same_shape,
+    original,
+)
+from .layout import Common, Cut, Fault, Layout, NumberFault, Part
 from .product_rules import PRODUCT_RULES
-from .shape_rules import SHAPE_RULES
+from .refusal import ShardingChangesResult
+from .shape_rules import SHAPE_RULES, SIZE_ARGUMENTS, sliced
 from .value_rules import VALUE_RULES, elementwise, exchanged
 
 _RULES: Mapping[str, Callable[[Call], Results]] = {**SHAPE_RULES, **PRODUCT_RULES, **VALUE_RULES}
 _FILLS = frozenset({"zeros", "ones", "full", "empty"})
+_MIXING = frozenset({"cat", "concat", "concatenate", "stack", "pad", "constant_pad_nd", "view_as_complex"})
+_SLICES = frozenset({"slice", "narrow"})
+_COPIES = frozenset(
+    {"clone", "contiguous", "to", "_to_copy", "type_as", "dropout", "float", "half", "bfloat16"}
+)
 _REGIONS = frozenset({"wrap_with_set_grad_enabled", "wrap_with_autocast"})
 _DIVIDED = "moe_identity_expert"
 _OWN_EXPERTS = "grouped_gemm"
+_DISPATCHED = "ep_dispatch_experts"
 
 
-class ShardingChangesResult(FakexportError, ValueError):
-    """The programs of the ranks would not compute together what the model computes, or it is not known.
-
-    Args:
-        message: One line.
-        span: The line of the model.
-        part_bytes: Bytes of the part that the rank has, where a gather would help; at the example's sizes.
-    """
-
-    def __init__(self, message: str, span: Span | None, part_bytes: int | None = None) -> None:
-        super().__init__(message)
-        self.span = span
-        self.part_bytes = part_bytes
-
-
-def check_rank_layouts(program: ExportedProgram, record: ParallelRecord) -> None:
+def check_rank_layouts(program: ExportedProgram, whole: ExportedProgram, record: ParallelRecord) -> None:
     """Refuse a program that does not compute a rank's share of what the model computes.
 
     Args:
         program: Of one rank.
+        whole: Of the same code with whole weights (`Place.has_whole`).
         record: What the rank has of each weight, and the plan.
+    The conditions on sizes of the unsharded model become conditions of the program.
+
     Raises:
         ShardingChangesResult: There is a node for which this cannot be shown.
     """
@@ -64,18 +70,30 @@ def check_rank_layouts(program: ExportedProgram, record: ParallelRecord) -> None
     for node in program.graph.find_nodes(op="placeholder"):
         if (found := _of_weight(names.get(node.name, ""), record)) is not None:
             layouts[node] = found
-    names_out, propagation = output_names(program), _Propagation(record)
+    names_out, propagation = output_names(program), _Propagation(record, whole.graph_module)
     caches = _of_caches(program, propagation, layouts)
     returned = propagation.through(program.graph_module, {**layouts, **caches})
     kept = [layout for name, layout in zip(names_out, returned, strict=True) if _is_cache(name)]
     if caches and kept != [*caches.values()]:
         raise ShardingChangesResult("the cache that is returned is not sharded as the one that is read", None)
+    _check_ranges(program, whole)
+    add_guards(program, guards_code(whole))
     for name, layout in zip(names_out, returned, strict=True):
         if layout in (Common.SUM, Common.OWN_ROWS):
             raise ShardingChangesResult(f"{name} is one rank's summand: no style adds up the ranks", None)
         if isinstance(layout, Cut) and not _is_cache(name):
             of = f"{layout.part.local} of {layout.part.size}"
             raise ShardingChangesResult(f"{name} is one rank's part ({of}): no style gathers it", None)
+
+
+def _check_ranges(program: ExportedProgram, whole: ExportedProgram) -> None:
+    """Expect a rank to take no sizes of inputs that the unsharded model does not take."""
+    ranges = {str(symbol): each for symbol, each in whole.range_constraints.items()}
+    for symbol, mine in program.range_constraints.items():
+        theirs = ranges.get(str(symbol))
+        if theirs is None or mine.lower < theirs.lower or mine.upper > theirs.upper:
+            said = f"a rank takes sizes in {mine}, and the unsharded model in {theirs}"
+            raise ShardingChangesResult(f"{said}: a condition on sizes depends on a size of a rank", None)
 
 
 def _of_caches(
@@ -111,23 +129,43 @@ def _of_weight(name: str, record: ParallelRecord) -> Layout | None:
 
 
 class _Propagation:
-    def __init__(self, record: ParallelRecord) -> None:
+    def __init__(self, record: ParallelRecord, whole: GraphModule) -> None:
         self._record = record
+        self._whole = whole
+        self._counterparts = Counterparts(record)
+        self._dispatched = [name for name, style in record.styles.items() if style == _DISPATCHED]
 
-    def through(self, owner: GraphModule, layouts: dict[Node, Results]) -> list[Layout]:
+    def through(
+        self, owner: GraphModule, layouts: dict[Node, Results], whole: GraphModule | None = None
+    ) -> list[Layout]:
         """Give every node of a graph a layout; return those of what it returns."""
+        whole = whole or self._whole
+        try:
+            self._counterparts.pair(owner, whole)
+        except OtherNode as fault:
+            raise self._refusal(fault, fault.node or owner.graph.output_node(), layouts) from fault
         for node in owner.graph.nodes:
-            if node.op != "call_function":
+            if node not in self._counterparts.nodes:
+                continue
+            if is_copy(node):
+                layouts[node] = layouts.get(original(node), Common.WHOLE)
                 continue
             try:
-                made = self._made(owner, node, layouts)
+                made = self._made(owner, whole, node, layouts) if node.op == "call_function" else None
+                if made is not None and made is not Common.WHOLE:
+                    layouts[node] = made
+                self._counterparts.expect_shapes(node, layouts.get(node, Common.WHOLE))
+                if made is None:
+                    self._counterparts.expect_numbers(node)
             except Fault as fault:
-                where = module_path(node) or "the model itself"
-                size = self._part_bytes(node, layouts)
-                raise ShardingChangesResult(f"{where} {fault}", source_span(node), size) from fault
-            if made is not Common.WHOLE:
-                layouts[node] = made
+                raise self._refusal(fault, node, layouts) from fault
         return [self._of(layouts, leaf) for leaf in tree_leaves(owner.graph.output_node().args[0])]
+
+    def _refusal(self, fault: Fault, node: Node, layouts: Mapping[Node, Results]) -> ShardingChangesResult:
+        where = module_path(node) or "the model itself"
+        is_number = isinstance(fault, NumberFault)
+        size = None if is_number else self._part_bytes(node, layouts)
+        return ShardingChangesResult(f"{where} {fault}", source_span(node), size, is_number=is_number)
 
     @staticmethod
     def _part_bytes(node: Node, layouts: Mapping[Node, Results]) -> int | None:
@@ -143,39 +181,71 @@ class _Propagation:
         found = layouts.get(leaf, Common.WHOLE) if isinstance(leaf, Node) else Common.WHOLE
         return Common.WHOLE if isinstance(found, list) else found
 
-    def _made(self, owner: GraphModule, node: Node, layouts: dict[Node, Results]) -> Results:
+    def _made(
+        self, owner: GraphModule, whole: GraphModule, node: Node, layouts: dict[Node, Results]
+    ) -> Results:
         name = operator_name(node)
         short = name.rpartition(".")[0] if name.count(".") > 1 else name
         kind = short.rpartition(".")[2]
-        given = [layouts[source] for source in node.all_input_nodes if source in layouts]
         if name == "operator.getitem":
             held = layouts.get(node.args[0], Common.WHOLE) if isinstance(node.args[0], Node) else Common.WHOLE
+            self._counterparts.expect_numbers(node)
             return held[int(str(node.args[1]))] if isinstance(held, list) else held
-        if kind.removeprefix("new_").removesuffix("_like") in _FILLS:
-            return Common.FILL
-        if short.startswith("_c10d_functional."):
-            return exchanged(Call.of(node, short, layouts, self._record.ranks))
-        if self._is_divided(node, kind):
-            return Common.SUM
-        if not given:
-            return Common.WHOLE
-        if kind in _REGIONS or name.rpartition(".")[2] in _REGIONS:
-            return self._region(owner, node, layouts)
-        if not _has_results(node):
-            return Common.WHOLE
         is_written = kind.endswith("_") and not kind.endswith("__")
         short, kind = (short[:-1], kind[:-1]) if is_written else (short, kind)
-        call = Call.of(node, short, layouts, self._record.ranks)
-        made = Common.OWN_ROWS if Common.OWN_ROWS in given else self._ruled(call, kind)
-        if is_written and not isinstance(made, list) and made != call.first.layout:
-            _write(call.first.node, made, layouts)
+        call = Call.of(node, self._counterparts.nodes[node], short, layouts, self._record.ranks)
+        made = self._of_call(owner, whole, call, kind, layouts)
+        self._counterparts.expect_numbers(node, call.compared)
+        if is_written and not isinstance(made, list):
+            self._write(call, made, layouts)
         return made
 
+    def _of_call(
+        self,
+        owner: GraphModule,
+        whole: GraphModule,
+        call: Call,
+        kind: str,
+        layouts: dict[Node, Results],
+    ) -> Results:
+        node = call.node
+        given = [layouts[source] for source in node.all_input_nodes if source in layouts]
+        if kind in SHAPE_RULES:
+            call.compared.update(SIZE_ARGUMENTS)
+        if kind.removeprefix("new_").removesuffix("_like") in _FILLS:
+            call.compared.add("size")
+            return Common.FILL
+        if call.name.startswith("_c10d_functional."):
+            return exchanged(call)
+        if self._is_divided(node, kind):
+            return Common.SUM
+        if self._is_of_own_experts(node, given):
+            return self._own_rows(call, kind)
+        if any(graph_of(owner, argument) for argument in node.args):
+            return self._graphs(owner, whole, node, layouts)
+        if is_read_from_data(node) and (set(map(str, given)) - {str(Common.FILL)}):
+            raise Fault(f"reads a number from a part, or a summand, by {call.name}")
+        if not _has_results(node):
+            return Common.WHOLE
+        return self._ruled(call, kind)
+
     def _ruled(self, call: Call, kind: str) -> Results:
-        if all(operand.layout in (Common.WHOLE, Common.FILL) for operand in call.operands()):
-            is_fill = all(operand.layout is Common.FILL for operand in call.operands())
-            return Common.FILL if is_fill and (kind in SHAPE_RULES or _is_elementwise(call)) else Common.WHOLE
-        if kind in ("max", "min") and len(list(call.operands())) > 1:
+        operands = list(call.operands())
+        if any(operand.layout is Common.PARTS for operand in operands):
+            if kind not in SHAPE_RULES:
+                raise Fault("computes with the parts of all ranks before they are put together")
+            is_whole = is_same_shape(call.node.meta["val"], call.whole.meta["val"])
+            return Common.WHOLE if is_whole else Common.PARTS
+        is_each = kind not in _MIXING and (kind in SHAPE_RULES or _is_elementwise(call))
+        if all(operand.layout is Common.FILL for operand in operands) and operands and is_each:
+            return sliced(call) if kind in _SLICES else Common.FILL
+        if not is_each:
+            for operand in operands:
+                if operand.layout is Common.FILL:  # All but its elements may matter.
+                    self._counterparts.expect_shapes(operand.node, Common.WHOLE)
+        if all(operand.layout in (Common.WHOLE, Common.FILL) for operand in operands):
+            return sliced(call) if kind in _SLICES else Common.WHOLE
+        if kind in ("max", "min") and len(operands) > 1:
             return elementwise(call)
         if (rule := _RULES.get(kind)) is not None:
             return rule(call)
@@ -183,44 +253,88 @@ class _Propagation:
             return elementwise(call)
         raise Fault(f"calls {call.name} on a part of the features, without a sharding rule")
 
+    def _is_of_own_experts(self, node: Node, given: Sequence[Results]) -> bool:
+        """Return whether a node is about experts, or rows of the vocabulary, that only this rank has.
+
+        Which of its experts gets a token is an integer; all that is computed with it is the rank's own.
+        """
+        if Common.OWN_ROWS in given:
+            return True
+        path, value = module_path(node), node.meta.get("val")
+        is_inside = any(path == name or path.startswith(f"{name}.") for name in self._dispatched)
+        is_integer = isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex())
+        return is_inside and is_integer
+
+    def _own_rows(self, call: Call, kind: str) -> Layout:
+        """Return the layout of a rank's own rows; how many experts there are may count in integers alone."""
+        value = call.node.meta.get("val")
+        is_integer = isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex())
+        if is_integer or kind == "histc":
+            call.compared.update(call.values)
+        return Common.OWN_ROWS
+
+    def _graphs(
+        self, owner: GraphModule, whole: GraphModule, node: Node, layouts: dict[Node, Results]
+    ) -> Results:
+        """Return the layouts of what the graphs of a higher-order operator return."""
+        kind = operator_name(node).rpartition(".")[2]
+        operands = list(node.args)
+        graphs = [(at, graph) for at, held in enumerate(operands) if (graph := graph_of(owner, held))]
+        others = [graph_of(whole, held) for held in self._counterparts.nodes[node].args]
+        is_region = kind in _REGIONS
+        if not is_region and any(source in layouts for source in node.all_input_nodes):
+            raise Fault(f"calls {kind} on a part of the features, without a sharding rule")
+        returned: list[Layout] = []
+        for at, graph in graphs:
+            inner = {
+                placeholder: layouts[operand]
+                for placeholder, operand in zip(
+                    graph.graph.find_nodes(op="placeholder"), operands[at + 1 :], strict=False
+                )
+                if is_region and isinstance(operand, Node) and operand in layouts
+            }
+            returned = self.through(graph, inner, others[at])
+            if not is_region and set(returned) - {Common.WHOLE, Common.FILL}:
+                raise Fault(f"computes a part of the features in {kind}, without a sharding rule")
+        return [*returned] if is_region else Common.WHOLE
+
     def _is_divided(self, node: Node, kind: str) -> bool:
         """Return whether a node divides by the ranks what is added up later, as a style of the plan says."""
         path, ranks = module_path(node), self._record.ranks
         return kind == "div" and self._record.styles.get(path) == _DIVIDED and node.args[1:] == (ranks,)
 
-    def _region(self, owner: GraphModule, node: Node, layouts: Mapping[Node, Results]) -> Results:
-        """Return the layouts of what the graph of a `no_grad` or autocast region returns."""
-        at = next(i for i, arg in enumerate(node.args) if isinstance(arg, Node) and arg.op == "get_attr")
-        held: Any = node.args[at]
-        graph = attribute(owner, str(held.target))
-        assert isinstance(graph, GraphModule)
-        operands: Sequence[Any] = node.args[at + 1 :]
-        inner = {
-            placeholder: layouts[operand]
-            for placeholder, operand in zip(graph.graph.find_nodes(op="placeholder"), operands, strict=False)
-            if operand in layouts
-        }
-        return [*self.through(graph, inner)]
-
-
-def _write(target: Node, made: Layout, layouts: dict[Node, Results]) -> None:
-    """Give a tensor that is written in place a layout, and that of which it is a slice."""
-    while layouts.get(target, Common.WHOLE) in (Common.FILL, made):
-        layouts[target] = made
-        kind = operator_name(target).split(".")[1] if target.op == "call_function" else ""
-        if kind not in ("slice", "narrow", "select"):
-            if kind in SHAPE_RULES and kind not in ("clone", "contiguous"):
-                break
+    def _write(self, call: Call, made: Layout, layouts: dict[Node, Results]) -> None:
+        """Give a tensor that is written in place a layout, and the tensors of which it is a view."""
+        target = call.first.node
+        if made is Common.FILL and _view_of(target) is not None:
+            made = Common.WHOLE  # Another number in some of the elements.
+        elif made == call.first.layout:
             return
-        source = target.args[0]
-        assert isinstance(source, Node)
-        dim = int(str(target.args[1])) % source.meta["val"].ndim
-        if isinstance(made, Cut) and kind == "select":
-            made = Cut(made.dim + (dim <= made.dim), made.part)
-        elif isinstance(made, Cut) and dim == made.dim:
-            break
-        target = source
-    raise Fault("writes a rank's part into a tensor that every rank has in full")
+        while True:
+            if layouts.get(target, Common.WHOLE) not in (Common.FILL, made):
+                raise Fault("writes a rank's part into a tensor that every rank has in full")
+            layouts[target] = made
+            self._counterparts.expect_shapes(target, made)
+            source = _view_of(target)
+            if source is None:
+                return
+            kind, dim = operator_name(target).split(".")[1], 0
+            if isinstance(made, Cut):
+                if kind not in ("slice", "narrow", "select"):
+                    raise Fault("writes a rank's part into a view of another tensor")
+                dim = int(str(target.args[1])) % source.meta["val"].ndim
+                if kind == "select":
+                    made = Cut(made.dim + (dim <= made.dim), made.part)
+                elif dim == made.dim:
+                    raise Fault("writes a rank's part into a tensor that every rank has in full")
+            target = source
+
+
+def _view_of(node: Node) -> Node | None:
+    """Return the tensor that a node is a view of; None for a tensor of its own."""
+    kind = operator_name(node).split(".")[1] if node.op == "call_function" else ""
+    is_view = kind in SHAPE_RULES and kind not in _COPIES
+    return node.args[0] if is_view and isinstance(node.args[0], Node) else None
 
 
 def _is_elementwise(call: Call) -> bool:

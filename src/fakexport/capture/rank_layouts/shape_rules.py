@@ -1,7 +1,7 @@
 """Operators that move elements and compute nothing: where a rank's part is afterwards.
 
-What they are called with depends on the rank's sizes or on the configuration, and a program does not say on
-which. A rule therefore takes only what means the same on every rank.
+The sizes and bounds that they are called with may be those of a rank: the rules compare them with those of
+the unsharded model.
 """
 
 from __future__ import annotations
@@ -9,10 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
-from .call import Call, Operand, Results, cut_of
+from torch.fx import Node
+
+from fakexport.program import operator_name
+
+from .call import Call, Operand, Results, at_example, cut_of
 from .layout import Common, Cut, Fault, Layout, Part
 
 Rule = Callable[[Call], Results]
+SIZE_ARGUMENTS = frozenset({"size", "shape", "sizes", "repeats", "split_size", "split_sizes"})
+"""What decides only the shapes of results, which are compared with those of the unsharded model."""
 
 
 def kept(call: Call) -> Layout:
@@ -21,55 +27,32 @@ def kept(call: Call) -> Layout:
 
 
 def viewed(call: Call) -> Layout:
-    """Return the layout after a reshape: the first of the sizes that features are split into may vary."""
-    source, new = call.first, call.sizes
+    """Return the layout after a reshape: sharded is the dimension whose size is not that of the model."""
+    source, new, whole = call.first, call.sizes, call.whole_sizes
     if not isinstance(source.layout, Cut):
         return source.layout
     old, dim, part = source.sizes, source.layout.dim, source.layout.part
-    inner, inferred = prod(old[dim + 1 :]), _inferred(call)
-    top = inner * old[dim]
-    below = [prod(new[index + 1 :]) for index in range(len(new))]
-    matching = [index for index, size in enumerate(new) if top and below[index] * size == top]
-    if inferred is not None and below[inferred] * new[inferred] < top and below[inferred] >= inner:
-        raise _mixed(new, inferred)
-    if not matching:
-        raise _mixed(new, inferred)
-    index = _chosen(matching, old, new, dim, inferred)
-    packed = len(part.ranges)
-    if 1 < packed == new[index] and index + 1 < len(new) and below[index] * packed == top and inner == 1:
-        return Cut(index + 1, part.packed(0, 1))
-    made = part.scaled(inner, below[index])
+    inner = prod(old[dim + 1 :])
+    changed = [index for index, size in enumerate(new) if len(new) == len(whole) and size != whole[index]]
+    index = changed[0] if changed else 0
+    below, packed = prod(new[index + 1 :]), len(part.ranges)
+    if len(changed) != 1 or not inner * old[dim]:
+        raise _mixed(new, whole)
+    is_unpacked = index > 0 and 1 < packed == new[index - 1]
+    if is_unpacked and inner == 1 and below * new[index] * packed == old[dim]:
+        part = part.packed(0, 1)
+    elif below * new[index] != inner * old[dim]:
+        raise _mixed(new, whole)
+    made = part.scaled(inner, below)
     if made is None:
-        raise _mixed(new, inferred)
+        raise _mixed(new, whole)
     return Cut(index, made)
 
 
-def _chosen(
-    matching: Sequence[int], old: Sequence[int], new: Sequence[int], dim: int, inferred: int | None
-) -> int:
-    """Return where a dimension is of those that it may have become: sizes of 1 leave a choice."""
-    has_inner = prod(old[dim + 1 :]) > 1
-    if has_inner and dim in matching and new[: dim + 1] == old[: dim + 1]:
-        return dim  # What is inferred is of the dimensions after it.
-    if inferred in matching:
-        return matching[matching.index(inferred)]
-    if has_inner and dim in matching and new[:dim] == old[:dim]:
-        return dim
-    same = [index for index in matching if prod(new[index + 1 :]) == prod(old[dim + 1 :])]
-    return next((index for index in same if new[index] == old[dim]), matching[-1])
-
-
-def _inferred(call: Call) -> int | None:
-    asked, first = call.get("size", "shape", "sizes"), 0
-    if call.name == "aten.unflatten":
-        first = int(call.get("dim")) % len(call.first.sizes)
-    return first + asked.index(-1) if isinstance(asked, list) and -1 in asked else None
-
-
-def _mixed(new: Sequence[int], inferred: int | None) -> Fault:
-    sizes = ", ".join("-1" if index == inferred else str(size) for index, size in enumerate(new))
+def _mixed(new: Sequence[int], whole: Sequence[int]) -> Fault:
     return Fault(
-        f"reshapes sharded features to ({sizes}): the number of heads has to be the size that is inferred"
+        f"reshapes sharded features to {tuple(new)}, and the unsharded model to {tuple(whole)}: the number "
+        "of heads has to be the size that is inferred (-1)"
     )
 
 
@@ -148,24 +131,43 @@ def divided(call: Call) -> Results:
 
 
 def sliced(call: Call) -> Layout:
-    """Return the layout of a slice."""
-    source = call.first
-    layout = source.layout
-    if not isinstance(layout, Cut):
-        return layout
+    """Return the layout of a slice: of packed weights, or the part of this rank of what every rank has."""
+    source, layout = call.first, call.first.layout
     dim = (call.get("dim") or 0) % len(source.sizes)
-    if dim != layout.dim:
-        return layout
-    start, step = call.get("start") or 0, call.get("step") or 1
+    start, step = at_example(call.get("start")) or 0, call.get("step") or 1
     start = start if start >= 0 else start + source.sizes[dim]
+    end = start + call.sizes[dim]
+    if layout is Common.FILL:
+        call.compared.update(_BOUNDS)
+    if (
+        layout is Common.WHOLE
+        and call.whole_sizes == source.sizes
+        and call.sizes != source.sizes
+        and step == 1
+    ):
+        call.compared.update(_BOUNDS)
+        return Cut(dim, Part(source.sizes[dim], ((start, end),)))
+    if not isinstance(layout, Cut) or dim != layout.dim:
+        return layout
+    whole_start = call.whole_number("start") or 0
+    whole_start = whole_start if whole_start >= 0 else whole_start + layout.part.size
     if step == 1:
-        return Cut(dim, _piece(layout.part, start, start + call.sizes[dim]))
-    part = layout.part.scaled(1, step)
-    if part is None or start >= step or part.local != call.sizes[dim]:
-        raise Fault(
-            f"takes every {step}th of sharded features, which cuts a group of {step} between two ranks"
-        )
+        part, whole_end = _piece(layout.part, start, end), whole_start + call.whole_sizes[dim]
+        each, edges = layout.part.size // len(layout.part.ranges), layout.part.edges()
+        is_alike = (whole_start, whole_end) == (edges.index(start) * each, edges.index(end) * each)
+    else:
+        every, is_alike = layout.part.scaled(1, step), whole_start == start
+        if every is None or start >= step or every.local != call.sizes[dim]:
+            raise Fault(
+                f"takes every {step}th of sharded features, which cuts a group of {step} between two ranks"
+            )
+        part = every
+    if is_alike:
+        call.compared.update(_BOUNDS)
     return Cut(dim, part)
+
+
+_BOUNDS = ("start", "end", "length")
 
 
 def _piece(part: Part, start: int, end: int) -> Part:
@@ -283,9 +285,20 @@ def padded(call: Call) -> Layout:
         return layout
     pads = call.get("pad")
     at = 2 * (len(call.sizes) - 1 - layout.dim)
-    if any(pads[at : at + 2]) and not all("all_gather" in str(user.target) for user in call.node.users):
+    if at == 0 and _is_gathered(call.node):
+        call.compared.add("pad")
+        return Common.PARTS
+    if any(pads[at : at + 2]):
         raise Fault("pads a dimension of which the rank has a part")
     return layout
+
+
+def _is_gathered(node: Node) -> bool:
+    """Return whether a style pads a part for the transfer."""
+    (user,) = node.users if len(node.users) == 1 else (node,)
+    if operator_name(user) == "aten.contiguous.default":
+        return _is_gathered(user)
+    return "all_gather" in operator_name(user)
 
 
 SHAPE_RULES: dict[str, Rule] = {

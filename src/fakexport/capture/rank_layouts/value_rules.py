@@ -133,13 +133,16 @@ def picked(call: Call) -> Layout:
 def exchanged(call: Call) -> Layout:
     """Return the layout after a collective: every rank has the whole result."""
     layout = call.first.layout
+    call.compared.add("group_size")
     if call.name.endswith("wait_tensor"):
         return layout
     if call.name.endswith("all_reduce") and layout in (Common.SUM, Common.OWN_ROWS):
         return Common.WHOLE
     if call.name.endswith("all_gather_into_tensor"):
+        if layout is Common.PARTS:
+            return layout
         if isinstance(layout, Cut) and len(layout.part.ranges) == 1 and layout.dim == len(call.sizes) - 1:
-            return Common.WHOLE
+            return Common.PARTS
         raise Fault("gathers what is not a part of the last dimension")
     if layout in (Common.WHOLE, Common.FILL):
         raise Fault(f"adds up over {call.ranks} ranks what each of them has in full")

@@ -10,6 +10,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, OutputKind
 
+from fakexport._torch.symbolic_numbers import pending_symbols_dropped
 from fakexport.fake import is_fake
 from fakexport.history import value_of
 from fakexport.program import (
@@ -77,9 +78,10 @@ def convert(
     if held := tuple(findings_of_objects(program, "FE802", "ONNX")):  # The exporter fails at the first one.
         raise CompileFailure(held)
     try:
-        exported = torch.onnx.export(
-            _plain(program), optimize=False, verbose=False, custom_translation_table=dict(translations)
-        )
+        with pending_symbols_dropped(program):  # A conversion that fails leaves some.
+            exported = torch.onnx.export(
+                _plain(program), optimize=False, verbose=False, custom_translation_table=dict(translations)
+            )
     except OnnxExporterError as error:
         if found := findings_of_failure(_plain(program), signature, error, translations):
             raise CompileFailure(found) from error

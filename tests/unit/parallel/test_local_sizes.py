@@ -1,0 +1,311 @@
+"""A size of a rank that the code uses as a number is rejected, or the result is that of eager mode."""
+
+import importlib
+import math
+import operator
+
+import pytest
+import torch
+from torch import nn
+
+import fakexport as fe
+from fakexport.archive import bind
+from tests.lockstep import run_ranks
+
+pytest.importorskip("transformers")
+
+FEATURES, HEADS, TOKENS = 48, 4, 6
+HEAD = FEATURES // HEADS
+
+
+class Block(nn.Module):
+    """A projection into sharded features, code between, and a projection back."""
+
+    def __init__(self, between, features=FEATURES):
+        super().__init__()
+        self.up, self.down = nn.Linear(8, features), nn.Linear(features, 8)
+        self.between, self.features = between, features
+
+    def forward(self, x):
+        return self.down(self.between(self, self.up(x)))
+
+
+def heads_of(x):
+    return x.unflatten(-1, (-1, HEAD)).transpose(-2, -3)
+
+
+def merged(x):
+    return x.transpose(-2, -3).flatten(-2)
+
+
+def by_width(block, x):
+    return x / x.shape[-1]
+
+
+def by_bound_module(block, x):
+    return x * block.up.weight.shape[0]
+
+
+def by_heads(block, x):
+    heads = heads_of(x)
+    return merged(heads / heads.shape[1])
+
+
+def by_root(block, x):
+    heads = heads_of(x)
+    return merged(heads * (1 / math.sqrt(heads.size(-1) * heads.size(1))))
+
+
+def by_scale_of_attention(block, x):
+    q = heads_of(x)
+    scale = 1 / math.sqrt(q.size(1) * q.size(-1))
+    return merged(nn.functional.scaled_dot_product_attention(q, q, q, scale=scale))
+
+
+def by_full(block, x):
+    return x * torch.full((x.shape[-1],), 1 / x.shape[-1])
+
+
+def by_new_full(block, x):
+    return x + x.new_full(x.shape, float(x.shape[-1]))
+
+
+def by_constant_tensor(block, x):
+    return x * torch.tensor(1.0 / x.shape[-1])
+
+
+def by_list_of_sizes(block, x):
+    return x * torch.tensor([x.shape[-1]])
+
+
+def by_sum_of_ones(block, x):
+    return x / torch.ones(x.shape[-1]).sum()
+
+
+def by_length_of_range(block, x):
+    return x / torch.arange(x.shape[-1]).max()
+
+
+def by_elements(block, x):
+    return x / x.numel()
+
+
+def by_elements_of_weight(block, x):
+    return x * block.up.weight.numel() ** 0.5
+
+
+def by_stride(block, x):
+    return x / x.stride(-2)
+
+
+def by_power(block, x):
+    return x.abs() ** (1 / x.shape[-1])
+
+
+def by_dropped_first_half(block, x):
+    mask = torch.zeros(x.shape[-1])
+    mask[: x.shape[-1] // 2] = 1
+    return x * mask
+
+
+def by_joined_masks(block, x):
+    half = x.shape[-1] // 2
+    return x * torch.cat([torch.zeros(half), torch.ones(half)])
+
+
+def by_other_path(block, x):
+    return x * 2 if x.shape[-1] < 30 else x * 3
+
+
+def by_loop(block, x):
+    for _ in range(x.shape[-1] // 12):
+        x = torch.tanh(x)
+    return x
+
+
+def by_chosen_function(block, x):
+    return torch.relu(x) if block.up.weight.shape[0] % 48 else torch.tanh(x)
+
+
+def by_token_of_width(block, x):
+    return x * x[:, x.shape[-1] % 48 // 24 : x.shape[-1] % 48 // 24 + 1]
+
+
+def by_clamp(block, x):
+    return x.clamp(max=x.shape[-1] / 100)
+
+
+def by_integer_division(block, x):
+    return x * ((x.shape[0] * x.shape[-1]) // 7)
+
+
+def by_random_width(block, x):
+    return x * torch.rand(x.shape[-1]).mean()
+
+
+def by_handwritten_mean(block, x):
+    return x * (heads_of(x).sum(-1, keepdim=True).transpose(-2, -3) / x.shape[-1]).repeat_interleave(
+        HEAD, -1
+    ).flatten(-2)
+
+
+WRONG = [
+    by_width,
+    by_bound_module,
+    by_heads,
+    by_root,
+    by_scale_of_attention,
+    by_full,
+    by_new_full,
+    by_constant_tensor,
+    by_list_of_sizes,
+    by_sum_of_ones,
+    by_length_of_range,
+    by_elements,
+    by_elements_of_weight,
+    by_stride,
+    by_power,
+    by_dropped_first_half,
+    by_joined_masks,
+    by_other_path,
+    by_loop,
+    by_chosen_function,
+    by_token_of_width,
+    by_clamp,
+    by_integer_division,
+    by_random_width,
+    by_handwritten_mean,
+]
+
+
+def by_head_size(block, x):
+    heads = heads_of(x)
+    return merged(heads / math.sqrt(heads.size(-1)))
+
+
+def by_config(block, x):
+    return x / block.features
+
+
+def by_out_features(block, x):
+    return x / block.up.out_features
+
+
+def by_tokens(block, x):
+    return x / x.shape[1]
+
+
+def by_filled_width(block, x):
+    return x + torch.full((x.shape[-1],), 0.5)
+
+
+def by_reshape(block, x):
+    return x.view(x.shape[0], x.shape[1], x.shape[-1] // HEAD, HEAD).softmax(-1).view(x.shape)
+
+
+def by_folded_elements(block, x):
+    return x / (x.numel() // x.shape[-1])
+
+
+def by_attention(block, x):
+    q = heads_of(x)
+    return merged(nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True))
+
+
+def by_mean_of_head(block, x):
+    heads = heads_of(x)
+    return merged(heads - heads.sum(-1, keepdim=True) / heads.shape[-1])
+
+
+def by_expanded_ones(block, x):
+    return x * torch.ones(1, x.shape[-1]).expand(x.shape[1], -1)
+
+
+def by_equal_path(block, x):
+    return x * 2 if x.shape[-1] > 10 else x * 3
+
+
+RIGHT = [
+    by_head_size,
+    by_config,
+    by_out_features,
+    by_tokens,
+    by_filled_width,
+    by_reshape,
+    by_folded_elements,
+    by_attention,
+    by_mean_of_head,
+    by_expanded_ones,
+    by_equal_path,
+]
+NAME = operator.attrgetter("__name__")
+PLAN = {"up": "colwise", "down": "rowwise"}
+
+
+def model_of(between):
+    torch.manual_seed(0)
+    return Block(between).eval()
+
+
+def programs_of(between, ranks=2):
+    def factory():
+        return model_of(between), (torch.zeros(2, TOKENS, 8),)
+
+    return [
+        fe.export(
+            factory,
+            parallel=f"tp={ranks}",
+            parallel_plan=PLAN,
+            rank=rank,
+            dynamic_shapes=["x.0=1..8", "x.1=2..64"],
+        )
+        for rank in range(ranks)
+    ]
+
+
+def both_results(programs, between):
+    """Return what the ranks compute together, and what eager mode computes, at a size of its own."""
+    model, x = model_of(between), torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        return run_ranks([bind(program, model.state_dict()) for program in programs], x), model(x)
+
+
+@pytest.mark.parametrize("between", WRONG[:12], ids=NAME)
+def test_a_number_from_a_local_size_is_rejected(between):
+    with pytest.raises(ValueError, match="unsharded model") as caught:
+        programs_of(between)
+
+    assert (caught.value.span.path, caught.value.span.function) == (__file__, "forward")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("between", WRONG, ids=NAME)
+def test_a_number_from_a_local_size_changes_the_result(between, monkeypatch):
+    """Without the check, the ranks compute other values than eager mode."""
+    if between in WRONG[12:]:
+        test_a_number_from_a_local_size_is_rejected(between)
+    capture = importlib.import_module("fakexport.capture.capture")
+    for name in ("check_rank_layouts", "check_constants"):
+        monkeypatch.setattr(capture, name, lambda *programs: None)
+
+    results, expected = both_results(programs_of(between), between)
+
+    assert results[0][0].shape == expected.shape
+    assert not torch.allclose(results[0][0], expected, atol=1e-3)
+
+
+def assert_equal_to_eager(between, ranks):
+    results, expected = both_results(programs_of(between, ranks), between)
+    for (result,) in results:
+        torch.testing.assert_close(result, expected)
+
+
+@pytest.mark.parametrize("between", RIGHT, ids=NAME)
+def test_a_number_of_the_model_is_exported(between):
+    assert_equal_to_eager(between, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("between", RIGHT, ids=NAME)
+def test_a_rank_with_a_single_head(between):
+    assert_equal_to_eager(between, HEADS)
