@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch._library.custom_ops import OPDEFS
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,17 @@ def argument_values(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, A
 def is_mutating(operator: Any) -> bool:
     """Return whether an operator overload writes into one of its arguments."""
     return bool(operator._schema.is_mutable)
+
+
+def promoted_dtype(values: Sequence[Any]) -> torch.dtype:
+    """Return the dtype in which an elementwise operator computes with tensors and numbers.
+
+    Args:
+        values: Its arguments; what is neither is ignored.
+    """
+    kinds = (torch.Tensor, int, float, torch.SymInt, torch.SymFloat)
+    given = [value for value in values if isinstance(value, kinds)]
+    return elementwise_dtypes(*given, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)[0]
 
 
 def is_changing_views(operator: Any) -> bool:

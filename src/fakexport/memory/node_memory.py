@@ -200,11 +200,15 @@ def _by_schema(node: Node, operator: OpOverload) -> CallMemory:
                 outputs.append(len(taken))
                 taken.append(allocation(tensor, str(operator)))
     events = [*range(len(taken))]
+    unknown: tuple[str, ...] = ()
     for device, size in temporaries(operator, args, kwargs, value):
+        if size is None:
+            unknown = (str(operator),)
+            continue
         events.insert(len(taken), len(taken))
         events.append(~len(taken))
         taken.append(Allocation(str(operator), device, size))
-    return CallMemory(tuple(taken), tuple(events), tuple(outputs))
+    return CallMemory(tuple(taken), tuple(events), tuple(outputs), unknown)
 
 
 def _places(operator: OpOverload, args: Iterable[Any], kwargs: dict[str, Any]) -> dict[str, tuple[int, ...]]:
