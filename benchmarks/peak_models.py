@@ -68,17 +68,19 @@ class Recurrent(nn.Module):
 class Dense(nn.Module):
     """DenseNet's block and transition: each layer reads the concatenation of all before it."""
 
-    def __init__(self, layers: int = 6, width: int = 32, growth: int = 16) -> None:
+    def __init__(self, layers: int = 6, width: int = 24, growth: int = 12) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
             nn.Sequential(
-                nn.BatchNorm2d(width + growth * i), nn.ReLU(),
+                nn.BatchNorm2d(width + growth * i),
+                nn.ReLU(),
                 nn.Conv2d(width + growth * i, 4 * growth, 1, bias=False),
-                nn.BatchNorm2d(4 * growth), nn.ReLU(),
+                nn.BatchNorm2d(4 * growth),
+                nn.ReLU(),
                 nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False),
             )
             for i in range(layers)
-        )  # fmt: skip
+        )
         channels = width + growth * layers
         self.stem = nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False)
         self.transition = nn.Sequential(
@@ -101,9 +103,12 @@ class Residual(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int = 1) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True),
-            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False), nn.BatchNorm2d(outputs),
-        )  # fmt: skip
+            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
         self.skip = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -211,6 +216,7 @@ CASES: Mapping[str, Case] = {
     "conv1d": Case(lambda: nn.Conv1d(32, 64, 3, padding=1), ((4, 32, 200),)),
     "conv2d": Case(lambda: nn.Conv2d(32, 64, 3, padding=1), (_MAPS,)),
     "conv2d, 7 channels": Case(lambda: nn.Conv2d(3, 7, 5), (_IMAGES,)),
+    "conv2d, 24 channels": Case(lambda: nn.Conv2d(24, 40, 3, padding=1), ((4, 24, 28, 28),)),
     "conv2d, single pixels": Case(lambda: nn.Conv2d(32, 64, 1), (_MAPS,)),
     "conv2d, strided": Case(lambda: nn.Conv2d(32, 48, 3, 2, 1), (_MAPS,)),
     "conv2d, dilated": Case(lambda: nn.Conv2d(32, 32, 3, dilation=2), (_MAPS,)),
@@ -276,8 +282,13 @@ CASES: Mapping[str, Case] = {
         ((16, 400),),
     ),
     "scatter": Case(
-        lambda: Call(lambda x: torch.zeros(4, 32).scatter_add(1, x.argsort(-1) % 32, x).log1p()), ((4, 400),)
+        lambda: Call(lambda x: x.new_zeros(x.shape[0], 32).scatter_add(1, x.argsort(-1) % 32, x).log1p()),
+        ((4, 400),),
     ),
+    "masks and dtypes": Case(
+        lambda: Call(lambda x: (x * (x > 0) + x.double()).cumsum(-1, dtype=torch.float32)), ((16, 400),)
+    ),
+    "integers": Case(lambda: Call(lambda x: (x / 3).sqrt() * x), ((16, 40),), integers=50),
     # Attention.
     "attention": Case(lambda: Call(attention), ((4, 4, 64, 16),)),
     "attention, fused": Case(

@@ -120,11 +120,11 @@ NEARLY: dict[str, Function] = {
     "entropy": lambda x: functional.binary_cross_entropy_with_logits(x, x),
 }
 RECURRENT: dict[str, nn.Module] = {
-    "lstm": nn.LSTM(16, 24),
-    "lstm with projections": nn.LSTM(16, 24, proj_size=8),
-    "gru": nn.GRU(16, 24, batch_first=True),
-    "gru in both directions": nn.GRU(16, 24, 2, bidirectional=True),
-    "rnn": nn.RNN(16, 24, batch_first=True),
+    "lstm": nn.LSTM(48, 64),
+    "lstm with projections": nn.LSTM(48, 64, proj_size=16),
+    "gru": nn.GRU(48, 64, batch_first=True),
+    "gru in both directions": nn.GRU(48, 64, 2, bidirectional=True),
+    "rnn": nn.RNN(48, 64, batch_first=True),
 }
 
 
@@ -161,7 +161,7 @@ def test_a_convolution_without_onednn_unfolds_its_input(name: str) -> None:
 @pytest.mark.parametrize("name", RECURRENT)
 @pytest.mark.skipif(CAPABILITY != "AVX2", reason="the LSTM of oneDNN was measured on AVX2")
 def test_a_recurrent_layer_is_within_two_percent(name: str) -> None:
-    layer, x = RECURRENT[name].eval(), torch.randn(30, 4, 16)
+    layer, x = RECURRENT[name].eval(), torch.randn(30, 8, 48)
     program = export(layer, (x,))
     module = program.module()
 
