@@ -122,7 +122,11 @@ def is_changing_views(operator: Any) -> bool:
     return torch.Tag.inplace_view in operator.tags
 
 
-_UNDECLARED = {"_c10d_functional::wait_tensor": ("tensor",)}
+_UNDECLARED = {
+    "_c10d_functional::wait_tensor": ("tensor",),
+    "aten::unsafe_split": ("self",),
+    "aten::unsafe_split_with_sizes": ("self",),
+}
 """What returns its argument without saying so."""
 
 

@@ -92,7 +92,7 @@ class _Call:
     @property
     def is_split(self) -> bool:
         """Whether each group is unfolded for itself: its channels fill no blocks."""
-        if self.groups == 1 or self.is_channels_last:
+        if self.groups == 1 or (self.is_channels_last and self.block == BLOCKS["AVX2"]):
             return False
         if self.is_depthwise:
             return len(self.kernel) == 3

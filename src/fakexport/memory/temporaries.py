@@ -31,12 +31,13 @@ def temporaries(
     tensors = tensors_in((args, kwargs))
     name = operator._schema.name
     device = tensors[0].device if tensors else None
-    if device is None or device.type != "cpu":
-        if device is not None and name in _NOT_MODELED_ON_GPU:
-            yield str(device), None
+    if device is None:
         return
-    if name in _NOT_MODELED:
-        yield "cpu", None
+    unknown = _NOT_MODELED if device.type == "cpu" else _NOT_MODELED_ON_GPU
+    if name in unknown or name.partition("::")[0] not in _NAMESPACES:
+        yield str(device), None
+    if device.type != "cpu":
+        return
     rule = _RULES.get(name)
     if rule is not None:
         yield from (("cpu", size) for size in rule(args, result))
@@ -83,9 +84,9 @@ def _dtype_of(number: Any) -> torch.dtype:
 
 _RULES: Mapping[str, Rule] = {
     "aten::_euclidean_dist": workspaces.distances,
-    "aten::_fft_c2c": workspaces.transform(is_to_real=False),
-    "aten::_fft_c2r": workspaces.transform(is_to_real=True),
-    "aten::_fft_r2c": workspaces.transform(is_to_real=False),
+    "aten::_fft_c2c": workspaces.transform,
+    "aten::_fft_c2r": workspaces.transform_to_real,
+    "aten::_fft_r2c": workspaces.transform,
     "aten::_log_softmax": workspaces.contiguous,
     "aten::_safe_softmax": workspaces.safe_softmax,
     "aten::_scaled_dot_product_flash_attention_for_cpu": workspaces.attention,
@@ -103,6 +104,7 @@ _RULES: Mapping[str, Rule] = {
     "aten::cumprod": workspaces.reduction,
     "aten::cumsum": workspaces.reduction,
     "aten::dist": workspaces.copy,
+    "aten::gather": workspaces.gather,
     "aten::huber_loss": workspaces.loss(1),
     "aten::im2col": workspaces.copy,
     "aten::index": workspaces.indexed,
@@ -136,33 +138,30 @@ _RULES: Mapping[str, Rule] = {
 _CASTING = frozenset({"aten::floor_divide", "aten::rsub"})
 """They cast their arguments to one dtype, though torch has no tag for it."""
 
+_NAMESPACES = frozenset({"aten", "prim", "prims", "_c10d_functional"})
+"""Operators of other libraries take what their authors know."""
+
 _WITH_MASK = frozenset({"aten::masked_fill", "aten::masked_fill_"})
 """Elementwise operators that read booleans as they are."""
 
 _NOT_MODELED = frozenset(
     f"aten::{name}"
     for name in (
-        *("_chunk_cat", "_embedding_bag", "_embedding_bag_forward_only", "_to_sparse", "_trilinear"),
-        *("_linalg_det", "_linalg_eigh", "_linalg_eigvals", "_linalg_slogdet", "_linalg_svd", "linalg_eig"),
-        *("linalg_inv_ex", "linalg_lu", "linalg_lu_factor_ex", "linalg_matrix_exp", "mvlgamma", "histc"),
-        *("_unique", "_unique2", "unique_consecutive", "unique_dim", "isin", "masked_select", "multinomial"),
-        *(
-            "_unsafe_masked_index",
-            "_unsafe_masked_index_put_accumulate",
-            "scatter_reduce",
-            "rrelu_with_noise",
-        ),
-        *("_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa", "_upsample_lanczos2d_aa", "upsample_linear1d"),
-        *(
-            "_upsample_nearest_exact1d",
-            "_upsample_nearest_exact3d",
-            "upsample_nearest1d",
-            "upsample_nearest3d",
-        ),
-        *("upsample_trilinear3d", "native_dropout_backward"),
+        *("_chunk_cat", "_embedding_bag", "_embedding_bag_forward_only", "_linalg_det", "_linalg_eigh"),
+        *("_linalg_eigvals", "_linalg_slogdet", "_linalg_svd", "_to_sparse", "_trilinear", "_unique"),
+        *("_unique2", "_unsafe_masked_index", "_unsafe_masked_index_put_accumulate"),
+        *("_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa", "_upsample_lanczos2d_aa"),
+        *("_upsample_nearest_exact1d", "_upsample_nearest_exact3d", "convolution_backward", "histc"),
+        *("isin", "linalg_eig", "linalg_inv_ex", "linalg_lu", "linalg_lu_factor_ex"),
+        *("linalg_matrix_exp", "linalg_pinv", "masked_select", "mkldnn_rnn_layer_backward"),
+        *("multinomial", "mvlgamma", "native_dropout_backward", "rrelu_with_noise", "scatter_reduce"),
+        *("unique_consecutive", "unique_dim", "upsample_linear1d", "upsample_nearest1d"),
+        *("upsample_nearest3d", "upsample_trilinear3d"),
     )
 )
 """Operators that take memory for themselves by no rule that is known."""
 
-_NOT_MODELED_ON_GPU = frozenset({"aten::convolution", "aten::_cudnn_rnn", "aten::miopen_rnn"})
+_NOT_MODELED_ON_GPU = frozenset(
+    f"aten::{name}" for name in ("convolution", "convolution_backward", "_cudnn_rnn", "miopen_rnn")
+)
 """Their libraries choose a workspace when they run."""

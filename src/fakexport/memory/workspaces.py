@@ -6,6 +6,7 @@ Measured with torch 2.13.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -107,6 +108,12 @@ def indexed(args: Args, result: Any) -> Sizes:
             yield result.shape[position] * index.dim() * 8
 
 
+def gather(args: Args, result: Any) -> Sizes:
+    """The index is copied to 64 bits."""
+    if args[2].dtype is not torch.int64:
+        yield args[2].numel() * 8
+
+
 def index_put(args: Args, result: Any) -> Sizes:
     """The positions that a mask chooses, whose number only a run tells: as if it chose all."""
     masks = [index for index in args[1] if index is not None and index.dtype is torch.bool]
@@ -177,22 +184,36 @@ def product(skipped: int) -> Rule:
     return rule
 
 
-def transform(is_to_real: bool) -> Rule:
-    """Return the rule of a Fourier transform, which copies its input unless it transforms the last dims.
-
-    A transform to real numbers of several dimensions transforms all but the last one first.
+def transform(args: Args, result: Any) -> Sizes:
+    """A Fourier transform reads its input as one batch, and copies it if the other dimensions are no batch.
 
     Source: `aten/src/ATen/native/mkl/SpectralOps.cpp:_exec_fft`.
     """
+    if not _is_one_batch(args[0], args[1]):
+        yield _bytes(args[0])
 
-    def rule(args: Args, result: Any) -> Sizes:
-        tensor, dims = args[0], sorted(dim % args[0].dim() for dim in args[1])
-        if is_to_real and len(dims) > 1:
-            yield 2 * _bytes(tensor)
-        elif dims != [*range(tensor.dim() - len(dims), tensor.dim())] or not tensor.is_contiguous():
-            yield _bytes(tensor)
 
-    return rule
+def transform_to_real(args: Args, result: Any) -> Sizes:
+    """All dimensions but the last one are transformed first: `_fft_c2r_mkl` in `SpectralOps.cpp`."""
+    tensor, dims = args[:2]
+    if len(dims) == 1:
+        yield from transform(args, result)
+        return
+    first = 0 if _is_one_batch(tensor, dims[:-1]) else _bytes(tensor)
+    second = _bytes(tensor) if tensor.dim() > len(dims) else 0
+    yield _bytes(tensor) + torch.sym_max(first - _bytes(result), second)
+
+
+def _is_one_batch(tensor: torch.Tensor, dims: Sequence[int]) -> bool:
+    """Return whether the dimensions that are not transformed can be viewed as one."""
+    transformed = {dim % tensor.dim() for dim in dims}
+    others = [
+        (stride, size)
+        for dim, (stride, size) in enumerate(zip(tensor.stride(), tensor.shape, strict=True))
+        if dim not in transformed and bool(size != 1)
+    ]
+    ordered = sorted(others, key=lambda one: -int(one[0]))
+    return all(bool(outer[0] == inner[0] * inner[1]) for outer, inner in itertools.pairwise(ordered))
 
 
 def lstm(args: Args, result: Any) -> Sizes:

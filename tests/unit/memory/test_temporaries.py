@@ -192,7 +192,7 @@ def test_a_plan_names_what_it_does_not_model() -> None:
     report = fe.plan(program)
 
     (note,) = [text for text in report.left_out if "upsample_nearest1d" in text]
-    assert note.endswith("what its kernel takes for itself is not modeled")
+    assert note.endswith("memory that its kernel allocates internally is not modeled")
     assert Path(__file__).name in note
 
 
