@@ -27,7 +27,7 @@ from fakexport.memory.peak import sizes_at
 
 _SIZES = {"S": 24, "M": 40, "L": 60}
 _SAMPLES = 3
-_SMALLEST = 64
+_SMALLEST = 96
 """Bytes below which a difference does not count: tensors that stand for numbers."""
 
 

@@ -112,7 +112,7 @@ def promoted_dtype(values: Sequence[Any]) -> torch.dtype:
     """
     kinds = (torch.Tensor, int, float, torch.SymInt, torch.SymFloat)
     given = [value for value in values if isinstance(value, kinds)]
-    return elementwise_dtypes(*given, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)[0]
+    return elementwise_dtypes(*given, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)[1]
 
 
 def is_changing_views(operator: Any) -> bool:

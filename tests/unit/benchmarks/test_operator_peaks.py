@@ -25,7 +25,8 @@ def test_all_operators_of_torchs_own_tests_take_what_is_planned() -> None:
     found = list(samples())
 
     assert len({sample.operator for sample in found}) > 600
-    assert {sample.operator for sample in found if sample.is_wrong} <= {"ldexp"}
+    # Strides that overlap or leave gaps: the plan counts the elements.
+    assert {sample.operator for sample in found if sample.is_wrong} <= {"empty_strided"}
 
 
 def test_a_plan_that_is_off_is_wrong_unless_it_says_so() -> None:
