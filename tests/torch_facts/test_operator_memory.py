@@ -55,3 +55,31 @@ def test_what_a_composite_operator_drops_dies_before_it_returns() -> None:
 
     assert [taken.bytes for taken in memory.allocations] == [160, 20, 20]
     assert (memory.events[:3], sorted(memory.events[3:]), memory.outputs) == ((0, 1, 2), [~2, ~1], (0,))
+
+
+def test_the_bias_of_a_linear_layer_is_added_in_place() -> None:
+    mode = FakeTensorMode()
+    with mode:
+        tensor, weight, bias = torch.empty(5, 3, 8).transpose(0, 1), torch.empty(16, 8), torch.empty(16)
+    called: list[str] = []
+
+    def note(operator: Any, *call: Any) -> tuple[()]:
+        called.append(str(operator))
+        return ()
+
+    memory = call_memory(mode, aten.linear.default, [tensor, weight, bias], {}, note)
+
+    assert "aten.add.Tensor" in called  # In a real run it is `aten.add_`.
+    assert [taken.bytes for taken in memory.allocations] == [3 * 5 * 16 * 4]
+    assert memory.outputs == (0,)
+
+
+def test_memory_that_is_not_known_names_its_operator() -> None:
+    mode = FakeTensorMode()
+    with mode:
+        tensor = torch.empty(5, 3)
+
+    memory = call_memory(mode, aten.cos.default, [tensor], {}, lambda *call: [("cpu", 8), ("cpu", None)])
+
+    assert memory.unknown == ("aten.cos.default",)
+    assert [taken.bytes for taken in memory.allocations] == [60, 8]

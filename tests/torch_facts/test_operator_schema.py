@@ -18,6 +18,7 @@ from fakexport._torch.operator_schema import (
     is_python_operator,
     numbers_for_tensors,
     operator_schema,
+    promoted_dtype,
 )
 
 
@@ -81,12 +82,36 @@ def test_an_operator_that_was_made_in_python_is_known() -> None:
         (torch.ops.aten.view.default, ("self",)),
         (torch.ops.aten.unbind.int, ("self",)),
         (torch.ops.aten.split.Tensor, ("self",)),
+        (torch.ops.aten.unsafe_split.Tensor, ("self",)),
         (torch.ops.aten.add.out, ("out",)),
         (torch.ops.aten.topk.default, (None, None)),
     ],
 )
 def test_the_schema_says_whose_memory_a_result_has(overload: Any, owners: tuple[str | None, ...]) -> None:
     assert aliased_arguments(overload) == owners
+
+
+def test_the_results_of_an_unsafe_split_are_views() -> None:
+    tensor = torch.ones(4)
+
+    first, second = torch.unsafe_split(tensor, 2)
+
+    assert {part.untyped_storage().data_ptr() for part in (first, second)} == {tensor.data_ptr()}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (torch.ones(3), torch.ones(3, dtype=torch.float64)),
+        (torch.ones(3, dtype=torch.bfloat16), torch.ones(3)),
+        (torch.ones(3, dtype=torch.bfloat16), torch.ones((), dtype=torch.float64)),
+        (torch.ones(3, dtype=torch.int64), 1.5),
+        (torch.ones(3, dtype=torch.bool), 2),
+        (torch.ones(3, dtype=torch.int32), torch.ones(3, dtype=torch.int64)),
+    ],
+)
+def test_an_elementwise_operator_computes_in_the_promoted_dtype(values: tuple[Any, Any]) -> None:
+    assert promoted_dtype(values) is torch.mul(*values).dtype
 
 
 def test_numbers_are_passed_where_a_tensor_is_meant() -> None:

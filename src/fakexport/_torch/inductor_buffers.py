@@ -243,7 +243,10 @@ def _call(node: Any, workspace: Workspace, unread: dict[str, None]) -> BufferLin
     if isinstance(operator, torch._ops.OpOverload):
         name = str(operator)
         try:
-            taken = tuple(_workspace(node, operator, workspace))
+            found = tuple(_workspace(node, operator, workspace))
+            taken = tuple((device, size) for device, size in found if size is not None)
+            if taken != found:
+                unread[name] = None
         except Exception:  # Whatever the arguments are, the kernel is named.
             unread[name] = None
     return BufferLine("call", name, node=_origin(node), workspace=taken)

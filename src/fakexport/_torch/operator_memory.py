@@ -23,7 +23,31 @@ from .pytree import tree_leaves
 from .symbolic_numbers import hint_of
 
 Workspace = Callable[[Any, Sequence[Any], Mapping[str, Any], Any], Iterable[tuple[str, Any]]]
-"""Operator, arguments and result of an operator -> device and bytes of what its kernel takes for itself."""
+"""Operator, arguments and result of an operator -> device and bytes of what its kernel takes for itself; None
+for bytes that are not known.
+"""
+
+_LINEAR = frozenset(
+    f"aten::{name}"
+    for name in (
+        *(
+            "linear",
+            "lstm",
+            "gru",
+            "rnn_tanh",
+            "rnn_relu",
+            "lstm_cell",
+            "gru_cell",
+            "rnn_tanh_cell",
+            "rnn_relu_cell",
+        ),
+    )
+)
+"""Operators that call `at::linear`, which adds the bias to a product in place, but not on fakes.
+
+Source: `aten/src/ATen/native/Linear.cpp:linear`, which asks `isTensorSubclassLike`.
+"""
+_PRODUCTS = ("aten.mm.default", "aten.bmm.default")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +78,13 @@ class CallMemory:
         events: `k` where allocation k is taken, `~k` where it is given back; those of results stay.
         outputs: For each tensor of the result: `k` for allocation k, `~i` for the memory of the i-th tensor
             among the arguments.
+        unknown: Operators inside of the call whose kernels take memory that is not known.
     """
 
     allocations: tuple[Allocation, ...]
     events: tuple[int, ...]
     outputs: tuple[int, ...]
+    unknown: tuple[str, ...] = ()
 
 
 def is_composite(operator: OpOverload) -> bool:
@@ -77,7 +103,7 @@ def call_memory(
         args, kwargs: Fakes in place of tensors, symbolic numbers in place of sizes.
         workspace: Asked after each operator that a kernel runs.
     """
-    recorder = _Recorder(tensors_in((args, kwargs)), workspace)
+    recorder = _Recorder(tensors_in((args, kwargs)), workspace, is_linear=operator._schema.name in _LINEAR)
     with torch.no_grad(), mode, observed(mode, recorder):
         result = operator(*args, **kwargs)
     return recorder.finished(tensors_in(result))
@@ -89,13 +115,15 @@ def tensors_in(tree: Any) -> list[torch.Tensor]:
 
 
 class _Recorder:
-    def __init__(self, arguments: list[torch.Tensor], workspace: Workspace) -> None:
+    def __init__(self, arguments: list[torch.Tensor], workspace: Workspace, *, is_linear: bool) -> None:
         self._homes: dict[int, int] = {}
         self._kept = [_memory(tensor) for tensor in arguments]
         for index, memory in reversed(list(enumerate(self._kept))):
             if memory is not None:
                 self._homes[memory._cdata] = ~index
         self._workspace = workspace
+        self._is_linear = is_linear
+        self._unknown: list[str] = []
         self._alive: dict[int, tuple[int, StorageWeakRef]] = {}
         self.allocations: list[Allocation] = []
         self.events: list[int] = []
@@ -106,11 +134,16 @@ class _Recorder:
         self._give_back()
         result = run()
         name = str(operator)
+        if self._is_linear and name == "aten.add.Tensor":
+            self._add_in_place(args, result)
         for tensor in tensors_in(result):
             self._note(tensor, name)
         first = len(self.allocations)
         for device, size in self._workspace(operator, args, kwargs, result):
-            self._take(Allocation(name, device, size))
+            if size is None:
+                self._unknown.append(name)
+            else:
+                self._take(Allocation(name, device, size))
         self.events += [~index for index in range(first, len(self.allocations))]
         return result
 
@@ -119,7 +152,20 @@ class _Recorder:
             self._note(tensor, "")
         homes = [self._homes[memory._cdata] for tensor in results if (memory := _memory(tensor)) is not None]
         self._give_back()
-        return CallMemory(tuple(self.allocations), tuple(self.events), tuple(homes))
+        unknown = tuple(dict.fromkeys(self._unknown))
+        return CallMemory(tuple(self.allocations), tuple(self.events), tuple(homes), unknown)
+
+    def _add_in_place(self, args: Sequence[Any], result: torch.Tensor) -> None:
+        """Let the sum of a product and a bias be in the memory of the product."""
+        product, bias = args
+        memory, own = _memory(product), _memory(result)
+        index = -1 if memory is None else self._homes.get(memory._cdata, -1)
+        if memory is None or own is None or index < 0 or bias.dim() != 1:
+            return
+        if self.allocations[index].operator in _PRODUCTS:
+            del self._homes[memory._cdata], self._alive[memory._cdata]
+            self._homes[own._cdata] = index
+            self._alive[own._cdata] = (index, StorageWeakRef(own))
 
     def _note(self, tensor: torch.Tensor, operator: str) -> None:
         memory = _memory(tensor)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch._library.custom_ops import OPDEFS
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,17 @@ def is_mutating(operator: Any) -> bool:
     return bool(operator._schema.is_mutable)
 
 
+def promoted_dtype(values: Sequence[Any]) -> torch.dtype:
+    """Return the dtype in which an elementwise operator computes with tensors and numbers.
+
+    Args:
+        values: Its arguments; what is neither is ignored.
+    """
+    kinds = (torch.Tensor, int, float, torch.SymInt, torch.SymFloat)
+    given = [value for value in values if isinstance(value, kinds)]
+    return elementwise_dtypes(*given, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)[1]
+
+
 def is_changing_views(operator: Any) -> bool:
     """Return whether an operator overload changes the sizes or strides of its first
     argument (`unsqueeze_`).
@@ -110,7 +122,11 @@ def is_changing_views(operator: Any) -> bool:
     return torch.Tag.inplace_view in operator.tags
 
 
-_UNDECLARED = {"_c10d_functional::wait_tensor": ("tensor",)}
+_UNDECLARED = {
+    "_c10d_functional::wait_tensor": ("tensor",),
+    "aten::unsafe_split": ("self",),
+    "aten::unsafe_split_with_sizes": ("self",),
+}
 """What returns its argument without saying so."""
 
 

@@ -104,12 +104,14 @@ class TrainingRecord:
         held: How many are there from the start to the end: weights and inputs.
         events: Index of an operator, and `k` where memory k is taken or `~k` where it is given back.
         operators: In the order of execution.
+        unknown: Indices of the operators whose kernels take memory for themselves that is not known.
     """
 
     memory: tuple[TrainingMemory, ...]
     held: int
     events: tuple[tuple[int, int], ...]
     operators: tuple[TrainingOperator, ...]
+    unknown: tuple[int, ...] = ()
 
 
 class TrainingTracker(MemTracker):
@@ -136,6 +138,7 @@ class TrainingTracker(MemTracker):
         self._memory: list[TrainingMemory] = []
         self._events: list[tuple[int, int]] = []
         self._operators: list[TrainingOperator] = []
+        self._unknown: list[int] = []
         self._indices: dict[Any, int] = {}
         self._places: dict[int, TrainingOperator] = {}
         self._tensor: torch.Tensor | None = None
@@ -172,7 +175,10 @@ class TrainingTracker(MemTracker):
     def finished(self) -> TrainingRecord:
         """Return what was recorded."""
         self._settle_sum()
-        return TrainingRecord(tuple(self._memory), self._held, tuple(self._events), tuple(self._operators))
+        return TrainingRecord(
+            *(tuple(self._memory), self._held, tuple(self._events), tuple(self._operators)),
+            tuple(self._unknown),
+        )
 
     def _known(self, tensor: torch.Tensor, purpose: Any, owner: str) -> None:
         self._owner = owner
@@ -247,6 +253,9 @@ class TrainingTracker(MemTracker):
         if len(self._memory) > before and self._is_engines_sum(func):
             self._sum = len(self._events) - 1, before, self._added
         for device, size in self._workspace(func, args, kwargs or {}, result):
+            if size is None:
+                self._unknown.append(len(self._operators) - 1)
+                continue
             index = len(self._memory)
             self._take(TrainingMemory("temporary", device, int(size), None, None, len(self._operators) - 1))
             self._events.append((len(self._operators) - 1, ~index))

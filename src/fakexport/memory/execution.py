@@ -60,6 +60,7 @@ class Execution:
         self._holders: Counter[int] = Counter(dict.fromkeys(range(self.held), 1))
         self._written: set[int] = set()
         self.state: list[int] = []
+        self.unmodeled: list[tuple[int, str]] = []
         self._left_out: dict[str, None] = {}
 
     def run(self) -> None:
@@ -141,6 +142,7 @@ class Execution:
         if effects_of(node.target).writes:
             written = zip(_is_written(node), arguments, strict=True)
             self._written.update(place for is_written, place in written if is_written and place is not None)
+        self.unmodeled += [(visit.index, operator) for operator in memory.unknown]
         taken = self._emit(visit, memory)
         homes = iter(taken[home] if home >= 0 else arguments[~home] for home in memory.outputs)
         return tree_map(lambda leaf: next(homes, None) if isinstance(leaf, torch.Tensor) else None, value)

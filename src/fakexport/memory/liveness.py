@@ -45,6 +45,7 @@ class Liveness:
         state: Which storages are the state when the program has run: a cache that it returns, an input or
             buffer that it writes.
         left_out: What the sizes do not count or count by the schema alone, one line each.
+        unmodeled: Step and name of each operator whose kernel takes an unknown amount of memory for itself.
     """
 
     storages: tuple[Storage, ...]
@@ -53,6 +54,7 @@ class Liveness:
     steps: tuple[Step, ...]
     state: tuple[int, ...] = ()
     left_out: tuple[str, ...] = ()
+    unmodeled: tuple[tuple[int, str], ...] = ()
 
     @property
     def visits(self) -> Iterator[Visit]:
@@ -109,6 +111,7 @@ def liveness(program: ExportedProgram, *, topology: Topology | None = None) -> L
         steps=tuple(execution.steps),
         state=tuple(execution.state),
         left_out=tuple(execution.left_out()),
+        unmodeled=tuple(execution.unmodeled),
     )
 
 

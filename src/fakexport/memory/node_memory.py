@@ -103,7 +103,8 @@ class NodeMemory:
                 reason = type_and_line(error)
             else:
                 if not _has_lost_symbols(found, node):
-                    return found
+                    is_other = kernels is python_kernels and _is_lstm_of_cells(operator, found)
+                    return replace(found, unknown=(*found.unknown, str(operator))) if is_other else found
                 reason = "on fakes it forgets symbolic sizes"
         self.unread[str(operator)] = reason
         return None
@@ -130,6 +131,12 @@ class NodeMemory:
         if isinstance(argument, dict):
             return tuple([(name, self._key(value)) for name, value in argument.items()])
         return type(argument), argument if isinstance(argument, Hashable) else id(argument)
+
+
+def _is_lstm_of_cells(operator: OpOverload, memory: CallMemory) -> bool:
+    """Return whether a call is an LSTM that oneDNN does not compute: in C++ its cells work in place."""
+    by_onednn = any(one.operator == "aten.mkldnn_rnn_layer.default" for one in memory.allocations)
+    return bool(operator._schema.name == "aten::lstm") and not by_onednn
 
 
 def _tensors_of(node: Node) -> list[torch.Tensor]:
@@ -200,11 +207,15 @@ def _by_schema(node: Node, operator: OpOverload) -> CallMemory:
                 outputs.append(len(taken))
                 taken.append(allocation(tensor, str(operator)))
     events = [*range(len(taken))]
+    unknown: tuple[str, ...] = ()
     for device, size in temporaries(operator, args, kwargs, value):
+        if size is None:
+            unknown = (str(operator),)
+            continue
         events.insert(len(taken), len(taken))
         events.append(~len(taken))
         taken.append(Allocation(str(operator), device, size))
-    return CallMemory(tuple(taken), tuple(events), tuple(outputs))
+    return CallMemory(tuple(taken), tuple(events), tuple(outputs), unknown)
 
 
 def _places(operator: OpOverload, args: Iterable[Any], kwargs: dict[str, Any]) -> dict[str, tuple[int, ...]]:

@@ -179,6 +179,7 @@ def _liveness(record: TrainingRecord) -> Liveness:
         held=record.held,
         events=record.events,
         steps=tuple(places),
+        unmodeled=tuple((index, places[index].operator) for index in record.unknown),
     )
 
 

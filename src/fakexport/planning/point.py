@@ -89,7 +89,8 @@ class PlannedProgram:
     @property
     def left_out(self) -> tuple[str, ...]:
         """What the figures do not count, or not surely, one sentence each."""
-        return (*self.liveness.left_out, *(self.aoti.left_out if self.aoti else (NOT_COUNTED,)))
+        aoti = self.aoti.left_out if self.aoti else (NOT_COUNTED,)
+        return (*self.liveness.left_out, *unmodeled_lines(self.liveness), *aoti)
 
     @functools.cached_property
     def costs(self) -> ProgramCosts:
@@ -312,6 +313,17 @@ def _tensors(group: Sequence[LiveStorage], chosen: ChosenSizes) -> PlannedTensor
         module_path=shared if first.visit else "",
         line=_line(first.span),
     )
+
+
+def unmodeled_lines(liveness: Liveness) -> Iterator[str]:
+    """Yield a line for each operator whose kernel allocates an unknown amount of memory for itself."""
+    places: dict[str, list[str | None]] = {}
+    for step, operator in liveness.unmodeled:
+        places.setdefault(operator, []).append(_line(liveness.steps[step].span))
+    for operator, lines in places.items():
+        first = next((f" at {line}" for line in lines if line is not None), "")
+        calls = f" ({len(lines)} calls)" if len(lines) > 1 else ""
+        yield f"{operator}{first}{calls}: memory that its kernel allocates internally is not modeled"
 
 
 def _line(span: Span | None) -> str | None:

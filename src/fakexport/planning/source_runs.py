@@ -31,7 +31,13 @@ from fakexport.memory import (
     training_liveness,
 )
 from fakexport.planning.plan_source import PlanSource
-from fakexport.planning.point import dtype_of_weights, multiplying, planned_devices, planned_steps
+from fakexport.planning.point import (
+    dtype_of_weights,
+    multiplying,
+    planned_devices,
+    planned_steps,
+    unmodeled_lines,
+)
 from fakexport.planning.source_programs import PlanError
 from fakexport.planning.training import Training, enable_checkpointing
 from fakexport.report import PlannedPoint, PlannedStep
@@ -117,6 +123,7 @@ class SourceRuns:
                     f"{option}: {self.source.spec} does not run on fake tensors for {spec}: "
                     f"{type_and_line(error)}"
                 ) from error
+        self.left_out.update(dict.fromkeys(unmodeled_lines(found)))
         chosen = ChosenSizes({}, inputs.batch, inputs.context, ())
         return _Run(found, chosen, dtype_of_weights(found))
 

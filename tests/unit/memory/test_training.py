@@ -183,6 +183,15 @@ def test_the_place_of_a_backward_operator_is_that_of_the_forward_one() -> None:
     assert all(step.span is not None and step.span.path == __file__ for step in backward)
 
 
+def test_the_backward_pass_of_a_convolution_is_named_as_not_modeled() -> None:
+    with emulate("cpu"):
+        built = build(lambda: (nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), (torch.ones(2, 3, 12, 12),)))
+        found = training_liveness(built, built.args, {}, optimizer="sgd")
+
+    assert {operator for _, operator in found.unmodeled} == {"aten.convolution_backward.default"}
+    assert {found.steps[step].name for step, _ in found.unmodeled} == {"backward"}
+
+
 def test_an_operator_without_a_node_takes_no_place_of_another() -> None:
     class Aside(Plain):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
