@@ -185,7 +185,7 @@ def product(skipped: int) -> Rule:
 
 
 def transform(args: Args, result: Any) -> Sizes:
-    """A Fourier transform reads its input as one batch, and copies it if the other dimensions are no batch.
+    """A Fourier transform reads its input as one batch, and copies it if it cannot be viewed as one.
 
     Source: `aten/src/ATen/native/mkl/SpectralOps.cpp:_exec_fft`.
     """
