@@ -15,10 +15,10 @@ from fakexport.capture.flattening import flattened
 from fakexport.capture.given_inputs import given_inputs
 from fakexport.capture.kept_masks import KeptMask
 from fakexport.capture.lost_transforms import TransformLost
-from fakexport.capture.state_dict_hooks import load_hooks_of
 from fakexport.capture.lost_writes import WriteLost
 from fakexport.capture.plain_forward import bound_inputs, plain, plain_forward
 from fakexport.capture.python_effects import PythonEffect
 from fakexport.capture.rank_layouts import ShardingChangesResult
 from fakexport.capture.recovered import PartialProgram, Recovered, UnboundConstant, UnboundConstants
+from fakexport.capture.state_dict_hooks import load_hooks_of
 from fakexport.capture.traced_blocks import TracedBlocks

@@ -144,6 +144,12 @@ def _reason(constant: torch.Tensor, provenance: Provenance) -> UnboundConstant |
         case "random":
             detail = f"it depends on what {source} draws, without a seed"
             return UnboundConstant("", "random", detail, operator=operator)
+        case "mixed":
+            detail = (
+                f"it depends on what {source} draws after a draw on another device: the devices share a "
+                "generator only if the model is built on the CPU"
+            )
+            return UnboundConstant("", "random", detail, operator=operator)
         case "uninitialised":
             return _unknown(f"it depends on memory of {source} that was never written")
         case "unknown":

@@ -19,7 +19,7 @@ from .randomness import RandomOperation
 from .records import Constant, Operation, Output, Unknown, leaves
 from .references import has_record, record_of
 
-DependenceKind = Literal["memory", "parameter", "random", "unknown", "uninitialised"]
+DependenceKind = Literal["memory", "mixed", "parameter", "random", "unknown", "uninitialised"]
 
 _copy = torch.ops.aten.copy_.default
 
@@ -31,6 +31,7 @@ class Dependence:
     Args:
         kind: `memory`: it is, or is a view of, the memory of a parameter or a persistent buffer;
             `parameter`: it was computed from the values of a parameter; `random`: a draw without a seed;
+            `mixed`: a draw after draws on another device from the same seed;
             `unknown`: a tensor whose history no one recorded; `uninitialised`: memory never written.
         source: The name of the weight, or a description of the unknown tensor, or the operator.
         operator: The operator that read the weight's values, drew, or made the memory; None if none did.
@@ -185,7 +186,7 @@ class _Search:
         self._follow([reference], tuple(after), reader=None)
         while self._pending and "parameter" not in self._found:
             self._visit(self._pending.pop())
-        order: tuple[DependenceKind, ...] = ("parameter", "random", "unknown", "uninitialised")
+        order: tuple[DependenceKind, ...] = ("parameter", "random", "mixed", "unknown", "uninitialised")
         return next((self._found[kind] for kind in order if kind in self._found), None)
 
     def _visit(self, operation: Operation) -> None:
@@ -195,6 +196,8 @@ class _Search:
         self._seen.add(operation.number)
         if isinstance(operation, RandomOperation) and not (self._is_seed_enough and operation.draw.is_seeded):
             self._note("random", operation.name, operation)
+        elif isinstance(operation, RandomOperation) and operation.draw.is_mixed:
+            self._note("mixed", operation.name, operation)
         effects = effects_of(operation.operator)
         if effects.ignores_values:
             return

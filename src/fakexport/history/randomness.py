@@ -179,14 +179,17 @@ class Draw:
     Args:
         start: From where it draws.
         drawn: How much it draws, or None if only running it tells. Then `leaves` is where it ends.
+        is_mixed: Whether the same seed was drawn from on another device before. On the CPU these are draws of
+            one generator, on a GPU of two, so the numbers depend on where the model is built.
         elements: How many elements it fills.
     """
 
-    __slots__ = ("_leaves", "drawn", "elements", "start")
+    __slots__ = ("_leaves", "drawn", "elements", "is_mixed", "start")
 
     def __init__(
         self, start: Position, drawn: Drawn | None, leaves: Origin | None = None, elements: int = 0
     ) -> None:
+        self.is_mixed = False
         self.start = start
         self.elements = elements
         self.drawn = drawn
@@ -259,6 +262,7 @@ class Draws:
     def __init__(self) -> None:
         self._generators: dict[int, torch.Generator] = {}
         self._elsewhere: dict[torch.device, Position] = {}
+        self._drew: set[torch.device] = set()  # Since the last seed, from default generators.
         self._entered: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # Its state, and where that began.
         self._last: dict[int, tuple[bytes, Position]] = {}  # By generator: the mark that it was given.
         self._origins: list[Origin] = []  # Kept alive, as marks name them: `get_rng_state` copies marks.
@@ -278,17 +282,31 @@ class Draws:
             device: Where it draws. Default: the CPU.
             elements: How many elements it fills.
         """
-        if generator is None and device is not None and device.type != "cpu":
-            position = self._elsewhere.get(device) or Position(self.position(torch.default_generator).origin)
-            draw, self._elsewhere[device] = _drawn_at(position, drawn, elements)
-            return draw
-        generator = torch.default_generator if generator is None else generator
-        draw, position = _drawn_at(self.position(generator), drawn, elements)
+        position = self.position(generator or torch.default_generator)
+        if generator is not None:
+            return self._drawn(generator, position, drawn, elements)
+        if device is None or device.type == "cpu":
+            draw = self._drawn(torch.default_generator, position, drawn, elements)
+        else:
+            self._mark(torch.default_generator, position)  # A new seed takes the mark away.
+            start = self._elsewhere.get(device) or Position(position.origin)
+            draw, self._elsewhere[device] = _drawn_at(start, drawn, elements)
+        place = device or torch.device("cpu")
+        if place.type != "meta":  # Nothing is drawn there.
+            draw.is_mixed = bool(self._drew - {place})
+            self._drew.add(place)
+        return draw
+
+    def _drawn(self, generator: torch.Generator, start: Position, drawn: Drawn | None, elements: int) -> Draw:
+        draw, position = _drawn_at(start, drawn, elements)
         if position.origin is not draw.start.origin:
             self._origins.append(position.origin)
+        self._mark(generator, position)
+        return draw
+
+    def _mark(self, generator: torch.Generator, position: Position) -> None:
         raw = position.origin.mark(generator, position.words, position.pair_at)
         self._last[id(generator)] = (raw, position)
-        return draw
 
     def finish(self, resolve: Callable[[Origin], bool] | None) -> None:
         """Take the marks out of the generators.
@@ -329,6 +347,7 @@ class Draws:
             self._origins.append(position.origin)
             if generator is torch.default_generator:
                 self._elsewhere.clear()  # `torch.manual_seed` seeds every device.
+                self._drew.clear()
         self._entered.setdefault(id(generator), (state, position.origin.first))
         return position
 

@@ -14,7 +14,9 @@ the same state dict compute different results. `torch.export` of the real model 
 one construction in the program. A fake model has no such numbers, and any others would be a guess: the
 constant has no value, and the program is incomplete until you put one into `program.constants`. With an
 explicit seed, of the process or of the generator, the draw is part of the code and its value is
-recovered.
+recovered. For a GPU that does not hold if the constructor draws on the CPU by name and on the default device
+from one seed: a model that is built on the CPU draws both from one generator, and one that is built on the
+GPU from two.
 """,
     how_to_repair="""
 Draw with your own seeded `torch.Generator`, as the repaired model does: its numbers are the same in each

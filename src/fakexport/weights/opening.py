@@ -22,8 +22,8 @@ from fakexport.weights.torch_file import entries_of, load_torch_file, shared_nam
 from fakexport.weights.weights_warning import warn_of_index
 
 _TORCH = (".pt", ".pth", ".bin", ".ckpt")
-# In a folder: the first form of which there is exactly one file is taken. A file of the name that transformers
-# saves comes before its index, as in `transformers.modeling_utils._get_resolved_checkpoint_files`.
+# In a folder: the first form of which there is exactly one file is taken. transformers'
+# `_get_resolved_checkpoint_files` also looks for a file before it looks for its index.
 _IN_A_FOLDER = (
     ("model.safetensors",),
     ("model.safetensors.index.json",),
@@ -58,7 +58,7 @@ def open_checkpoint(
         CheckpointError: the checkpoint is missing or refused; one line.
         SourceError: a folder has no LoRA adapter; one line.
     Warns:
-        WeightsWarning: a folder has `model.safetensors` and an index; the index is not read, as in transformers.
+        WeightsWarning: a folder has `model.safetensors` and an index, which is not read.
 
     Example:
         >>> open_checkpoint({"weight": torch.zeros(4, 2)}).entries["weight"].shape

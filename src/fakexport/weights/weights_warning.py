@@ -15,7 +15,7 @@ _SHOWN = 3
 
 
 class WeightsWarning(UserWarning):
-    """Weights were bound, but something is suspicious: FE704, FE706, or what was not read or run; one line."""
+    """Weights were bound, but something is suspicious: FE704, FE706, what was not read or run. One line."""
 
 
 def warn_of(checkpoint: str, findings: Iterable[WeightFinding]) -> None:
