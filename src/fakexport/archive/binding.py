@@ -98,8 +98,7 @@ def bind(
         ValueError: a device that is not on this machine, a dtype or a constant that the program does not
             have; or the methods of a bundle would get different data for a shared weight.
     Warns:
-        WeightsWarning: unexpected keys (FE704); NaN or infinity (FE706); hooks of the model's
-            `load_state_dict` that compute.
+        WeightsWarning: unexpected keys (FE704); NaN or infinity (FE706); hooks of the model that do not run.
     Reports:
         FE701, FE702, FE703, FE705, FE707 in `BindError.report`.
 

@@ -170,9 +170,10 @@ def _kept(root: nn.Module) -> Iterator[None]:
             yield
     finally:
         for part, parameters, buffers in parts:
-            for held, old in ((part._parameters, parameters), (part._buffers, buffers)):
-                held.clear()
-                held.update(old)
+            part._parameters.clear()
+            part._parameters.update(parameters)
+            part._buffers.clear()
+            part._buffers.update(buffers)
         state.put_back()
 
 

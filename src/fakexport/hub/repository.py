@@ -242,7 +242,9 @@ class WeightFiles:
 
 
 def weight_files(repository: Repository) -> WeightFiles:
-    """Return the safetensors index of a repository, or its only safetensors file.
+    """Return the safetensors file of a repository, or the index of its files.
+
+    A repository that has `model.safetensors` and its index is read as transformers does: the file.
 
     Raises:
         HubError: it has none, or several without an index; it cannot be reached.
@@ -250,15 +252,16 @@ def weight_files(repository: Repository) -> WeightFiles:
     from huggingface_hub import constants
 
     if constants.is_offline_mode():
-        index = repository.in_cache(_INDEX)
-        if index is None and repository.in_cache(SINGLE_FILE) is not None:
+        if repository.in_cache(SINGLE_FILE) is not None:
             return WeightFiles(None, SINGLE_FILE)
-    index = repository.file(_INDEX, most_bytes=MOST_INDEX_BYTES)
-    if index is not None:
-        return WeightFiles(index, _INDEX)
+        index = repository.file(_INDEX, most_bytes=MOST_INDEX_BYTES)
+        if index is not None:
+            return WeightFiles(index, _INDEX)
     names = repository.names()
     if SINGLE_FILE in names:
         return WeightFiles(None, SINGLE_FILE)
+    if _INDEX in names:
+        return WeightFiles(repository.file(_INDEX, most_bytes=MOST_INDEX_BYTES), _INDEX)
     return _other(repository, names)
 
 

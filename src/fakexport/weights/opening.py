@@ -19,16 +19,18 @@ from fakexport.weights.checkpoint import Checkpoint, CheckpointError, Entry
 from fakexport.weights.mapped_file import MappedFile
 from fakexport.weights.safetensors_header import Readable, read_header_of
 from fakexport.weights.torch_file import entries_of, load_torch_file, shared_names
+from fakexport.weights.weights_warning import warn_of_index
 
 _TORCH = (".pt", ".pth", ".bin", ".ckpt")
-# In a folder: the first form of which there is exactly one file is taken.
+# In a folder: the first form of which there is exactly one file is taken. transformers'
+# `_get_resolved_checkpoint_files` also looks for a file before it looks for its index.
 _IN_A_FOLDER = (
-    ("model.safetensors.index.json",),
     ("model.safetensors",),
+    ("model.safetensors.index.json",),
     ("*.safetensors.index.json",),
     ("*.safetensors",),
-    ("pytorch_model.bin.index.json",),
     ("pytorch_model.bin",),
+    ("pytorch_model.bin.index.json",),
     ("*.bin.index.json",),
     ("*.bin", "*.pt", "*.pth"),
 )
@@ -55,6 +57,8 @@ def open_checkpoint(
     Raises:
         CheckpointError: the checkpoint is missing or refused; one line.
         SourceError: a folder has no LoRA adapter; one line.
+    Warns:
+        WeightsWarning: a folder has `model.safetensors` and an index, which is not read.
 
     Example:
         >>> open_checkpoint({"weight": torch.zeros(4, 2)}).entries["weight"].shape
@@ -75,6 +79,9 @@ def open_checkpoint(
     path = Path(checkpoint)
     try:
         found = first_file(path)
+        index = found.with_name(f"{found.name}.index.json")
+        if path.is_dir() and index.is_file():
+            warn_of_index(found, index)
         opened = _of_file(found)
     except OSError as error:
         raise CheckpointError(f"{error.filename or path}: {error.strerror or error}") from error

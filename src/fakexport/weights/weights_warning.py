@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Collection, Iterable
+from pathlib import Path
 
 from fakexport.documents import escaped
 from fakexport.weights.name_folding import fold_names
@@ -14,7 +15,7 @@ _SHOWN = 3
 
 
 class WeightsWarning(UserWarning):
-    """Weights were bound, but something is suspicious: FE704, FE706, or a hook that did not run; one line."""
+    """Weights were bound, but something is suspicious: FE704, FE706, what was not read or run. One line."""
 
 
 def warn_of(checkpoint: str, findings: Iterable[WeightFinding]) -> None:
@@ -53,6 +54,16 @@ def warn_of_hooks(hooks: Collection[str]) -> None:
         shown = ", ".join([*list(hooks)[:_SHOWN], *(["..."] if len(hooks) > _SHOWN else [])])
         text = f"`load_state_dict` of the model also runs {shown}, and `bind` does not: weights may differ"
         warnings.warn(WeightsWarning(escaped(text)), stacklevel=caller_level())
+
+
+def warn_of_index(file: Path, index: Path) -> None:
+    """Warn that a folder has a file with all weights, which is read, and an index of shards, which is not.
+
+    Warns:
+        WeightsWarning: at the line that called fakexport.
+    """
+    text = f"{file.parent} has {file.name} and {index.name}: {file.name} is read, as transformers does"
+    warnings.warn(WeightsWarning(escaped(text)), stacklevel=caller_level())
 
 
 def caller_level() -> int:

@@ -7,11 +7,12 @@ import warnings
 
 import pytest
 import torch
+import transformers
 from safetensors import safe_open
 from safetensors.torch import save_file
 
 from fakexport.fake import fake_mode
-from fakexport.weights import CheckpointError, open_checkpoint
+from fakexport.weights import CheckpointError, WeightsWarning, open_checkpoint
 from fakexport.weights.safetensors_header import DTYPES
 
 
@@ -255,6 +256,38 @@ def test_a_file_of_the_old_kind_or_of_noise_is_one_line(tmp_path):
         with pytest.raises(CheckpointError, match="cannot be loaded") as caught:
             open_checkpoint(path)
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("stem", "suffix", "save"),
+    [("model", "safetensors", save_file), ("pytorch_model", "bin", torch.save)],
+)
+def test_a_file_comes_before_a_stale_index_as_in_transformers(stem, suffix, save, tmp_path):
+    config = transformers.GPT2Config(n_layer=1, n_head=1, n_embd=4, n_positions=4, vocab_size=8)
+    stale, current = (transformers.GPT2LMHeadModel(config) for _ in range(2))
+    config.save_pretrained(tmp_path)
+    tensors = dict(stale.transformer.state_dict(prefix="transformer."))
+    save_shards(tmp_path, tensors, save=save, stem=stem, suffix=suffix)
+    current_tensors = dict(current.transformer.state_dict(prefix="transformer."))
+    save(current_tensors, tmp_path / f"{stem}.{suffix}")
+    loaded = transformers.GPT2LMHeadModel.from_pretrained(tmp_path, use_safetensors=suffix == "safetensors")
+
+    with pytest.warns(WeightsWarning, match=f"{stem}.{suffix} is read, as transformers does"):
+        checkpoint = open_checkpoint(tmp_path)
+
+    for name, tensor in loaded.state_dict().items():
+        if name != "lm_head.weight":
+            assert torch.equal(checkpoint.tensor(name), tensor)
+            assert torch.equal(current_tensors[name], tensor)
+
+
+@pytest.mark.parametrize("stem", ["model", "diffusion_pytorch_model"])
+def test_an_index_alone_is_read_without_a_warning(stem, tmp_path, tensors):
+    save_shards(tmp_path, tensors, stem=stem)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert open_checkpoint(tmp_path).entries.keys() == tensors.keys()
 
 
 def test_several_files_without_an_index_are_ambiguous(tmp_path):

@@ -40,8 +40,8 @@ fs::path first_file(const fs::path& folder) {
     std::string_view name;
     bool is_end;
   };
-  constexpr Form forms[] = {{"model.safetensors.index.json", false},
-                            {"model.safetensors", false},
+  constexpr Form forms[] = {{"model.safetensors", false},
+                            {"model.safetensors.index.json", false},
                             {".safetensors.index.json", true},
                             {".safetensors", true}};
   const std::vector<std::string> files = files_in(folder);
