@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -23,21 +24,28 @@ from typing import Any
 
 from torch import nn
 
-from fakexport._torch.data_dependent_questions import Answer, Question, Unasserted, answered_questions
+from fakexport._torch.data_dependent_questions import (
+    Answer,
+    Question,
+    Unasserted,
+    answered_questions,
+    unknowns_noted,
+)
 from fakexport._torch.iterated_tensors import iterated_tensors
 from fakexport._torch.numpy_reads import answered_numpy_reads
 from fakexport._torch.operator_faults import OperatorFault, operators_counted, traced_past_faults
 from fakexport._torch.trace_end import TraceFinished, ended_after_trace
 from fakexport._torch.tracing_lock import one_at_a_time
-from fakexport.diagnostics import Span, is_in_for, is_loop_test, is_negated, source_text
+from fakexport.diagnostics import Span, is_in_for, is_loop_test, is_negated, is_test, source_text
 from fakexport.fake import SubclassNotKept
 from fakexport.program import ProgramFacts
 
 from .assumed_answers import AssumedAnswer, AssumedAnswers, can_be_assumed
-from .call_site import running_user_frames
+from .call_site import is_asked_by_user, running_user_frames
 from .capture import Captured, capture, failure_of, torch_shapes, traced
 from .dynamic_dims import DynamicDims
 from .eager_fault import named_inputs, raises_in_eager_mode, runs_with_batch_of_one, takes_any_keyword
+from .example_run import ExampleRun, Place, place_of, run_with_example
 from .explored import Assumption, Exploration, Problem
 from .failure import CaptureFailure, OperatorCall
 from .plain_inputs import prepared_inputs
@@ -55,8 +63,8 @@ MOST_OPERATORS = 500_000
 MOST_SECONDS = 60.0
 # As often a place may be passed with one answer: equal layers should be treated alike, a loop must end.
 _VISITS_ALIKE = 200
+_MOST_STEPS = 64
 
-_Place = tuple[str, int, int | None]
 _SYMBOL = re.compile(r"\b(?:u|zuf)[0-9]+\b")
 
 
@@ -72,6 +80,7 @@ def explore(
     facts: ProgramFacts | None = None,
     assumed: Sequence[AssumedAnswer] = (),
     may_visit_rows: bool = True,
+    example: ExampleRun | None = None,
 ) -> Exploration:
     """Find everything that blocks a capture by tracing past each failure under an assumption.
 
@@ -81,6 +90,7 @@ def explore(
         work: How many operators the capture traced before it failed.
         facts, assumed: As for `capture`.
         may_visit_rows: As of the capture.
+        example: A call with the example inputs: conditions are answered as it goes, if that is known.
     Returns:
         The problems and assumptions of the trace that found most. The same model returns the same, unless a
         trace takes longer than `MOST_SECONDS`.
@@ -89,14 +99,17 @@ def explore(
     shapes = torch_shapes(module, args, kwargs, dynamic, facts)
     enough = max(LITTLE_WORK, MOST_WORK_BEFORE_ANOTHER * work)
     done = 0
-    turned: frozenset[_Place] = frozenset()
+    turned: frozenset[Place] = frozenset()
     tried: list[Exploration] = []
     with restored:
         while len(tried) < MOST_TRACES:
             known = AssumedAnswers(assumed, traced.__code__, may_visit_rows)
-            trace = _Trace(turned, known, ends_at_s=time.thread_time() + MOST_SECONDS)
+            trace = _Trace(
+                turned, known, example or ExampleRun(), ends_at_s=time.thread_time() + MOST_SECONDS
+            )
             with (
                 answered_questions(trace.answer),
+                unknowns_noted(trace.note_unknown),
                 traced_past_faults(trace.may_go_on, before_each=trace.count),
                 answered_numpy_reads(trace.may_read),
                 iterated_tensors(known.rows),
@@ -162,6 +175,7 @@ def capture_or_explore(
         on_failure(captured.failure)
     if isinstance(captured.failure.error, SubclassNotKept):
         return captured, Exploration(is_complete=True)  # The trace itself came to its end.
+    example = run_with_example(module, args, dict(kwargs or {}))
     found = explore(
         module,
         args,
@@ -172,8 +186,9 @@ def capture_or_explore(
         facts=facts,
         assumed=assumed,
         may_visit_rows=captured.may_visit_rows,
+        example=example,
     )
-    is_eager_fault = raises_in_eager_mode(module, args, dict(kwargs or {}), captured.failure)
+    is_eager_fault = raises_in_eager_mode(example.error, captured.failure)
     batch_of_one = runs_with_batch_of_one(module, kwargs or {}) if is_eager_fault and not args else ()
     inputs = named_inputs(kwargs or {}) if not args and takes_any_keyword(module) else ()
     return captured, replace(found, is_eager_fault=is_eager_fault, batch_of_one=batch_of_one, inputs=inputs)
@@ -190,22 +205,26 @@ class _Trace:
     Args:
         turned: Places whose conditions are answered the other way round.
         known: Answers that the caller gave.
+        example: A call with the example inputs.
         ends_at_s: When to give up, on the clock of `time.thread_time`.
     """
 
-    turned: frozenset[_Place]
+    turned: frozenset[Place]
     known: AssumedAnswers
+    example: ExampleRun
     ends_at_s: float
-    last_branch: _Place | None = None
+    last_branch: Place | None = None
     operators: int = 0
     _problems: dict[Any, Problem] = field(default_factory=dict)
     _assumptions: dict[tuple[str, Span], Assumption] = field(default_factory=dict)
     # The frames are kept, so that no other one gets the identity of one that has ended.
     _met: dict[tuple[Any, int, int], FrameType] = field(default_factory=dict)
     _in_frame: dict[tuple[int, int], int] = field(default_factory=dict)
-    _visits: dict[_Place, int] = field(default_factory=dict)
-    _numbers: dict[tuple[FrameType, _Place], str] = field(default_factory=dict)
+    _visits: dict[Place, int] = field(default_factory=dict)
+    _numbers: dict[tuple[FrameType, Place], str] = field(default_factory=dict)
     _answers: int = 0
+    _unknowns: dict[str, Answer] = field(default_factory=dict)
+    _made: Counter[Place] = field(default_factory=Counter)
 
     def run(
         self,
@@ -255,7 +274,11 @@ class _Trace:
         if not frames:
             return None
         frame, span = frames[-1]
-        given = _number(question) if question.kind != "truth" else self._truth(question, frame, span)
+        expected = self._expected(question, span)
+        if question.kind != "truth":
+            given = _number(question, expected)
+        else:
+            given = self._truth(question, frame, span, expected)
         if question.is_of_size:
             clause = f"{question.expression} is {given}" + (
                 f" in `{text}`" if (text := source_text(span)) else ""
@@ -264,23 +287,39 @@ class _Trace:
             is_opposite = question.kind == "truth" and is_negated(span)
             clause = f"`{source_text(span) or question.expression}` is {not given if is_opposite else given}"
         is_branch = question.kind == "truth" and not question.is_of_size
-        answer = self._assumable(question, given, frame, span)
-        self._note(question.error, _place(span), frames, clause, is_branch=is_branch, answer=answer)
+        answer = self._assumable(question, given, expected, frame, span)
+        self._note(question.error, place_of(span), frames, clause, is_branch=is_branch, answer=answer)
         return given
 
+    def note_unknown(self, name: str) -> None:
+        """Keep the number that the example inputs give for one that the trace does not know."""
+        frames = running_user_frames(_Trace.run.__code__)
+        place = place_of(frames[-1][1]) if frames else None
+        read = self.example.reads.get(place, ()) if place is not None else ()
+        if place is not None and read:
+            index, self._made[place] = self._made[place], self._made[place] + 1
+            if index < len(read) or len(set(read)) == 1:
+                self._unknowns[name] = read[min(index, len(read) - 1)]
+
+    def _expected(self, question: Question, span: Span) -> Answer | None:
+        """Return the answer in a call with the example inputs; None if that is not known."""
+        if question.is_of_size and not (is_asked_by_user(question) and is_test(span)):
+            return None
+        return question.answer_for(self._unknowns)
+
     def _assumable(
-        self, question: Question, given: Answer, frame: FrameType, span: Span
+        self, question: Question, given: Answer, expected: Answer | None, frame: FrameType, span: Span
     ) -> bool | int | None:
-        """Return what a caller can assume for an answer.
+        """Return what a caller can assume for an answer: that of the example inputs.
 
         A number stands for one that is read, and not for a size: as many rows as a loop happens to run over.
         A loop over parts, of which one may be empty, is not one condition on a size.
         """
-        if not can_be_assumed(question, span) or isinstance(given, float):
+        if given != expected or not can_be_assumed(question, span) or isinstance(given, float):
             return None
         if isinstance(given, bool):
             return None if question.is_of_size and is_in_for(span) else given ^ is_negated(span)
-        known = self._numbers.setdefault((frame, _place(span)), question.expression)
+        known = self._numbers.setdefault((frame, place_of(span)), question.expression)
         return None if question.is_of_size or known != question.expression else given
 
     def may_go_on(self, fault: OperatorFault) -> bool:
@@ -288,7 +327,7 @@ class _Trace:
         frames = self._frames()
         if not frames:
             return False
-        key = fault.operator if fault.kind == "kernel" else _place(frames[-1][1])
+        key = fault.operator if fault.kind == "kernel" else place_of(frames[-1][1])
         verb = "gets" if fault.kind == "devices" else "returns"
         call = OperatorCall(fault.operator, fault.overload, fault.args, fault.kwargs)
         self._note(
@@ -305,23 +344,27 @@ class _Trace:
         frames = self._frames()
         if not frames:
             return False
-        place = _place(frames[-1][1])
+        place = place_of(frames[-1][1])
         self._note(
             error, ("numpy", place), frames, f"`{source_text(frames[-1][1]) or 'numpy()'}` is all ones"
         )
         return True
 
-    def _truth(self, question: Question, frame: FrameType, span: Span) -> bool:
-        """No, but where shapes have to fit; the body of a loop is run once; what was turned is turned.
+    def _truth(self, question: Question, frame: FrameType, span: Span, expected: Answer | None) -> bool:
+        """Return the answer of the example inputs, if that is known and not of a loop.
+
+        Else no, but where shapes have to fit; the body of a loop is run once; what was turned is turned.
 
         A frame that asks again at one instruction is in a loop. One that does not end by itself gets both
         answers in turn.
         """
         if question.is_of_size and question.is_fit:
             return True
-        place = _place(span)
+        place = place_of(span)
         self.last_branch = place
         is_loop = is_loop_test(span)
+        if expected is not None and not is_loop:
+            return bool(expected) ^ (place in self.turned)
         usual = is_loop and not is_negated(span)
         visits = self._visits[place] = self._visits.get(place, 0) + 1
         before = self._in_frame.get((id(frame), frame.f_lasti), 0)
@@ -366,14 +409,15 @@ class _Trace:
             self._assumptions[_SYMBOL.sub("u", assumed), span] = replace(kept, answer=None)
 
 
-def _place(span: Span) -> _Place:
-    return span.path, span.line, span.column
+def _number(question: Question, expected: Answer | None) -> Answer:
+    """Return the number of the example inputs if that is small, since a loop may run as often.
 
-
-def _number(question: Question) -> Answer:
-    """Return a number that is neither 0 nor 1 for a size, since those two have rules of their own; else 1."""
+    Else one that is neither 0 nor 1 for a size, since those two have rules of their own; else 1.
+    """
     if question.kind == "float":
         return 1.0
+    if expected is not None and not question.is_of_size and 0 <= expected <= _MOST_STEPS:
+        return int(expected)
     wanted = 2 if question.is_of_size else 1
     low = wanted if question.low is None else max(wanted, question.low)
     return low if question.high is None else min(low, question.high)
