@@ -312,10 +312,14 @@ class _Trace:
     ) -> bool | int | None:
         """Return what a caller can assume for an answer: that of the example inputs.
 
+        Of a size that these do not tell, it is that nothing is empty.
         A number stands for one that is read, and not for a size: as many rows as a loop happens to run over.
         A loop over parts, of which one may be empty, is not one condition on a size.
         """
-        if given != expected or not can_be_assumed(question, span) or isinstance(given, float):
+        is_default = expected is None and question.is_of_size
+        if not (given == expected or is_default) or not can_be_assumed(question, span):
+            return None
+        if isinstance(given, float):
             return None
         if isinstance(given, bool):
             return None if question.is_of_size and is_in_for(span) else given ^ is_negated(span)

@@ -26,6 +26,7 @@ from fakexport.diagnose.dimensions import (
     zero_or_one_examples,
 )
 from fakexport.diagnose.forward_repairs import (
+    IN_FLOAT32,
     NO_REPAIR,
     OF_CALL,
     OF_CONFIG,
@@ -45,7 +46,7 @@ from fakexport.diagnose.operators import (
 )
 from fakexport.diagnose.repairs import GENERAL, KNOWN_NUMBER, PRECOMPUTED, general_repair
 from fakexport.diagnose.size_repairs import EVERY_INDEX, is_of_index
-from fakexport.diagnostics import Diagnostic, Fix, source_text
+from fakexport.diagnostics import Change, Diagnostic, Fix, source_text
 from fakexport.fake import SubclassNotKept
 from fakexport.program import is_library_code
 from fakexport.rules import rule
@@ -89,7 +90,8 @@ def diagnose_failure(
                 fix = diagnostic.fix if problem.failure.call is not None else known.fix
                 found[same] = replace(known, count=max(known.count, diagnostic.count), fix=fix)
     inputs = exploration.inputs if exploration is not None else ()
-    return tuple(_with_answer(_with_inputs(_after_loop(each, found), inputs), exploration) for each in found)
+    found = [_with_inputs(_after_loop(each, found), inputs) for each in found]
+    return tuple(_with_answer(_with_usual_way(each, exploration), exploration) for each in found)
 
 
 def _after_loop(found: Diagnostic, others: Iterable[Diagnostic]) -> Diagnostic:
@@ -121,6 +123,20 @@ def _with_inputs(found: Diagnostic, inputs: tuple[str, ...]) -> Diagnostic:
     return replace(found, fix=Fix(f"{found.fix.message}{others}"))
 
 
+def _with_usual_way(found: Diagnostic, exploration: Exploration | None) -> Diagnostic:
+    """Return FE301 with the statement first that is right for the example inputs, of two."""
+    if found.fix is None or found.primary is None or exploration is None:
+        return found
+    span = found.primary.span
+    answer = next((each.answer for each in exploration.assumptions if each.span == span), None)
+    match found.fix.changes:
+        case [Change(answer=bool()) as first, Change(answer=bool() as usual) as second] if usual is answer:
+            texts = [f"`{each.message.partition('`')[2]}" for each in (first, second)]
+            message = found.fix.message.replace(", or ".join(texts), ", or ".join(reversed(texts)))
+            return replace(found, fix=replace(found.fix, message=message, changes=(second, first)))
+    return found
+
+
 def _with_answer(found: Diagnostic, exploration: Exploration | None) -> Diagnostic:
     """Return FE201, FE203 or FE301 with the answer with which the model exports, where a trace with it came
     to its end.
@@ -149,13 +165,15 @@ def _with_answer(found: Diagnostic, exploration: Exploration | None) -> Diagnost
         fix = Fix.under(
             f"{shown} is {answer} for every input",
             f"{option}: the program then refuses other inputs",
-            otherwise=found.fix.message,
+            otherwise=found.fix,
+            changes=(Change(assume=(f"{place}={answer}",)),),
         )
     else:
         fix = Fix.under(
             f"{shown} is the same number for every input",
             f"{option} with that number in place of {answer}: the program then refuses other inputs",
-            otherwise=found.fix.message,
+            otherwise=found.fix,
+            changes=(Change(assume=(f"{place}={answer}",)),),
         )
     return replace(found, fix=fix)
 
@@ -266,10 +284,12 @@ def _forward_failed(failure: CaptureFailure) -> Diagnostic:
         known = _WITHOUT_GENERATOR
     if known is None and "NoneType" in failure.messages[0]:
         known = empty_setting_repair(failure.culprit, failure.culprit_locals)
+    repair = known or forward_repair(failure.messages[0])
+    changes = (Change(dtype="float32"),) if repair.startswith(IN_FLOAT32) else ()
     return rule("FE202").diagnostic(
         labels=labels_of(failure, failure.error_types[0]),
         notes=torch_says(failure),
-        fix=Fix(known or forward_repair(failure.messages[0])),
+        fix=Fix(repair, changes=changes),
     )
 
 
@@ -285,7 +305,8 @@ def _with_eager_fault(
     fix = diagnostic.fix
     if batch_of_one:
         options = " ".join(f"--input '{spec}'" for spec in batch_of_one)
-        fix = Fix(f"eager mode takes these inputs with a batch of 1: pass {options}")
+        changes = (Change(inputs=batch_of_one),)
+        fix = Fix(f"eager mode takes these inputs with a batch of 1: pass {options}", changes=changes)
     elif published is not None and fix and OF_CONFIG.match(fix.message):
         fix = Fix(f"{published}; or {fix.message}")
     elif published is not None and not (fix and OF_CALL.match(fix.message)):

@@ -157,9 +157,9 @@ def module_moved(failure: CaptureFailure) -> Diagnostic | None:
     return rule("FE208").diagnostic(
         labels=labels_of(failure, f"`{expression}` replaces weights" if expression else "here"),
         notes=torch_says(failure),
-        fix=Fix(
-            cast_repair(failure.culprit, failure.culprit_locals)
-            or general_repair(
+        fix=cast_repair(failure.culprit, failure.culprit_locals)
+        or Fix(
+            general_repair(
                 "create the module with that dtype and device in the constructor, and convert its input "
                 "instead: `self.norm(x.to(self.norm.weight.dtype))`",
                 failure.culprit,

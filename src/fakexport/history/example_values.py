@@ -21,6 +21,7 @@ from .replay import Replay
 # Floating-point operations; an element that is read or written counts as `_OF_ELEMENT`.
 _MOST_OF_CALL = 5e9
 _MOST_OF_OPERATOR = 5e8
+_LITTLE = 1e7
 _OF_ELEMENT = 30
 _LARGEST_BYTES = 2**30
 _WEIGHT_SCALE = 0.02
@@ -69,7 +70,7 @@ class ExampleRecording(Recording):
         with self.paused():
             products = call_products(self.mode, operator, args, kwargs, result) if len(taken) > 1 else ()
         cost += sum(float(product.flops) for product in products)
-        if cost > _MOST_OF_OPERATOR or self._spent + cost > _MOST_OF_CALL:
+        if cost > _MOST_OF_OPERATOR or (cost > _LITTLE and self._spent + cost > _MOST_OF_CALL):
             return True
         self._spent += cost
         return False

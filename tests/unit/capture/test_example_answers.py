@@ -90,6 +90,19 @@ def test_weights_that_have_no_values_are_ordinary_numbers(size, tmp_path):
     assert re.findall(r"--assume (\S+)`", found.fix.message) == ["model.py:17=False"]
 
 
+@pytest.mark.parametrize(("inputs", "way"), [("-torch.ones(4)", "== 0"), ("torch.ones(4)", "> 0")])
+def test_what_always_holds_of_a_size_is_that_of_the_example_inputs(inputs, way, tmp_path):
+    body = "rows = x[x > 0]\nif rows.numel() == 0:\n    return x.sum()\nreturn rows.sum() + 1"
+    path = tmp_path / "model.py"
+    path.write_text(Failing("", "", body, body, inputs).source(repaired=False))
+
+    (found,) = fe.check(f"{path}:factory").diagnostics
+
+    assert found.fix.message.startswith(
+        f"state before this line what always holds: `torch._check(rows.numel() {way})`"
+    )
+
+
 class Branches(nn.Module):
     def forward(self, x):
         if x.sum() > 3:
