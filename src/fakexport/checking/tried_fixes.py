@@ -121,20 +121,15 @@ class _Trial:
             for target, answer in zip(self.targets, found, strict=True)
             if not diagnostic.targets or target.spec.name in diagnostic.targets
         ]
-        left = {_key(each) for answer in own if isinstance(answer, Answer) for each in answer.diagnostics}
-        errors = {
-            _key(each)
-            for answer in own
-            if isinstance(answer, Answer)
-            for each in answer.diagnostics
-            if each.severity == "error"
-        }
+        left = [each for answer in own if isinstance(answer, Answer) for each in answer.diagnostics]
+        errors = [each for each in left if each.severity == "error"]
         key = _key(diagnostic, edits)
-        if key in left or (diagnostic.primary is not None and key[1:] in {each[1:] for each in errors}):
+        here = [each for each in left if _key(each)[1:] == key[1:] and (each in errors or _key(each) == key)]
+        if any(_key(each) != key or _said(each) == _said(diagnostic) for each in here):
             return "fails"
-        known = {_key(each, edits) for each in self.report.diagnostics}
-        is_known = errors <= known and all(isinstance(answer, Answer) for answer in own)
-        return "works" if is_known else "unknown"
+        known = {_key(each, edits) for each in self.report.diagnostics} - {key}
+        is_known = {_key(each) for each in errors} <= known
+        return "works" if is_known and all(isinstance(answer, Answer) for answer in own) else "unknown"
 
 
 def _verified(fix: Fix, change: Change) -> Fix:
@@ -160,7 +155,9 @@ def _changed(call: CheckCall, changes: Sequence[Change]) -> CheckCall:
     dtypes = [change.dtype for change in changes if change.dtype is not None]
     dynamic = [spec for change in changes for spec in change.dynamic]
     shapes = call.dynamic_shapes
-    if dynamic:
+    if "auto" in dynamic:
+        shapes = ["auto"]
+    elif dynamic:
         named = {spec.partition("=")[0]: spec for spec in [*(shapes or ()), *dynamic]}
         shapes = [*named.values()]
     return replace(
@@ -186,3 +183,7 @@ def _key(diagnostic: Diagnostic, edits: Sequence[Edit] = ()) -> _Key:
         return (diagnostic.code, *diagnostic.notes[:1])
     span = diagnostic.primary.span
     return (diagnostic.code, span.path, line_after(span.path, span.line, edits))
+
+
+def _said(diagnostic: Diagnostic) -> str:
+    return diagnostic.primary.message if diagnostic.primary is not None else ""

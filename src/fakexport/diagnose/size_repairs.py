@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from linecache import getlines
 from typing import Any
 
@@ -97,6 +97,28 @@ def _could_have_others(experts: Any) -> str | None:
         ):
             return type(experts).__name__
     return None
+
+
+def division_repair(span: Span | None) -> Fix | None:
+    """Return what to do about `int(size / 2)` in a line, which makes a size a number; None if it has none."""
+    for node in _calls_at(span):
+        match node:
+            case ast.Call(func=ast.Name(id="int"), args=[ast.BinOp(left, ast.Div(), right)]) if (
+                span is not None and isinstance(right, ast.Constant) and isinstance(right.value, int)
+            ):
+                divided = text_of(ast.BinOp(left, ast.FloorDiv(), right))
+                return Fix(
+                    f"divide as integers: `{divided}` in place of `{text_of(node)}`, which is one number",
+                    changes=replaced_node(span, node, f"({divided})"),
+                )
+    return None
+
+
+def _calls_at(span: Span | None) -> Iterator[ast.Call]:
+    function = None if span is None else function_at(span)
+    for node in ast.walk(function) if function is not None else ():
+        if isinstance(node, ast.Call) and span is not None and node.lineno == span.line:
+            yield node
 
 
 EVERY_INDEX = "loop over every possible index"
