@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -36,16 +35,16 @@ from fakexport._torch.numpy_reads import answered_numpy_reads
 from fakexport._torch.operator_faults import OperatorFault, operators_counted, traced_past_faults
 from fakexport._torch.trace_end import TraceFinished, ended_after_trace
 from fakexport._torch.tracing_lock import one_at_a_time
-from fakexport.diagnostics import Span, is_in_for, is_loop_test, is_negated, is_test, source_text
+from fakexport.diagnostics import Span, is_in_for, is_loop_test, is_negated, source_text
 from fakexport.fake import SubclassNotKept
 from fakexport.program import ProgramFacts
 
 from .assumed_answers import AssumedAnswer, AssumedAnswers, can_be_assumed
-from .call_site import is_asked_by_user, running_user_frames
-from .capture import Captured, capture, failure_of, torch_shapes, traced
+from .call_site import running_user_frames
+from .capture import Captured, capture, failure_of, torch_shapes, traced, with_unsupported_input
 from .dynamic_dims import DynamicDims
 from .eager_fault import named_inputs, raises_in_eager_mode, runs_with_batch_of_one, takes_any_keyword
-from .example_run import ExampleRun, Place, place_of, run_with_example
+from .example_run import ExampleAnswers, ExampleRun, Place, number_for, place_of, run_with_example
 from .explored import Assumption, Exploration, Problem
 from .failure import CaptureFailure, OperatorCall
 from .plain_inputs import prepared_inputs
@@ -63,7 +62,6 @@ MOST_OPERATORS = 500_000
 MOST_SECONDS = 60.0
 # As often a place may be passed with one answer: equal layers should be treated alike, a loop must end.
 _VISITS_ALIKE = 200
-_MOST_STEPS = 64
 
 _SYMBOL = re.compile(r"\b(?:u|zuf)[0-9]+\b")
 
@@ -104,12 +102,11 @@ def explore(
     with restored:
         while len(tried) < MOST_TRACES:
             known = AssumedAnswers(assumed, traced.__code__, may_visit_rows)
-            trace = _Trace(
-                turned, known, example or ExampleRun(), ends_at_s=time.thread_time() + MOST_SECONDS
-            )
+            answers = ExampleAnswers(example or ExampleRun(), _Trace.run.__code__)
+            trace = _Trace(turned, known, answers, time.thread_time() + MOST_SECONDS)
             with (
                 answered_questions(trace.answer),
-                unknowns_noted(trace.note_unknown),
+                unknowns_noted(trace.example.note),
                 traced_past_faults(trace.may_go_on, before_each=trace.count),
                 answered_numpy_reads(trace.may_read),
                 iterated_tensors(known.rows),
@@ -205,13 +202,13 @@ class _Trace:
     Args:
         turned: Places whose conditions are answered the other way round.
         known: Answers that the caller gave.
-        example: A call with the example inputs.
+        example: Answers of a call with the example inputs.
         ends_at_s: When to give up, on the clock of `time.thread_time`.
     """
 
     turned: frozenset[Place]
     known: AssumedAnswers
-    example: ExampleRun
+    example: ExampleAnswers
     ends_at_s: float
     last_branch: Place | None = None
     operators: int = 0
@@ -223,8 +220,6 @@ class _Trace:
     _visits: dict[Place, int] = field(default_factory=dict)
     _numbers: dict[tuple[FrameType, Place], str] = field(default_factory=dict)
     _answers: int = 0
-    _unknowns: dict[str, Answer] = field(default_factory=dict)
-    _made: Counter[Place] = field(default_factory=Counter)
 
     def run(
         self,
@@ -254,7 +249,8 @@ class _Trace:
         except _Limited as reached:
             limit = str(reached)
         except Exception as error:
-            last = (Problem(failure_of(error), tuple(self._assumptions.values()), is_last=True),)
+            failure = with_unsupported_input(failure_of(error), module, args, kwargs)
+            last = (Problem(failure, tuple(self._assumptions.values()), is_last=True),)
         problems = (*self._problems.values(), *last)
         return Exploration(problems, tuple(self._assumptions.values()), is_complete, limit)
 
@@ -274,9 +270,9 @@ class _Trace:
         if not frames:
             return None
         frame, span = frames[-1]
-        expected = self._expected(question, span)
+        expected = self.example.answer(question, span)
         if question.kind != "truth":
-            given = _number(question, expected)
+            given = number_for(question, expected)
         else:
             given = self._truth(question, frame, span, expected)
         if question.is_of_size:
@@ -290,22 +286,6 @@ class _Trace:
         answer = self._assumable(question, given, expected, frame, span)
         self._note(question.error, place_of(span), frames, clause, is_branch=is_branch, answer=answer)
         return given
-
-    def note_unknown(self, name: str) -> None:
-        """Keep the number that the example inputs give for one that the trace does not know."""
-        frames = running_user_frames(_Trace.run.__code__)
-        place = place_of(frames[-1][1]) if frames else None
-        read = self.example.reads.get(place, ()) if place is not None else ()
-        if place is not None and read:
-            index, self._made[place] = self._made[place], self._made[place] + 1
-            if index < len(read) or len(set(read)) == 1:
-                self._unknowns[name] = read[min(index, len(read) - 1)]
-
-    def _expected(self, question: Question, span: Span) -> Answer | None:
-        """Return the answer in a call with the example inputs; None if that is not known."""
-        if question.is_of_size and not (is_asked_by_user(question) and is_test(span)):
-            return None
-        return question.answer_for(self._unknowns)
 
     def _assumable(
         self, question: Question, given: Answer, expected: Answer | None, frame: FrameType, span: Span
@@ -401,7 +381,7 @@ class _Trace:
         known = self._problems.get(key)
         if known is None:
             spans = tuple(span for _, span in frames)
-            failure = replace(CaptureFailure.of(error, spans=spans), call=call)
+            failure = replace(CaptureFailure.of(error, spans=spans), call=call, variables=frame.f_locals)
             self._problems[key] = Problem(failure, tuple(self._assumptions.values()))
         elif (key, id(frame), span.line) not in self._met:
             self._problems[key] = replace(known, count=known.count + 1)
@@ -411,17 +391,3 @@ class _Trace:
         kept = self._assumptions.setdefault((_SYMBOL.sub("u", assumed), span), made)
         if kept.answer != answer:
             self._assumptions[_SYMBOL.sub("u", assumed), span] = replace(kept, answer=None)
-
-
-def _number(question: Question, expected: Answer | None) -> Answer:
-    """Return the number of the example inputs if that is small, since a loop may run as often.
-
-    Else one that is neither 0 nor 1 for a size, since those two have rules of their own; else 1.
-    """
-    if question.kind == "float":
-        return 1.0
-    if expected is not None and not question.is_of_size and 0 <= expected <= _MOST_STEPS:
-        return int(expected)
-    wanted = 2 if question.is_of_size else 1
-    low = wanted if question.low is None else max(wanted, question.low)
-    return low if question.high is None else min(low, question.high)

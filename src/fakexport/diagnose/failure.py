@@ -12,6 +12,7 @@ from fakexport._torch.data_attribute import DATA_ASSIGNED
 from fakexport._torch.exact_modulo import INEXACT_MODULO
 from fakexport.capture import CaptureFailure, Exploration, Problem
 from fakexport.devices import Topology
+from fakexport.diagnose.aliased_operands import aliased_repair
 from fakexport.diagnose.construction import subclass_not_kept
 from fakexport.diagnose.data_dependence import (
     data_dependent_branch,
@@ -282,6 +283,7 @@ def _forward_failed(failure: CaptureFailure) -> Diagnostic:
     known = next((text for mark, text in _KNOWN_FIXES if mark.search(failure.messages[0])), None)
     if _asks_for_generator(failure):
         known = _WITHOUT_GENERATOR
+    known = known or aliased_repair(failure)
     if known is None and "NoneType" in failure.messages[0]:
         known = empty_setting_repair(failure.culprit, failure.culprit_locals)
     repair = known or forward_repair(failure.messages[0])
@@ -349,6 +351,21 @@ _KNOWN_FIXES = (
     (
         re.compile(r"elem\.device\.type must be 'meta'"),
         "copy a tensor with `x.clone()`: torch.export does not trace `copy.copy(x)`",
+    ),
+    (
+        re.compile(r"leaf Variable that requires grad"),
+        "write into a tensor that requires no gradient: `x.requires_grad_(False)` or `x.detach()` where the "
+        "example input is made",
+    ),
+    (
+        re.compile(r"FlexAttention does not support backward on CPU"),
+        "export without gradients: call `model.requires_grad_(False)` in the factory, and pass inputs that "
+        "require no gradient; or check for a GPU, `--target H100`",
+    ),
+    (
+        re.compile(r"Unsupported input type <class '[\w.]*?(\w+)'>"),
+        "make that object in `forward`, from tensors and numbers that are inputs (of a BlockMask: "
+        "`create_block_mask`), or register its class with `torch.export.register_dataclass`",
     ),
 )
 _WITHOUT_GENERATOR = (

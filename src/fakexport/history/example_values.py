@@ -12,6 +12,7 @@ from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode
 from fakexport._torch.operator_effects import Effects
 from fakexport._torch.operator_flops import call_products
 
+from .masked_shapes import has_mask
 from .provenance import Provenance
 from .recording import Recording, recording
 from .records import Operation, Output, TensorRecord, Unknown, leaves
@@ -45,6 +46,19 @@ class ExampleRecording(Recording):
         value = super().read(tensor)
         self._on_read(value)
         return value
+
+    def _result(
+        self,
+        run: Callable[..., Any],
+        operator: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        effects: Effects,
+    ) -> Any:
+        result = super()._result(run, operator, args, kwargs, effects)
+        if has_mask(operator, args):
+            self._on_read(result)
+        return result
 
     def _answer(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         result = super()._answer(operator, args, kwargs)

@@ -118,3 +118,25 @@ def test_the_code_of_a_module_that_is_imported_is_not_changed():
 
     assert not found.fix.is_verified
     assert found.fix.message.startswith("compute both sides")
+
+
+@pytest.mark.parametrize(
+    ("body", "fix"),
+    [
+        (
+            "places = torch.arange(x.shape[1])\nz = self.table(places) + x\nreturn z",
+            "`device=x.device` at line 15: `torch.arange(x.shape[1], device=x.device)`",
+        ),
+        (
+            "if x.shape[0] > 1:\n    y = x + torch.arange(x.shape[1], device='cpu')\nreturn y",
+            "`device=x.device`: `torch.arange(x.shape[1], device=x.device)`",
+        ),
+        ("places = torch.arange(6).flip(0)\nreturn x + places", "`places.to(x.device)`"),
+    ],
+)
+def test_a_tensor_is_created_on_the_device_of_one_that_exists_there(body, fix, tmp_path):
+    path = written(tmp_path / "model.py", body, "torch.ones(2, 6)", init="self.table = nn.Embedding(6, 6)")
+
+    (found,) = tried(path, target="H100").diagnostics
+
+    assert (found.code, fix in found.fix.message, found.fix.is_verified) == ("FE502", True, True)
