@@ -124,7 +124,7 @@ def test_the_code_of_a_module_that_is_imported_is_not_changed():
     ("body", "fix"),
     [
         (
-            "places = torch.arange(x.shape[1])\nz = self.table(places) + x\nreturn z",
+            "places = torch.arange(x.shape[1])\nz = self.table(places)\nreturn z.sum() + x",
             "`device=x.device` at line 15: `torch.arange(x.shape[1], device=x.device)`",
         ),
         (
