@@ -95,7 +95,9 @@ def rows(case: Case) -> list[Row]:
         dynamic_shapes=list(case.dynamic),
         strict=case.is_strict,
     )
-    found = report_on(call, wanted=Wanted(tried_fixes=True)).diagnostics
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # Example inputs that are drawn decide which answer is printed.
+        found = report_on(call, wanted=Wanted(tried_fixes=True)).diagnostics
     return [
         Row(case.name, each.code, each.fix.message, _outcome(each, case, path))
         for each in found

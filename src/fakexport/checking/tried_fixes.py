@@ -31,15 +31,19 @@ def with_tried_fixes(
 ) -> Report:
     """Return a report that says which of its fixes work: each is applied to a copy, which is checked.
 
-    A fix that leaves its problem is replaced by what is known without it. Only fixes with changes are tried,
-    and only where each target has a process of its own.
+    A fix that leaves its problem is replaced by what is known without it. Only fixes of errors that have
+    changes are tried, and only where each target has a process of its own.
 
     Args:
         report: The report on the call.
         call, targets: What was checked.
         limit_s: As `LIMIT_S`.
     """
-    tried = [each for each in report.diagnostics if each.fix is not None and each.fix.changes]
+    tried = [
+        each
+        for each in report.diagnostics
+        if each.severity == "error" and each.fix is not None and each.fix.changes
+    ]
     took_s = max((sum((t.build_s, t.capture_s, t.analyse_s)) for t in _timings(report)), default=0.0)
     if not tried or 2 * took_s > limit_s or not is_isolated():
         return report

@@ -248,8 +248,18 @@ def _unequal(guard: Guard, declared: Mapping[str, DynamicDim]) -> Iterator[Diagn
         yield rule("FE304").diagnostic(
             labels=labels_at(guard_span(guard), f"needs {' and '.join(names)} to be equal"),
             notes=(f"declared: {both}",),
-            fix=Fix(f"declare the same range for {' and '.join(names)}"),
+            fix=_same_range(names, declared),
         )
+
+
+def _same_range(names: Sequence[str], declared: Mapping[str, DynamicDim]) -> Fix:
+    """Return what declares the sizes that all ranges have."""
+    low = max((n for name in names if (n := declared[name].min) is not None), default="")
+    high = min((n for name in names if (n := declared[name].max) is not None), default="")
+    specs = tuple(f"{name}={low}..{high}" for name in names)
+    options = " ".join(f"--dynamic {spec}" for spec in specs)
+    message = f"declare the same range for {' and '.join(names)}: `{options}`"
+    return Fix(message, changes=(Change(dynamic=specs),))
 
 
 def _range(dim: DynamicDim) -> str:

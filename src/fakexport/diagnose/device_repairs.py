@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fakexport.diagnose.marked_code import replaced_node, text_of
+from fakexport.diagnose.marked_code import replaced_node, text_of, value_of
 from fakexport.diagnostics import Change, Fix, Span, function_at, source_text
 
 _FACTORIES = re.compile(
@@ -32,7 +32,13 @@ def device_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix:
     if span is None or function is None:
         return _GENERAL
     marked = list(_marked(span, function))
-    used = [node.id for node in marked if isinstance(node, ast.Name) and node.id in devices]
+    attributes = {
+        text_of(node): value.device.type
+        for node in marked
+        if isinstance(node, ast.Attribute) and hasattr(value := value_of(node, variables), "dtype")
+    }
+    devices |= attributes
+    used = [text for node in marked if (text := text_of(node)) in devices]
     for node in marked:
         if isinstance(node, ast.Call) and _is_factory(node):
             there = _elsewhere(devices, used or [*devices])
@@ -52,7 +58,7 @@ def device_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix:
         if there := _elsewhere(devices, [each for each in devices if each in known]):
             return _created(span, made[0].value, there, f" at line {made[0].lineno}")
     there = _elsewhere(devices, [*used, *devices])
-    use = next(node for node in marked if isinstance(node, ast.Name) and node.id == name)
+    use = next(node for node in marked if text_of(node) == name)
     if there is None:
         return _GENERAL
     moved = f"{name}.to({there}.device)"

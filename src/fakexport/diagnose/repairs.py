@@ -136,8 +136,14 @@ def number_repair(span: Span | None) -> Fix:
             text = text_of(value)
             read = text if ".item()" in text else f"{_owner(value)}.item()"
             return Fix(_ITEM.format(read=read, tensor=text.replace(".item()", "")))
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="math"), attr=name)):
-            return Fix(f"compute it on the tensor, without `.item()`: `torch.{name}`")
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="math"), attr=name), args=args) if (
+            span is not None
+        ):
+            taken = ", ".join(text_of(each).removesuffix(".item()") for each in args)
+            return Fix(
+                f"compute it on the tensor, without `.item()`: `torch.{name}({taken})`",
+                changes=replaced(span, f"torch.{name}({taken})"),
+            )
         case ast.Call(func=ast.Name(id="max" | "min" as name), args=[value]) if span is not None:
             better = f"{_owner(value)}.{name}().item()"
             return Fix(f"use `{better}` in place of Python's `{name}`", changes=replaced(span, better))

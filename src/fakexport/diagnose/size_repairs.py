@@ -51,15 +51,19 @@ def size_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix:
             if isinstance(expression, ast.Name) and span is not None
             else None
         )
-        loop = f"{EVERY_INDEX}, {loop or '`for i in range(number):`'}, {_ADDS_NOTHING}"
+        changes = () if loop is None else loop.changes
+        way = "`for i in range(number):`" if loop is None else loop.message
+        loop_text = f"{EVERY_INDEX}, {way}, {_ADDS_NOTHING}"
         # Only these have another implementation; the setting changes nothing for others (LongCat-Flash).
         has_others = span is not None and "@use_experts_implementation" in "".join(getlines(span.path))
         if not has_others and (name := _could_have_others(variables.get("self"))) is not None:
             return Fix(
                 f"decorate `{name}` with `@use_experts_implementation` of `transformers.integrations` and "
-                f"{_EXPERTS}; or {loop}"
+                f"{_EXPERTS}; or {loop_text}"
             )
-        return Fix(f"{_EXPERTS}, or {loop}" if has_others else loop)
+        if has_others:
+            return Fix(f"{_EXPERTS}, or {loop_text}")
+        return Fix(loop_text, changes=changes)
     if isinstance(expression, ast.Compare):
         return _one_way(expression, span)
     if (repeated := repeated_repair(span)) is not None:
@@ -125,7 +129,7 @@ EVERY_INDEX = "loop over every possible index"
 _ADDS_NOTHING = "where an index without rows adds nothing"
 
 
-def _every_index(rows: ast.Name, span: Span, variables: Mapping[str, Any]) -> str | None:
+def _every_index(rows: ast.Name, span: Span, variables: Mapping[str, Any]) -> Fix | None:
     """Return what a loop over the rows of `nonzero()` runs over in place of them: each index, with a row or
     without; None where that cannot be said of the code.
     """
@@ -154,10 +158,18 @@ def _every_index(rows: ast.Name, span: Span, variables: Mapping[str, Any]) -> st
     shape: tuple[Any, ...] = getattr(variables.get(rows.id), "shape", ())
     is_number, is_row = len(shape) == 1, len(shape) == 2 and shape[1] == 1
     if is_row and not any("item()" in text or text.startswith("int(") for text in read):
-        return f"with `[[i] for i in {number}]` in place of `{rows.id}`"
+        listed = f"[[i] for i in {number}]"
+        return Fix(f"with `{listed}` in place of `{rows.id}`", changes=replaced_node(span, loop.iter, listed))
     if is_number or (is_row and not has_others):
         changed = "".join(f" and `{each}` in place of `{text}`" for text in sorted(read))
-        return f"with `{number}` in place of `{rows.id}`{changed}"
+        edits = [Edit.of(span.path, loop.iter, number)]
+        edits += [
+            Edit.of(span.path, node, each)
+            for statement in loop.body
+            for node in ast.walk(statement)
+            if isinstance(node, ast.expr) and text_of(node) in read
+        ]
+        return Fix(f"with `{number}` in place of `{rows.id}`{changed}", changes=(Change(edits=tuple(edits)),))
     return None
 
 

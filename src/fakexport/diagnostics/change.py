@@ -62,7 +62,7 @@ class Change:
         dtype: The option that replaces it.
         dynamic: Options that replace those of the same dimension.
         message: What the fix says if this way works and others are named too; "" for all of it.
-        answer: Of the condition at the marked line, for which the change is right; None for both.
+        answer: The answer of the marked condition for which the change is right; None for both.
     """
 
     edits: tuple[Edit, ...] = ()
