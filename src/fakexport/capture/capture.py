@@ -367,7 +367,9 @@ def with_unsupported_input(
 ) -> CaptureFailure:
     """Return a failure that names the input whose class torch.export does not take."""
     found = _UNSUPPORTED.search(failure.messages[0])
-    for name, value in bound_inputs(module, args, kwargs).items() if found is not None else ():
+    if found is None:
+        return failure
+    for name, value in bound_inputs(module, args, kwargs).items():
         if any(str(type(leaf)) == found[1] for leaf in tree_leaves(value)):
             said = f"the input `{name}`: {failure.messages[0]}"
             return replace(failure, messages=(said, *failure.messages[1:]))

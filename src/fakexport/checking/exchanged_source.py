@@ -50,4 +50,4 @@ def exchange_source(texts: Mapping[str, str]) -> None:
             return compile(texts[path], path, "exec", dont_inherit=True)
         return stock(loader, name)
 
-    SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
+    SourceFileLoader.get_code = get_code  # type: ignore[method-assign, assignment]

@@ -9,7 +9,14 @@ from dataclasses import replace
 from linecache import getline
 from typing import Any
 
-from fakexport.diagnose.marked_code import expression_at, replaced, replaced_node, text_of, value_of
+from fakexport.diagnose.marked_code import (
+    expression_at,
+    replaced,
+    replaced_node,
+    statement_at,
+    text_of,
+    value_of,
+)
 from fakexport.diagnostics import Change, Fix, Span, condition_at, function_at, is_formatted, source_text
 
 _ITEM = (
@@ -268,8 +275,9 @@ def cast_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix | None:
         ):
             weights = f"{{name: {moved} for name, each in {text}.named_parameters()}}"
             better = f"torch.func.functional_call({text}, {weights}, {text_of(value)})"
-            if span is not None:
-                edits = (*replaced(span, "pass")[:1], *replaced_node(span, call, better))
+            statement = None if span is None else statement_at(span)
+            if span is not None and statement is not None:
+                edits = (*replaced_node(span, statement, "pass"), *replaced_node(span, call, better))
                 return Fix(
                     f"remove this line, and write `{better}` in place of `{text_of(call)}`",
                     changes=(Change(edits=tuple(edit for each in edits for edit in each.edits)),),
