@@ -12,7 +12,6 @@ unchanged code does in eager mode.
 from __future__ import annotations
 
 import argparse
-import ast
 import json
 import multiprocessing
 import re
@@ -23,10 +22,11 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from linecache import getlines
 from pathlib import Path
 from typing import Any
 
-from fakexport.diagnostics import source_text
+from fakexport.diagnostics import edited_text, source_text
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 # Of processor time, so that what else runs on the machine does not matter.
@@ -271,67 +271,19 @@ def _compared(expected: list[Any], found: list[Any]) -> str:
 
 
 def _edit(fix: str, found: dict[str, Any]) -> tuple[str, str] | None:
-    """Return the path of the marked file and its text as the fix says."""
-    if "path" not in found or found.get("column") is None:
-        return None
-    text = Path(found["path"]).read_text()
-    lines = text.splitlines(keepends=True)
-    number = found["line"] - 1
-    line = lines[number]
-    start, end = found["column"] - 1, found["end_column"] - 1
-    marked, indent = line[start:end], line[: len(line) - len(line.lstrip())]
-    statement = _statement(text, found["line"])
-    others: list[tuple[str, str]] = []
-    if (new := re.search(r"set `(\w+ = (?:True|False))` before", fix)) or (
-        new := re.search(r"before this line what always holds: `(torch\._check\(.+?\))`", fix)
-    ):
-        first = statement.lineno - 1
-        indent = " " * statement.col_offset
-        lines[first] = f"{indent}{new[1]}\n{lines[first]}"
-    elif (new := re.search(r"write `(True|False)` in its place", fix)) or (
-        new := re.search(r"leave the check of its arguments out: `(.+)`$", fix)
-    ):
-        lines[number] = line[:start] + new[1] + line[end:]
-    elif new := re.search(r"index with a tensor in place of .*: `(.+)`$", fix):
-        old = marked.partition(" = ")[0]
-        lines[number] = line[:start] + marked.replace(old, new[1], 1) + line[end:]
-    elif new := re.search(r"while exporting[^`]*: `(if .*:)`", fix):
-        lines[number] = f"{indent}{new[1]}\n"
-    elif new := re.match(r"decorate `(\w+)` with `@(\w+)` of `([\w.]+)`", fix):
-        at = next(i for i, each in enumerate(lines) if each.startswith(f"class {new[1]}("))
-        lines[at] = f"from {new[3]} import {new[2]}\n@{new[2]}\n{lines[at]}"
-    elif new := re.search(r"in place of a list of it: `(.+)` in place of `(.+)`$", fix):
-        lines[number] = line.replace(new[2], new[1], 1)
-    elif fix.startswith("remove the condition"):
-        lines[number] = f"{indent}if True:\n"
-    elif new := re.search(r"remove this line, and write `(.+)` in place of `(.+)`$", fix):
-        lines[number] = f"{indent}pass\n"
-        others = [(new[2], new[1])]
-    elif new := re.search(r"every index, with `([^`]+)` in place of `([^`]+)`", fix.replace("possible ", "")):
-        lines[number] = line[:start] + marked.replace(new[2], new[1], 1) + line[end:]
-        others = [(old, own) for own, old in re.findall(r"and `([^`]+)` in place of `([^`]+)`", fix)]
-    else:
-        return None
-    function = _statement(text, found["line"], ast.FunctionDef)
-    for old, own in others:
-        for at in range(function.lineno - 1, function.end_lineno or 0):
-            lines[at] = lines[at].replace(old, own)
+    """Return the path of a file of the library and its text as the fix says."""
+    new = re.match(r"decorate `(\w+)` with `@(\w+)` of `([\w.]+)`", fix)
+    if new is None or "path" not in found:
+        return found.get("edit")
+    lines = Path(found["path"]).read_text().splitlines(keepends=True)
+    at = next(i for i, each in enumerate(lines) if each.startswith(f"class {new[1]}("))
+    lines[at] = f"from {new[3]} import {new[2]}\n@{new[2]}\n{lines[at]}"
     return _inside(found["path"]), "".join(lines)
 
 
 def _inside(path: str) -> str:
     """Return the path of a file of a library from `site-packages` on."""
     return path.rpartition("/site-packages/")[2]
-
-
-def _statement(text: str, line: int, kind: type[ast.stmt] = ast.stmt) -> Any:
-    """Return the innermost statement of a kind that a line is in."""
-    found = [
-        node
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, kind) and node.lineno <= line <= (node.end_lineno or 0)
-    ]
-    return max(found, key=lambda node: (node.lineno, node.col_offset))
 
 
 def _check(asked: _Asked) -> dict[str, Any]:
@@ -354,6 +306,10 @@ def _check(asked: _Asked) -> dict[str, Any]:
         span = first.primary.span
         found |= {"path": span.path, "line": span.line, "column": span.column, "end_column": span.end_column}
         found["place"] = f"{Path(span.path).name}: {source_text(span)}"
+    changes = first.fix.changes if first.fix else ()
+    for edits in [change.edits for change in changes if change.edits][:1]:
+        path = edits[0].path
+        found["edit"] = _inside(path), edited_text(getlines(path), edits)
     return found
 
 

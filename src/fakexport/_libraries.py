@@ -2,7 +2,9 @@
 so that every package may read it.
 """
 
-import importlib
+import importlib.metadata
+import re
+import shlex
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
@@ -109,3 +111,13 @@ def named_path(source: str, folder: Path) -> tuple[str, str, str] | None:
         if end > 0 and (folder / rest[:end]).exists():
             return prefix, rest[:end], rest[end:]
     return None
+
+
+def packages_of(extra: str) -> str:
+    """Return the packages of an extra of fakexport, as pip takes them in a shell.
+
+    They are named and not the extra: where fakexport was installed from a clone, pip finds no fakexport.
+    """
+    mark = re.compile(rf"extra == ['\"]{re.escape(extra)}['\"]")
+    found = [text for text in importlib.metadata.requires("fakexport") or () if mark.search(text)]
+    return shlex.join(text.partition(";")[0].strip() for text in found) or extra

@@ -32,6 +32,7 @@ AS_BUILTIN = {
     # The cause of an error that a forked process raised.
     ("src/fakexport/processes/forked_calls.py", "RemoteTraceback"),
     # Signals, caught by fakexport.
+    ("src/fakexport/capture/example_run.py", "_Ended"),
     ("src/fakexport/capture/exploration.py", "_Limited"),
     ("src/fakexport/cli/entry.py", "_Terminated"),
     ("src/fakexport/benchmark/worker.py", "OtherOutputs"),

@@ -200,5 +200,5 @@ def test_a_device_that_is_not_here_is_refused_with_the_command_for_where_it_is(
 
     command = f"fakexport compile {program} w.safetensors {' '.join(options)} -o {out}"
     assert "cuda:0 is not available on this machine; copy the archive" in refused.stderr
-    assert f"`pip install fakexport && {command}`" in refused.stderr
+    assert f"`{command}`" in refused.stderr
     assert not out.exists()

@@ -13,6 +13,7 @@ from fakexport._torch.data_dependent_questions import (
     answered_questions,
     drop_unused_truths,
     named_assertions,
+    unknowns_noted,
 )
 
 
@@ -53,6 +54,17 @@ def test_an_environment_asks_here_for_each_thing_that_data_decides():
     ]
     assert questions[0].expression == "Eq(u0, 1)"
     assert questions[-1].low is not None
+
+
+def test_each_number_that_an_environment_does_not_know_is_noted_when_it_is_made():
+    noted = []
+    with unknowns_noted(noted.append):
+        questions, _ = asked(usual)
+
+    assert noted == ["u0", "u1", "zuf0", "u2"]
+    values = dict(zip(noted, (1, 7, 0.5, 4), strict=True))
+    assert [question.answer_for(values) for question in questions[:3]] == [True, 7, 0.5]
+    assert questions[0].answer_for({"u1": 1}) is None
 
 
 def test_an_answer_is_asserted_in_the_program():

@@ -57,6 +57,7 @@ class Question:
         error: What stock torch raises.
         asking: The file of the code that asks, where nothing of torch is between that asks for itself.
         environment: The shape environment of the trace.
+        asked: The expression itself.
     """
 
     expression: str
@@ -68,6 +69,22 @@ class Question:
     error: RuntimeError
     asking: str | None
     environment: ShapeEnv
+    asked: Any
+
+    def answer_for(self, values: Mapping[str, Answer]) -> Answer | None:
+        """Return the answer for values of unknown numbers by name; None if one that takes part is missing."""
+        symbols = {symbol: values.get(str(symbol)) for symbol in self.asked.free_symbols}
+        if not symbols or None in symbols.values():
+            return None
+        found = self.asked.xreplace(
+            {
+                symbol: sympy.sympify(int(value) if isinstance(value, bool) else value)
+                for symbol, value in symbols.items()
+            }
+        )
+        if self.kind == "truth":
+            return bool(found) if found in (sympy.true, sympy.false) else None
+        return (int(found) if self.kind == "integer" else float(found)) if found.is_number else None
 
 
 @dataclass(frozen=True)
@@ -131,6 +148,24 @@ def answered_questions(
         return value
 
     return Patches({(ShapeEnv, "evaluate_expr"): evaluate_expr})
+
+
+def unknowns_noted(note: Callable[[str], None]) -> Patches:
+    """Return a context in which `note` gets the name of each number that the environment does not know."""
+
+    def noting(name: str) -> Callable[..., Any]:
+        stock = in_force(ShapeEnv, name)
+
+        def create(environment: ShapeEnv, *args: Any, **kwargs: Any) -> Any:
+            made = stock(environment, *args, **kwargs)
+            for symbol in made.node.expr.free_symbols:
+                note(str(symbol))
+            return made
+
+        return create
+
+    names = ("create_unbacked_symint", "create_unbacked_symbool", "create_unbacked_symfloat")
+    return Patches({(ShapeEnv, name): noting(name) for name in names if hasattr(ShapeEnv, name)})
 
 
 def named_assertions(program: ExportedProgram, names: Mapping[str, str]) -> set[str]:
@@ -214,6 +249,7 @@ def _question(environment: ShapeEnv, expression: Any, error: RuntimeError, askin
         error=error,
         asking=asking,
         environment=environment,
+        asked=expression,
     )
 
 

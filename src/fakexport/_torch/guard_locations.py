@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +50,32 @@ class Guard:
             return None
         symbol = self._symbols[0]
         return next((n for n in sizes if self._condition.xreplace({symbol: sympy.Integer(n)}) == False), None)  # noqa: E712
+
+    @property
+    def order(self) -> str | None:
+        """Which of two dimensions is greater: `x.1 > y.1`; None if it says another thing."""
+        is_plain = isinstance(self._condition, (sympy.Lt, sympy.Le, sympy.Gt, sympy.Ge)) and all(
+            side.is_Symbol for side in self._condition.args
+        )
+        if not is_plain or len(self.dims) != len(self._symbols):
+            return None
+        names = {str(symbol): name for symbol, name in zip(self._symbols, self.dims, strict=True)}
+        left, sign, right = self.expression.split()
+        return f"{names[left]} {sign} {names[right]}"
+
+    def first_refused_pair(self, first: Iterable[int], second: Sequence[int]) -> tuple[int, int] | None:
+        """Return the first two sizes that the guard does not allow for its two dimensions.
+
+        None for a guard on another number of dimensions.
+        """
+        if len(self._symbols) != 2 or len(self.dims) != 2:
+            return None
+        one, other = self._symbols
+        for n in first:
+            for m in second:
+                if self._condition.xreplace({one: sympy.Integer(n), other: sympy.Integer(m)}) == False:  # noqa: E712
+                    return n, m
+        return None
 
 
 def guards_of_error(error: BaseException) -> list[Guard]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -71,7 +72,7 @@ from .left_fakes import ModelState, fakes_taken_back
 from .lost_transforms import TransformLost, refuse_lost_transforms
 from .lost_writes import WriteLost, refuse_lost_writes
 from .named_state import read_state_by_name
-from .plain_forward import plain_forward
+from .plain_forward import bound_inputs, plain_forward
 from .plain_inputs import prepared_inputs
 from .python_effects import PythonEffect, watch_forward
 from .rank_layouts import ShardingChangesResult, check_constants, check_rank_layouts
@@ -186,6 +187,7 @@ def capture(
     except Exception as error:
         answers.check_answered()
         failure = failure_of(_of_subclass(module, error) or error)
+        failure = with_unsupported_input(failure, module, args, kwargs)
         return Captured(None, failure, may_visit_rows=answers.may_visit_rows)
     answers.check(program)
     drop_refused_nodes(program)
@@ -368,6 +370,23 @@ def _of_subclass(module: nn.Module, error: Exception) -> SubclassNotKept | None:
         )
     made.__cause__ = error
     return made
+
+
+def with_unsupported_input(
+    failure: CaptureFailure, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> CaptureFailure:
+    """Return a failure that names the input whose class torch.export does not take."""
+    found = _UNSUPPORTED.search(failure.messages[0])
+    if found is None:
+        return failure
+    for name, value in bound_inputs(module, args, kwargs).items():
+        if any(str(type(leaf)) == found[1] for leaf in tree_leaves(value)):
+            said = f"the input `{name}`: {failure.messages[0]}"
+            return replace(failure, messages=(said, *failure.messages[1:]))
+    return failure
+
+
+_UNSUPPORTED = re.compile(r"Unsupported input type (<class '.*?'>)")
 
 
 def _guards(error: BaseException) -> tuple[GuardFact, ...]:

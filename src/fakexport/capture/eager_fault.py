@@ -6,16 +6,16 @@ import inspect
 import re
 import typing
 from collections.abc import Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 
 from fakexport._torch.fake_tensors import mode_of
-from fakexport.history import recording
 from fakexport.sources import InputSpec
 
+from .example_run import run_with_example
 from .failure import CaptureFailure
 
 _OF_FAKES = re.compile(
@@ -25,22 +25,18 @@ _OF_FAKES = re.compile(
 )
 
 
-def raises_in_eager_mode(
-    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], failure: CaptureFailure
-) -> bool:
+def raises_in_eager_mode(error: Exception | None, failure: CaptureFailure) -> bool:
     """Return whether `forward` raises without a trace too, at the line that ended a capture.
 
     The types may differ: where a trace runs a decomposition that raises ValueError, a kernel raises
-    RuntimeError. It runs on fake tensors, under none of the patches of a trace: what it raises there is a
-    fault of the model, of its config or of the inputs.
+    RuntimeError. What it raises there is a fault of the model, of its config or of the inputs.
 
     Args:
-        module, args, kwargs: As for `capture`.
+        error: What `run_with_example` says that it raises.
         failure: What ended the capture.
     """
     if failure.is_of_symbols or _is_of_fakes(failure):
         return False  # Eager mode has no symbols; real tensors have data, and their devices kernels.
-    error = _raised(module, args, kwargs)
     if error is None:
         return False
     found = CaptureFailure.of(error)
@@ -67,7 +63,7 @@ def runs_with_batch_of_one(module: nn.Module, kwargs: Mapping[str, Any]) -> tupl
     mode = mode_of(module.parameters())
     with nullcontext() if mode is None else mode:
         first = {name: value[:1].clone() for name, value in tensors.items()}
-    if _raised(module, (), first) is not None:
+    if run_with_example(module, (), first).error is not None:
         return ()
     return named_inputs(first)
 
@@ -83,21 +79,6 @@ def named_inputs(kwargs: Mapping[str, Any]) -> tuple[str, ...]:
     if not all(isinstance(value, torch.Tensor) for value in kwargs.values()):
         return ()
     return tuple(str(InputSpec.of(name, value)) for name, value in kwargs.items())
-
-
-def _raised(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Exception | None:
-    """Return what `forward` raises under none of the patches of a trace."""
-    mode = mode_of(module.parameters())
-    with ExitStack() as stack:
-        stack.enter_context(torch.no_grad())
-        if mode is not None:
-            stack.enter_context(mode)
-            stack.enter_context(recording(mode))
-        try:
-            module(*args, **kwargs)
-        except Exception as error:  # whatever a model raises
-            return error
-    return None
 
 
 def _is_of_fakes(failure: CaptureFailure) -> bool:

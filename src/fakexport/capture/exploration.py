@@ -24,7 +24,13 @@ from typing import Any
 from torch import nn
 from torch.export import ExportedProgram
 
-from fakexport._torch.data_dependent_questions import Answer, Question, Unasserted, answered_questions
+from fakexport._torch.data_dependent_questions import (
+    Answer,
+    Question,
+    Unasserted,
+    answered_questions,
+    unknowns_noted,
+)
 from fakexport._torch.iterated_tensors import iterated_tensors
 from fakexport._torch.numpy_reads import answered_numpy_reads
 from fakexport._torch.operator_faults import OperatorFault, operators_counted, traced_past_faults
@@ -36,9 +42,10 @@ from fakexport.program import ProgramFacts
 
 from .assumed_answers import AssumedAnswer, AssumedAnswers, can_be_assumed
 from .call_site import running_user_frames
-from .capture import Captured, capture, failure_of, torch_shapes, traced
+from .capture import Captured, capture, failure_of, torch_shapes, traced, with_unsupported_input
 from .dynamic_dims import DynamicDims
 from .eager_fault import named_inputs, raises_in_eager_mode, runs_with_batch_of_one, takes_any_keyword
+from .example_run import ExampleAnswers, ExampleRun, Place, number_for, place_of, run_with_example
 from .explored import Assumption, Exploration, Problem
 from .failure import CaptureFailure, OperatorCall
 from .plain_inputs import prepared_inputs
@@ -57,7 +64,6 @@ MOST_SECONDS = 60.0
 # As often a place may be passed with one answer: equal layers should be treated alike, a loop must end.
 _VISITS_ALIKE = 200
 
-_Place = tuple[str, int, int | None]
 _SYMBOL = re.compile(r"\b(?:u|zuf)[0-9]+\b")
 
 
@@ -73,6 +79,7 @@ def explore(
     facts: ProgramFacts | None = None,
     assumed: Sequence[AssumedAnswer] = (),
     may_visit_rows: bool = True,
+    example: ExampleRun | None = None,
 ) -> Exploration:
     """Find everything that blocks a capture by tracing past each failure under an assumption.
 
@@ -82,6 +89,7 @@ def explore(
         work: How many operators the capture traced before it failed.
         facts, assumed: As for `capture`.
         may_visit_rows: As of the capture.
+        example: A call with the example inputs: conditions are answered as it goes, if that is known.
     Returns:
         The problems and assumptions of the trace that found most. The same model returns the same, unless a
         trace takes longer than `MOST_SECONDS`.
@@ -90,14 +98,16 @@ def explore(
     shapes = torch_shapes(module, args, kwargs, dynamic, facts)
     enough = max(LITTLE_WORK, MOST_WORK_BEFORE_ANOTHER * work)
     done = 0
-    turned: frozenset[_Place] = frozenset()
+    turned: frozenset[Place] = frozenset()
     tried: list[Exploration] = []
     with restored:
         while len(tried) < MOST_TRACES:
             known = AssumedAnswers(assumed, traced.__code__, may_visit_rows)
-            trace = _Trace(turned, known, ends_at_s=time.thread_time() + MOST_SECONDS)
+            answers = ExampleAnswers(example or ExampleRun(), _Trace.run.__code__)
+            trace = _Trace(turned, known, answers, time.thread_time() + MOST_SECONDS)
             with (
                 answered_questions(trace.answer),
+                unknowns_noted(trace.example.note),
                 traced_past_faults(trace.may_go_on, before_each=trace.count),
                 answered_numpy_reads(trace.may_read),
                 iterated_tensors(known.rows),
@@ -165,6 +175,7 @@ def capture_or_explore(
         on_failure(captured.failure)
     if isinstance(captured.failure.error, SubclassNotKept):
         return captured, Exploration(is_complete=True)  # The trace itself came to its end.
+    example = run_with_example(module, args, dict(kwargs or {}))
     found = explore(
         module,
         args,
@@ -175,8 +186,9 @@ def capture_or_explore(
         facts=facts,
         assumed=assumed,
         may_visit_rows=captured.may_visit_rows,
+        example=example,
     )
-    is_eager_fault = raises_in_eager_mode(module, args, dict(kwargs or {}), captured.failure)
+    is_eager_fault = raises_in_eager_mode(example.error, captured.failure)
     batch_of_one = runs_with_batch_of_one(module, kwargs or {}) if is_eager_fault and not args else ()
     inputs = named_inputs(kwargs or {}) if not args and takes_any_keyword(module) else ()
     return captured, replace(found, is_eager_fault=is_eager_fault, batch_of_one=batch_of_one, inputs=inputs)
@@ -193,21 +205,23 @@ class _Trace:
     Args:
         turned: Places whose conditions are answered the other way round.
         known: Answers that the caller gave.
+        example: Answers of a call with the example inputs.
         ends_at_s: When to give up, on the clock of `time.thread_time`.
     """
 
-    turned: frozenset[_Place]
+    turned: frozenset[Place]
     known: AssumedAnswers
+    example: ExampleAnswers
     ends_at_s: float
-    last_branch: _Place | None = None
+    last_branch: Place | None = None
     operators: int = 0
     _problems: dict[Any, Problem] = field(default_factory=dict)
     _assumptions: dict[tuple[str, Span], Assumption] = field(default_factory=dict)
     # The frames are kept, so that no other one gets the identity of one that has ended.
     _met: dict[tuple[Any, int, int], FrameType] = field(default_factory=dict)
     _in_frame: dict[tuple[int, int], int] = field(default_factory=dict)
-    _visits: dict[_Place, int] = field(default_factory=dict)
-    _numbers: dict[tuple[FrameType, _Place], str] = field(default_factory=dict)
+    _visits: dict[Place, int] = field(default_factory=dict)
+    _numbers: dict[tuple[FrameType, Place], str] = field(default_factory=dict)
     _answers: int = 0
 
     def run(
@@ -238,7 +252,8 @@ class _Trace:
         except _Limited as reached:
             limit = str(reached)
         except Exception as error:
-            last = (Problem(failure_of(error), tuple(self._assumptions.values()), is_last=True),)
+            failure = with_unsupported_input(failure_of(error), module, args, kwargs)
+            last = (Problem(failure, tuple(self._assumptions.values()), is_last=True),)
         problems = (*self._problems.values(), *last)
         return Exploration(problems, tuple(self._assumptions.values()), is_complete, limit)
 
@@ -258,7 +273,11 @@ class _Trace:
         if not frames:
             return None
         frame, span = frames[-1]
-        given = _number(question) if question.kind != "truth" else self._truth(question, frame, span)
+        expected = self.example.answer(question, span)
+        if question.kind != "truth":
+            given = number_for(question, expected)
+        else:
+            given = self._truth(question, frame, span, expected)
         if question.is_of_size:
             clause = f"{question.expression} is {given}" + (
                 f" in `{text}`" if (text := source_text(span)) else ""
@@ -267,23 +286,27 @@ class _Trace:
             is_opposite = question.kind == "truth" and is_negated(span)
             clause = f"`{source_text(span) or question.expression}` is {not given if is_opposite else given}"
         is_branch = question.kind == "truth" and not question.is_of_size
-        answer = self._assumable(question, given, frame, span)
-        self._note(question.error, _place(span), frames, clause, is_branch=is_branch, answer=answer)
+        answer = self._assumable(question, given, expected, frame, span)
+        self._note(question.error, place_of(span), frames, clause, is_branch=is_branch, answer=answer)
         return given
 
     def _assumable(
-        self, question: Question, given: Answer, frame: FrameType, span: Span
+        self, question: Question, given: Answer, expected: Answer | None, frame: FrameType, span: Span
     ) -> bool | int | None:
-        """Return what a caller can assume for an answer.
+        """Return what a caller can assume for an answer: that of the example inputs.
 
+        Of a size that these do not tell, it is that nothing is empty.
         A number stands for one that is read, and not for a size: as many rows as a loop happens to run over.
         A loop over parts, of which one may be empty, is not one condition on a size.
         """
-        if not can_be_assumed(question, span) or isinstance(given, float):
+        is_default = expected is None and question.is_of_size
+        if not (given == expected or is_default) or not can_be_assumed(question, span):
+            return None
+        if isinstance(given, float):
             return None
         if isinstance(given, bool):
             return None if question.is_of_size and is_in_for(span) else given ^ is_negated(span)
-        known = self._numbers.setdefault((frame, _place(span)), question.expression)
+        known = self._numbers.setdefault((frame, place_of(span)), question.expression)
         return None if question.is_of_size or known != question.expression else given
 
     def may_go_on(self, fault: OperatorFault) -> bool:
@@ -291,7 +314,7 @@ class _Trace:
         frames = self._frames()
         if not frames:
             return False
-        key = fault.operator if fault.kind == "kernel" else _place(frames[-1][1])
+        key = fault.operator if fault.kind == "kernel" else place_of(frames[-1][1])
         verb = "gets" if fault.kind == "devices" else "returns"
         call = OperatorCall(fault.operator, fault.overload, fault.args, fault.kwargs)
         self._note(
@@ -308,23 +331,27 @@ class _Trace:
         frames = self._frames()
         if not frames:
             return False
-        place = _place(frames[-1][1])
+        place = place_of(frames[-1][1])
         self._note(
             error, ("numpy", place), frames, f"`{source_text(frames[-1][1]) or 'numpy()'}` is all ones"
         )
         return True
 
-    def _truth(self, question: Question, frame: FrameType, span: Span) -> bool:
-        """No, but where shapes have to fit; the body of a loop is run once; what was turned is turned.
+    def _truth(self, question: Question, frame: FrameType, span: Span, expected: Answer | None) -> bool:
+        """Return the answer of the example inputs, if that is known and not of a loop.
+
+        Else no, but where shapes have to fit; the body of a loop is run once; what was turned is turned.
 
         A frame that asks again at one instruction is in a loop. One that does not end by itself gets both
         answers in turn.
         """
         if question.is_of_size and question.is_fit:
             return True
-        place = _place(span)
+        place = place_of(span)
         self.last_branch = place
         is_loop = is_loop_test(span)
+        if expected is not None and not is_loop:
+            return bool(expected) ^ (place in self.turned)
         usual = is_loop and not is_negated(span)
         visits = self._visits[place] = self._visits.get(place, 0) + 1
         before = self._in_frame.get((id(frame), frame.f_lasti), 0)
@@ -357,7 +384,7 @@ class _Trace:
         known = self._problems.get(key)
         if known is None:
             spans = tuple(span for _, span in frames)
-            failure = replace(CaptureFailure.of(error, spans=spans), call=call)
+            failure = replace(CaptureFailure.of(error, spans=spans), call=call, variables=frame.f_locals)
             self._problems[key] = Problem(failure, tuple(self._assumptions.values()))
         elif (key, id(frame), span.line) not in self._met:
             self._problems[key] = replace(known, count=known.count + 1)
@@ -367,16 +394,3 @@ class _Trace:
         kept = self._assumptions.setdefault((_SYMBOL.sub("u", assumed), span), made)
         if kept.answer != answer:
             self._assumptions[_SYMBOL.sub("u", assumed), span] = replace(kept, answer=None)
-
-
-def _place(span: Span) -> _Place:
-    return span.path, span.line, span.column
-
-
-def _number(question: Question) -> Answer:
-    """Return a number that is neither 0 nor 1 for a size, since those two have rules of their own; else 1."""
-    if question.kind == "float":
-        return 1.0
-    wanted = 2 if question.is_of_size else 1
-    low = wanted if question.low is None else max(wanted, question.low)
-    return low if question.high is None else min(low, question.high)

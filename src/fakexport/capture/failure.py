@@ -58,6 +58,7 @@ class CaptureFailure:
         guards: Conditions on sizes met before the failure.
         error: The error itself, for a debugger and for `--debug`; not part of any comparison.
         call: The call of an operator without a fake kernel, where an exploration met it; neither.
+        variables: The local variables of the innermost frame, where the error does not know it; neither.
     """
 
     error_types: tuple[str, ...]
@@ -66,6 +67,7 @@ class CaptureFailure:
     guards: tuple[GuardFact, ...] = ()
     error: BaseException | None = field(default=None, repr=False, compare=False)
     call: OperatorCall | None = field(default=None, repr=False, compare=False)
+    variables: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def culprit(self) -> Span | None:
@@ -75,7 +77,7 @@ class CaptureFailure:
     @property
     def culprit_locals(self) -> Mapping[str, Any]:
         """The local variables of the innermost frame of user code; none where the error does not say."""
-        found: Mapping[str, Any] = {}
+        found = self.variables
         for link in _chain(self.error) if self.spans else ():
             traced = link.__traceback__
             while traced is not None:

@@ -12,6 +12,7 @@ from fakexport._torch.fake_tensors import example_to_fake
 from fakexport._torch.pytree import tree_map
 from fakexport.error import InvalidType
 from fakexport.fake import Built, check_input, is_fake
+from fakexport.history import remember_value
 from fakexport.sources import ExampleInputs
 
 
@@ -36,7 +37,11 @@ def given_inputs(
     def fake(value: Any) -> Any:
         check_input("an example input", value)
         is_real = isinstance(value, torch.Tensor) and not is_fake(value)
-        return example_to_fake(built.mode, value, device) if is_real else value
+        if not is_real:
+            return value
+        made = example_to_fake(built.mode, value, device)
+        remember_value(made, value)
+        return made
 
     fake_args, fake_kwargs = tree_map(fake, (tuple(args or ()), dict(kwargs or {})))
     return ExampleInputs(fake_args, fake_kwargs)

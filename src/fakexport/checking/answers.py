@@ -24,12 +24,14 @@ class Wanted:
         programs: All of them, saved.
         fingerprints: Their fingerprints, for a lock.
         compared: What a comparison with the program of another target reads.
+        tried_fixes: Whether the fixes of the report work, as far as that is known within a minute.
     """
 
     progress: bool = False
     programs: bool = False
     fingerprints: bool = False
     compared: bool = False
+    tried_fixes: bool = False
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from fakexport.checking.targets import (
     parse_target,
     parse_targets,
 )
+from fakexport.checking.tried_fixes import with_tried_fixes
 from fakexport.devices import check_emulation, emulate
 from fakexport.diagnostics import fold
 from fakexport.documents import AdapterMode
@@ -155,13 +156,14 @@ def report_on(
     if sum(answer.verdict.is_exportable for answer in found) > 1:
         shown.compare()
     named = next((answer for answer in ended if isinstance(answer, Answer)), found[0])
-    return Report(
+    report = Report(
         source=named.source,
         verdicts=tuple(answer.verdict for answer in found),
         differences=tuple(_differences(found)),
         diagnostics=fold(diagnostic for answer in found for diagnostic in answer.diagnostics),
         versions={name: version for answer in found for name, version in answer.versions.items()},
     )
+    return with_tried_fixes(report, call, targets) if wanted.tried_fixes else report
 
 
 def _name(call: CheckCall) -> str:

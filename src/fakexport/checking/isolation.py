@@ -102,6 +102,11 @@ class ShownProgress:
             self._on_progress(Progress(index + 1, len(self._names), name, step, finding, blocks))
 
 
+def is_isolated() -> bool:
+    """Return whether each target has a process of its own."""
+    return _why_shared() is None
+
+
 def answers(
     call: CheckCall, targets: Sequence[Target], wanted: Wanted, shown: ShownProgress
 ) -> Sequence[Answer | NoAnswer]:

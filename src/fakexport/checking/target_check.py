@@ -40,6 +40,7 @@ from fakexport.diagnose import (
 )
 from fakexport.diagnostics import Diagnostic
 from fakexport.fake import Built, SubclassNotKept, install_transfers
+from fakexport.history import recording
 from fakexport.program import (
     ProgramFacts,
     inspect_module,
@@ -297,7 +298,7 @@ def _inputs(request: Request, built: Built, target: Target) -> ExampleInputs:
     if request.has_given_inputs:
         return given_inputs(built, request.args, request.kwargs)
     device = built.placement.input_device
-    with built.mode, install_transfers(built.module, built.placement):
+    with built.mode, recording(built.mode), install_transfers(built.module, built.placement):
         if not request.inputs:
             return _example_inputs(request.source, built, device, target)
         try:

@@ -78,6 +78,13 @@ def check_command(
     update_lock: Annotated[
         bool, typer.Option("--update-lock", help="Write what is found to fakexport.lock.")
     ] = False,
+    verify_fixes: Annotated[
+        bool,
+        typer.Option(
+            "--verify-fixes/--no-verify-fixes",
+            help="Apply each fix to a copy of the model and check that, for up to 60 seconds.",
+        ),
+    ] = True,
     no_progress: NoProgress = False,
     profiles: Profiles = None,
     library: Libraries = None,
@@ -118,6 +125,7 @@ def check_command(
         lock=_lock(context, project, is_whole=source is None, is_locked=locked, is_updating=update_lock),
         is_progress_shown=not no_progress,
         is_debug=debug,
+        has_tried_fixes=verify_fixes,
     )
     if code := checks.run(source, output):
         raise typer.Exit(code)

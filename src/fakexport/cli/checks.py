@@ -19,6 +19,7 @@ from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_error_line
 
 if TYPE_CHECKING:
+    from fakexport.checking import CheckCall
     from fakexport.documents import AdapterMode
     from fakexport.report import Progress, ProjectReport, Report
     from fakexport.sources import CacheForm, ExportedWorkload
@@ -57,6 +58,7 @@ class Checks:
         call: Which part of the model.
         lock: The lock to compare with or to write; None without one.
         is_progress_shown, is_debug: As on the command line.
+        has_tried_fixes: Whether fixes are tried.
     """
 
     project: ProjectFile | None
@@ -65,6 +67,7 @@ class Checks:
     lock: LockSession | None
     is_progress_shown: bool
     is_debug: bool
+    has_tried_fixes: bool = False
 
     def run(self, source: str | None, output: ReportOutput) -> int:
         """Check a source, or all of the project, and return the exit code.
@@ -77,7 +80,8 @@ class Checks:
         def checked(source: str, options: CheckOptions) -> Report:
             shown = progress_on_stderr(is_shown=self.is_progress_shown)
             with shown as on_progress, quiet(is_debug=self.is_debug):
-                report = _check(source, options, self.call, on_progress, is_locking=self.lock is not None)
+                asked = _call_of(source, options, self.call)
+                report = self._check(asked, on_progress)
                 if self.lock is not None:
                     report = self.lock.compared(report, source, dict(_asked(options, self.call)))
                 return report
@@ -94,6 +98,12 @@ class Checks:
         has_stale = self.lock is not None and self.lock.end(refused=refused)
         return max(found, int(has_stale))
 
+    def _check(self, asked: CheckCall, on_progress: Callable[[Progress], None] | None) -> Report:
+        from fakexport.checking import Wanted, report_on
+
+        wanted = Wanted(fingerprints=self.lock is not None, tried_fixes=self.has_tried_fixes)
+        return report_on(asked, on_progress=on_progress, wanted=wanted)
+
     def _import_shared_library(self) -> None:
         """Import the library of all sources once, and none that only some of them name."""
         sources = [entry.source for entry in (self.project.sources if self.project is not None else ())]
@@ -109,17 +119,10 @@ def _write(report: Report, output: ReportOutput) -> None:
     output.write_end(ProjectReport((report,), {}), root=Path.cwd())
 
 
-def _check(
-    source: str,
-    options: CheckOptions,
-    call: CheckedCall,
-    on_progress: Callable[[Progress], None] | None,
-    *,
-    is_locking: bool,
-) -> Report:
-    from fakexport.checking import CheckCall, Wanted, report_on
+def _call_of(source: str, options: CheckOptions, call: CheckedCall) -> CheckCall:
+    from fakexport.checking import CheckCall
 
-    asked = CheckCall(
+    return CheckCall(
         source=source,
         target=options.target or ["cpu"],
         device_map=options.device_map,
@@ -138,7 +141,6 @@ def _check(
         assume=options.assume or (),
         prepare=partial(load_libraries, options.libraries) if options.libraries else None,
     )
-    return report_on(asked, on_progress=on_progress, wanted=Wanted(fingerprints=is_locking))
 
 
 # Decide nothing of the program, or are the key of an entry themselves.

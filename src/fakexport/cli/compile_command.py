@@ -117,4 +117,4 @@ def _command(arguments: list[str | None], options: Mapping[str, object]) -> str:
                 words.append(option)
             elif value is not None and value is not False:
                 words += [option, str(value)]
-    return f"pip install fakexport && fakexport compile {shlex.join(words)}"
+    return f"fakexport compile {shlex.join(words)}"

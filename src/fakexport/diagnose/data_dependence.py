@@ -58,7 +58,7 @@ def data_dependent_value(failure: CaptureFailure) -> Diagnostic | None:
         return rule("FE203").diagnostic(
             labels=labels_of(failure, "torch reads the numbers of this index"),
             notes=torch_says(failure),
-            fix=Fix(repair),
+            fix=repair,
         )
     reads_output = is_index or "DataDependentOutputException" in failure.error_types
     reads_output &= not _is_test(failure)
@@ -70,7 +70,7 @@ def data_dependent_value(failure: CaptureFailure) -> Diagnostic | None:
     return rule("FE203").diagnostic(
         labels=labels_of(failure, f"Python needs the value of `{expression}`" if expression else "here"),
         notes=torch_says(failure),
-        fix=Fix(number_repair(failure.culprit)),
+        fix=number_repair(failure.culprit),
     )
 
 
@@ -92,7 +92,7 @@ def data_dependent_branch(failure: CaptureFailure) -> Diagnostic | None:
     return rule("FE201").diagnostic(
         labels=labels_of(failure, message),
         notes=torch_says(failure),
-        fix=Fix(branch_repair(failure.culprit)),
+        fix=branch_repair(failure.culprit),
     )
 
 
@@ -115,7 +115,7 @@ def data_dependent_shape(failure: CaptureFailure) -> Diagnostic | None:
     return rule("FE301").diagnostic(
         labels=labels_of(failure, f"`{expression}` needs to know the size{asked}" if expression else "here"),
         notes=torch_says(failure),
-        fix=Fix(size_repair(failure.culprit, failure.culprit_locals)),
+        fix=size_repair(failure.culprit, failure.culprit_locals),
     )
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
 
 from fakexport._torch.guard_locations import Guard, guards_of_program
+from fakexport._torch.symbolic_numbers import hint_of
 from fakexport.capture import DynamicDim, DynamicDims, guard_span
-from fakexport.diagnose.labels import labels_at
-from fakexport.diagnostics import Diagnostic, Fix
+from fakexport.diagnose.labels import labels_at, place_text
+from fakexport.diagnose.size_repairs import division_repair
+from fakexport.diagnostics import Change, Diagnostic, Fix, Span
 from fakexport.program import ProgramSummary, facts_of
 from fakexport.rules import rule
 
@@ -33,9 +35,11 @@ def diagnose_declared_dims(
         different ranges that must be equal, FE305.
     """
     declared = {f"{dim.input_name}.{dim.dim}": dim for dim in dynamic.dims}
-    for guard in guards_of_program(program) if declared else ():
-        yield from _narrowed(guard, declared, summary)
+    guards = guards_of_program(program) if declared else []
+    yield from _narrowed(guards, declared, summary, program)
+    for guard in guards:
         yield from _unequal(guard, declared)
+    yield from _related(guards, declared, summary)
     read = {node.name for node in program.graph.nodes if node.users}
     unread = {value.name for value in summary.inputs if value.node and value.node not in read}
     for dim in dynamic.dims:
@@ -63,6 +67,20 @@ def unproven_sizes(dynamic: DynamicDims) -> tuple[str, ...]:
         + " accepted without a guard and not verified"
         for dim in dynamic.dims
         if dim.min is not None and dim.min < 2
+    )
+
+
+def order_notes(program: ExportedProgram, dynamic: DynamicDims) -> tuple[str, ...]:
+    """Return one sentence for each two dimensions, not declared, of which one has to be the greater."""
+    declared = {f"{dim.input_name}.{dim.dim}" for dim in dynamic.dims}
+    found = {
+        guard.order: guard_span(guard)
+        for guard in guards_of_program(program)
+        if guard.order is not None and not set(guard.dims) <= declared
+    }
+    return tuple(
+        f"the program takes inputs with {order} only" + (f", asked at {place_text(span)}" if span else "")
+        for order, span in found.items()
     )
 
 
@@ -110,18 +128,116 @@ def _numbers(program: ExportedProgram) -> Iterator[tuple[str, int | float]]:
 
 
 def _narrowed(
-    guard: Guard, declared: Mapping[str, DynamicDim], summary: ProgramSummary
+    guards: Sequence[Guard],
+    declared: Mapping[str, DynamicDim],
+    summary: ProgramSummary,
+    program: ExportedProgram,
 ) -> Iterator[Diagnostic]:
-    name = next((name for name in guard.dims if name in declared), None)
-    refused = None if name is None else guard.first_refused(_sizes(declared[name], summary))
-    if name is None or refused is None:
-        return
-    dim = declared[name]
-    yield rule("FE302").diagnostic(
-        labels=labels_at(guard_span(guard), f"restricts {name} ({guard.expression})"),
-        notes=(f"{name} was declared as {_range(dim)}; the program refuses the size {refused}",),
-        fix=Fix(f"declare a smaller range for {name}"),
+    """Report each line that refuses a size of a declared range."""
+    found: dict[tuple[str, str, int], Diagnostic] = {}
+    for guard in guards:
+        name = next((name for name in guard.dims if name in declared), None)
+        refused = None if name is None else guard.first_refused(_sizes(declared[name], summary))
+        if name is None or refused is None:
+            continue
+        span = guard_span(guard)
+        place = (name, span.path, span.line) if span is not None else (name, guard.expression, 0)
+        dim = declared[name]
+        if place not in found:
+            found[place] = rule("FE302").diagnostic(
+                labels=labels_at(span, f"restricts {name} ({guard.expression})"),
+                notes=(f"{name} was declared as {_range(dim)}; the program refuses the size {refused}",),
+                fix=_range_repair(name, dim, guards, span, summary, program),
+            )
+    yield from found.values()
+
+
+def _range_repair(
+    name: str,
+    dim: DynamicDim,
+    guards: Sequence[Guard],
+    span: Span | None,
+    summary: ProgramSummary,
+    program: ExportedProgram,
+) -> Fix:
+    """Return what makes a program take the sizes that were declared, or what it takes as a range."""
+    own = [guard for guard in guards if name in guard.dims]
+    sizes = _sizes(dim, summary)
+    taken = [n for n in sizes if all(guard.first_refused((n,)) is None for guard in own)]
+    if (divided := division_repair(span)) is not None:
+        return divided
+    larger = next((n for n in sizes if any(_is_kept_at_one(guard, n) for guard in own)), None)
+    if larger is not None:
+        inputs = _inputs_with(program, summary, dim, larger)
+        options = " ".join(f"--input '{spec}'" for spec in inputs)
+        smaller = f"{name}={larger}..{'' if dim.max is None else dim.max}"
+        return Fix(
+            f"pass a larger example, and declare what is larger: {options} --dynamic {smaller}. A size that "
+            f"the model computes of {name} is 1 in this example, which torch treats as a constant",
+            changes=(Change(inputs=inputs, dynamic=(smaller,)),),
+        )
+    if len(taken) < 2:
+        return Fix(f"declare {name} static, or take the size from the tensor in this line")
+    if taken == [n for n in sizes if taken[0] <= n <= taken[-1]]:
+        high = "" if taken[-1] == sizes[-1] and dim.max is None else taken[-1]
+        smaller = f"{name}={taken[0]}..{high}"
+        return Fix(
+            f"declare a smaller range for {name}: `--dynamic {smaller}`",
+            changes=(Change(dynamic=(smaller,)),),
+        )
+    return Fix(
+        f"declare no range: `--dynamic auto`. The sizes that the line takes are not one range of {name} "
+        f"({', '.join(map(str, taken[:3]))}, ...); the program then refuses the others",
+        changes=(Change(dynamic=("auto",)),),
     )
+
+
+def _is_kept_at_one(guard: Guard, size: int) -> bool:
+    """Return whether a guard keeps a number at 1 that another size would make another."""
+    return _ONE.search(guard.expression) is not None and guard.first_refused((size,)) is not None
+
+
+def _inputs_with(
+    program: ExportedProgram, summary: ProgramSummary, dim: DynamicDim, size: int
+) -> tuple[str, ...]:
+    """Return the example inputs, as `--input` takes them, with another size of a dimension."""
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    found = []
+    for value in summary.inputs:
+        if value.kind != "user_input" or value.shape is None or value.node not in nodes:
+            continue
+        shape = nodes[value.node].meta["val"].shape
+        sizes = [n if isinstance(n, int) else hint_of(n) for n in shape]
+        if value.name == dim.input_name:
+            sizes[dim.dim] = size
+        found.append(f"{value.name}={value.dtype}[{','.join(map(str, sizes))}]")
+    return tuple(found)
+
+
+_ONE = re.compile(r"^Eq\(.*, 1\)$")
+_MOST_TRIED = 12
+
+
+def _related(
+    guards: Sequence[Guard], declared: Mapping[str, DynamicDim], summary: ProgramSummary
+) -> Iterator[Diagnostic]:
+    """Report a line that takes two declared sizes only in some relation, such as one greater."""
+    seen: set[tuple[str, ...]] = set()
+    for guard in guards:
+        if guard.is_equality or len(guard.dims) != 2 or not set(guard.dims) <= declared.keys():
+            continue
+        first, second = (_sizes(declared[name], summary)[:_MOST_TRIED] for name in guard.dims)
+        refused = guard.first_refused_pair(first, second)
+        if refused is None or guard.dims in seen:
+            continue
+        seen.add(guard.dims)
+        sizes = " and ".join(f"{name}={n}" for name, n in zip(guard.dims, refused, strict=True))
+        both = " and ".join(guard.dims)
+        yield rule("FE302").diagnostic(
+            labels=labels_at(guard_span(guard), f"relates {both} ({guard.expression})"),
+            notes=(f"{both} were declared apart; the program refuses {sizes}",),
+            fix=Fix(f"export a program for each relation of {both}, with example inputs for which it holds"),
+        )
 
 
 def _unequal(guard: Guard, declared: Mapping[str, DynamicDim]) -> Iterator[Diagnostic]:
@@ -132,8 +248,18 @@ def _unequal(guard: Guard, declared: Mapping[str, DynamicDim]) -> Iterator[Diagn
         yield rule("FE304").diagnostic(
             labels=labels_at(guard_span(guard), f"needs {' and '.join(names)} to be equal"),
             notes=(f"declared: {both}",),
-            fix=Fix(f"declare the same range for {' and '.join(names)}"),
+            fix=_same_range(names, declared),
         )
+
+
+def _same_range(names: Sequence[str], declared: Mapping[str, DynamicDim]) -> Fix:
+    """Return what declares the sizes that all ranges have."""
+    low = max((n for name in names if (n := declared[name].min) is not None), default="")
+    high = min((n for name in names if (n := declared[name].max) is not None), default="")
+    specs = tuple(f"{name}={low}..{high}" for name in names)
+    options = " ".join(f"--dynamic {spec}" for spec in specs)
+    message = f"declare the same range for {' and '.join(names)}: `{options}`"
+    return Fix(message, changes=(Change(dynamic=specs),))
 
 
 def _range(dim: DynamicDim) -> str:

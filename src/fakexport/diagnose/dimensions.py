@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from fakexport.capture import CaptureFailure, GuardFact
 from fakexport.diagnose.labels import labels_at, torch_says
+from fakexport.diagnose.size_repairs import division_repair
 from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.rules import rule
 
@@ -69,11 +70,12 @@ def _specialised(failure: CaptureFailure, text: str, *, is_only: bool) -> Diagno
     needs = f"needs {name} to be {sized['size']}" if sized else f"restricts {name}"
     if guard is not None:
         needs += f" ({guard.expression})"
+    span = guard.span if guard else failure.culprit
     fix = f"declare {name} static, or take the size from the tensor in this line" if sized else None
     return rule("FE302").diagnostic(
-        labels=labels_at(guard.span if guard else failure.culprit, needs),
+        labels=labels_at(span, needs),
         notes=torch_says(failure) if is_only else (text.partition(" If you're using")[0].strip(),),
-        fix=Fix(fix or f"declare a smaller range for {name}"),
+        fix=division_repair(span) or Fix(fix or f"declare a smaller range for {name}"),
     )
 
 

@@ -12,6 +12,7 @@ from fakexport._torch.data_attribute import DATA_ASSIGNED
 from fakexport._torch.exact_modulo import INEXACT_MODULO
 from fakexport.capture import CaptureFailure, Exploration, Problem
 from fakexport.devices import Topology
+from fakexport.diagnose.aliased_operands import aliased_repair
 from fakexport.diagnose.construction import subclass_not_kept
 from fakexport.diagnose.data_dependence import (
     data_dependent_branch,
@@ -26,6 +27,7 @@ from fakexport.diagnose.dimensions import (
     zero_or_one_examples,
 )
 from fakexport.diagnose.forward_repairs import (
+    IN_FLOAT32,
     NO_REPAIR,
     OF_CALL,
     OF_CONFIG,
@@ -45,7 +47,7 @@ from fakexport.diagnose.operators import (
 )
 from fakexport.diagnose.repairs import GENERAL, KNOWN_NUMBER, PRECOMPUTED, general_repair
 from fakexport.diagnose.size_repairs import EVERY_INDEX, is_of_index
-from fakexport.diagnostics import Diagnostic, Fix, source_text
+from fakexport.diagnostics import Change, Diagnostic, Fix, source_text
 from fakexport.fake import SubclassNotKept
 from fakexport.program import is_library_code
 from fakexport.rules import rule
@@ -89,7 +91,8 @@ def diagnose_failure(
                 fix = diagnostic.fix if problem.failure.call is not None else known.fix
                 found[same] = replace(known, count=max(known.count, diagnostic.count), fix=fix)
     inputs = exploration.inputs if exploration is not None else ()
-    return tuple(_with_answer(_with_inputs(_after_loop(each, found), inputs), exploration) for each in found)
+    found = [_with_inputs(_after_loop(each, found), inputs) for each in found]
+    return tuple(_with_answer(_with_usual_way(each, exploration), exploration) for each in found)
 
 
 def _after_loop(found: Diagnostic, others: Iterable[Diagnostic]) -> Diagnostic:
@@ -121,6 +124,20 @@ def _with_inputs(found: Diagnostic, inputs: tuple[str, ...]) -> Diagnostic:
     return replace(found, fix=Fix(f"{found.fix.message}{others}"))
 
 
+def _with_usual_way(found: Diagnostic, exploration: Exploration | None) -> Diagnostic:
+    """Return FE301 with the statement first that is right for the example inputs, of two."""
+    if found.fix is None or found.primary is None or exploration is None:
+        return found
+    span = found.primary.span
+    answer = next((each.answer for each in exploration.assumptions if each.span == span), None)
+    match found.fix.changes:
+        case [Change(answer=bool()) as first, Change(answer=bool() as usual) as second] if usual is answer:
+            texts = [f"`{each.message.partition('`')[2]}" for each in (first, second)]
+            message = found.fix.message.replace(", or ".join(texts), ", or ".join(reversed(texts)))
+            return replace(found, fix=replace(found.fix, message=message, changes=(second, first)))
+    return found
+
+
 def _with_answer(found: Diagnostic, exploration: Exploration | None) -> Diagnostic:
     """Return FE201, FE203 or FE301 with the answer with which the model exports, where a trace with it came
     to its end.
@@ -149,13 +166,15 @@ def _with_answer(found: Diagnostic, exploration: Exploration | None) -> Diagnost
         fix = Fix.under(
             f"{shown} is {answer} for every input",
             f"{option}: the program then refuses other inputs",
-            otherwise=found.fix.message,
+            otherwise=found.fix,
+            changes=(Change(assume=(f"{place}={answer}",)),),
         )
     else:
         fix = Fix.under(
             f"{shown} is the same number for every input",
             f"{option} with that number in place of {answer}: the program then refuses other inputs",
-            otherwise=found.fix.message,
+            otherwise=found.fix,
+            changes=(Change(assume=(f"{place}={answer}",)),),
         )
     return replace(found, fix=fix)
 
@@ -264,12 +283,15 @@ def _forward_failed(failure: CaptureFailure) -> Diagnostic:
     known = next((text for mark, text in _KNOWN_FIXES if mark.search(failure.messages[0])), None)
     if _asks_for_generator(failure):
         known = _WITHOUT_GENERATOR
+    known = known or aliased_repair(failure)
     if known is None and "NoneType" in failure.messages[0]:
         known = empty_setting_repair(failure.culprit, failure.culprit_locals)
+    repair = known or forward_repair(failure.messages[0])
+    changes = (Change(dtype="float32"),) if repair.startswith(IN_FLOAT32) else ()
     return rule("FE202").diagnostic(
         labels=labels_of(failure, failure.error_types[0]),
         notes=torch_says(failure),
-        fix=Fix(known or forward_repair(failure.messages[0])),
+        fix=Fix(repair, changes=changes),
     )
 
 
@@ -285,7 +307,8 @@ def _with_eager_fault(
     fix = diagnostic.fix
     if batch_of_one:
         options = " ".join(f"--input '{spec}'" for spec in batch_of_one)
-        fix = Fix(f"eager mode takes these inputs with a batch of 1: pass {options}")
+        changes = (Change(inputs=batch_of_one),)
+        fix = Fix(f"eager mode takes these inputs with a batch of 1: pass {options}", changes=changes)
     elif published is not None and fix and OF_CONFIG.match(fix.message):
         fix = Fix(f"{published}; or {fix.message}")
     elif published is not None and not (fix and OF_CALL.match(fix.message)):
@@ -328,6 +351,21 @@ _KNOWN_FIXES = (
     (
         re.compile(r"elem\.device\.type must be 'meta'"),
         "copy a tensor with `x.clone()`: torch.export does not trace `copy.copy(x)`",
+    ),
+    (
+        re.compile(r"leaf Variable that requires grad"),
+        "write into a tensor that requires no gradient: `x.requires_grad_(False)` or `x.detach()` where the "
+        "example input is made",
+    ),
+    (
+        re.compile(r"FlexAttention does not support backward on CPU"),
+        "export without gradients: call `model.requires_grad_(False)` in the factory, and pass inputs that "
+        "require no gradient; or check for a GPU, `--target H100`",
+    ),
+    (
+        re.compile(r"Unsupported input type <class '[\w.]*?(\w+)'>"),
+        "make that object in `forward`, from tensors and numbers that are inputs (of a BlockMask: "
+        "`create_block_mask`), or register its class with `torch.export.register_dataclass`",
     ),
 )
 _WITHOUT_GENERATOR = (

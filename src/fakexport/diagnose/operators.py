@@ -19,6 +19,7 @@ from fakexport.capture import (
     TransformLost,
     WriteLost,
 )
+from fakexport.diagnose.device_repairs import device_repair
 from fakexport.diagnose.labels import labels_at, labels_of, torch_says
 from fakexport.diagnose.made_up_inputs import NotComparable, made_up_inputs
 from fakexport.diagnose.repairs import cast_repair, general_repair
@@ -158,9 +159,9 @@ def module_moved(failure: CaptureFailure) -> Diagnostic | None:
     return rule("FE208").diagnostic(
         labels=labels_of(failure, f"`{expression}` replaces weights" if expression else "here"),
         notes=torch_says(failure),
-        fix=Fix(
-            cast_repair(failure.culprit, failure.culprit_locals)
-            or general_repair(
+        fix=cast_repair(failure.culprit, failure.culprit_locals)
+        or Fix(
+            general_repair(
                 "create the module with that dtype and device in the constructor, and convert its input "
                 "instead: `self.norm(x.to(self.norm.weight.dtype))`",
                 failure.culprit,
@@ -186,7 +187,7 @@ def tensors_on_different_devices(failure: CaptureFailure) -> Diagnostic | None:
     return rule("FE502").diagnostic(
         labels=labels_of(failure, f"{what} tensors on {first} and on {second}"),
         notes=torch_says(failure),
-        fix=Fix("create it on the device of the other one, `device=x.device`, or move it: `.to(x.device)`"),
+        fix=device_repair(failure.culprit, failure.culprit_locals),
     )
 
 

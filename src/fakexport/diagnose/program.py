@@ -12,7 +12,12 @@ from fakexport.capture import Captured, DynamicDims, Recovered, UnboundConstant
 from fakexport.devices import Topology
 from fakexport.diagnose.behaviour import diagnose_behaviour
 from fakexport.diagnose.custom_operators import compare_custom_operators
-from fakexport.diagnose.declared_dims import diagnose_declared_dims, diagnose_numbers, unproven_sizes
+from fakexport.diagnose.declared_dims import (
+    diagnose_declared_dims,
+    diagnose_numbers,
+    order_notes,
+    unproven_sizes,
+)
 from fakexport.diagnose.forward_repairs import IN_FLOAT32
 from fakexport.diagnose.labels import labels_at
 from fakexport.diagnose.peak_memory import diagnose_memory
@@ -82,7 +87,10 @@ def diagnose_program(
         *diagnose_constants(recovered),
         *diagnose_behaviour(program, captured.effects, captured.kept_masks),
     )
-    return ProgramFindings(diagnostics, (*operators.notes, *unproven_sizes(dynamic), *_read(captured)))
+    return ProgramFindings(
+        diagnostics,
+        (*operators.notes, *unproven_sizes(dynamic), *order_notes(program, dynamic), *_read(captured)),
+    )
 
 
 def diagnose_loaded(program: ExportedProgram) -> tuple[Diagnostic, ...]:

@@ -5,11 +5,19 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from linecache import getline
 from typing import Any
 
-from fakexport.diagnose.marked_code import expression_at, text_of, value_of
-from fakexport.diagnostics import Span, condition_at, function_at, is_formatted, source_text
+from fakexport.diagnose.marked_code import (
+    expression_at,
+    replaced,
+    replaced_node,
+    statement_at,
+    text_of,
+    value_of,
+)
+from fakexport.diagnostics import Change, Fix, Span, condition_at, function_at, is_formatted, source_text
 
 _ITEM = (
     "read it with `.item()` and not with `int()`, and state its bounds: `n = {read}`, "
@@ -18,72 +26,96 @@ _ITEM = (
 )
 
 
-def branch_repair(span: Span | None) -> str:
+def branch_repair(span: Span | None) -> Fix:
     """Return what to do about a condition on data."""
+    if span is None:
+        return Fix(GENERAL)
     expression = expression_at(span)
-    condition = None if span is None else condition_at(span)
+    condition = condition_at(span)
     match expression:
         case ast.Call(func=ast.Attribute(attr="equal"), args=[first, second]):
-            return (
+            return Fix(
                 f"compare with `({text_of(first)} == {text_of(second)}).all()`, and choose with `torch.where`"
             )
         case ast.Call(func=ast.Attribute(attr="allclose"), args=[first, second]):
             close = f"torch.isclose({text_of(first)}, {text_of(second)}).all()"
-            return f"compare with `{close}`, and choose with `torch.where`"
+            return Fix(f"compare with `{close}`, and choose with `torch.where`")
         case ast.Call(func=ast.Name(id="sorted" | "max" | "min" | "any" | "all" as name), args=[value]):
             method = "sort().values" if name == "sorted" else f"{name}()"
-            return f"use `{text_of(value)}.{method}` in place of Python's `{name}`"
+            better = f"{_owner(value)}.{method}"
+            return Fix(f"use `{better}` in place of Python's `{name}`", changes=replaced(span, better))
         case ast.Call(func=ast.Name(id="bool"), args=[value]):
-            return f"keep the tensor `{text_of(value)}`, without `bool`, and choose with `torch.where`"
+            return Fix(f"keep the tensor `{text_of(value)}`, without `bool`, and choose with `torch.where`")
         case ast.Compare(left=value, ops=[ast.In() | ast.NotIn()], comparators=[items]):
             listed = re.sub(r"^\((.*?),?\)$", r"[\1]", text_of(items))
-            isin = f"torch.isin({text_of(value)}, torch.tensor({listed}, device={text_of(value)}.device))"
-            return f"ask with `{isin}`, and choose with `torch.where`"
+            isin = f"torch.isin({text_of(value)}, torch.tensor({listed}, device={_owner(value)}.device))"
+            return Fix(f"ask with `{isin}`, and choose with `torch.where`")
         case ast.Call(func=function) if "distributions." in text_of(function):
             assert isinstance(expression, ast.Call)
             others = [each for each in expression.keywords if each.arg != "validate_args"]
             unchecked = ast.keyword("validate_args", ast.Constant(False))
-            call = ast.Call(function, expression.args, [*others, unchecked])
-            return f"leave the check of its arguments out: `{text_of(call)}`"
+            call = text_of(ast.Call(function, expression.args, [*others, unchecked]))
+            return Fix(f"leave the check of its arguments out: `{call}`", changes=replaced(span, call))
     if condition is not None and expression is not None:
         return _statement_repair(condition, expression, span)
-    return general_repair(GENERAL, span)
+    return Fix(general_repair(GENERAL, span))
 
 
 def _statement_repair(
-    condition: ast.If | ast.IfExp | ast.While | ast.Assert, asked: ast.expr, span: Span | None
-) -> str:
+    condition: ast.If | ast.IfExp | ast.While | ast.Assert, asked: ast.expr, span: Span
+) -> Fix:
     test = text_of(condition.test)
     wrapped = f"({test})" if isinstance(condition.test, ast.BoolOp) else test
     mask = _mask(asked)
     match condition:
         case ast.Assert():
-            return f"skip the check while exporting: `assert torch.compiler.is_exporting() or {wrapped}`"
+            skipped = f"torch.compiler.is_exporting() or {wrapped}"
+            return Fix(
+                f"skip the check while exporting: `assert {skipped}`",
+                changes=replaced_node(span, condition.test, skipped),
+            )
         case ast.If(body=[ast.Raise() | ast.Break() as left], orelse=[]):
-            skipped = "check" if isinstance(left, ast.Raise) else "early end of the loop"
-            return (
-                f"skip the {skipped} while exporting: `if not torch.compiler.is_exporting() and {wrapped}:`"
+            what = "check" if isinstance(left, ast.Raise) else "early end of the loop"
+            skipped = f"not torch.compiler.is_exporting() and {wrapped}"
+            return Fix(
+                f"skip the {what} while exporting: `if {skipped}:`",
+                changes=replaced_node(span, condition.test, skipped),
             )
         case ast.IfExp():
             chosen = f"torch.where({test}, {text_of(condition.body)}, {text_of(condition.orelse)})"
-            return (
-                f"compute both sides: `{chosen}`"
-                if condition.test is asked or test == text_of(asked)
-                else general_repair(GENERAL, span)
-            )
+            if condition.test is not asked and test != text_of(asked):
+                return Fix(general_repair(GENERAL, span))
+            return Fix(f"compute both sides: `{chosen}`", changes=replaced_node(span, condition, chosen))
         case ast.If(
             body=[ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=None))], orelse=[]
         ):
-            return f"remove these lines: `{name}` is then always applied, even where it masks nothing"
+            return Fix(
+                f"remove these lines: `{name}` is then always applied, even where it masks nothing",
+                changes=replaced_node(span, condition, "pass"),
+            )
         case ast.If(body=[ast.Assign(targets=[ast.Subscript(slice=ast.Name(id=name))])], orelse=[]):
             if name == mask and test == text_of(asked):
-                return f"remove the condition: where nothing is set in `{mask}`, its line changes nothing"
+                return Fix(
+                    f"remove the condition: where nothing is set in `{mask}`, its line changes nothing",
+                    changes=replaced_node(span, condition.test, "True"),
+                )
     if mask is not None and isinstance(condition, ast.If) and not condition.orelse and test != text_of(asked):
-        return (
+        return Fix(
             f"leave `{text_of(asked)}` out of the condition: `{mask}` is then always applied, which changes "
-            "nothing where it masks nothing"
+            "nothing where it masks nothing",
+            changes=_without(asked, condition.test, span),
         )
-    return general_repair(GENERAL, span)
+    return Fix(general_repair(GENERAL, span))
+
+
+def _without(asked: ast.expr, test: ast.expr, span: Span) -> tuple[Change, ...]:
+    """Return the change that leaves one operand of `and` out."""
+    match test:
+        case ast.BoolOp(op=ast.And(), values=values):
+            kept = [text_of(value) for value in values if text_of(value) != text_of(asked)]
+            if len(kept) == len(values) - 1:
+                return replaced_node(span, test, " and ".join(kept))
+    return ()
 
 
 def general_repair(repair: str, span: Span | None) -> str:
@@ -99,49 +131,58 @@ def general_repair(repair: str, span: Span | None) -> str:
 GENERAL = "compute both sides and choose with `torch.where`, or branch with `torch.cond`"
 
 
-def number_repair(span: Span | None) -> str:
+def number_repair(span: Span | None) -> Fix:
     """Return what to do where Python needs a number."""
     match expression_at(span):
         case ast.Call(func=ast.Name(id="range"), args=[*_, _]):
-            return (
+            return Fix(
                 "loop a fixed number of times, and keep finished results with `torch.where(i < steps, new, "
                 "old)`"
             )
         case ast.Call(func=ast.Name(id="int" | "float"), args=[value]):
             text = text_of(value)
-            read = (
-                text
-                if ".item()" in text
-                else f"({text}).item()"
-                if _is_operation(value)
-                else f"{text}.item()"
+            read = text if ".item()" in text else f"{_owner(value)}.item()"
+            return Fix(_ITEM.format(read=read, tensor=text.replace(".item()", "")))
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="math"), attr=name), args=args) if (
+            span is not None
+        ):
+            taken = ", ".join(text_of(each).removesuffix(".item()") for each in args)
+            return Fix(
+                f"compute it on the tensor, without `.item()`: `torch.{name}({taken})`",
+                changes=replaced(span, f"torch.{name}({taken})"),
             )
-            return _ITEM.format(read=read, tensor=text.replace(".item()", ""))
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="math"), attr=name)):
-            return f"compute it on the tensor, without `.item()`: `torch.{name}`"
-        case ast.Call(func=ast.Name(id="max" | "min" as name), args=[value]):
-            return f"use `{text_of(value)}.{name}().item()` in place of Python's `{name}`"
+        case ast.Call(func=ast.Name(id="max" | "min" as name), args=[value]) if span is not None:
+            better = f"{_owner(value)}.{name}().item()"
+            return Fix(f"use `{better}` in place of Python's `{name}`", changes=replaced(span, better))
     if (repeated := repeated_repair(span)) is not None:
         return repeated
     if (given := _taken_as_it_is(span)) is not None:
-        return given
+        return Fix(given)
     if span is not None and is_formatted(span):
-        return "skip the text while exporting: `if not torch.compiler.is_exporting():`"
-    return general_repair(KNOWN_NUMBER, span)
+        return Fix("skip the text while exporting: `if not torch.compiler.is_exporting():`")
+    return Fix(general_repair(KNOWN_NUMBER, span))
 
 
-def _is_operation(value: ast.expr) -> bool:
-    return isinstance(value, (ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.IfExp))
+def _owner(value: ast.expr) -> str:
+    """Return the text of an expression, in parentheses if an attribute of it needs them."""
+    is_operation = isinstance(value, (ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.IfExp))
+    return f"({text_of(value)})" if is_operation else text_of(value)
 
 
-def repeated_repair(span: Span | None) -> str | None:
+def repeated_repair(span: Span | None) -> Fix | None:
     """Return what to do about `torch.stack([x] * n)`; None where the line has none."""
     match expression_at(span):
         case ast.BinOp(ast.List(elts=[ast.Name(id=tensor)]), ast.Mult(), number) if span is not None:
             listed = f"torch.stack({source_text(span)})"
-            if listed in getline(span.path, span.line):
-                repeated = f"`{tensor}.expand({text_of(number)}, *{tensor}.shape)`"
-                return f"repeat the tensor in place of a list of it: {repeated} in place of `{listed}`"
+            line = getline(span.path, span.line)
+            if listed in line:
+                repeated = f"{tensor}.expand({text_of(number)}, *{tensor}.shape)"
+                start = line.index(listed) + 1
+                whole = replace(span, column=start, end_column=start + len(listed))
+                return Fix(
+                    f"repeat the tensor in place of a list of it: `{repeated}` in place of `{listed}`",
+                    changes=replaced(whole, repeated),
+                )
     return None
 
 
@@ -176,7 +217,7 @@ def _taken_as_it_is(span: Span | None) -> str | None:
     return None
 
 
-def index_repair(span: Span | None, variables: Mapping[str, Any]) -> str | None:
+def index_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix | None:
     """Return what to do where the index of a tensor has sequences of 0-d tensors; None if none is indexed.
 
     Args:
@@ -189,15 +230,18 @@ def index_repair(span: Span | None, variables: Mapping[str, Any]) -> str | None:
         return f"torch.stack({text_of(part)})" if is_sequence else text_of(part)
 
     match expression_at(span):
-        case ast.Subscript(value=value, slice=index):
+        case ast.Subscript(value=value, slice=index) if span is not None:
             parts = index.elts if isinstance(index, ast.Tuple) else [index]
             better = f"{text_of(value)}[{', '.join(map(stacked, parts))}]"
             if any(stacked(part) != text_of(part) for part in parts):
-                return f"index with a tensor in place of each sequence of 0-d tensors: `{better}`"
+                return Fix(
+                    f"index with a tensor in place of each sequence of 0-d tensors: `{better}`",
+                    changes=replaced(span, better),
+                )
     return None
 
 
-def cast_repair(span: Span | None, variables: Mapping[str, Any]) -> str | None:
+def cast_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix | None:
     """Return how to call a module with cast or moved weights, in place of replacing them.
 
     Args:
@@ -231,7 +275,13 @@ def cast_repair(span: Span | None, variables: Mapping[str, Any]) -> str | None:
         ):
             weights = f"{{name: {moved} for name, each in {text}.named_parameters()}}"
             better = f"torch.func.functional_call({text}, {weights}, {text_of(value)})"
-            return f"remove this line, and write `{better}` in place of `{text_of(call)}`"
+            statement = None if span is None else statement_at(span)
+            if span is not None and statement is not None:
+                edits = (*replaced_node(span, statement, "pass"), *replaced_node(span, call, better))
+                return Fix(
+                    f"remove this line, and write `{better}` in place of `{text_of(call)}`",
+                    changes=(Change(edits=tuple(edit for each in edits for edit in each.edits)),),
+                )
     return None
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from linecache import getlines
 from typing import Any
 
-from fakexport.diagnose.marked_code import expression_at, text_of
+from fakexport.diagnose.marked_code import expression_at, replaced_node, statement_at, text_of
 from fakexport.diagnose.repairs import general_repair, repeated_repair
-from fakexport.diagnostics import Span, condition_at, function_at
+from fakexport.diagnostics import Change, Edit, Fix, Span, condition_at, function_at
 
 _EXPERTS = 'set `"experts_implementation": "batched_mm"` in the config'
 
 
-def size_repair(span: Span | None, variables: Mapping[str, Any]) -> str:
+def size_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix:
     """Return what to do where a size must be known.
 
     Args:
@@ -30,40 +30,48 @@ def size_repair(span: Span | None, variables: Mapping[str, Any]) -> str:
         and isinstance(expression.func, ast.Name)
         and expression.func.id == "len"
     ):
-        return (
+        return Fix(
             f"use `{text_of(expression.args[0])}.shape[0]` in place of `len`, and state what always holds "
             "before the comparison: `torch._check(n > 2)`; or count with a sum and choose with "
             "`torch.where`"
         )
     match condition:
         case ast.If(body=[ast.Continue()], orelse=[], test=ast.Compare(ops=[ast.Eq()])):
-            return (
+            skipped = f"not torch.compiler.is_exporting() and {text_of(condition.test)}"
+            return Fix(
                 "skip the check while exporting, where the rest of the loop adds nothing for a size of 0: "
-                f"`if not torch.compiler.is_exporting() and {text_of(condition.test)}:`"
+                f"`if {skipped}:`",
+                changes=() if span is None else replaced_node(span, condition.test, skipped),
             )
     if condition is not None:
-        return f"{_one_way(expression or condition.test)}; if neither does, mask with `torch.where`"
+        return _one_way(expression or condition.test, span, "; if neither does, mask with `torch.where`")
     if isinstance(expression, (ast.ListComp, ast.Name)):
         loop = (
             _every_index(expression, span, variables)
             if isinstance(expression, ast.Name) and span is not None
             else None
         )
-        loop = f"{EVERY_INDEX}, {loop or '`for i in range(number):`'}, {_ADDS_NOTHING}"
+        changes = () if loop is None else loop.changes
+        way = "`for i in range(number):`" if loop is None else loop.message
+        loop_text = f"{EVERY_INDEX}, {way}, {_ADDS_NOTHING}"
         # Only these have another implementation; the setting changes nothing for others (LongCat-Flash).
         has_others = span is not None and "@use_experts_implementation" in "".join(getlines(span.path))
         if not has_others and (name := _could_have_others(variables.get("self"))) is not None:
-            return (
+            return Fix(
                 f"decorate `{name}` with `@use_experts_implementation` of `transformers.integrations` and "
-                f"{_EXPERTS}; or {loop}"
+                f"{_EXPERTS}; or {loop_text}"
             )
-        return f"{_EXPERTS}, or {loop}" if has_others else loop
+        if has_others:
+            return Fix(f"{_EXPERTS}, or {loop_text}")
+        return Fix(loop_text, changes=changes)
     if isinstance(expression, ast.Compare):
-        return _one_way(expression)
+        return _one_way(expression, span)
     if (repeated := repeated_repair(span)) is not None:
         return repeated
-    return general_repair(
-        "keep the shape fixed and mask with `torch.where`, or bound the size with `torch._check`", span
+    return Fix(
+        general_repair(
+            "keep the shape fixed and mask with `torch.where`, or bound the size with `torch._check`", span
+        )
     )
 
 
@@ -95,11 +103,33 @@ def _could_have_others(experts: Any) -> str | None:
     return None
 
 
+def division_repair(span: Span | None) -> Fix | None:
+    """Return what to do about `int(size / 2)` in a line, which makes a size a number; None if it has none."""
+    for node in _calls_at(span):
+        match node:
+            case ast.Call(func=ast.Name(id="int"), args=[ast.BinOp(left, ast.Div(), right)]) if (
+                span is not None and isinstance(right, ast.Constant) and isinstance(right.value, int)
+            ):
+                divided = text_of(ast.BinOp(left, ast.FloorDiv(), right))
+                return Fix(
+                    f"divide as integers: `{divided}` in place of `{text_of(node)}`, which is one number",
+                    changes=replaced_node(span, node, f"({divided})"),
+                )
+    return None
+
+
+def _calls_at(span: Span | None) -> Iterator[ast.Call]:
+    function = None if span is None else function_at(span)
+    for node in ast.walk(function) if function is not None else ():
+        if isinstance(node, ast.Call) and span is not None and node.lineno == span.line:
+            yield node
+
+
 EVERY_INDEX = "loop over every possible index"
 _ADDS_NOTHING = "where an index without rows adds nothing"
 
 
-def _every_index(rows: ast.Name, span: Span, variables: Mapping[str, Any]) -> str | None:
+def _every_index(rows: ast.Name, span: Span, variables: Mapping[str, Any]) -> Fix | None:
     """Return what a loop over the rows of `nonzero()` runs over in place of them: each index, with a row or
     without; None where that cannot be said of the code.
     """
@@ -128,10 +158,18 @@ def _every_index(rows: ast.Name, span: Span, variables: Mapping[str, Any]) -> st
     shape: tuple[Any, ...] = getattr(variables.get(rows.id), "shape", ())
     is_number, is_row = len(shape) == 1, len(shape) == 2 and shape[1] == 1
     if is_row and not any("item()" in text or text.startswith("int(") for text in read):
-        return f"with `[[i] for i in {number}]` in place of `{rows.id}`"
+        listed = f"[[i] for i in {number}]"
+        return Fix(f"with `{listed}` in place of `{rows.id}`", changes=replaced_node(span, loop.iter, listed))
     if is_number or (is_row and not has_others):
         changed = "".join(f" and `{each}` in place of `{text}`" for text in sorted(read))
-        return f"with `{number}` in place of `{rows.id}`{changed}"
+        edits = [Edit.of(span.path, loop.iter, number)]
+        edits += [
+            Edit.of(span.path, node, each)
+            for statement in loop.body
+            for node in ast.walk(statement)
+            if isinstance(node, ast.expr) and text_of(node) in read
+        ]
+        return Fix(f"with `{number}` in place of `{rows.id}`{changed}", changes=(Change(edits=tuple(edits)),))
     return None
 
 
@@ -210,21 +248,42 @@ def _length(counted: ast.expr, variables: Mapping[str, Any]) -> str:
     return f"{text_of(counted)}.shape[0]"
 
 
-def _one_way(expression: ast.expr) -> str:
+def _one_way(expression: ast.expr, span: Span | None, ending: str = "") -> Fix:
     """Return how to say which way a condition on a size always goes; that nothing is empty comes first."""
+    ways = _ways(expression)
+    listed = ", or ".join(f"`torch._check({way})`" for way in ways.values())
+    statement = None if span is None else statement_at(span)
+    changes = tuple(
+        Change(
+            edits=(Edit.before(span.path, statement, f"torch._check({way})"),),
+            message=f"{_STATE}: `torch._check({way})`",
+            answer=answer,
+        )
+        for answer, way in ways.items()
+        if span is not None and statement is not None
+    )
+    return Fix(f"{_STATE}: {listed}{ending}", changes=changes)
+
+
+_STATE = "state before this line what always holds"
+
+
+def _ways(expression: ast.expr) -> dict[bool, str]:
+    """Return the text of what holds, by the answer of a condition."""
     match expression:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return _one_way(operand)
-        case ast.Compare(left=size, ops=[ast.Eq() | ast.NotEq()], comparators=[ast.Constant(value=0)]):
-            ways = [_has_rows(size), f"{text_of(size)} == 0"]
+            return {not answer: way for answer, way in _ways(operand).items()}
+        case ast.Compare(left=size, ops=[sign], comparators=[ast.Constant(value=0)]) if isinstance(
+            sign, (ast.Eq, ast.NotEq)
+        ):
+            is_empty = isinstance(sign, ast.Eq)
+            return {not is_empty: _has_rows(size), is_empty: f"{text_of(size)} == 0"}
         case ast.Compare(ops=[ast.Eq()]):
-            ways = [_opposite(expression), text_of(expression)]
+            return {False: _opposite(expression), True: text_of(expression)}
         case ast.Compare() | ast.BoolOp():
-            ways = [text_of(expression), _opposite(expression)]
+            return {True: text_of(expression), False: _opposite(expression)}
         case _:  # A number; `torch._check` takes truth values alone.
-            ways = [_has_rows(expression), f"{text_of(expression)} == 0"]
-    first, second = (f"`torch._check({way})`" for way in ways)
-    return f"state before this line what always holds: {first}, or {second}"
+            return {True: _has_rows(expression), False: f"{text_of(expression)} == 0"}
 
 
 def _has_rows(size: ast.expr) -> str:

@@ -1,5 +1,6 @@
 """Diagnostics as data, and their output formats. Standard library only."""
 
+from fakexport.diagnostics.change import Change, Edit, edited_text, line_after
 from fakexport.diagnostics.diagnostic import Diagnostic, Fault, Fix, Label, Severity, Span, check_headline
 from fakexport.diagnostics.folding import fold
 from fakexport.diagnostics.github import plain_body, render_github

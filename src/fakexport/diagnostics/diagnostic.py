@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from fakexport.diagnostics.change import Change
+
 Severity = Literal["error", "warning", "note"]
 Origin = Literal["traceback", "stack_trace", "guard", "source"]
 Fault = Literal["model", "inputs", "operator library", "torch", "fakexport", "target", "checkpoint"]
@@ -74,21 +76,42 @@ class Fix:
         message: The change, as an order to the reader.
         is_safe: True if the change keeps what the model computes.
         command: A shell command that makes the change.
+        changes: Ways to follow it without a decision of the reader, the first one first.
+        is_verified: It was applied to a copy, and the problem was gone.
     """
 
     message: str
     is_safe: bool = False
     command: str | None = None
+    changes: tuple[Change, ...] = ()
+    is_verified: bool = False
 
     @classmethod
-    def under(cls, condition: str, change: str, *, otherwise: str) -> Fix:
-        """Return a fix that holds under a condition, which may be known of one target alone."""
-        return cls(f"if {condition}, {change}{_OTHERWISE}{otherwise}")
+    def under(cls, condition: str, change: str, *, otherwise: Fix, changes: tuple[Change, ...] = ()) -> Fix:
+        """Return a fix that holds under a condition, which may be known of one target alone.
+
+        Args:
+            condition, change: Clauses.
+            otherwise: The fix for others.
+            changes: Ways to follow it.
+        """
+        other = [replace(each, message=each.message or otherwise.message) for each in otherwise.changes]
+        message = f"if {condition}, {change}{_OTHERWISE}{otherwise.message}"
+        return cls(message, changes=(*changes, *other))
 
     @property
     def without_condition(self) -> Fix:
         """What holds for other targets too."""
-        return replace(self, message=self.message.rpartition(_OTHERWISE)[2])
+        message = self.message.rpartition(_OTHERWISE)[2]
+        if message == self.message:
+            return self
+        others = tuple(replace(each, message="") for each in self.changes if each.message == message)
+        return replace(self, message=message, changes=others, is_verified=False)
+
+    @property
+    def title(self) -> str:
+        """The word before it in a report."""
+        return "fix (verified)" if self.is_verified else "fix"
 
 
 _OTHERWISE = "; if not, "

@@ -44,7 +44,7 @@ def plain_body(diagnostic: Diagnostic) -> str:
     if diagnostic.targets:
         lines.append(f"targets: {', '.join(diagnostic.targets)}")
     if diagnostic.fix is not None:
-        lines.append(f"fix: {diagnostic.fix.message}")
+        lines.append(f"{diagnostic.fix.title}: {diagnostic.fix.message}")
         if diagnostic.fix.command is not None:
             lines.append(f"run: {diagnostic.fix.command}")
     return "\n".join(lines)

@@ -162,7 +162,7 @@ def _footer(diagnostic: Diagnostic, sources: dict[Label, str | None]) -> Iterato
     if diagnostic.targets:
         yield ("target" if len(diagnostic.targets) == 1 else "targets", ", ".join(diagnostic.targets))
     if diagnostic.fix is not None:
-        yield "fix", diagnostic.fix.message
+        yield diagnostic.fix.title, diagnostic.fix.message
         if diagnostic.fix.command is not None:
             yield "run", diagnostic.fix.command
 

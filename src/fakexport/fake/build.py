@@ -17,7 +17,7 @@ from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport._torch.wrapper_subclasses import held_bytes
 from fakexport.devices import emulated_topology
 from fakexport.error import InvalidType, InvalidValue
-from fakexport.history import Recording, recording
+from fakexport.history import Recording, recording, remember_value
 
 from .adoption import LARGE_REAL_BYTES, adopt, foreign_tensors
 from .cached_functions import forget_cached_fakes
@@ -161,7 +161,11 @@ def _as_fakes(inputs: Any, mode: FakeTensorMode, target: torch.device) -> Any:
     def fake(value: Any) -> Any:
         check_input("an example input", value)
         is_real = isinstance(value, torch.Tensor) and not is_fake_tensor(value)
-        return real_to_fake(mode, value, target) if is_real else value
+        if not is_real:
+            return value
+        made = real_to_fake(mode, value, target)
+        remember_value(made, value)
+        return made
 
     return tree_map(fake, inputs)
 

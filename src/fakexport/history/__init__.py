@@ -5,6 +5,7 @@ It knows tensors and no modules: building models and placing them is the subject
 
 from .deviceless import ignores_default_device
 from .edits import edit_of, note_edit
+from .example_values import example_recording
 from .provenance import Provenance
 from .recording import Recording, recording
 from .records import Operation, Output, TensorRecord

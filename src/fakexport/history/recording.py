@@ -275,7 +275,9 @@ class Recording:
 
 
 @contextmanager
-def recording(mode: FakeTensorMode, is_eager: bool = False) -> Iterator[Recording]:
+def recording(
+    mode: FakeTensorMode, is_eager: bool = False, recorder: Recording | None = None
+) -> Iterator[Recording]:
     """Enter a context in which the tensors of an active fake mode are recorded and can be read.
 
     Inside of a block that records the same mode already, it is that block's recording that goes on.
@@ -284,12 +286,13 @@ def recording(mode: FakeTensorMode, is_eager: bool = False) -> Iterator[Recordin
         mode: The active fake mode.
         is_eager: Leave the random generators where eager construction would leave them, if that can be told
             without drawing. Default: as if nothing was drawn.
+        recorder: A recording of another kind.
     """
     active: Recording | None = vars(mode).get(_RECORDING)
     if active is not None:
         yield active
         return
-    recorder = vars(mode)[_RECORDING] = Recording(mode)
+    recorder = vars(mode)[_RECORDING] = recorder or Recording(mode)
     try:
         with (
             fake_methods(mode, recorder.read, recorder.assigned),

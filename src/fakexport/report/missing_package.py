@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import sys
 
-from fakexport._libraries import LIBRARIES
+from fakexport._libraries import LIBRARIES, packages_of
 
-# What installs a package that some commands need, by the name under which it is imported.
-_REQUIREMENTS = {
-    **{name: name for name in ("torch", "safetensors")},
-    **{library.package: library.distribution or library.package for library in LIBRARIES},
-    "executorch": "'fakexport[executorch]'",
-    **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "'fakexport[onnx]'"),
-    "yaml": "'fakexport[sweep]'",
-    "ray": "'fakexport[ray]'",
-    "tokenizers": "'fakexport[text]'",
-    "matplotlib": "'fakexport[charts]'",
+# The extra that has a package which some commands need, by the name under which it is imported; "" for none.
+_EXTRAS = {
+    **dict.fromkeys(("torch", "safetensors"), ""),
+    **{library.package: library.package for library in LIBRARIES},
+    "executorch": "executorch",
+    **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "onnx"),
+    "yaml": "sweep",
+    "ray": "ray",
+    "tokenizers": "text",
+    "matplotlib": "charts",
 }
 
 
 def missing_package(error: BaseException) -> str | None:
-    """Return one line with what to install: `onnx is not installed: pip install 'fakexport[onnx]'`.
+    """Return one line with what to install: `yaml is not installed: pip install 'pyyaml>=6.0'`.
 
     Args:
         error: Any.
@@ -28,7 +28,10 @@ def missing_package(error: BaseException) -> str | None:
         None where the error is another, the package is none that fakexport asks for, or it is only hidden, by
         `None` in `sys.modules`.
     """
-    if not isinstance(error, ModuleNotFoundError) or (name := error.name or "") not in _REQUIREMENTS:
+    if not isinstance(error, ModuleNotFoundError) or (name := error.name or "") not in _EXTRAS:
         return None
     is_hidden = name in sys.modules and sys.modules[name] is None
-    return None if is_hidden else f"{name} is not installed: pip install {_REQUIREMENTS[name]}"
+    if is_hidden:
+        return None
+    extra = _EXTRAS[name]
+    return f"{name} is not installed: pip install {packages_of(extra) if extra else name}"

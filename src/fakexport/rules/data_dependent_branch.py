@@ -20,8 +20,8 @@ If both sides return tensors of the same shape, compute both and choose with `to
 are expensive, use `torch.cond`, which puts both into the graph. If the decision really depends on the
 configuration or on a shape, branch on that instead of on the tensor. If every input leads to the same
 answer, give it: `fakexport check ... --assume model.py:8=False`. The program then goes that way, and
-raises a RuntimeError for an input with which it is not so. The fix names the answer with which a trace
-came to its end, where there is one. No code has to be changed, which helps with a library's.
+raises a RuntimeError for an input with which it is not so. The fix names the answer that the example inputs
+give, if the model then traces to its end. No code has to be changed, which helps with a library's.
 
 Two kinds of conditions are not reported. Where `if bad: raise ValueError(...)` or `assert good` does nothing
 but raise, the program raises a RuntimeError that names the line, for the same inputs. And lines that only

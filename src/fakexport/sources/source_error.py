@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from fakexport._libraries import LIBRARIES
+from fakexport._libraries import LIBRARIES, packages_of
 from fakexport.error import FakexportError
 
 LONGEST_LIST = 8
@@ -94,7 +94,7 @@ def import_library(package: str, spec: str) -> Any:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
         if error.name == package:
-            what = _requirement(package, f"'fakexport[{package}]'")
+            what = _requirement(package, packages_of(package))
             raise SourceError(f"{spec} needs {package}: pip install {what}") from error
         raise SourceError(f"{spec}: {package} cannot be imported, {error.name} is missing") from error
     except Exception as error:  # a library may check the versions of others

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fakexport._libraries import packages_of
 from fakexport.benchmark import bench
 from fakexport.benchmark.benchmark import run_part
 from fakexport.benchmark.model import Inputs
@@ -159,7 +160,7 @@ def test_a_missing_extra_is_told_with_what_installs_it(tmp_path: Path):
         raise ModuleNotFoundError("No module named 'onnxscript'", name="onnxscript")
 
     (failure,) = outcome.failures
-    assert failure.reason == "onnxscript is not installed: pip install 'fakexport[onnx]'"
+    assert failure.reason == "onnxscript is not installed: pip install " + packages_of("onnx")
 
 
 def test_a_hidden_package_is_not_said_to_be_missing(tmp_path: Path):

@@ -176,7 +176,7 @@ def test_an_assumption_that_the_program_cannot_check_is_a_fault_of_fakexport(wri
 
 
 def test_the_report_says_what_is_assumed(written, capsys):
-    path = written("if x.sum() > 0:\n    return x\nif x.min() > 0:\n    return 2 * x\nreturn x")
+    path = written("if x.sum() < 0:\n    return x\nif x.min() < 0:\n    return 2 * x\nreturn x")
     source, option = f"{path}:factory", f"model.py:{FIRST}=False"
 
     report = fe.check(source, assume=[option])
@@ -184,7 +184,7 @@ def test_the_report_says_what_is_assumed(written, capsys):
     code = main(["check", source, "--assume", option, "--assume", f"model.py:{FIRST + 2}=False"])
 
     assert found.fix.message.startswith(
-        f"if `x.min() > 0` is False for every input, pass `--assume model.py:{FIRST + 2}=False`: the program "
+        f"if `x.min() < 0` is False for every input, pass `--assume model.py:{FIRST + 2}=False`: the program "
         "then refuses other inputs; if not, "
     )
     assert code == 0

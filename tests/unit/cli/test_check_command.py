@@ -148,7 +148,7 @@ def test_a_lock_has_every_option_that_decides_what_is_exported():
         for command in ("check", "lock")
     }
 
-    of_the_report = {"--format", "--write", "--html", "--locked", "--update-lock"}
+    of_the_report = {"--format", "--write", "--html", "--locked", "--update-lock", "--verify-fixes"}
     assert names["check"] - names["lock"] == of_the_report
     assert names["lock"] <= names["check"]
 

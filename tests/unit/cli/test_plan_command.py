@@ -254,7 +254,7 @@ def test_without_matplotlib_a_picture_is_refused_before_the_export(plan, tmp_pat
 
     printed = plan("examples/mlp.py:factory", "--timeline", tmp_path / "memory.svg", code=2)
 
-    assert "matplotlib is not installed: pip install 'fakexport[charts]'" in printed.err
+    assert "matplotlib is not installed: pip install 'matplotlib>=3.10'" in printed.err
     assert printed.out == ""
 
 

@@ -240,7 +240,7 @@ CORPUS = {
     ),
     "math": Failing(
         "FE203",
-        "compute it on the tensor, without `.item()`: `torch.sqrt`",
+        "compute it on the tensor, without `.item()`: `torch.sqrt(n)`",
         "return x / math.sqrt(n.item())",
         "return x / torch.sqrt(n)",
         "torch.randn(4), torch.tensor(4)",

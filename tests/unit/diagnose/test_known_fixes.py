@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import fakexport as fe
 
@@ -49,9 +50,74 @@ class Clones(nn.Module):
         return x.clone().mul_(2)
 
 
+class RowsOfOne(nn.Module):
+    def __init__(self):
+        super().__init__()
+        rows = torch.linspace(-1, 1, 8).reshape(2, 4)
+        self.scale, self.shift = (nn.Parameter(self.own(row)) for row in rows)
+
+    def own(self, row):
+        return row
+
+    def forward(self, x):
+        def step(i, x):
+            return i + 1, x * self.scale + self.shift
+
+        return torch.while_loop(lambda i, x: i < 3, step, (torch.tensor(0), x))[1]
+
+
+class RowsOfTheirOwn(RowsOfOne):
+    def own(self, row):
+        return row.clone()
+
+
+class ReadsRows(nn.Module):
+    def forward(self, x):
+        first, second = self.rows(x)
+
+        def step(i, x):
+            return i + 1, x * first + second
+
+        return torch.while_loop(lambda i, x: i < 3, step, (torch.tensor(0), x))[1]
+
+    def rows(self, x):
+        return x[0], x[1]
+
+
+class ReadsCopies(ReadsRows):
+    def rows(self, x):
+        return x[0].clone(), x[1].clone()
+
+
+class Attends(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = self.linear(x)[None, None]
+        return flex_attention(x, x, x)
+
+
+class AttendsOnly(Attends):
+    def __init__(self):
+        super().__init__()
+        self.requires_grad_(False)
+
+
 @pytest.mark.parametrize(
     ("failing", "fix", "repaired"),
     [
+        pytest.param(RowsOfOne, "give `self.scale` and `self.shift` memory", RowsOfTheirOwn, id="rows"),
+        pytest.param(ReadsRows, "give `first` and `second` memory", ReadsCopies, id="local rows"),
+        pytest.param(
+            Attends,
+            "call `model.requires_grad_(False)`",
+            AttendsOnly,
+            id="flex_attention",
+            marks=pytest.mark.filterwarnings("ignore:flex_attention called without"),
+        ),
         pytest.param(WritesInBranch, "`self.kept.copy_(value)`", WritesAfterBranch, id="write in a branch"),
         pytest.param(Copies, "`x.clone()`", Clones, id="copy.copy"),
     ],
@@ -66,3 +132,39 @@ def test_the_fix_is_named_and_works(failing, fix, repaired):
     assert report.is_clean, str(report)
     for x in (X, X + 1, X + 2):
         assert torch.equal(bound(x), eager(x))
+
+
+class WritesCache(nn.Module):
+    def forward(self, x, key, value):
+        key[:3], value[:3] = x, x
+        return x @ key.T @ value
+
+
+def caches(**options):
+    pair = torch.zeros(2, 5, 4, **options)
+    return pair[0], pair[1]
+
+
+def test_a_cache_that_needs_a_gradient_is_told_to_need_none():
+    (found,) = fe.check(WritesCache, (X, *caches(requires_grad=True))).diagnostics
+    program = fe.export(WritesCache, (X, *caches()))
+    expected, written = caches(), caches()
+
+    assert (found.code, "`x.requires_grad_(False)`" in found.fix.message) == ("FE202", True)
+    assert torch.equal(program.module()(X, *written), WritesCache()(X, *expected))
+    assert all(map(torch.equal, written, expected))
+
+
+class Masked(nn.Module):
+    def forward(self, x, block_mask):
+        return flex_attention(x, x, x, block_mask=block_mask)
+
+
+def test_a_block_mask_among_the_inputs_is_named():
+    mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, 128, 128, device="cpu")
+
+    (found,) = fe.check(Masked, (torch.zeros(1, 1, 128, 16), mask)).diagnostics
+
+    assert found.code == "FE202"
+    assert "the input `block_mask`" in found.notes[0]
+    assert found.fix.message.startswith("make that object in `forward`")

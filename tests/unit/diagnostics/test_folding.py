@@ -87,7 +87,7 @@ def test_targets_that_show_something_else_stay_apart() -> None:
 
 def test_a_condition_of_one_target_is_left_out_of_the_fix_for_several() -> None:
     general = Fix("use `torch.where`")
-    special = Fix.under("`x > 0` is False", "write `False`", otherwise=general.message)
+    special = Fix.under("`x > 0` is False", "write `False`", otherwise=general)
     one, other = found(fix=special, targets=("cpu",)), found(fix=general, targets=("H100",))
 
     assert fold([one])[0].fix == special

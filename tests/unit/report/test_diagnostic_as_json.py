@@ -31,7 +31,8 @@ def test_golden() -> None:
         '"labels": [{"span": {"path": "m.py", "line": 7, "column": 5, "end_column": 9, '
         '"function": "forward", "origin": "traceback"}, "message": "here", "is_primary": true}], '
         '"notes": ["one", "two"], '
-        '"fix": {"message": "change it", "is_safe": true, "command": "fakexport explain FE201"}, '
+        '"fix": {"message": "change it", "is_safe": true, "command": "fakexport explain FE201", '
+        '"changes": [], "is_verified": false}, '
         '"node": "gt", "module_path": "head", "count": 2, "fault": "torch", "targets": ["cpu"]}'
     )
 

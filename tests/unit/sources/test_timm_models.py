@@ -91,7 +91,7 @@ def test_timm_missing_names_the_extra_and_the_torch_that_stays(monkeypatch, vers
     with pytest.raises(SourceError) as caught:
         resolve("timm:resnet50")
 
-    command = f"pip install torch=={version} 'fakexport[timm]'{index}"
+    command = f"pip install torch=={version} 'timm>=1.0.23'{index}"
     assert str(caught.value) == f"timm:resnet50 needs timm: {command}"
 
 

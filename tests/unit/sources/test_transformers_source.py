@@ -377,7 +377,7 @@ def test_transformers_missing_names_the_extra(monkeypatch):
 
     message = message_of("hf:llama")
 
-    assert message == "hf:llama needs transformers: pip install 'fakexport[transformers]'"
+    assert message == "hf:llama needs transformers: pip install 'safetensors>=0.8' 'transformers>=5.17'"
 
 
 def test_transformers_broken_says_why(monkeypatch):

@@ -22,7 +22,7 @@ class Tokenizer:
     Raises:
         DeployError: it is not a tokenizer.
         OSError: it cannot be read.
-        ModuleNotFoundError: `tokenizers` is not installed: `pip install 'fakexport[text]'`.
+        ModuleNotFoundError: `tokenizers` is not installed: `pip install 'tokenizers>=0.22'`.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

@@ -1,0 +1,33 @@
+"""What `docs/printed_fixes.md` says of each printed fix is so."""
+
+from __future__ import annotations
+
+import pytest
+
+from .harvest import BY_HAND, FAILS, VERIFIED, cases, rows
+from .page import PAGE, line
+
+LEAST_RATE = 0.95
+CASES = cases()
+PUBLISHED = PAGE.read_text().splitlines()
+
+
+# By default every eighth.
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if index % 8 else ()) for index, name in enumerate(CASES)],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_each_row_of_a_model_is_so(name):
+    shown = [each for each in PUBLISHED if each.startswith(f"| {name} |")]
+
+    assert shown == [line(row).rstrip("\n") for row in rows(CASES[name])]
+
+
+def test_the_rate_is_that_of_the_rows_and_high_enough():
+    table = [each.rstrip(" |").rpartition("| ")[2] for each in PUBLISHED if each.startswith("| ")][2:]
+    working = table.count(VERIFIED) + table.count(BY_HAND)
+    tried = working + table.count(FAILS)
+
+    assert f"**{working} of {tried} printed fixes work ({working / tried:.0%})**" in PAGE.read_text()
+    assert working / tried >= LEAST_RATE

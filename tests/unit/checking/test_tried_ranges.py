@@ -1,0 +1,94 @@
+"""What is printed for a range that a model does not take works: each is tried."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import fakexport as fe
+from fakexport.checking import CheckCall, Wanted, report_on
+from tests.unit.diagnose.repair_corpus import Failing
+
+
+def tried(tmp_path, body, args, dynamic, signature="x"):
+    path = tmp_path / "model.py"
+    path.write_text(Failing("", "", body, body, args, signature).source(repaired=False))
+    call = CheckCall(source=f"{path}:factory", dynamic_shapes=dynamic)
+    (found,) = report_on(call, wanted=Wanted(tried_fixes=True)).diagnostics
+    return found
+
+
+@pytest.mark.parametrize(
+    ("body", "args", "dynamic", "fix"),
+    [
+        pytest.param(
+            "return x.view(5, -1)", "torch.zeros(10, 4)", "x.0=2..64", "`--dynamic auto`", id="multiples"
+        ),
+        pytest.param(
+            "return x[..., : int(x.shape[-2] / 2), :]",
+            "torch.zeros(2, 8, 4)",
+            "x.1=4..64",
+            "`x.shape[-2] // 2` in place of `int(x.shape[-2] / 2)`",
+            id="division",
+        ),
+        pytest.param(
+            "return F.avg_pool1d(x, 4) + torch.zeros(2, 3, x.shape[2] // 4)",
+            "torch.zeros(2, 3, 4)",
+            "x.2=4..64",
+            "--input 'x=float32[2,3,8]' --dynamic x.2=8..64",
+            id="derived size of 1",
+        ),
+        pytest.param(
+            "return x * 2 if x.shape[0] > 5 else x", "torch.zeros(8)", "x.0=2..64", "x.0=6..64", id="range"
+        ),
+    ],
+)
+def test_the_fix_of_a_range_is_verified(body, args, dynamic, fix, tmp_path):
+    found = tried(tmp_path, body, args, [dynamic])
+
+    assert (found.code, fix in found.fix.message, found.fix.is_verified) == ("FE302", True, True)
+
+
+class Chooses(nn.Module):
+    def forward(self, x, y):
+        if x.shape[1] > y.shape[1]:
+            return x.sum(1) - y.sum(1)
+        return x.sum(1) + y.sum(1)
+
+
+EXAMPLE = (torch.ones(2, 8), torch.ones(2, 5))
+
+
+def test_a_relation_between_declared_sizes_is_an_error():
+    (found,) = fe.check(Chooses, EXAMPLE, dynamic_shapes=["x.1=2..64", "y.1=2..64"]).diagnostics
+
+    assert found.code == "FE302"
+    assert found.notes == ("x.1 and y.1 were declared apart; the program refuses x.1=2 and y.1=2",)
+    assert found.primary.span.line == Chooses.forward.__code__.co_firstlineno + 1
+
+
+def test_a_relation_between_sizes_that_vary_is_noted_and_checked():
+    report = fe.check(Chooses, EXAMPLE, dynamic_shapes="auto")
+    program = fe.export(Chooses, EXAMPLE, dynamic_shapes="auto")
+
+    assert report.is_clean
+    assert "the program takes inputs with x.1 > y.1 only" in report.verdicts[0].notes[0]
+    with pytest.raises(AssertionError, match="Guard failed"):
+        program.module()(*reversed(EXAMPLE))
+
+
+class Greater(nn.Module):
+    def forward(self, x, y):
+        n = max(x.shape[1], y.shape[1])
+        return nn.functional.pad(x, (0, n - x.shape[1])) + nn.functional.pad(y, (0, n - y.shape[1]))
+
+
+@pytest.mark.parametrize("dynamic", [["x.1=2..64", "y.1=2..64"], "auto"])
+def test_the_greater_of_two_sizes_is_no_relation(dynamic):
+    report = fe.check(Greater, EXAMPLE, dynamic_shapes=dynamic)
+    program = fe.export(Greater, EXAMPLE, dynamic_shapes=dynamic)
+
+    assert report.is_clean
+    for inputs in (EXAMPLE, EXAMPLE[::-1]):
+        assert torch.equal(program.module()(*inputs), Greater()(*inputs))
