@@ -108,8 +108,9 @@ def test_a_range_that_the_program_cuts_is_told_with_a_size_that_it_refuses():
 
 
 def test_a_hole_in_a_range_is_told():
-    (diagnostic,) = declared(lambda x: x[: round(x.shape[0] / 2)] + 1, "x.0=2..64").diagnostics
+    found = declared(lambda x: x[: round(x.shape[0] / 2)] + 1, "x.0=2..64").diagnostics
 
+    (diagnostic,) = [each for each in found if each.code != "FE406"]  # No archive can have this `round`.
     assert diagnostic.notes == ("x.0 was declared as 2..64; the program refuses the size 2",)
 
 

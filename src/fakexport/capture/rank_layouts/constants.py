@@ -21,7 +21,7 @@ def check_constants(program: ExportedProgram, whole: ExportedProgram) -> None:
 
     Args:
         program: Of one rank; its inputs are those of the other program, in order.
-        whole: Of the unsharded model.
+        whole: The program of the unsharded model.
     Raises:
         ShardingChangesResult: A constant differs.
     """

@@ -56,7 +56,7 @@ class Counterparts:
         """Expect a node to have the numbers of its counterpart.
 
         Args:
-            node: Of the rank.
+            node: A node of the rank.
             compared: Arguments that a rule has compared.
         Raises:
             NumberFault: One differs.

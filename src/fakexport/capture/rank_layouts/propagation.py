@@ -55,12 +55,12 @@ _DISPATCHED = "ep_dispatch_experts"
 def check_rank_layouts(program: ExportedProgram, whole: ExportedProgram, record: ParallelRecord) -> None:
     """Refuse a program that does not compute a rank's share of what the model computes.
 
-    Args:
-        program: Of one rank.
-        whole: Of the same code with whole weights (`Place.has_whole`).
-        record: What the rank has of each weight, and the plan.
     The conditions on sizes of the unsharded model become conditions of the program.
 
+    Args:
+        program: Of one rank.
+        whole: The program of the same code with whole weights (`Place.has_whole`).
+        record: What the rank has of each weight, and the plan.
     Raises:
         ShardingChangesResult: There is a node for which this cannot be shown.
     """
