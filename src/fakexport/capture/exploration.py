@@ -48,6 +48,8 @@ from .eager_fault import named_inputs, raises_in_eager_mode, runs_with_batch_of_
 from .example_run import ExampleAnswers, ExampleRun, Place, number_for, place_of, run_with_example
 from .explored import Assumption, Exploration, Problem
 from .failure import CaptureFailure, OperatorCall
+from .lost_transforms import TransformLost
+from .lost_writes import WriteLost
 from .plain_inputs import prepared_inputs
 
 # How many traces are made, and how much work another one, with a branch turned, may follow: operators that
@@ -173,7 +175,7 @@ def capture_or_explore(
         return captured, None
     if on_failure is not None:
         on_failure(captured.failure)
-    if isinstance(captured.failure.error, SubclassNotKept):
+    if isinstance(captured.failure.error, (SubclassNotKept, WriteLost, TransformLost)):
         return captured, Exploration(is_complete=True)  # The trace itself came to its end.
     example = run_with_example(module, args, dict(kwargs or {}))
     found = explore(

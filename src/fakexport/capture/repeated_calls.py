@@ -52,7 +52,7 @@ _DRAWS = re.compile(
     "(alpha_|feature_|feature_alpha_)?dropout[123]?d?_?|fractional_max_pool[23]d|scaled_dot_product_attention|"
     "(uniform|normal|exponential|random|bernoulli|cauchy|geometric|log_normal)_"
 )
-_OF_A_CALL = frozenset({"input", "draw", "unseen"})
+_OF_A_CALL = frozenset({"input", "draw"})
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class _Value:
 
     Args:
         text: Equal for equal functions of equal roots.
-        roots: What it was computed from: `input`, `draw`, `unseen`, names of parameters and buffers.
+        roots: What it was computed from: `input`, `draw`, names of parameters, buffers and constants.
     """
 
     text: str
@@ -101,12 +101,15 @@ class RepeatedCalls:
 
 
 @contextmanager
-def calls_repeated(module: nn.Module, written: frozenset[str], times: int = CALLS) -> Iterator[RepeatedCalls]:
+def calls_repeated(
+    module: nn.Module, written: frozenset[str], constants: Mapping[str, Any], times: int = CALLS
+) -> Iterator[RepeatedCalls]:
     """Enter a context in which `module.forward` runs several times in each call.
 
     Args:
         module: Its state changes as in so many calls.
-        written: Names of the parameters and buffers that `forward` writes to.
+        written: Names of the parameters, buffers and constants that `forward` writes to.
+        constants: What else the program knows by name.
         times: How often it runs.
     """
     original: Callable[..., Any] = module.forward
@@ -115,7 +118,7 @@ def calls_repeated(module: nn.Module, written: frozenset[str], times: int = CALL
     def forward(*args: Any, **kwargs: Any) -> Any:
         calls.results.clear()
         calls.steps.clear()
-        values = _Values(module, written)
+        values = _Values(module, written, constants)
         for number in range(times):
             # Each call gets containers of its own: `forward` may change them.
             given, named = tree_map(lambda leaf: leaf, (args, kwargs))
@@ -140,9 +143,9 @@ def calls_repeated(module: nn.Module, written: frozenset[str], times: int = CALL
 class _Values(TorchFunctionMode):
     """Numbers the values of one call: equal operators of equal values have equal texts."""
 
-    def __init__(self, module: nn.Module, written: frozenset[str]) -> None:
+    def __init__(self, module: nn.Module, written: frozenset[str], constants: Mapping[str, Any]) -> None:
         super().__init__()
-        self._module, self._written = module, written
+        self._module, self._written, self._constants = module, written, constants
         self._known: dict[int, _Value] = {}
         self._kept: list[torch.Tensor] = []  # So that no number is that of another tensor.
         self._names = [name for name, _ in self._state()]
@@ -178,6 +181,7 @@ class _Values(TorchFunctionMode):
     def _state(self) -> Iterator[tuple[str, torch.Tensor]]:
         yield from self._module.named_parameters()
         yield from self._module.named_buffers()
+        yield from ((name, held) for name, held in self._constants.items() if isinstance(held, torch.Tensor))
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -214,9 +218,7 @@ class _Values(TorchFunctionMode):
     def _shown(self, value: Any, roots: set[str]) -> str:
         if isinstance(value, torch.Tensor):
             if id(value) not in self._known:
-                self._unseen += 1
-                text = f"unseen {self._unseen} {_content(value)}"
-                self._set(value, _Value(text, frozenset({"unseen"})))
+                self._set(value, _Value(self._unseen_text(value), frozenset()))
             known = self._known[id(value)]
             roots |= known.roots
             return known.text
@@ -228,6 +230,15 @@ class _Values(TorchFunctionMode):
             return _UNBACKED.sub(self._renamed, str(value))
         return _digest(value) if hasattr(value, "tobytes") else plain_repr(value)
 
+    def _unseen_text(self, tensor: torch.Tensor) -> str:
+        """Return what tells a tensor that was made before, or past the functions of torch."""
+        if not is_fake(tensor) and tensor.layout is torch.strided:
+            with real_execution():
+                flat = tensor.detach().reshape(-1).contiguous()
+                return _digest(flat.view(torch.uint8).numpy())
+        self._unseen += 1
+        return f"unseen {self._unseen}"
+
     def _renamed(self, found: re.Match[str]) -> str:
         """Return an unbacked symbol by its order in the call: each call has symbols of its own."""
         return self._symbols.setdefault(found[0], f"unbacked {len(self._symbols)}")
@@ -237,14 +248,6 @@ def _place(frame: FrameType | None) -> Place | None:
     while frame is not None and not is_user_code(frame.f_code.co_filename):
         frame = frame.f_back
     return None if frame is None else (frame.f_code, frame.f_lasti, frame.f_lineno)
-
-
-def _content(tensor: torch.Tensor) -> str:
-    """Return what tells a real tensor that `forward` made from another one; nothing of a fake one."""
-    if is_fake(tensor) or tensor.layout is not torch.strided:
-        return ""
-    with real_execution():
-        return _digest(tensor.detach().reshape(-1).contiguous().view(torch.uint8).numpy())
 
 
 def _digest(array: Any) -> str:
@@ -281,7 +284,10 @@ def refuse_other_later_calls(
         return
     state.put_back()
     times = CALLS if changes else 2
-    with calls_repeated(module, written_state(program), times) as calls, warnings.catch_warnings():
+    with (
+        calls_repeated(module, written_state(program), program.constants, times) as calls,
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")  # The first trace warned.
         trace()
     state.put_back()

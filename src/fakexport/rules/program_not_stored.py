@@ -11,7 +11,8 @@ RULE = Rule(
 `torch.export` returns an ExportedProgram, but the `.pt2` format cannot store all of it: it has a tensor that
 is not strided, such as a sparse one, a dtype without a code, a Python object among its inputs or outputs,
 `round` of a symbolic size, or a higher-order operator that archives do not support. The program runs in the
-process that exported it and nowhere else. `fakexport check` saves each program in memory, so its verdict is that of `fakexport export`.
+process that exported it and nowhere else. `fakexport check` saves each program in memory, so its verdict is
+that of `fakexport export`.
 """,
     how_to_repair="""
 Keep such values out of `forward`: pass and return strided tensors and Python's `bool`, `int`, `float` and
