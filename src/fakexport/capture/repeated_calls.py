@@ -61,7 +61,7 @@ class _Value:
 
     Args:
         text: Equal for equal functions of equal roots.
-        roots: What it was computed from: `input`, `draw`, names of parameters, buffers and constants.
+        roots: What it was computed from: `input`, `draw`, names of parameters and buffers.
     """
 
     text: str
@@ -101,15 +101,12 @@ class RepeatedCalls:
 
 
 @contextmanager
-def calls_repeated(
-    module: nn.Module, written: frozenset[str], constants: Mapping[str, Any], times: int = CALLS
-) -> Iterator[RepeatedCalls]:
+def calls_repeated(module: nn.Module, written: frozenset[str], times: int = CALLS) -> Iterator[RepeatedCalls]:
     """Enter a context in which `module.forward` runs several times in each call.
 
     Args:
         module: Its state changes as in so many calls.
-        written: Names of the parameters, buffers and constants that `forward` writes to.
-        constants: What else the program knows by name.
+        written: Names of the parameters and buffers that `forward` writes to.
         times: How often it runs.
     """
     original: Callable[..., Any] = module.forward
@@ -118,7 +115,8 @@ def calls_repeated(
     def forward(*args: Any, **kwargs: Any) -> Any:
         calls.results.clear()
         calls.steps.clear()
-        values = _Values(module, written, constants)
+        values = _Values(module, written)
+        before = _layouts((args, kwargs))
         for number in range(times):
             # Each call gets containers of its own: `forward` may change them.
             given, named = tree_map(lambda leaf: leaf, (args, kwargs))
@@ -132,6 +130,8 @@ def calls_repeated(
                     calls.error = error
                 raise
             calls.results.append(values.described((plain(result), args, kwargs)))
+            if _layouts((args, kwargs)) != before:
+                break  # `x.t_()`: the next call would be given another input.
         return result
 
     forward.__signature__ = getattr(original, "__signature__", None)  # type: ignore[attr-defined]
@@ -143,9 +143,10 @@ def calls_repeated(
 class _Values(TorchFunctionMode):
     """Numbers the values of one call: equal operators of equal values have equal texts."""
 
-    def __init__(self, module: nn.Module, written: frozenset[str], constants: Mapping[str, Any]) -> None:
+    def __init__(self, module: nn.Module, written: frozenset[str]) -> None:
         super().__init__()
-        self._module, self._written, self._constants = module, written, constants
+        self._module, self._written = module, written
+        self._held: dict[int, str] = {}
         self._known: dict[int, _Value] = {}
         self._kept: list[torch.Tensor] = []  # So that no number is that of another tensor.
         self._names = [name for name, _ in self._state()]
@@ -164,6 +165,8 @@ class _Values(TorchFunctionMode):
         for key, value in self._known.items():
             if value.roots & lost:
                 self._known[key] = _Value(f"left by call {self._call - 1}: {value.text}", value.roots)
+        # What was there before holds what the program keeps of it; of the rest, `lost_writes` tells.
+        self._known |= {key: _Value(text, frozenset()) for key, text in self._held.items()}
         for name, tensor in self._state():
             self._set(tensor, _Value(name, frozenset({name})))
         for number, leaf in enumerate(tree_leaves(inputs)):
@@ -181,7 +184,6 @@ class _Values(TorchFunctionMode):
     def _state(self) -> Iterator[tuple[str, torch.Tensor]]:
         yield from self._module.named_parameters()
         yield from self._module.named_buffers()
-        yield from ((name, held) for name, held in self._constants.items() if isinstance(held, torch.Tensor))
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -219,6 +221,7 @@ class _Values(TorchFunctionMode):
         if isinstance(value, torch.Tensor):
             if id(value) not in self._known:
                 self._set(value, _Value(self._unseen_text(value), frozenset()))
+                self._held[id(value)] = self._known[id(value)].text
             known = self._known[id(value)]
             roots |= known.roots
             return known.text
@@ -242,6 +245,16 @@ class _Values(TorchFunctionMode):
     def _renamed(self, found: re.Match[str]) -> str:
         """Return an unbacked symbol by its order in the call: each call has symbols of its own."""
         return self._symbols.setdefault(found[0], f"unbacked {len(self._symbols)}")
+
+
+def _layouts(inputs: Any) -> list[tuple[Any, ...]]:
+    """Return what `forward` may change of its inputs besides their values."""
+    tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
+    return [(t.shape, t.requires_grad, t.layout, t.dtype, *_strides(t)) for t in tensors]
+
+
+def _strides(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return (tensor.stride(), tensor.storage_offset()) if tensor.layout is torch.strided else ()
 
 
 def _place(frame: FrameType | None) -> Place | None:
@@ -285,7 +298,7 @@ def refuse_other_later_calls(
     state.put_back()
     times = CALLS if changes else 2
     with (
-        calls_repeated(module, written_state(program), program.constants, times) as calls,
+        calls_repeated(module, written_state(program), times) as calls,
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")  # The first trace warned.
