@@ -24,6 +24,7 @@ from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from fakexport._torch.active_modes import unbacked_symbols_made
 from fakexport._torch.pytree import tree_flatten, tree_leaves, tree_map
 from fakexport._torch.real_execution import real_execution
 from fakexport.diagnostics import Span
@@ -45,7 +46,8 @@ _STATE_IN_A_BUFFER = (
     "register it as a buffer and write into that: `self.steps += 1`; or take it as an input and return it"
 )
 
-_UNBACKED = re.compile(r"\bu\d+\b")
+_UNBACKED = re.compile(r"\bu(\d+)\b")
+_PARTS = re.compile(r"\w+|\S")
 _WRITING = re.compile(r"(?<!_)_$|__set(item)?__$")
 _DRAWS = re.compile(
     "(rand|randn|randint|randperm)(_like)?|normal|multinomial|bernoulli|poisson|gumbel_softmax|rrelu|"
@@ -152,14 +154,14 @@ class _Values(TorchFunctionMode):
         self._names = [name for name, _ in self._state()]
         self._call = 0
         self._unseen = self._drawn = 0
-        self._symbols: dict[str, str] = {}
+        self._first_symbol = 0
         self.steps: list[tuple[str, Place | None]] = []
 
     def begin(self, inputs: Any) -> None:
         """Begin a call: what an earlier one computed from its inputs is something else from now on."""
         self._call += 1
         self._unseen = self._drawn = 0
-        self._symbols = {}
+        self._first_symbol = unbacked_symbols_made()
         self.steps = []
         lost = _OF_A_CALL | self._written
         for key, value in self._known.items():
@@ -229,9 +231,7 @@ class _Values(TorchFunctionMode):
             return f"[{', '.join(self._shown(item, roots) for item in value)}]"
         if isinstance(value, dict):
             return f"{{{', '.join(f'{key}: {self._shown(item, roots)}' for key, item in value.items())}}}"
-        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            return _UNBACKED.sub(self._renamed, str(value))
-        return _digest(value) if hasattr(value, "tobytes") else plain_repr(value)
+        return _digest(value) if hasattr(value, "tobytes") else self._plain(plain_repr(value))
 
     def _unseen_text(self, tensor: torch.Tensor) -> str:
         """Return what tells a tensor that was made before, or past the functions of torch."""
@@ -242,9 +242,12 @@ class _Values(TorchFunctionMode):
         self._unseen += 1
         return f"unseen {self._unseen}"
 
-    def _renamed(self, found: re.Match[str]) -> str:
-        """Return an unbacked symbol by its order in the call: each call has symbols of its own."""
-        return self._symbols.setdefault(found[0], f"unbacked {len(self._symbols)}")
+    def _plain(self, text: str) -> str:
+        """Return a text that may have unbacked symbols, of which each call has its own: by their order in the
+        call. A sum is sorted by their names, so its parts are sorted again.
+        """
+        renamed = _UNBACKED.sub(lambda found: f"unbacked{int(found[1]) - self._first_symbol}", text)
+        return text if renamed == text else " ".join(sorted(_PARTS.findall(renamed)))
 
 
 def _layouts(inputs: Any) -> list[tuple[Any, ...]]:
