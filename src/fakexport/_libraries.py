@@ -2,7 +2,7 @@
 so that every package may read it.
 """
 
-import importlib.metadata
+import importlib
 import re
 import shlex
 import sys
@@ -119,5 +119,7 @@ def packages_of(extra: str) -> str:
     They are named and not the extra: where fakexport was installed from a clone, pip finds no fakexport.
     """
     mark = re.compile(rf"extra == ['\"]{re.escape(extra)}['\"]")
-    found = [text for text in importlib.metadata.requires("fakexport") or () if mark.search(text)]
+    from importlib.metadata import requires  # `--help` needs none of it.
+
+    found = [text for text in requires("fakexport") or () if mark.search(text)]
     return shlex.join(text.partition(";")[0].strip() for text in found) or extra
