@@ -27,6 +27,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from fakexport._torch.active_modes import unbacked_symbols_made
 from fakexport._torch.pytree import tree_flatten, tree_leaves, tree_map
 from fakexport._torch.real_execution import real_execution
+from fakexport._torch.symbolic_numbers import hint_of
 from fakexport.diagnostics import Span
 from fakexport.fake import is_fake
 from fakexport.program import is_model_code, is_user_code, plain_repr, written_state
@@ -231,6 +232,11 @@ class _Values(TorchFunctionMode):
             return f"[{', '.join(self._shown(item, roots) for item in value)}]"
         if isinstance(value, dict):
             return f"{{{', '.join(f'{key}: {self._shown(item, roots)}' for key, item in value.items())}}}"
+        if isinstance(value, slice):
+            return f"slice({self._shown([value.start, value.stop, value.step], roots)})"
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) and hint_of(value) is not None:
+            # Of the example: a call may find out what a size is, and the next one then has the number.
+            return plain_repr(hint_of(value))
         return _digest(value) if hasattr(value, "tobytes") else self._plain(plain_repr(value))
 
     def _unseen_text(self, tensor: torch.Tensor) -> str:
