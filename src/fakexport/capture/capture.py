@@ -266,10 +266,7 @@ def traced(
 def _traced_quickly(
     trace: Callable[[AbstractContextManager[None]], ExportedProgram], constants: ConstantAnswers
 ) -> ExportedProgram:
-    """Trace with a memo of operators, and without it if the model asks for gradients or the trace fails.
-
-    So a failure that is reported never comes from the memo.
-    """
+    """Trace with a memo of operators; again without it if the model asks for gradients or the trace fails."""
     memo = OperatorMemo()
     try:
         with memo.active():
