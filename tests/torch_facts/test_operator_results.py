@@ -31,7 +31,7 @@ def test_an_answered_operator_has_the_autograd_of_the_real_one(mode):
     real = x.exp()
 
     answer = prepared(mode, real)
-    found = AnsweredOperator()._run(ATEN.exp.default, answer, x)
+    found = AnsweredOperator()._run(ATEN.exp.default, answer, [x], x)
 
     assert found is answer
     assert type(found.grad_fn) is type(real.grad_fn)
@@ -41,7 +41,7 @@ def test_an_answered_operator_has_the_autograd_of_the_real_one(mode):
 def test_an_answered_view_is_a_view_of_its_base(mode):
     x = torch.ones(2, 3)
 
-    found = AnsweredOperator()._run(ATEN.view.default, prepared(mode, x.view(3, 2), x), x, [3, 2])
+    found = AnsweredOperator()._run(ATEN.view.default, prepared(mode, x.view(3, 2), x), [x], x, [3, 2])
     found.add_(1)
 
     assert found._base is x
@@ -52,7 +52,7 @@ def test_an_alias_may_have_other_sizes_than_its_base(mode):
     """It stands for the view that a composite operator returns."""
     x = torch.ones(2, 3, requires_grad=True) * 1
 
-    found = AnsweredOperator()._run(ATEN.alias.default, prepared(mode, x.t(), x), x)
+    found = AnsweredOperator()._run(ATEN.alias.default, prepared(mode, x.t(), x), [x], x)
 
     assert (found._base is x, found.shape, found.requires_grad) == (True, (3, 2), True)
 
