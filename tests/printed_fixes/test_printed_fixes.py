@@ -12,10 +12,13 @@ CASES = cases()
 PUBLISHED = PAGE.read_text().splitlines()
 
 
-# By default every eighth.
+# The rest by `make test-all`.
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow if index % 8 else ()) for index, name in enumerate(CASES)],
+    [
+        pytest.param(name, marks=pytest.mark.exhaustive if index % 8 else ())
+        for index, name in enumerate(CASES)
+    ],
 )
 @pytest.mark.filterwarnings("ignore")
 def test_each_row_of_a_model_is_so(name):

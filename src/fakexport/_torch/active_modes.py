@@ -10,10 +10,3 @@ def active_fake_mode() -> FakeTensorMode | None:
     """Return the innermost active `FakeTensorMode`, or None. Asked of the dispatcher, as torch's C++ asks."""
     mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
     return mode if isinstance(mode, FakeTensorMode) else None
-
-
-def unbacked_symbols_made() -> int:
-    """Return how many unbacked symbols `u0`, `u1`, ... the active fake mode has made."""
-    mode = active_fake_mode()
-    environment = None if mode is None else mode.shape_env
-    return 0 if environment is None else environment.unbacked_symint_counter

@@ -24,7 +24,6 @@ from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from fakexport._torch.active_modes import unbacked_symbols_made
 from fakexport._torch.pytree import tree_flatten, tree_leaves, tree_map
 from fakexport._torch.real_execution import real_execution
 from fakexport._torch.symbolic_numbers import hint_of
@@ -155,14 +154,14 @@ class _Values(TorchFunctionMode):
         self._names = [name for name, _ in self._state()]
         self._call = 0
         self._unseen = self._drawn = 0
-        self._first_symbol = 0
+        self._symbols: dict[str, int] = {}
         self.steps: list[tuple[str, Place | None]] = []
 
     def begin(self, inputs: Any) -> None:
         """Begin a call: what an earlier one computed from its inputs is something else from now on."""
         self._call += 1
         self._unseen = self._drawn = 0
-        self._first_symbol = unbacked_symbols_made()
+        self._symbols = {}
         self.steps = []
         lost = _OF_A_CALL | self._written
         for key, value in self._known.items():
@@ -249,10 +248,12 @@ class _Values(TorchFunctionMode):
         return f"unseen {self._unseen}"
 
     def _plain(self, text: str) -> str:
-        """Return a text that may have unbacked symbols, of which each call has its own: by their order in the
-        call. A sum is sorted by their names, so its parts are sorted again.
+        """Return a text that may have unbacked symbols, of which each call may have its own: by the order in
+        which the call uses them. A sum is sorted by their names, so its parts are sorted again.
         """
-        renamed = _UNBACKED.sub(lambda found: f"unbacked{int(found[1]) - self._first_symbol}", text)
+        for number in sorted(set(_UNBACKED.findall(text)), key=int):
+            self._symbols.setdefault(number, len(self._symbols))
+        renamed = _UNBACKED.sub(lambda found: f"unbacked{self._symbols[found[1]]}", text)
         return text if renamed == text else " ".join(sorted(_PARTS.findall(renamed)))
 
 

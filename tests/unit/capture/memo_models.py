@@ -64,8 +64,9 @@ def both_ways(module, args=INPUTS, dynamic=None, prepare=lambda: None, target="c
         prepare()
         with pytest.MonkeyPatch.context() as patch, emulate(target):
             patch.setenv("FAKEXPORT_SPEED", switch)
-            log = Mock()
-            patch.setattr(logging.getLogger("fakexport.capture.capture"), "debug", log)
+            logger = logging.getLogger("fakexport.capture.capture")
+            log = Mock(wraps=logger.debug)
+            patch.setattr(logger, "debug", log)
             found.append(capture(module, args, dynamic=dynamic))
         failures = [call.args for call in log.mock_calls if call.args[0].startswith("the trace failed")]
         assert found[-1].program is None or not failures, failures
