@@ -59,9 +59,13 @@ class DecidedBranches:
                 return stock(environment, orig_expr, *args, **kwargs)
             before = len(environment.guards)
             answer = stock(environment, orig_expr, *args, **kwargs)
-            if len(environment.guards) > before or environment._suppress_guards_tls():
+            if len(environment.guards) > before:
                 self._guarded.add(orig_expr)
-            elif (asking := asking_file(sys._getframe(1))) is not None:
+            # The memo of operators asks without guards what code may ask too.
+            elif (
+                not environment._suppress_guards_tls()
+                and (asking := asking_file(sys._getframe(1))) is not None
+            ):
                 self._keep(asking, orig_expr, answer)
             return answer
 

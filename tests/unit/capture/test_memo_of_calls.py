@@ -33,6 +33,24 @@ def test_a_trace_that_fails_with_the_memo_is_made_without(monkeypatch):
         check(blocks_of(Block))
 
 
+class AsksForOneRow(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = self.layer(x)
+        return y.squeeze(0) if x.shape[0] == 1 else y.mean(0) + y.sum()
+
+
+def test_what_the_memo_asks_first_is_still_a_question_of_the_model():
+    """It lets results know if they are contiguous, which asks whether a size is 1, without a guard."""
+    program = check(AsksForOneRow().eval(), dynamic=AUTO)
+
+    with pytest.raises(AssertionError, match=r"size\(\)\[0\] != 1"):
+        program.module()(torch.ones(1, 8))
+
+
 class Between(nn.Module):
     """Calls the blocks with something changed around one of them."""
 
