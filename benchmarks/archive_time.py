@@ -145,9 +145,12 @@ def exported(config: str) -> Any:
         built = build(source.factory, device_map="cpu", dtype=torch.bfloat16)
         with built.mode:
             inputs = source.example_inputs(built.module, "cpu", torch.bfloat16)
-        tracing = source.tracing(built.module, inputs)
         captured = capture(
-            built.module, inputs.args, inputs.kwargs, dynamic=parse_dynamic("auto"), tracing=tracing
+            built.module,
+            inputs.args,
+            inputs.kwargs,
+            dynamic=parse_dynamic("auto"),
+            tracing=lambda: source.tracing(built.module, inputs),
         )
     if captured.program is None:
         raise SystemExit(str(captured.failure))

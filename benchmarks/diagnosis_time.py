@@ -63,9 +63,7 @@ def main() -> int:
                 return
 
         with install_transfers(model, built.placement):
-            capture_s, captured = timed(
-                lambda: capture(model, *arguments, dynamic=dynamic, tracing=tracing())
-            )
+            capture_s, captured = timed(lambda: capture(model, *arguments, dynamic=dynamic, tracing=tracing))
             if captured.program is None:
                 raise SystemExit(str(captured.failure))
             program = captured.program
@@ -73,7 +71,7 @@ def main() -> int:
             diagnose_s, findings = timed(lambda: diagnose_program(captured, summary, topology, dynamic))
             traces = [(timed(bare_trace)[0], timed(hooked_trace)[0]) for _ in range(rounds)]
             branch_on_data(model)
-            failed_s, failed = timed(lambda: capture(model, *arguments, dynamic=dynamic, tracing=tracing()))
+            failed_s, failed = timed(lambda: capture(model, *arguments, dynamic=dynamic, tracing=tracing))
             explore_s, found = timed(hooked_trace)
     if failed.failure is None or not found.is_complete:
         raise SystemExit("the exploration did not come to the end of the model")

@@ -46,7 +46,13 @@ def measure(way: str, config: str) -> dict[str, Any]:
         with install_transfers(built.module, built.placement):
             start = time.perf_counter()
             if way == "fakexport":
-                captured = capture(built.module, inputs.args, inputs.kwargs, dynamic=dynamic, tracing=tracing)
+                captured = capture(
+                    built.module,
+                    inputs.args,
+                    inputs.kwargs,
+                    dynamic=dynamic,
+                    tracing=lambda: source.tracing(built.module, inputs),
+                )
                 if captured.program is None:
                     raise SystemExit(str(captured.failure))
                 program = captured.program

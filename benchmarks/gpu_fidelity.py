@@ -99,8 +99,13 @@ def export_lines(case: Case, profile: str | None) -> tuple[str, ...]:
                 args, kwargs = inputs.args, dict(inputs.kwargs)
         from fakexport.sources import ExampleInputs
 
-        tracing = source.tracing(built.module, ExampleInputs(args, kwargs))
-        captured = capture(built.module, args, kwargs, dynamic=parse_dynamic(case.dynamic), tracing=tracing)
+        captured = capture(
+            built.module,
+            args,
+            kwargs,
+            dynamic=parse_dynamic(case.dynamic),
+            tracing=lambda: source.tracing(built.module, ExampleInputs(args, kwargs)),
+        )
     if captured.program is None:
         assert captured.failure is not None
         return (f"failed: {captured.failure.error_types[0]}: {captured.failure.messages[0][:300]}",)

@@ -114,7 +114,13 @@ def measured(
                         built.module, inputs.args, dict(inputs.kwargs), dynamic_shapes=shapes
                     )
             os.environ["FAKEXPORT_SPEED"] = "1" if way == "memo" else "0"
-            captured = capture(built.module, inputs.args, inputs.kwargs, dynamic=dynamic, tracing=tracing)
+            captured = capture(
+                built.module,
+                inputs.args,
+                inputs.kwargs,
+                dynamic=dynamic,
+                tracing=lambda: source.tracing(built.module, inputs),
+            )
             if captured.program is None:
                 raise SystemExit(str(captured.failure))
             return captured.program

@@ -60,8 +60,9 @@ def compare_constants(source: Source, *, topology: str = "cpu") -> ConstantCompa
         built = build(source.factory, device_map=devices.default_device)
         with built.mode:
             inputs = source.example_inputs(built.module, built.placement.input_device, None)
-        tracing = source.tracing(built.module, inputs)
-        captured = capture(built.module, inputs.args, inputs.kwargs, tracing=tracing)
+        captured = capture(
+            built.module, inputs.args, inputs.kwargs, tracing=lambda: source.tracing(built.module, inputs)
+        )
     if captured.failure is not None:
         raise AssertionError("the fake export failed") from captured.failure.error
     assert captured.program is not None

@@ -66,8 +66,9 @@ def _program(source: Source, topology: str) -> ExportedProgram:
         built = build(source.factory, device_map=devices.default_device)
         with built.mode:
             inputs = source.example_inputs(built.module, built.placement.input_device, None)
-        tracing = source.tracing(built.module, inputs)
-        captured = capture(built.module, inputs.args, inputs.kwargs, tracing=tracing)
+        captured = capture(
+            built.module, inputs.args, inputs.kwargs, tracing=lambda: source.tracing(built.module, inputs)
+        )
     if captured.program is None:
         assert captured.failure is not None
         pytest.skip(f"it does not export for {topology}: {captured.failure.messages[0][:80]}")

@@ -159,6 +159,7 @@ class TestFolders:
         ],
         ids=" and ".join,
     )
+    @pytest.mark.filterwarnings("ignore:.* is read, as transformers does")  # tests/unit/weights has it.
     def test_the_same_file_is_taken_as_by_python(
         self, names: tuple[str, ...], run: Runner, tmp_path: Path
     ) -> None:

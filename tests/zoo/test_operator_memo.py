@@ -95,8 +95,13 @@ def captured(
         with built.mode:
             inputs = source.example_inputs(built.module, devices.default_device, dtype)
         with install_transfers(built.module, built.placement):
-            tracing = source.tracing(built.module, inputs)
-            return capture(built.module, inputs.args, inputs.kwargs, dynamic=dynamic, tracing=tracing)
+            return capture(
+                built.module,
+                inputs.args,
+                inputs.kwargs,
+                dynamic=dynamic,
+                tracing=lambda: source.tracing(built.module, inputs),
+            )
 
 
 def verify(source: Source, target: str, dynamic: DynamicDims | None, dtype: torch.dtype | None) -> None:

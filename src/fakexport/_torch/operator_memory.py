@@ -27,22 +27,8 @@ Workspace = Callable[[Any, Sequence[Any], Mapping[str, Any], Any], Iterable[tupl
 for bytes that are not known.
 """
 
-_LINEAR = frozenset(
-    f"aten::{name}"
-    for name in (
-        *(
-            "linear",
-            "lstm",
-            "gru",
-            "rnn_tanh",
-            "rnn_relu",
-            "lstm_cell",
-            "gru_cell",
-            "rnn_tanh_cell",
-            "rnn_relu_cell",
-        ),
-    )
-)
+_CELLS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+_LINEAR = frozenset(f"aten::{name}" for name in ("linear", *_CELLS, *(f"{cell}_cell" for cell in _CELLS)))
 """Operators that call `at::linear`, which adds the bias to a product in place, but not on fakes.
 
 Source: `aten/src/ATen/native/Linear.cpp:linear`, which asks `isTensorSubclassLike`.

@@ -6,10 +6,11 @@ Source: `torch/nn/modules/module.py:Module._load_from_state_dict` and `Module.lo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
+
+from .patching import Patches
 
 _LOADING = "_load_from_state_dict"
 
@@ -39,12 +40,6 @@ def _is_own(module: nn.Module, name: str) -> bool:
     return owner.__module__.partition(".")[0] != "torch"
 
 
-@contextmanager
-def nothing_taken() -> Iterator[None]:
-    """Enter a context in which modules take no tensors from a state dict."""
-    original = vars(nn.Module)[_LOADING]
-    setattr(nn.Module, _LOADING, lambda *args, **kwargs: None)
-    try:
-        yield
-    finally:
-        setattr(nn.Module, _LOADING, original)
+def nothing_taken() -> Patches:
+    """Return a context in which modules take no tensors from a state dict."""
+    return Patches({(nn.Module, _LOADING): lambda *args, **kwargs: None})

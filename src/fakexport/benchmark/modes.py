@@ -127,7 +127,7 @@ def _program(request: Request, model: Model, inputs: Inputs) -> ExportedProgram:
         inputs.args,
         inputs.kwargs,
         dynamic=parse_dynamic(request.dynamic),
-        tracing=model.source.tracing(model.module, ExampleInputs(inputs.args, inputs.kwargs)),
+        tracing=lambda: model.source.tracing(model.module, ExampleInputs(inputs.args, inputs.kwargs)),
     )
     if captured.program is None:
         assert captured.failure is not None

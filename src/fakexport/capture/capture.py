@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -66,13 +65,14 @@ from .declared_bounds import lower_bound_guards, varying_inputs
 from .dynamic_dims import DynamicDims, as_torch_shapes
 from .failure import CaptureFailure, GuardFact
 from .flattening import flattened
+from .given_inputs import with_unsupported_input
 from .input_questions import InputQuestions
 from .kept_masks import KeptMask, kept_masks_of, watch_masks
 from .left_fakes import ModelState, fakes_taken_back
 from .lost_transforms import TransformLost, refuse_lost_transforms
 from .lost_writes import WriteLost, refuse_lost_writes
 from .named_state import read_state_by_name
-from .plain_forward import bound_inputs, plain_forward
+from .plain_forward import plain_forward
 from .plain_inputs import prepared_inputs
 from .python_effects import PythonEffect, watch_forward
 from .rank_layouts import ShardingChangesResult, check_constants, check_rank_layouts
@@ -116,7 +116,7 @@ def capture(
     *,
     dynamic: DynamicDims | Any = None,
     strict: bool = False,
-    tracing: AbstractContextManager[Any] | None = None,
+    tracing: Callable[[], AbstractContextManager[Any]] | None = None,
     facts: ProgramFacts | None = None,
     assumed: Sequence[AssumedAnswer] = (),
     whole: ExportedProgram | None = None,
@@ -133,7 +133,7 @@ def capture(
         kwargs: Keyword example inputs.
         dynamic: `DynamicDims`, or what `torch.export.export(dynamic_shapes=...)` takes, or None.
         strict: Trace with TorchDynamo instead of running the Python code.
-        tracing: Entered around the trace: what the model's library needs patched while tracing.
+        tracing: Makes the context of each trace: what the library of the model needs patched in it.
         facts: What is known before the trace: source, target, placement, assumptions. The program has them,
             with the constants that have no value.
         assumed: Conditions and integers that data decide; the program checks them. Strict mode takes none.
@@ -151,20 +151,26 @@ def capture(
     inputs = varying_inputs(module, args, kwargs, known)
     read: dict[str, None] = {}
     answers = AssumedAnswers(assumed, traced.__code__)
-    trace = partial(traced, module, args, kwargs, shapes=shapes, tracing=tracing)
+
+    def trace(**options: Any) -> ExportedProgram:
+        entered = None if tracing is None else tracing()
+        return traced(module, args, kwargs, shapes=shapes, tracing=entered, answers=answers, **options)
 
     def again() -> None:
-        with suppress(Exception), answers.set_aside():
-            trace(strict=False, read_constants={}, answers=answers)
+        try:
+            with answers.set_aside():
+                trace(strict=False, read_constants={})
+        except Exception as error:
+            log.debug("the model could not be traced once more: %s", error)
 
     try:
         with answers.answered(), restored, watch_masks() as layers:
             state = ModelState(module)
-            program = trace(strict=True, read_constants=read, answers=answers) if strict else None
+            program = trace(strict=True, read_constants=read) if strict else None
             written = nullcontext() if strict else assigned_buffers_written(module)
             with written, watch_forward(module) as effects:
                 if program is None:
-                    program = trace(strict=False, read_constants=read, answers=answers, may_remember=True)
+                    program = trace(strict=False, read_constants=read, may_remember=True)
                 else:
                     again()  # TorchDynamo does not run `forward`.
                 refuse_lost_transforms(program)
@@ -229,7 +235,8 @@ def traced(
     in a loop which visits rows that no data may set is made again without.
 
     Args:
-        module, args, kwargs, strict, tracing: As for `capture`.
+        module, args, kwargs, strict: As for `capture`.
+        tracing: Entered around the traces, once.
         shapes: What `torch_shapes` returns.
         read_constants: Gets the names of the constants that were read.
         answers: Answers to what data decide; its context has been entered.
@@ -367,23 +374,6 @@ def _of_subclass(module: nn.Module, error: Exception) -> SubclassNotKept | None:
         )
     made.__cause__ = error
     return made
-
-
-def with_unsupported_input(
-    failure: CaptureFailure, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> CaptureFailure:
-    """Return a failure that names the input whose class torch.export does not take."""
-    found = _UNSUPPORTED.search(failure.messages[0])
-    if found is None:
-        return failure
-    for name, value in bound_inputs(module, args, kwargs).items():
-        if any(str(type(leaf)) == found[1] for leaf in tree_leaves(value)):
-            said = f"the input `{name}`: {failure.messages[0]}"
-            return replace(failure, messages=(said, *failure.messages[1:]))
-    return failure
-
-
-_UNSUPPORTED = re.compile(r"Unsupported input type (<class '.*?'>)")
 
 
 def _guards(error: BaseException) -> tuple[GuardFact, ...]:

@@ -42,12 +42,13 @@ from fakexport.program import ProgramFacts
 
 from .assumed_answers import AssumedAnswer, AssumedAnswers, can_be_assumed
 from .call_site import running_user_frames
-from .capture import Captured, capture, failure_of, torch_shapes, traced, with_unsupported_input
+from .capture import Captured, capture, failure_of, torch_shapes, traced
 from .dynamic_dims import DynamicDims
 from .eager_fault import named_inputs, raises_in_eager_mode, runs_with_batch_of_one, takes_any_keyword
 from .example_run import ExampleAnswers, ExampleRun, Place, number_for, place_of, run_with_example
 from .explored import Assumption, Exploration, Problem
 from .failure import CaptureFailure, OperatorCall
+from .given_inputs import with_unsupported_input
 from .lost_transforms import TransformLost
 from .lost_writes import WriteLost
 from .plain_inputs import prepared_inputs
@@ -151,14 +152,11 @@ def capture_or_explore(
     """Return the result of `capture` and, if that is a failure, what `explore` finds.
 
     Args:
-        module, args, kwargs, dynamic, strict, facts, assumed, whole: As for `capture`.
-        tracing: Makes the context that `capture` takes, for each trace.
+        module, args, kwargs, dynamic, strict, tracing, facts, assumed, whole: As for `capture`.
         on_failure: Called with the failure of the capture before anything is explored.
     Raises:
         TypeError, ValueError: as `capture`.
     """
-
-    context = tracing() if tracing else None
     with operators_counted() as work:
         captured = capture(
             module,
@@ -166,7 +164,7 @@ def capture_or_explore(
             kwargs,
             dynamic=dynamic,
             strict=strict,
-            tracing=context,
+            tracing=tracing,
             facts=facts,
             assumed=assumed,
             whole=whole,

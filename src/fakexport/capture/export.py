@@ -149,7 +149,7 @@ def export(
                     inputs.kwargs,
                     dynamic=dynamic,
                     strict=strict,
-                    tracing=source.tracing(built.module, inputs),
+                    tracing=lambda: source.tracing(built.module, inputs),
                     facts=facts,
                     assumed=assumed,
                     whole=whole,

@@ -12,6 +12,7 @@ import inspect
 import re
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -153,14 +154,16 @@ class _Values(TorchFunctionMode):
         self._kept: list[torch.Tensor] = []  # So that no number is that of another tensor.
         self._names = [name for name, _ in self._state()]
         self._call = 0
-        self._unseen = self._drawn = 0
+        self._unseen = 0
+        self._drawn: Counter[str] = Counter()
         self._symbols: dict[str, int] = {}
         self.steps: list[tuple[str, Place | None]] = []
 
     def begin(self, inputs: Any) -> None:
         """Begin a call: what an earlier one computed from its inputs is something else from now on."""
         self._call += 1
-        self._unseen = self._drawn = 0
+        self._unseen = 0
+        self._drawn = Counter()
         self._symbols = {}
         self.steps = []
         lost = _OF_A_CALL | self._written
@@ -194,7 +197,7 @@ class _Values(TorchFunctionMode):
         result = func(*args, **kwargs)
         made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         name = getattr(func, "__name__", "")
-        is_writing = _WRITING.search(name) is not None and isinstance(args[0], torch.Tensor)
+        is_writing = _WRITING.search(name) is not None and isinstance(next(iter(args), None), torch.Tensor)
         if made or is_writing:
             value = self._computed(func, name, args, kwargs)
             self.steps.append((value.text, _place(sys._getframe(1))))
@@ -208,12 +211,12 @@ class _Values(TorchFunctionMode):
 
     def _computed(self, func: Any, name: str, args: Any, kwargs: Any) -> _Value:
         roots: set[str] = set()
-        parts = [resolve_name(func) or name or plain_repr(func), self._shown((args, kwargs), roots)]
+        text = f"{resolve_name(func) or name or plain_repr(func)} {self._shown((args, kwargs), roots)}"
         if _DRAWS.fullmatch(name):
-            self._drawn += 1
-            parts.append(f"draw {self._drawn}")
+            self._drawn[text] += 1  # Two draws of one call are two values.
+            text = f"{text} draw {self._drawn[text]}"
             roots.add("draw")
-        return _Value(hashlib.sha256(" ".join(parts).encode()).hexdigest(), frozenset(roots))
+        return _Value(hashlib.sha256(text.encode()).hexdigest(), frozenset(roots))
 
     def _set(self, tensor: torch.Tensor, value: _Value) -> None:
         self._known[id(tensor)] = value

@@ -25,9 +25,14 @@ def exported(source: Source, topology: str, dynamic: Any = None) -> ExportedProg
         built = build(source.factory, device_map=devices.default_device)
         with built.mode:
             inputs = source.example_inputs(built.module, built.placement.input_device, None)
-        tracing = source.tracing(built.module, inputs)
         dims = None if dynamic is None else parse_dynamic(dynamic)
-        captured = capture(built.module, inputs.args, inputs.kwargs, dynamic=dims, tracing=tracing)
+        captured = capture(
+            built.module,
+            inputs.args,
+            inputs.kwargs,
+            dynamic=dims,
+            tracing=lambda: source.tracing(built.module, inputs),
+        )
     assert captured.program is not None, captured.failure
     captured.program._example_inputs = None
     return captured.program
