@@ -74,8 +74,8 @@ class ProjectFile:
     def options_for(self, source: str) -> CheckOptions:
         """Return the options for a source of the command line, which may be one of `sources`.
 
-        A configuration runs no code, whatever is in its folder: it has no `libraries` but those of the command
-        line.
+        A configuration runs no code, whatever is in its folder: it has no `libraries` but those of the
+        command line.
 
         Args:
             source: As written there, relative to the working directory.
