@@ -176,10 +176,7 @@ def check_project(
     A report is written as soon as it is complete, unless all reports are one document.
 
     Args:
-        project: The file that lists the sources.
         given: Options of the command line, which come first.
-        check: Checks one source.
-        output: How the reports are written.
         is_debug: Show the traceback if a source is refused.
     Raises:
         ProjectFileError: there are no sources.

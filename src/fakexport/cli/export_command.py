@@ -154,13 +154,7 @@ def _programs(
 
 
 def _saved(reports: Mapping[str, Report], output: Path, prepare: Callable[[], None] | None) -> bool:
-    """Write the programs, several of them as a bundle; return whether all of them are there.
-
-    Args:
-        reports: By name of the program in the bundle.
-        output: The file.
-        prepare: Called before saved programs are loaded.
-    """
+    """Write the programs, several of them as a bundle; return whether all of them are there."""
     from fakexport.checking import bundled
     from fakexport.files import new_file
 

@@ -109,9 +109,6 @@ def lock_session(
 ) -> LockSession:
     """Return the session of a command, with the lock read.
 
-    Args:
-        project: The lock is in its folder, else in the working directory.
-        is_updating, is_whole, accept: as for `LockSession`.
     Raises:
         LockFileError: the lock is not there, or not readable, and its entries are needed.
     """

@@ -241,9 +241,6 @@ Libraries = Annotated[
 def know_profiles(context: typer.Context, file: Path | None) -> Path | None:
     """Register the profiles of a file until the command ends; by default those of [tool.fakexport].
 
-    Args:
-        context: Context of the command.
-        file: The file passed as `--profiles`.
     Raises:
         ProfileError, ProjectFileError, OSError: a file cannot be read.
     """

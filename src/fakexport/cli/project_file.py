@@ -69,11 +69,7 @@ class ProjectFile:
     profiles: Path | None = None
 
     def options_for(self, source: str) -> CheckOptions:
-        """Return the options for a source of the command line, which may be one of `sources`.
-
-        Args:
-            source: As written there, relative to the working directory.
-        """
+        """Return the options for a source of the command line, which may be one of `sources`."""
         asked = _place(source, Path.cwd())
         own = (entry.options for entry in self.sources if _place(entry.source, self.path.parent) == asked)
         return self._located(next(own, CheckOptions()).over(self.options))
@@ -102,8 +98,6 @@ def project_file_of(context: typer.Context) -> ProjectFile | None:
 
     A command reads it once, however often it asks.
 
-    Args:
-        context: Context of the command.
     Raises:
         ProjectFileError: it is not TOML, or has an unknown key or a value of the wrong type.
     """

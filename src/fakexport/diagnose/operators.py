@@ -198,8 +198,6 @@ def observed_results(call: OperatorCall) -> str | None:
     Only an operator of `torch.library.custom_op` is run: its kernels can raise but not crash. A result is
     like an argument if it has its shape, and if no other size of the call could have given that shape.
 
-    Args:
-        call: The call that could not be traced.
     Returns:
         None where the operator cannot be run, or its shapes have more than one explanation.
     """

@@ -29,10 +29,6 @@ def diagnose_memory(
 ) -> Diagnostic | None:
     """Return whether some device has too little memory: for the weights placed on it, or for a run.
 
-    Args:
-        program: At the sizes of its example inputs.
-        summary: Its facts.
-        topology: The target.
     Reports:
         FE503 or FE506, once, with the worst device; the host's memory is not assumed.
     """

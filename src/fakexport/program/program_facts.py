@@ -114,11 +114,6 @@ class ProgramFacts:
     def elsewhere(self, devices: Iterable[str], topology: str | None = None) -> ProgramFacts:
         """Return the facts of the same program on other devices: the profiles differ, and the old map is
         void.
-
-        Args:
-            devices: Where it has anything now.
-            topology: For which it was retargeted. Default: devices of this machine, of which only the CPU
-                is known by a name.
         """
         if topology is None and set(devices) == {"cpu"}:
             topology = "cpu"

@@ -46,8 +46,6 @@ class Adapter:
     def built(self, source: Source) -> nn.Module:
         """Return the model that is exported.
 
-        Args:
-            source: The base model.
         Raises:
             SourceError: The adapter does not fit it.
         """

@@ -37,9 +37,6 @@ def sound_tower_inputs(request: InputRequest) -> ExampleInputs:
     No program can compute these: how long the windows are in which a sound is heard, and which frames of them
     are sound. So they are inputs too, as `transformers.exporters` computes them. They depend on no weight.
     Where the sound itself is cut into windows outside (Qwen2.5-Omni), the windows are the input.
-
-    Args:
-        request: Request of an encoder, see `is_sound_tower`.
     """
     sound = features(request)
     batch, bins, frames = sound.shape

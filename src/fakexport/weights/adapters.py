@@ -43,7 +43,6 @@ def with_adapters(checkpoint: Checkpoint, adapters: Sequence[tuple[str, Checkpoi
     """Return a checkpoint that has the tensors of adapters as well.
 
     Args:
-        checkpoint: That of the base model.
         adapters: `DIR`, `NAME=DIR` or `merged`, each with its open file; None for `merged`.
     Raises:
         CheckpointError: Two of the names are alike.

@@ -64,10 +64,6 @@ def convert(
 
     Nothing is folded into the weights, so that others can be bound later; ONNX Runtime folds when it loads.
 
-    Args:
-        program: Bound or weight-less, for the CPU; not changed.
-        signature: Signature of the program.
-        translations: Translations of operators that torch does not translate.
     Raises:
         CompileFailure: FE802.
         DeployError: the exporter failed for another reason.
@@ -125,11 +121,7 @@ def _leave_out_values(model: Any, program: ExportedProgram) -> None:
 
 
 def _name(model: Any, program: ExportedProgram, signature: Signature) -> dict[str, str]:
-    """Rename inputs and outputs as in the program; an output's name that is taken gets a suffix.
-
-    Returns:
-        The outputs' names in the graph by those in the program.
-    """
+    """Rename inputs and outputs as in the program; an output's name that is taken gets a suffix."""
     from onnx_ir.traversal import RecursiveGraphIterator
 
     graph = model.graph
