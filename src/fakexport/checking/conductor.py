@@ -134,13 +134,7 @@ def report_on(
     wanted: Wanted,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Report:
-    """Return the report of `check`.
-
-    Args:
-        call: What is asked.
-        wanted: What the report has besides the verdicts.
-        on_progress: As for `check`.
-    """
+    """Return the report of `check`."""
     targets = parse_targets(call.target, call.device_map, call.dtype)
     for row in targets:
         check_emulation(row.topology)

@@ -104,12 +104,7 @@ class ProgramCosts:
 
 
 def program_costs(program: ExportedProgram, liveness: Liveness) -> ProgramCosts:
-    """Return what one call of a program computes, reads and sends.
-
-    Args:
-        program: Not changed.
-        liveness: Of this program.
-    """
+    """Return what one call of a program computes, reads and sends."""
     reading = _Reading(program, liveness)
     nodes = tuple(reading.nodes())
     returned = frozenset(program.graph.output_node().all_input_nodes)

@@ -123,8 +123,6 @@ class Topology:
     def device(self, name: str) -> VirtualDevice:
         """Return the device of a name.
 
-        Args:
-            name: torch's name of a device. Without an index it means the first one of the type.
         Raises:
             ValueError: The topology has no such device. One line, with those that it has.
         """

@@ -46,9 +46,6 @@ def diagnose_memory(
 def memory_left(summary: ProgramSummary, topology: Topology) -> dict[str, int]:
     """Return for each device what of its memory the weights and constants on it leave for a run.
 
-    Args:
-        summary: Facts of a program.
-        topology: The target.
     Returns:
         Device -> bytes, negative where they do not fit; without the host, whose memory is not assumed.
     """

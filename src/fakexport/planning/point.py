@@ -111,8 +111,6 @@ class PlannedProgram:
     def at(self, request: SizeRequest) -> PlannedPoint:
         """Return the plan at the sizes that are asked for.
 
-        Args:
-            request: What to choose; the example's sizes stand for the rest.
         Raises:
             ValueError: the program does not accept the sizes. One line.
         """

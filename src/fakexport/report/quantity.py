@@ -13,11 +13,7 @@ _INDEXED = re.compile(r"(.+):([0-9]+)")
 
 
 def bytes_text(size: int) -> str:
-    """Return a size in bytes with a binary unit, as memory is sold: `512 B`, `94.5 GiB`.
-
-    Args:
-        size: Bytes, 0 or more.
-    """
+    """Return a size in bytes with a binary unit, as memory is sold: `512 B`, `94.5 GiB`."""
     return f"{size} B" if size < 1024 else " ".join(_scaled(size, 1024, _BYTE_UNITS))
 
 

@@ -58,13 +58,7 @@ def is_packed(model_class: Any) -> bool:
 
 
 def windows(tower: nn.Module, batch: int, bins: int, frames: int) -> dict[str, torch.Tensor]:
-    """Return what `transformers.exporters` computes for sounds of equal length, for real.
-
-    Args:
-        tower: The encoder.
-        batch: How many sounds.
-        bins, frames: The size of each.
-    """
+    """Return what `transformers.exporters` computes for sounds of equal length, for real."""
     if is_packed(type(tower)):
         packed = {_SOUND: torch.zeros(bins, batch * frames), _LENGTHS: torch.full((batch,), frames)}
         return computed_inputs(tower, packed)

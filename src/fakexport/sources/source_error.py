@@ -106,9 +106,6 @@ def how_to_install(error: BaseException) -> str | None:
     """Return what makes a missing module importable, or None for another error.
 
     A command is given for packages that are known: the name of a module may be anyone's on an index.
-
-    Args:
-        error: Any exception.
     """
     if isinstance(error, ModuleNotFoundError) and error.name:
         name = error.name

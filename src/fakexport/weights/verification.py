@@ -71,10 +71,6 @@ def verified(
     """Report as `verify_weights` does, for an opened checkpoint and known weights.
 
     Args:
-        expected: The weights that the model needs.
-        checkpoint: The opened checkpoint.
-        name: Name of the model, for the report.
-        source: The model that a program was exported from.
         recipes: The conversions recorded in its archive, used instead.
         computed: Values of weights that the checkpoint may lack, as the archive has them; None for one that
             is too large for it.
