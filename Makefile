@@ -19,11 +19,13 @@ demo: $(VENV)/.with-transformers
 # process, and keeps what it made unless that variable is set.
 test: $(VENV)/.with-test
 	$(RUN) -m compileall -q src
-	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -n 2 --dist loadfile
+	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -n 2 --dist loadfile \
+		-m "not heavy and not slow and not exhaustive and not gpu"
 
 test-slow: $(VENV)/.with-test
 	$(RUN) -m compileall -q src
-	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -n 2 --dist loadgroup -m "slow and not exhaustive and not gpu"
+	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -n 2 --dist loadgroup \
+		-m "(heavy or slow) and not alike and not exhaustive and not gpu"
 
 # Every architecture in every test of its kind: some hours.
 test-all: $(VENV)/.with-test

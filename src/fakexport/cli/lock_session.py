@@ -61,15 +61,18 @@ class LockSession:
 
     def end(self, *, refused: int = 0) -> bool:
         """Write the lock, or say what it has too much; return whether there is such an entry."""
-        from fakexport.lock import write_lock
+        from fakexport.files import exclusive
+        from fakexport.lock import read_lock, write_lock
 
         is_complete = self.is_whole and not refused
         rest = [key for key in self.locked if key not in self._now]
         if self.is_updating:
             if not self.is_written:
                 return False
-            kept = [] if is_complete else [self.locked[key] for key in rest]
-            write_lock(self.path, [*kept, *self._now.values()])
+            with exclusive(self.path.parent):
+                # Another process may have written it since it was read here.
+                known = read_lock(self.path).entries if self.path.exists() and not is_complete else {}
+                write_lock(self.path, {**known, **self._now}.values())
             return False
         self._note_versions()
         # An entry with other options was compared with a model that has none with its own.

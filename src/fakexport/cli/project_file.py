@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -11,13 +12,15 @@ from typing import Any
 
 import typer
 
-from fakexport._libraries import named_path
+from fakexport._libraries import library_of, named_path
+from fakexport.cli.streams import write_note
 from fakexport.documents import DocumentError, boolean, field, items, mapping, text
 from fakexport.error import FakexportError
-from fakexport.files import read_file
+from fakexport.files import fault_of_owner, open_regular
 
 _FILE, _TABLE = "pyproject.toml", "tool.fakexport"
 _MOST_BYTES = 16 << 20
+_REPOSITORIES = (".git", ".hg", ".jj")
 
 
 class ProjectFileError(FakexportError, ValueError):
@@ -69,10 +72,18 @@ class ProjectFile:
     profiles: Path | None = None
 
     def options_for(self, source: str) -> CheckOptions:
-        """Return the options for a source of the command line, which may be one of `sources`."""
+        """Return the options for a source of the command line, which may be one of `sources`.
+
+        A configuration runs no code, whatever is in its folder: it has no `libraries` but those of the
+        command line.
+        """
         asked = _place(source, Path.cwd())
         own = (entry.options for entry in self.sources if _place(entry.source, self.path.parent) == asked)
-        return self._located(next(own, CheckOptions()).over(self.options))
+        found = next(own, CheckOptions()).over(self.options)
+        if library_of(source) is not None and found.libraries:
+            write_note(f"libraries of {self.path} are not loaded for {source}: name them with --library")
+            found = replace(found, libraries=None)
+        return self._located(found)
 
     def options_of(self, entry: ConfiguredSource) -> CheckOptions:
         """Return the options for an entry of `sources`, its own first."""
@@ -96,10 +107,12 @@ class ProjectFile:
 def project_file_of(context: typer.Context) -> ProjectFile | None:
     """Return the nearest `pyproject.toml` with a table `[tool.fakexport]`, from the working directory up.
 
-    A command reads it once, however often it asks.
+    What it names is run, so the search ends at the root of the repository, at the home folder, and at a
+    folder that others can write to. A command reads the file once, however often it asks.
 
     Raises:
-        ProjectFileError: it is not TOML, or has an unknown key or a value of the wrong type.
+        ProjectFileError: others could have written it, it is not TOML, or it has an unknown key or a value of
+            the wrong type.
     """
     if _FILE not in context.meta:
         context.meta[_FILE] = _nearest(Path.cwd())
@@ -109,17 +122,26 @@ def project_file_of(context: typer.Context) -> ProjectFile | None:
 
 def _nearest(here: Path) -> ProjectFile | None:
     for folder in (here, *here.parents):
+        if folder != here and fault_of_owner(folder.stat()) is not None:
+            return None
         path = folder / _FILE
         if path.is_file() and (table := _table(path)) is not None:
             return _read(path, table)
+        if str(folder) == os.environ.get("HOME") or any((folder / name).exists() for name in _REPOSITORIES):
+            return None
     return None
 
 
 def _table(path: Path) -> Any:
     """The table; None where there is none, which the text shows sooner than a parser."""
-    content = read_file(path, most_bytes=_MOST_BYTES)
-    if b"fakexport" not in content:
-        return None
+    with open_regular(path) as file:
+        content = file.read(_MOST_BYTES)
+        if b"fakexport" not in content:
+            return None
+        for place, status in ((path, file.status), (path.parent, path.parent.stat())):
+            is_shared = place != path and bool(status.st_mode & stat.S_ISVTX)
+            if (fault := fault_of_owner(status, is_shared=is_shared)) is not None:
+                raise ProjectFileError(f"{place} {fault}, and what {path.name} names would be run")
     import tomllib  # Seldom needed, and `--help` is waited for.
 
     try:

@@ -21,11 +21,7 @@ from fakexport.diagnose.data_dependence import (
     tensor_leaves_torch,
 )
 from fakexport.diagnose.devices import absent_device
-from fakexport.diagnose.dimensions import (
-    dims_must_be_equal,
-    dynamic_dims_specialised,
-    zero_or_one_examples,
-)
+from fakexport.diagnose.dimensions import dims_must_be_equal, dynamic_dims_specialised, zero_or_one_examples
 from fakexport.diagnose.forward_repairs import (
     IN_FLOAT32,
     NO_REPAIR,

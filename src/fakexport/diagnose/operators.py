@@ -12,13 +12,7 @@ import torch
 from fakexport._torch.operator_schema import argument_values, is_python_operator
 from fakexport._torch.pytree import tree_leaves
 from fakexport._torch.script_objects import held_script_object
-from fakexport.capture import (
-    CaptureFailure,
-    OperatorCall,
-    ShardingChangesResult,
-    TransformLost,
-    WriteLost,
-)
+from fakexport.capture import CaptureFailure, OperatorCall, ShardingChangesResult, TransformLost, WriteLost
 from fakexport.diagnose.device_repairs import device_repair
 from fakexport.diagnose.labels import labels_at, labels_of, torch_says
 from fakexport.diagnose.made_up_inputs import NotComparable, made_up_inputs

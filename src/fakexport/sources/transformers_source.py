@@ -38,10 +38,7 @@ from fakexport.sources.hub_model import HubModel, hub_model
 from fakexport.sources.quantization import Quantization
 from fakexport.sources.source import ExampleInputs, Source
 from fakexport.sources.source_error import SourceError, import_library, note_default_config
-from fakexport.sources.transformers_class import (
-    model_class_for,
-    text_part,
-)
+from fakexport.sources.transformers_class import model_class_for, text_part
 from fakexport.sources.transformers_config import (
     config_from_file,
     default_config,

@@ -11,12 +11,7 @@ from torch import nn
 
 from fakexport.documents import Recipe
 from fakexport.weights.checkpoint import Checkpoint
-from fakexport.weights.expectation import (
-    ExpectedWeights,
-    ModelSource,
-    expected_of_module,
-    fake_model,
-)
+from fakexport.weights.expectation import ExpectedWeights, ModelSource, expected_of_module, fake_model
 from fakexport.weights.findings import findings_of
 from fakexport.weights.initial_values import initial_values
 from fakexport.weights.matching import Match, match

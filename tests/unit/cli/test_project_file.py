@@ -8,7 +8,7 @@ import pytest
 
 from fakexport.cli import main, project_file
 from fakexport.diagnostics import Diagnostic
-from fakexport.files import read_file
+from fakexport.files import open_regular
 from fakexport.report import render_github, render_report
 from fakexport.report.as_json import to_dict
 from fakexport.sources import SourceError
@@ -121,9 +121,7 @@ def test_the_command_line_comes_first(repository, asked):
 @pytest.mark.parametrize("source", [(), ("other.py:f",)])
 def test_the_file_is_read_once_in_a_command(source, repository, asked, monkeypatch):
     read = []
-    monkeypatch.setattr(
-        project_file, "read_file", lambda path, **limits: read.append(path) or read_file(path, **limits)
-    )
+    monkeypatch.setattr(project_file, "open_regular", lambda path: read.append(path) or open_regular(path))
 
     main(["check", "--no-progress", *source])
     assert read == [repository / "pyproject.toml"]

@@ -13,10 +13,7 @@ from torch.export.graph_signature import ConstantArgument, OutputKind
 from fakexport._torch.symbolic_numbers import pending_symbols_dropped
 from fakexport.fake import is_fake
 from fakexport.history import value_of
-from fakexport.program import (
-    derived_program,
-    has_value,
-)
+from fakexport.program import derived_program, has_value
 
 from ..artifact import CompileFailure, DeployError
 from ..dropped_assertions import assertion_notes
