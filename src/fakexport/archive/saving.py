@@ -297,9 +297,6 @@ class WeightsLeftBehind(UserWarning):
 def warn_of_weights(path: str, names: Sequence[str]) -> None:
     """Warn, at the line that called fakexport, of weights that are left out.
 
-    Args:
-        path: The archive.
-        names: Names of the weights.
     Warns:
         WeightsLeftBehind: there are some.
     """

@@ -237,9 +237,7 @@ def traced(
     Args:
         module, args, kwargs, strict: As for `capture`.
         tracing: Entered around the traces, once.
-        shapes: What `torch_shapes` returns.
         read_constants: Gets the names of the constants that were read.
-        answers: Answers to what data decide; its context has been entered.
         is_specialized: Give the answers in the first trace already.
         may_remember: Answer repeated operators from a memo. Then nothing else sees each of them.
     Raises:

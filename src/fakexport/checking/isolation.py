@@ -156,12 +156,7 @@ def _answers(
 
 
 def bundled(saved: Mapping[str, SavedPrograms], prepare: Callable[[], None] | None) -> bytes:
-    """Return a bundle of saved programs by name.
-
-    Args:
-        saved: A program each.
-        prepare: Registers the operators of the programs.
-    """
+    """Return a bundle of saved programs by name."""
 
     def made(send: Send) -> bytes:
         root = Path.cwd()

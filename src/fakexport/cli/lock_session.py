@@ -39,13 +39,7 @@ class LockSession:
     _now: dict[Key, LockEntry] = field(default_factory=dict)
 
     def compared(self, report: Report, source: str, options: Mapping[str, str]) -> Report:
-        """Take note of a report, and return it with what moved, unless that is accepted.
-
-        Args:
-            report: What the check found.
-            source: As written, relative to the working directory.
-            options: What else was asked, as text; paths likewise.
-        """
+        """Take note of a report, and return it with what moved, unless that is accepted."""
         from fakexport.lock import entries_of, locked_report
 
         folder = self.path.parent
@@ -66,11 +60,7 @@ class LockSession:
         return self.is_updating and bool(self._now)
 
     def end(self, *, refused: int = 0) -> bool:
-        """Write the lock, or say what it has too much; return whether there is such an entry.
-
-        Args:
-            refused: Number of sources that were not checked: no entry counts as stale then.
-        """
+        """Write the lock, or say what it has too much; return whether there is such an entry."""
         from fakexport.files import exclusive
         from fakexport.lock import read_lock, write_lock
 
@@ -112,9 +102,6 @@ def lock_session(
 ) -> LockSession:
     """Return the session of a command, with the lock read.
 
-    Args:
-        project: The lock is in its folder, else in the working directory.
-        is_updating, is_whole, accept: as for `LockSession`.
     Raises:
         LockFileError: the lock is not there, or not readable, and its entries are needed.
     """

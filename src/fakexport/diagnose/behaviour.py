@@ -30,10 +30,6 @@ def diagnose_behaviour(
 ) -> Iterator[Diagnostic]:
     """Report what eager code does and the program does not, or does differently.
 
-    Args:
-        program: As captured, before decompositions.
-        effects: What `forward` did in Python while it was captured.
-        kept_masks: Causal masks that eager mode drops.
     Reports:
         All of FE9.
     """

@@ -28,8 +28,6 @@ def import_file(path: Path) -> ModuleType:
     The name is made of the file's name and contents, not of its place, because class names end up in
     exported programs.
 
-    Args:
-        path: A Python file.
     Raises:
         SourceError: No such file, something else than a file, or it raises: names the exception and the
             user's line.
@@ -119,9 +117,6 @@ def importable(folder: Path) -> Iterator[None]:
 
     What was imported stays in `sys.modules`. A module of the same name that an earlier source left there
     from another folder makes room.
-
-    Args:
-        folder: Absolute path.
     """
     _forget_namesakes(folder)
     before = set(sys.modules)

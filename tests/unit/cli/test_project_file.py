@@ -188,8 +188,12 @@ def test_a_pyproject_without_the_table_changes_nothing(repository, asked):
         ("[tool]\nfakexport = 3", "tool.fakexport: expected an object, got int"),
         ("[tool.fakexport]\ntargt = ['cpu']", "tool.fakexport.targt: unknown key: did you mean 'target'?"),
         (
-            "[tool.fakexport]\ninputs = 'x=int64[1]'\ninput = ['y=int64[1]']",
-            "tool.fakexport.input: given twice: 'input' and 'inputs' are the same",
+            "[tool.fakexport]\ninput = 'x=int64[1]'",
+            "tool.fakexport.input: unknown key: did you mean 'inputs'?",
+        ),
+        (
+            "[tool.fakexport]\nlibrary = 'a.py'",
+            "tool.fakexport.library: unknown key: did you mean 'libraries'?",
         ),
         ("[tool.fakexport]\nxyz = 1", "tool.fakexport.xyz: unknown key: it can have "),
         ("[tool.fakexport]\ntarget = 3", "tool.fakexport.target: expected a string or a list, got int"),

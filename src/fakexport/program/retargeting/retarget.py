@@ -210,14 +210,7 @@ def held_tensors(program: ExportedProgram, move: Move, tensors: MovedTensors | N
 def rerun_on(
     program: ExportedProgram, graph_module: GraphModule, move: Move, held: Mapping[str, Any]
 ) -> Rerun:
-    """Put a copy of the program's graph on other devices, in place.
-
-    Args:
-        program: Not changed.
-        graph_module: From `copied_graph`.
-        move: What each device becomes.
-        held: Weights and constants on their new devices, by name.
-    """
+    """Put a copy of the program's graph on other devices, in place."""
     inputs: dict[Node, Any] = {}
     placed: dict[str, str] = {}
     nodes: list[Node] = []
