@@ -89,7 +89,7 @@ def _python(effect: PythonEffect) -> Diagnostic:
             note = f"the program does not call `{effect.what}`"
             fix = (
                 "give the dtype to each call that creates a tensor: `torch.rand(4, dtype=torch.float64)`"
-                if effect.what.endswith("dtype")
+                if ".set_default_" in effect.what
                 else "set it outside of `forward`, and pass what is drawn with a seed of its own as an input"
             )
         case "backend":
@@ -109,20 +109,31 @@ def _python(effect: PythonEffect) -> Diagnostic:
 
 
 def _generators(program: ExportedProgram) -> Iterator[Diagnostic]:
-    """A generator that `forward` makes is one object of the program, which every call draws on from."""
-    names = {
-        spec.arg.name
+    """A generator that `forward` makes is one object of the program, and the state of one is a constant."""
+    constants = {
+        spec.arg.name: program.constants[spec.target]
         for spec in program.graph_signature.input_specs
-        if spec.target is not None and isinstance(program.constants.get(spec.target), torch.Generator)
+        if spec.target in program.constants
     }
     for node in program.graph.nodes:
-        if names & {each.name for each in node.all_input_nodes}:
+        for value in filter(
+            _is_generator_or_state, (constants.get(each.name) for each in node.all_input_nodes)
+        ):
+            is_generator = isinstance(value, torch.Generator)
+            verb, noun = ("draws from", "") if is_generator else ("reads", "the state of ")
+            note = "draws on from call to call, and it cannot be saved" if is_generator else "reads one state"
             yield rule("FE910").diagnostic(
-                labels=labels_at(source_span(node), "draws from a `torch.Generator`"),
-                notes=("the program draws on from call to call, and it cannot be saved",),
+                labels=labels_at(source_span(node), f"{verb} {noun}a `torch.Generator`"),
+                notes=(f"the program {note}",),
                 fix=Fix("draw from the default generator, or pass what is drawn as an input"),
                 node=node.name,
             )
+
+
+def _is_generator_or_state(value: object) -> bool:
+    state = torch.default_generator.get_state()
+    is_state = isinstance(value, torch.Tensor) and (value.dtype, value.shape) == (state.dtype, state.shape)
+    return is_state or isinstance(value, torch.Generator)
 
 
 def _masks(masks: Iterable[KeptMask]) -> Iterator[Diagnostic]:
