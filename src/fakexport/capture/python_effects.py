@@ -29,7 +29,7 @@ from .shared_variables import changed_variables, shared_variables
 
 _Place = tuple[ModuleType, str]
 
-EffectKind = Literal["print", "random", "state", "backend", "attribute", "variable", "text"]
+EffectKind = Literal["print", "random", "state", "backend", "attribute", "variable", "text", "unseen"]
 
 # Functions of torch that choose kernels, and settings such as `torch.backends.cuda.matmul.allow_tf32 = True`.
 _CHOOSING = ("sdp", "enable_", "set_", "use_", "allow_", "flags", "__set")
@@ -48,9 +48,10 @@ class PythonEffect:
             torch or the state of a generator, or asked for the seed; `backend`: it chose kernels or a
             precision; `attribute`: it assigned an attribute of a module, or changed what one holds;
             `variable`: the same of a class, a file, or an argument that is a list, a dict or a set; `text`:
-            it made text of a number or a tensor that the trace does not know.
+            it made text of a number or a tensor that the trace does not know; `unseen`: it runs in strict
+            mode alone, which does not show what it does.
         what: `print`, `random.random`, `numpy.random.rand`, `torch.random.manual_seed`; the name of
-            the attribute or variable; the text.
+            the attribute or variable; the text; the error without strict mode.
         span: The user's line, where it is known.
         module_path: Path of the module whose attribute it is; "" for the other kinds.
     """

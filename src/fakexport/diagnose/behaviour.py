@@ -22,6 +22,7 @@ _CODES = {
     "state": "FE910",
     "backend": "FE910",
     "text": "FE911",
+    "unseen": "FE903",
 }
 
 
@@ -100,6 +101,10 @@ def _python(effect: PythonEffect) -> Diagnostic:
             label = f"is `{effect.what}` while the model is traced"
             note = "the text has no value: what is compared or looked up with it is decided for all inputs"
             fix = "compare the number itself, `n == 3` in place of `str(n) == '3'`"
+        case "unseen":
+            label = ""
+            note = f"not checked: without strict mode, tracing `forward` raises {effect.what}"
+            fix = "repair what an export without `--strict` reports"
     return rule(_CODES[effect.kind]).diagnostic(
         labels=labels_at(effect.span, label),
         notes=(note,),

@@ -432,6 +432,22 @@ def test_strict_mode_does_not_run_forward_and_its_effects_are_found():
     assert [each.code for each in report.diagnostics] == ["FE912"]
 
 
+def test_a_model_that_only_strict_mode_traces_has_a_warning_that_its_effects_are_unknown():
+    class OfDynamo(nn.Module):
+        def forward(self, x):
+            if not torch.compiler.is_dynamo_compiling():
+                raise ValueError("only compiled")
+            return x + 1
+
+    report = fe.check(lambda: (OfDynamo(), (torch.zeros(2),)), strict=True)
+
+    (found,) = report.diagnostics
+    assert (found.code, found.severity) == ("FE903", "warning")
+    assert found.notes == (
+        "not checked: without strict mode, tracing `forward` raises ValueError: only compiled",
+    )
+
+
 @pytest.mark.filterwarnings("ignore:While compiling, we found certain side effects:UserWarning")
 def test_a_buffer_that_strict_mode_does_not_write_back_is_refused():
     class Assigning(nn.Module):
