@@ -10,7 +10,8 @@ from torch.export.graph_signature import InputKind
 
 from fakexport.capture import KeptMask, PythonEffect
 from fakexport.diagnose.labels import labels_at
-from fakexport.diagnostics import Diagnostic, Fix
+from fakexport.diagnose.marked_code import replaced
+from fakexport.diagnostics import Change, Diagnostic, Fix
 from fakexport.program import shared_outputs, source_span, training_operators, written_inputs
 from fakexport.rules import rule
 
@@ -70,6 +71,7 @@ def _written(program: ExportedProgram) -> Iterator[Diagnostic]:
 
 
 def _python(effect: PythonEffect) -> Diagnostic:
+    changes: tuple[Change, ...] = ()
     match effect.kind:
         case "attribute":
             place = f"{effect.module_path}.{effect.what}".lstrip(".")
@@ -81,6 +83,7 @@ def _python(effect: PythonEffect) -> Diagnostic:
         case "print":
             label, note = "printed once, while the model was traced", "the program prints nothing"
             fix = "remove it, or print what the program returns"
+            changes = () if effect.span is None else replaced(effect.span, "None")
         case "random":
             label = f"`{effect.what}` drew a number, which is a constant of the program"
             note = f"`forward` drew from the generator of {effect.what.partition('.')[0]}"
@@ -108,7 +111,7 @@ def _python(effect: PythonEffect) -> Diagnostic:
     return rule(_CODES[effect.kind]).diagnostic(
         labels=labels_at(effect.span, label),
         notes=(note,),
-        fix=Fix(fix),
+        fix=Fix(fix, changes=changes),
         module_path=effect.module_path or None,
     )
 
