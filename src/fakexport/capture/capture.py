@@ -43,7 +43,7 @@ from fakexport._torch.vmap_steps import transform_levels_closed
 from fakexport.conditions import always_guards
 from fakexport.diagnostics import Span
 from fakexport.error import InvalidValue
-from fakexport.fake import SubclassNotKept, unregistered_wrapper
+from fakexport.fake import SubclassNotKept, check_initialized, unregistered_wrapper
 from fakexport.history import remember_value
 from fakexport.program import (
     ProgramFacts,
@@ -164,6 +164,7 @@ def capture(
             log.debug("the model could not be traced once more: %s", error)
 
     try:
+        check_initialized(module)
         with answers.answered(), restored, watch_masks() as layers:
             state = ModelState(module)
             program = trace(strict=True, read_constants=read) if strict else None

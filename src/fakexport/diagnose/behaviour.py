@@ -22,6 +22,7 @@ _CODES = {
     "state": "FE910",
     "backend": "FE910",
     "text": "FE911",
+    "padding": "FE913",
 }
 
 
@@ -96,6 +97,15 @@ def _python(effect: PythonEffect) -> Diagnostic:
             label = "set once, while the model was traced"
             note = f"the program has no `{effect.what}`: it takes the kernels that its caller allows"
             fix = "set it where the program runs, around its call"
+        case "padding":
+            label = "gets a padding mask"
+            note = (
+                "eager mode without gradients makes a nested tensor of it, and returns zeros where the end of a "
+                "row is padded; the program computes values there"
+            )
+            fix = (
+                "create it with `enable_nested_tensor=False`: eager mode then computes what the program computes"
+            )
         case "text":
             label = f"is `{effect.what}` while the model is traced"
             note = "the text has no value: what is compared or looked up with it is decided for all inputs"

@@ -60,14 +60,23 @@ def subclass_not_kept(error: SubclassNotKept, spans: tuple[Span, ...] = ()) -> D
     return rule("FE103").diagnostic(
         labels=labels_at(error.span or _last(spans), f"here: {error.class_name.rpartition('.')[2]}"),
         notes=(str(error),),
-        fix=Fix(_NOT_DISTRIBUTED) if error.class_name.endswith("DTensor") else None,
+        fix=next((Fix(text) for name, text in _FIXES.items() if error.class_name.endswith(name)), None),
     )
 
 
+_UNINITIALIZED = (
+    "call the model once with the example inputs before the factory returns it, `model(*args)`: the first call "
+    "gives lazy modules their parameters"
+)
 _NOT_DISTRIBUTED = (
     "pass a factory of the module before `parallelize_module`, and its plan: "
     "`fe.export(factory, parallel='tp=N', parallel_plan=plan)`; an hf: model has one, for `--parallel tp=N`"
 )
+_FIXES = {
+    "DTensor": _NOT_DISTRIBUTED,
+    "UninitializedParameter": _UNINITIALIZED,
+    "UninitializedBuffer": _UNINITIALIZED,
+}
 
 
 def _unreplayable(error: BaseException | None) -> UnreplayableRead | None:

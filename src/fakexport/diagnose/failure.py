@@ -13,6 +13,7 @@ from fakexport._torch.exact_modulo import INEXACT_MODULO
 from fakexport.capture import CaptureFailure, Exploration, Problem
 from fakexport.devices import Topology
 from fakexport.diagnose.aliased_operands import aliased_repair
+from fakexport.diagnose.call_repairs import call_repair
 from fakexport.diagnose.construction import subclass_not_kept
 from fakexport.diagnose.data_dependence import (
     data_dependent_branch,
@@ -291,7 +292,7 @@ def _forward_failed(failure: CaptureFailure) -> Diagnostic:
     return rule("FE202").diagnostic(
         labels=labels_of(failure, failure.error_types[0]),
         notes=torch_says(failure),
-        fix=Fix(repair, changes=changes),
+        fix=call_repair(failure.culprit, failure.culprit_locals) or Fix(repair, changes=changes),
     )
 
 
@@ -351,6 +352,11 @@ _KNOWN_FIXES = (
     (
         re.compile(r"elem\.device\.type must be 'meta'"),
         "copy a tensor with `x.clone()`: torch.export does not trace `copy.copy(x)`",
+    ),
+    (
+        re.compile(r"vmap: It looks like you're calling \.item\(\) on a Tensor"),
+        "index outside of `torch.vmap`, with tensors that broadcast: `mask[rows[:, None], columns]`. In eager "
+        "mode too, a function of `torch.vmap` cannot take elements of a tensor by its own arguments",
     ),
     (
         re.compile(r"leaf Variable that requires grad"),

@@ -41,7 +41,9 @@ _OF_A_LEVEL = "'Tensor' object has no attribute 'constant'"  # Fake mode, of a t
 _DIFFERENT_DEVICES = re.compile(
     r"(?:found at least two devices, (?P<a>[\w:]+) and (?P<b>[\w:]+)"
     r"|Unhandled FakeTensor Device Propagation for (?P<op>[\w.]+), found two different devices "
-    r"(?P<c>[\w:]+), (?P<d>[\w:]+))"
+    r"(?P<c>[\w:]+), (?P<d>[\w:]+)"
+    r"|Mismatching [\w.]+ device between \w+ \((?P<e>[\w:]+)\) and \w+ \((?P<f>[\w:]+)\)"
+    r"|Tensor on device (?P<g>[\w:]+) is not on the expected device (?P<h>[\w:]+)!)"
 )
 
 
@@ -181,7 +183,7 @@ def tensors_on_different_devices(failure: CaptureFailure) -> Diagnostic | None:
     found = next((m for text in failure.messages if (m := _DIFFERENT_DEVICES.search(text))), None)
     if found is None:
         return None
-    first, second = found["a"] or found["c"], found["b"] or found["d"]
+    first, second = (name for key in "abcdefgh" if (name := found[key]))
     expression = source_text(failure.culprit)
     what = f"`{expression}` gets" if expression else "this gets"
     return rule("FE502").diagnostic(
