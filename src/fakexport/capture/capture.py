@@ -56,9 +56,10 @@ from fakexport.program import (
     with_weight_names,
 )
 
-from .absent_devices import drop_refused_nodes, failure_of_absent_device
+from .absent_devices import failure_of_absent_device
 from .assigned_buffers import assigned_buffers_written
 from .assumed_answers import AssumedAnswer, AssumedAnswers
+from .caught_errors import drop_refused_nodes
 from .constant_answers import ConstantAnswers
 from .constants import recover_constants
 from .declared_bounds import lower_bound_guards, varying_inputs

@@ -13,8 +13,8 @@ from fakexport.diagnose.marked_code import expression_at, replaced, text_of, val
 from fakexport.diagnostics import Fix, Span
 
 PACKED = (
-    "give the RNN the padded tensor, without `pack_padded_sequence`, and set its output past each length to 0 "
-    "with `torch.where`: the rest is equal for an RNN of one direction whose final state is not read. For "
+    "give the RNN the padded tensor, without `pack_padded_sequence`, and set its output past each length to "
+    "0 with `torch.where`: the rest is equal for an RNN of one direction whose final state is not read. For "
     "others, wrap packing, RNN and padding in a custom operator with a fake kernel"
 )
 _FIXED_COUNTS = (
@@ -33,9 +33,16 @@ def call_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix | None:
     call = expression_at(span)
     if span is None or not isinstance(call, ast.Call):
         return None
+    if "torch.nested." in text_of(call):
+        return Fix(
+            "pad the tensors, `torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)`: torch.export "
+            "does not trace nested tensors"
+        )
     if any(isinstance(value_of(each, variables), PackedSequence) for each in call.args):
         return Fix(PACKED)
-    module = call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr == "forward" else call.func
+    module = call.func
+    if isinstance(module, ast.Attribute) and module.attr == "forward":
+        module = module.value
     if isinstance(value_of(module, variables), torch.jit.ScriptModule):
         return Fix(
             f"keep `{text_of(module)}` as the nn.Module that `torch.jit.script` was called with: "
@@ -69,18 +76,18 @@ def call_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix | None:
             )
         case (name, [_]) if name.endswith("one_hot") and "num_classes" not in keywords:
             return Fix(
-                f"pass the number of classes, `{name}({text_of(call.args[0])}, num_classes)`: without it, the "
-                "greatest value decides the size"
+                f"pass the number of classes, `{name}({text_of(call.args[0])}, num_classes)`: without it, "
+                "the greatest value decides the size"
             )
         case (_, []) if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Call):
             return _counts(call.func.value)
         case (_, [_, *_]) if (counted := _counts(call)) is not None:
             return counted
         case ("torch.arange", [start, end, step]):
+            steps = f"(({text_of(end)} - {text_of(start)}) / {text_of(step)}).ceil().to(torch.int64)"
             return Fix(
-                "count with integers, and scale: `start + step * torch.arange(n, device=step.device)`, with `n` "
-                f"read by `.item()` from `(({text_of(end)} - {text_of(start)}) / {text_of(step)}).ceil().to(torch.int64)`, and "
-                "`torch._check(n >= 0)`"
+                "count with integers, and scale: `start + step * torch.arange(n, device=step.device)`, with "
+                f"`n` read by `.item()` from `{steps}`, and `torch._check(n >= 0)`"
             )
     return None
 

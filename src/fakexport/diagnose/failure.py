@@ -354,11 +354,6 @@ _KNOWN_FIXES = (
         "copy a tensor with `x.clone()`: torch.export does not trace `copy.copy(x)`",
     ),
     (
-        re.compile(r"vmap: It looks like you're calling \.item\(\) on a Tensor"),
-        "index outside of `torch.vmap`, with tensors that broadcast: `mask[rows[:, None], columns]`. In eager "
-        "mode too, a function of `torch.vmap` cannot take elements of a tensor by its own arguments",
-    ),
-    (
         re.compile(r"leaf Variable that requires grad"),
         "write into a tensor that requires no gradient: `x.requires_grad_(False)` or `x.detach()` where the "
         "example input is made",

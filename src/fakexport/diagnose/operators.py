@@ -20,6 +20,7 @@ from fakexport.capture import (
     WriteLost,
 )
 from fakexport.diagnose.device_repairs import device_repair
+from fakexport.diagnose.forward_repairs import QUANTIZED
 from fakexport.diagnose.labels import labels_at, labels_of, torch_says
 from fakexport.diagnose.made_up_inputs import NotComparable, made_up_inputs
 from fakexport.diagnose.repairs import cast_repair, general_repair
@@ -54,10 +55,14 @@ def missing_fake_kernel(failure: CaptureFailure) -> Diagnostic | None:
     if found is None and unsupported is None:
         return None
     operator = _qualified(found["op"] if found else failure.messages[unsupported or 0])
+    is_quantizing = operator.startswith("aten::") and "quantize" in operator
+    known = QUANTIZED if is_quantizing else None
     return rule("FE401").diagnostic(
         labels=labels_of(failure, f"{operator} has no fake kernel"),
         notes=(f"operator: {operator}",),
-        fix=Fix(_registration(operator, None if failure.call is None else observed_results(failure.call))),
+        fix=Fix(
+            known or _registration(operator, None if failure.call is None else observed_results(failure.call))
+        ),
         fault="torch" if operator.startswith("aten::") else None,
     )
 

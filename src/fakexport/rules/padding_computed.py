@@ -10,9 +10,9 @@ RULE = Rule(
     why="""
 `nn.TransformerEncoder` has a fast path for inference. Called with `src_key_padding_mask`, in `eval()` and
 without gradients, eager mode turns the input into a nested tensor, which has no padding, and fills the padded
-positions of the result with zeros. `torch.export` cannot trace that: while a model is exported, torch takes the
-other path, and the graph computes values for the padded positions. A pooling layer that averages over all
-positions then returns another result than eager mode. Positions that are not padded are equal.
+positions of the result with zeros. `torch.export` cannot trace that: during an export, torch takes the other
+path, and the graph computes values for the padded positions. A pooling layer that averages over all positions
+then returns a different result. Positions that are not padded are equal.
 """,
     how_to_repair="""
 Create the encoder with `enable_nested_tensor=False`, which changes no weights. Eager mode then takes the path
@@ -41,5 +41,8 @@ def factory():
 +        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
 """,
     fails_on="never",
-    links=("https://github.com/pytorch/pytorch/issues/97111", "https://github.com/pytorch/pytorch/pull/163773"),
+    links=(
+        "https://github.com/pytorch/pytorch/issues/97111",
+        "https://github.com/pytorch/pytorch/pull/163773",
+    ),
 )
