@@ -43,7 +43,7 @@ from fakexport._torch.vmap_steps import transform_levels_closed
 from fakexport.conditions import always_guards
 from fakexport.diagnostics import Span
 from fakexport.error import InvalidValue
-from fakexport.fake import SubclassNotKept, unregistered_wrapper
+from fakexport.fake import SubclassNotKept, check_initialized, unregistered_wrapper
 from fakexport.history import remember_value
 from fakexport.program import (
     ProgramFacts,
@@ -56,9 +56,10 @@ from fakexport.program import (
     with_weight_names,
 )
 
-from .absent_devices import drop_refused_nodes, failure_of_absent_device
+from .absent_devices import failure_of_absent_device
 from .assigned_buffers import assigned_buffers_written
 from .assumed_answers import AssumedAnswer, AssumedAnswers
+from .caught_errors import drop_refused_nodes
 from .constant_answers import ConstantAnswers
 from .constants import recover_constants
 from .declared_bounds import lower_bound_guards, varying_inputs
@@ -165,6 +166,7 @@ def capture(
         return None
 
     try:
+        check_initialized(module)
         with answers.answered(), restored, watch_masks() as layers:
             state = ModelState(module)
             program = trace(strict=True, read_constants=read) if strict else None
@@ -238,9 +240,7 @@ def traced(
     Args:
         module, args, kwargs, strict: As for `capture`.
         tracing: Entered around the traces, once.
-        shapes: What `torch_shapes` returns.
         read_constants: Gets the names of the constants that were read.
-        answers: Answers to what data decide; its context has been entered.
         is_specialized: Give the answers in the first trace already.
         may_remember: Answer repeated operators from a memo. Then nothing else sees each of them.
     Raises:

@@ -29,7 +29,9 @@ from .shared_variables import changed_variables, shared_variables
 
 _Place = tuple[ModuleType, str]
 
-EffectKind = Literal["print", "random", "state", "backend", "attribute", "variable", "text", "unseen"]
+EffectKind = Literal[
+    "print", "random", "state", "backend", "attribute", "variable", "text", "unseen", "padding"
+]
 
 # Functions of torch that choose kernels, and settings such as `torch.backends.cuda.matmul.allow_tf32 = True`.
 _CHOOSING = ("sdp", "enable_", "set_", "use_", "allow_", "flags", "__set")
@@ -49,11 +51,12 @@ class PythonEffect:
             precision; `attribute`: it assigned an attribute of a module, or changed what one holds;
             `variable`: the same of a class, a file, or an argument that is a list, a dict or a set; `text`:
             it made text of a number or a tensor that the trace does not know; `unseen`: it runs in strict
-            mode alone, which does not show what it does.
+            mode alone, which does not show what it does; `padding`: it called an `nn.TransformerEncoder` with
+            a padding mask.
         what: `print`, `random.random`, `numpy.random.rand`, `torch.random.manual_seed`; the name of
             the attribute or variable; the text; the error without strict mode.
         span: The user's line, where it is known.
-        module_path: Path of the module whose attribute it is; "" for the other kinds.
+        module_path: Path of the encoder, or of the module whose attribute it is; "" for the other kinds.
     """
 
     kind: EffectKind
@@ -100,6 +103,7 @@ def watch_forward(module: nn.Module) -> Iterator[PythonEffects]:
             backend_choices_watched(lambda frame: _add_choice(effects, frame)),
             default_generators_watched(lambda method, frame: _add_state(effects, method, frame)),
             texts_watched(lambda text, frame: _add_text(effects, text, frame)),
+            _padding_watched(module, effects),
         ):
             result = original(*args, **kwargs)
         for path, name, holder in changed_attributes(module, before):
@@ -149,6 +153,36 @@ def _add_text(effects: PythonEffects, text: str, frame: FrameType | None) -> Non
         return
     if not any(known.kind == "text" and known.span == span for known in effects):
         effects.add(PythonEffect("text", text, span))
+
+
+@contextmanager
+def _padding_watched(module: nn.Module, effects: PythonEffects) -> Iterator[None]:
+    """Enter a context in which calls of encoders are noted that take another path in eager mode.
+
+    With a padding mask, `nn.TransformerEncoder.forward` makes a nested tensor, unless it is compiled, traced
+    or trained.
+    """
+
+    def called(path: str, encoder: nn.TransformerEncoder, args: Any, kwargs: Any) -> None:
+        given = {**dict(zip(("src", "mask", "src_key_padding_mask"), args, strict=False)), **kwargs}
+        if given.get("src_key_padding_mask") is None or given.get("mask") is not None:
+            return
+        if encoder.use_nested_tensor and not encoder.training:
+            frame: FrameType | None = sys._getframe(1)
+            while frame is not None and not is_user_code(frame.f_code.co_filename):
+                frame = frame.f_back
+            effects.add(PythonEffect("padding", "src_key_padding_mask", calling_span(frame), path))
+
+    hooks = [
+        encoder.register_forward_pre_hook(functools.partial(called, path), with_kwargs=True)
+        for path, encoder in module.named_modules()
+        if isinstance(encoder, nn.TransformerEncoder)
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 class _Watches(threading.local):

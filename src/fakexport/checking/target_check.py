@@ -41,19 +41,9 @@ from fakexport.diagnose import (
 from fakexport.diagnostics import Diagnostic
 from fakexport.fake import Built, SubclassNotKept, install_transfers
 from fakexport.history import recording
-from fakexport.program import (
-    ProgramFacts,
-    inspect_module,
-    summarise,
-    transfers,
-)
+from fakexport.program import ProgramFacts, inspect_module, summarise, transfers
 from fakexport.report import RankSummary, Stage, Step, Timings, Verdict
-from fakexport.sources import (
-    ExampleInputs,
-    Source,
-    SourceError,
-    inputs_from_specs,
-)
+from fakexport.sources import ExampleInputs, Source, SourceError, inputs_from_specs
 
 Outcome = tuple[Verdict, tuple[Diagnostic, ...], Mapping[int, ExportedProgram]]
 
@@ -309,6 +299,6 @@ def _inputs(request: Request, built: Built, target: Target) -> ExampleInputs:
 
 
 def _example_inputs(source: Source, built: Built, device: str, target: Target) -> ExampleInputs:
-    if built.args or built.kwargs:
+    if built.has_inputs:
         return ExampleInputs(built.args, built.kwargs)
     return source.example_inputs(built.module, device, target.dtype)

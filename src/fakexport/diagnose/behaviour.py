@@ -24,6 +24,7 @@ _CODES = {
     "backend": "FE910",
     "text": "FE911",
     "unseen": "FE903",
+    "padding": "FE913",
 }
 
 
@@ -32,10 +33,6 @@ def diagnose_behaviour(
 ) -> Iterator[Diagnostic]:
     """Report what eager code does and the program does not, or does differently.
 
-    Args:
-        program: As captured, before decompositions.
-        effects: What `forward` did in Python while it was captured.
-        kept_masks: Causal masks that eager mode drops.
     Reports:
         All of FE9.
     """
@@ -79,7 +76,10 @@ def _python(effect: PythonEffect) -> Diagnostic:
             fix = "return it, or register it as a buffer and write into that: `self.steps += 1`"
         case "variable":
             label, note = f"`{effect.what}` changes here", f"`{effect.what}` was changed while `forward` ran"
-            fix = "return it, or keep it in the module as a buffer and write into that: `self.steps += 1`"
+            fix = (
+                "return it, or keep it in the module as a buffer and write into that: `self.steps += 1`; if "
+                "it is an argument, change a copy: `y = {**y, ...}`"
+            )
         case "print":
             label, note = "printed once, while the model was traced", "the program prints nothing"
             fix = "remove it, or print what the program returns"
@@ -100,6 +100,13 @@ def _python(effect: PythonEffect) -> Diagnostic:
             label = "set once, while the model was traced"
             note = f"the program has no `{effect.what}`: it takes the kernels that its caller allows"
             fix = "set it where the program runs, around its call"
+        case "padding":
+            label = "gets a padding mask"
+            note = (
+                "eager mode without gradients returns zeros where the end of a row is padded, and the "
+                "program computes values there"
+            )
+            fix = "create it with `enable_nested_tensor=False`: eager mode then computes these values too"
         case "text":
             label = f"is `{effect.what}` while the model is traced"
             note = "the text has no value: what is compared or looked up with it is decided for all inputs"
