@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import levels
+
 # How long an example takes says how busy the machine is.
 settings.register_profile("fakexport", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fakexport")
@@ -29,11 +31,12 @@ gc.disable()
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, None, None]:
-    """With `--dist loadgroup` the tests of a file stay in one process, unless they are marked `alone`.
+    """Give tests their level; with `--dist loadgroup`, keep those of a file together, except `alone` ones.
 
     pytest-xdist 3.8 writes a group into `_nodeid`, which pytest 9.2 no longer reads: every test would be a
     group of its own, and each process would make the fixtures of every file.
     """
+    levels.mark(items)
     is_grouped = config.getoption("loadgroup", False)
     for item in items if is_grouped else ():
         if not (item.get_closest_marker("xdist_group") or item.get_closest_marker("alone")):

@@ -61,9 +61,5 @@ _UNREACHED = {
 
 
 def unreached_device_type(message: str) -> str | None:
-    """Return the type of the real device that torch asked for and this machine lacks, as an error says.
-
-    Args:
-        message: Text of an error, of any build of torch.
-    """
+    """Return the type of the real device that torch asked for and this machine lacks, as an error says."""
     return next((kind for kind, pattern in _UNREACHED.items() if pattern.search(message)), None)

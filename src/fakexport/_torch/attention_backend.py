@@ -99,11 +99,7 @@ def choose_backend(call: Attention) -> Backend:
 def attention_answers(
     device_of: Callable[[torch.device], AttentionDevice],
 ) -> dict[tuple[Any, str], Callable[..., bool]]:
-    """Return what answers `torch.backends.cuda.can_use_flash_attention(params)` and its like for CUDA.
-
-    Args:
-        device_of: What is known of a device of type `cuda`.
-    """
+    """Return what answers `torch.backends.cuda.can_use_flash_attention(params)` and its like for CUDA."""
 
     def answering(is_usable: Callable[[Attention], bool]) -> Callable[..., bool]:
         def answer(params: Any, debug: bool = False) -> bool:

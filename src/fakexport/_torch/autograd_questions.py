@@ -24,11 +24,7 @@ class TraceNeeded(BaseException):
 
 
 def autograd_questions(has_stood_in: Callable[[], bool]) -> Patches:
-    """Return a context in which a question for gradients raises `TraceNeeded` if it may get a wrong answer.
-
-    Args:
-        has_stood_in: Whether a node of autograd's graph stands for others.
-    """
+    """Return a context in which a question for gradients raises `TraceNeeded` if its answer may be wrong."""
     stock: Any = vars(torch._C.TensorBase)["grad_fn"]
 
     def grad_fn(tensor: torch.Tensor) -> Any:

@@ -117,12 +117,7 @@ def answered_questions(
     answer: Callable[[Question], Answer | Unasserted | None],
     asserted: Callable[[Question, Asserted], None] = lambda question, assertion: None,
 ) -> Patches:
-    """Return a context in which `answer` is asked before a trace fails; None lets it fail.
-
-    Args:
-        answer: Answers a question.
-        asserted: Called with what the program asserts for an answer.
-    """
+    """Return a context in which `answer` is asked before a trace fails; None lets it fail."""
     stock = in_force(ShapeEnv, "evaluate_expr")
 
     def evaluate_expr(environment: ShapeEnv, orig_expr: Any, *args: Any, **kwargs: Any) -> Any:
@@ -169,12 +164,7 @@ def unknowns_noted(note: Callable[[str], None]) -> Patches:
 
 
 def named_assertions(program: ExportedProgram, names: Mapping[str, str]) -> set[str]:
-    """Give assertions of a program messages of their own, and return those that were found.
-
-    Args:
-        program: Changed in place.
-        names: The message of each, by the assertion as torch prints it.
-    """
+    """Give assertions of a program messages of their own, and return those that were found."""
     found = set()
     for module in program.graph_module.modules():
         if not isinstance(module, torch.fx.GraphModule):

@@ -35,7 +35,6 @@ def fake_methods(
     `Module.to`.
 
     Args:
-        mode: The mode whose tensors are meant.
         value_of: Gives the real value of a fake tensor, or raises; for `.numpy()` and `.tolist()`.
         data_assigned: Is told of `tensor.data = other` after it happened.
     """

@@ -11,13 +11,7 @@ import torch
 
 
 def check_shape(tensor: torch.Tensor, shape: tuple[int, ...], message: str) -> None:
-    """Raise `RuntimeError` with a message unless a tensor has a shape; to ask counts as no use of the tensor.
-
-    Args:
-        tensor: Real, fake or traced.
-        shape: Of as many dimensions.
-        message: What the error says.
-    """
+    """Raise `RuntimeError` unless a tensor has a shape; the check does not count as a use of the tensor."""
     with torch._C.DisableTorchFunction():
         sizes = tuple(tensor.shape)
     for size, taken in zip(sizes, shape, strict=True):

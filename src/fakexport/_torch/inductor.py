@@ -51,12 +51,7 @@ def compile_graph(
 
 
 def compile_options(graph: GraphModule, *, has_weights: bool) -> dict[str, Any]:
-    """Return Inductor's options, on which depends which buffers it plans.
-
-    Args:
-        graph: What is compiled.
-        has_weights: As for `compile_graph`.
-    """
+    """Return Inductor's options, on which depends which buffers it plans."""
     options: dict[str, Any] = {
         "aot_inductor.package": True,
         "aot_inductor.metadata": {},  # Inductor writes into it, and the default is one for all compilations.

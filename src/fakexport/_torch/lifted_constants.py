@@ -74,10 +74,6 @@ def note_lifted_value(placeholder: Node, constant: torch.Tensor) -> None:
 
     Torch's own note is left out where it lifts no tensor (buffers), and so it is here. A fake constant
     is not a value: it is noted as unknown.
-
-    Args:
-        placeholder: The input of the graph that stands for the constant.
-        constant: The constant that the program has now.
     """
     fake = placeholder.meta.get("val")
     if isinstance(fake, FakeTensor) and fake.constant is not None:

@@ -138,11 +138,7 @@ class MarkedState:
 
 
 def raw_mark(state: torch.Tensor) -> bytes:
-    """Return the part of a state that holds the mark, for comparing with that of a state that has one.
-
-    Args:
-        state: What `get_state` of a CPU generator gave. Nothing else: that is not looked at here.
-    """
+    """Return the part of a state that holds the mark, for comparing with that of a state that has one."""
     return ctypes.string_at(state.data_ptr() + _PLACE_AT, _MARK.size)
 
 

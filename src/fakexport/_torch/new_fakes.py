@@ -23,13 +23,7 @@ def reserved(
     offset: Any = None,
     dtype: torch.dtype = torch.uint8,
 ) -> torch.Tensor:
-    """Return a tensor in new memory. Symbolic numbers are taken as they are: none is computed or guarded.
-
-    Args:
-        bytes_: Size of the memory.
-        shape, strides, offset: Sizes, strides and offset of the tensor, in elements.
-        dtype: The dtype of the tensor.
-    """
+    """Return a tensor in new memory. Symbolic numbers are taken as they are: none is computed or guarded."""
     made: torch.Tensor = torch.Tensor._make_wrapper_subclass(
         FakeTensor, shape, strides, offset, dtype=dtype, device=_META, storage_size=bytes_
     )

@@ -28,12 +28,7 @@ Place: TypeAlias = tuple[str, int, str]
 
 
 def shown_places(frame: FrameType | None, until: FrameType | None = None) -> tuple[Place, ...]:
-    """Return the frames that a stack trace of a node shows, the outermost first.
-
-    Args:
-        frame: The innermost frame.
-        until: The frame to stop at, which is not looked at.
-    """
+    """Return the frames that a stack trace of a node shows, the outermost first."""
     anchors = getattr(proxy, "_STACK_TRACE_ANCHORS", ())
     found = []
     while frame is not None and frame is not until:

@@ -60,7 +60,6 @@ def call_products(
 
     Args:
         mode: The mode of the fakes. Its shape environment may learn; see `without_new_guards`.
-        operator: One that changes none of its arguments' sizes.
         args, kwargs, result: Fakes in place of tensors, symbolic numbers in place of sizes.
     """
     if has_formula(operator) or _is_plain_linear(operator, args):

@@ -38,11 +38,7 @@ class OperatorSchema:
 
 
 def operator_schema(name: str) -> OperatorSchema | None:
-    """Return the schema of a registered operator's first overload, or None.
-
-    Args:
-        name: `acme::scale`.
-    """
+    """Return the schema of a registered operator's first overload, or None."""
     schemas = torch._C._jit_get_schemas_for_operator(name)
     if not schemas:
         return None
@@ -65,9 +61,6 @@ def is_python_operator(name: str) -> bool:
 def defining_module(name: str) -> str | None:
     """Return the module of the function that `torch.library.custom_op` was given, if that is how it is
     loaded.
-
-    Args:
-        name: `acme::scale`.
     """
     found = OPDEFS.get(name)
     module = getattr(found._init_fn, "__module__", None) if found is not None else None
@@ -75,23 +68,13 @@ def defining_module(name: str) -> str | None:
 
 
 def argument_names(operator: Any) -> tuple[str, ...]:
-    """Return the names of the operator's arguments in the order of its schema; empty for what has no schema.
-
-    Args:
-        operator: The target of a `call_function` node: an operator overload, a higher-order operator
-            or a plain Python function.
-    """
+    """Return the names of the operator's arguments in schema order; empty if it has no schema."""
     schema = getattr(operator, "_schema", None)
     return tuple(argument.name for argument in schema.arguments) if schema is not None else ()
 
 
 def argument_values(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the value of each argument by its name, defaults included; empty for what has no schema.
-
-    Args:
-        operator: As for `argument_names`.
-        args, kwargs: Arguments of one call of it.
-    """
+    """Return the value of each argument by its name, defaults included; empty for what has no schema."""
     schema = getattr(operator, "_schema", None)
     if schema is None:
         return {}
@@ -105,11 +88,7 @@ def is_mutating(operator: Any) -> bool:
 
 
 def promoted_dtype(values: Sequence[Any]) -> torch.dtype:
-    """Return the dtype in which an elementwise operator computes with tensors and numbers.
-
-    Args:
-        values: Its arguments; what is neither is ignored.
-    """
+    """Return the dtype in which an elementwise operator computes with tensors and numbers."""
     kinds = (torch.Tensor, int, float, torch.SymInt, torch.SymFloat)
     given = [value for value in values if isinstance(value, kinds)]
     return elementwise_dtypes(*given, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)[1]
@@ -156,10 +135,6 @@ def aliased_arguments(operator: Any) -> tuple[str | None, ...]:
 def numbers_for_tensors(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """Return the Python numbers that a call passes where the operator computes with a tensor: for them the
     binding, or the operator itself, makes tensors of one element.
-
-    Args:
-        operator: An operator overload.
-        args, kwargs: Arguments of one call of it.
     """
     given = zip(operator._schema.arguments, args, strict=False)
     named = ((a, kwargs[a.name]) for a in operator._schema.arguments if a.name in kwargs)

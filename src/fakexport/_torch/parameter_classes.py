@@ -27,11 +27,7 @@ _OWN_CLASS = "_fakexport_own_class"
 
 
 def parameters_keep_their_class(mode: FakeTensorMode) -> Patches:
-    """Return a context in which `MyParameter(fake)` is a fake tensor and a `MyParameter`.
-
-    Args:
-        mode: The active fake mode.
-    """
+    """Return a context in which `MyParameter(fake)` is a fake tensor and a `MyParameter`."""
     stock_new = in_force(nn.Parameter, "__new__")
     stock_uninitialized = in_force(UninitializedParameter, "__new__")
     stock_uninitialized_buffer = in_force(UninitializedBuffer, "__new__")

@@ -23,11 +23,7 @@ from .wrapper_subclasses import is_wrapper, rewrapped
 
 
 def wrappers_can_be_unwrapped(mode: FakeTensorMode) -> Patches:
-    """Return a context in which a parametrization may take a wrapper of fakes apart.
-
-    Args:
-        mode: The mode of the fakes that are meant.
-    """
+    """Return a context in which a parametrization may take a wrapper of fakes apart."""
     stock_init: Callable[..., None] = in_force(ParametrizationList, "__init__")
 
     def init(self: Any, modules: Iterable[Any], original: Any, unsafe: bool = False) -> None:

@@ -156,7 +156,6 @@ def object_of_state(name: str, state: Any) -> torch.ScriptObject:
     Nothing is unpickled: torch holds the state against the schema of `__setstate__` and hands it over.
 
     Args:
-        name: `signal_ops::Polynomial`
         state: Numbers, strings and tensors, in tuples, lists and dicts.
     Raises:
         ValueError: the class takes no such state, and why, in one line.

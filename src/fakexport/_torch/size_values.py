@@ -20,12 +20,7 @@ def symbols_of(expression: Any) -> frozenset[sympy.Symbol]:
 
 
 def size_value(expression: Any, values: Mapping[sympy.Symbol, int]) -> int:
-    """Return the integer that an expression comes to, computed as Python does, without loss.
-
-    Args:
-        expression: An integer, or an expression of torch's.
-        values: The value of every symbol in it.
-    """
+    """Return the integer that an expression comes to, computed as Python does, without loss."""
     if isinstance(expression, int):
         return expression
     return int(sympy_interp(_Integers, dict(values), expression))

@@ -30,7 +30,6 @@ def reading_fault(path: str, raised: Exception) -> Exception:
 
     Args:
         path: The file, which the user trusts: what it says is run again.
-        raised: Returned if it has no other cause.
     """
     if not str(raised).startswith("We ran into an error when deserializing"):
         return raised

@@ -18,11 +18,7 @@ from .patching import Patches, in_force
 
 
 def traced_modules(on_traced: Callable[[nn.Module], None]) -> Patches:
-    """The context in which a module is announced each time that a non-strict export has traced it.
-
-    Args:
-        on_traced: Takes the module; called within the export.
-    """
+    """The context in which a module is announced each time that a non-strict export has traced it."""
     stock = in_force(_ModuleStackTracer, "call_module")
 
     def call_module(tracer: Any, module: Any, forward: Any, args: Any, kwargs: Any) -> Any:

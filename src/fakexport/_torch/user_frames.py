@@ -27,11 +27,7 @@ from .patching import Patches, in_force
 
 @contextmanager
 def name_user_frames(is_user_code: Callable[[str], bool]) -> Iterator[None]:
-    """Enter a context in which torch blames the innermost frame of user code.
-
-    Args:
-        is_user_code: Whether a file was written by the author of the model; asked once per file.
-    """
+    """Enter a context in which torch blames the innermost frame of user code."""
     files = uninteresting_files()  # Cached by torch: the very set that it asks.
     added = _own_files() - files
     files |= added

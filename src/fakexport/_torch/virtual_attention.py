@@ -28,11 +28,7 @@ _KEYS = ("AutogradCUDA", "AutogradXPU", "AutogradMPS")
 
 @contextmanager
 def virtual_attention(device_of: Callable[[torch.device], AttentionDevice | None]) -> Iterator[None]:
-    """Enter a context in which attention on fake tensors takes the kernel of their device.
-
-    Args:
-        device_of: What is known of a device; None where it is not emulated.
-    """
+    """Enter a context in which attention on fake tensors takes the kernel of their device."""
 
     def attention(
         query: Tensor,

@@ -26,9 +26,6 @@ def write_described(
 
     Args:
         path: See `write_container`, and for what is raised.
-        records: All but the manifest.
-        manifest: Its own `records` are replaced.
-        folder_name: The one folder in the archive.
     Returns:
         The manifest as written.
     """
@@ -70,10 +67,6 @@ def read_manifest(container: Container) -> Manifest:
 def verify_records(container: Container, manifest: Manifest, *, unread: Collection[str] = ()) -> None:
     """Read every record and refuse the archive if a single bit differs from what was written.
 
-    Args:
-        container: Any size: nothing is held in memory.
-        manifest: From `read_manifest`.
-        unread: Records to leave out.
     Raises:
         ArchiveError: The first record that is damaged.
     """

@@ -28,8 +28,6 @@ def linked_tensors(
     and only for reading; it must be a safetensors file with the weight at the recorded place.
 
     Args:
-        archive: Path of the archive.
-        entries: Entries of its manifest; those without a link are skipped.
         limits: Limits for the headers of all files together: `json_bytes`.
         check_weights: Whether to read the weights and compare their sha256. Without it they are not read, and
             a file with the same header but different data goes unnoticed.

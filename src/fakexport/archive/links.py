@@ -34,8 +34,6 @@ class Links:
         """Return a tensor's name in the checkpoint and its place; None if it is not in a file.
 
         Args:
-            tensor: A real tensor.
-            nbytes: Size from its first to its last element.
             pieces: These bytes, hashed as they are in memory: if the tensor was modified, `load` finds that
                 the file differs.
         Raises:

@@ -33,8 +33,6 @@ def put_constants(
     Args:
         container: Its records are verified.
         program: With a fake for each tensor and a `MissingObject` for each object; changed.
-        manifest: Which constants have no value, and why.
-        config: Where the others are, in torch's format.
         trust: Make objects of the C++ classes that torch itself registers, too.
     Raises:
         ArchiveError: the archive contradicts itself; a class is not registered, or takes no such state.

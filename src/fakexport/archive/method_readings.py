@@ -93,11 +93,6 @@ def readings(
 ) -> dict[str, MethodReading]:
     """Return what each method reads, from the headers of the checkpoint's files.
 
-    Args:
-        wants: What each method expects.
-        checkpoint: The checkpoint for all methods.
-        given: Values of constants that have none, by name.
-        topology, is_converting: As for `weights.verification.verified`.
     Raises:
         ValueError: A method needs an adapter in another way than the checkpoint has one.
     """
@@ -126,11 +121,6 @@ def report_of(found: Mapping[str, MethodReading], checkpoint: Checkpoint, *, nam
     """Return one report for all methods, in which weights have their names in the checkpoint, and count once.
 
     For a single method, it has the names of its program.
-
-    Args:
-        found: By method.
-        checkpoint: The checkpoint for all methods.
-        name: Name of the programs, for the report.
     """
     if len(found) == 1:
         (reading,) = found.values()

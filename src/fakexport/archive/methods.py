@@ -55,10 +55,6 @@ class Methods:
 def check_method(path: str | os.PathLike[str], names: Sequence[str], method: str | None) -> None:
     """Refuse a missing method, and an unspecified one if there are several.
 
-    Args:
-        path: The archive.
-        names: Its methods; none for a program that was saved alone, which may be called `model`.
-        method: What the caller asks for.
     Raises:
         ArchiveError: no method was chosen, or it does not exist.
     """
@@ -97,7 +93,6 @@ def methods_of(path: str | os.PathLike[str], *, trust: bool = False) -> tuple[st
     """Return the methods of a bundle; none for an archive with one program. Only the manifest is read.
 
     Args:
-        path: The `.pt2` file.
         trust: For files that only torch can read, use the names of their records, and return none for a file
             that is refused nonetheless: opening it reports the reason.
     Raises:

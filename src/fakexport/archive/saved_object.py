@@ -10,12 +10,7 @@ from typing import Any
 import torch
 
 from fakexport._torch.real_execution import real_execution
-from fakexport._torch.script_objects import (
-    class_name,
-    is_class_registered,
-    object_of_state,
-    pickled_object,
-)
+from fakexport._torch.script_objects import class_name, is_class_registered, object_of_state, pickled_object
 from fakexport.container import STORED, ArchiveError, Limits, read_entries
 from fakexport.documents import DocumentError
 from fakexport.error import InvalidValue, first_line

@@ -61,12 +61,7 @@ def shared_weights(
 
 
 def unify(programs: Mapping[str, ExportedProgram], shared: Iterable[SharedWeight]) -> None:
-    """Make each real shared weight a single tensor under all its names.
-
-    Args:
-        programs: Changed in place; no other code may hold them.
-        shared: Shared weights of these programs, as returned by `shared_weights`.
-    """
+    """Make each real shared weight a single tensor under all its names."""
     tensors = {method: _tensors(program) for method, program in programs.items()}
     names_of = {
         (method, names[0]): names for method, found in tensors.items() for names in names_by_tensor(found)

@@ -173,15 +173,7 @@ _MODULE = "fakexport.benchmark.worker"
 def run_part(
     folder: Path, part: str, mode: str = "", *, timeout_s: float
 ) -> tuple[Outcome, BenchFailure | None]:
-    """Run one part of the benchmark in a process of its own, which ends when this one ends.
-
-    Args:
-        folder: Folder of the benchmark; the process's output goes to `PART-MODE.log` there.
-        part, mode: As for the worker.
-        timeout_s: Time limit for the process and its children.
-    Returns:
-        Its outcome, and why it ended early, if it did.
-    """
+    """Run one part of the benchmark in a process of its own, which ends when this one ends."""
     log = folder / f"{part}-{mode}.log"
     # Else a compilation would be as short as what was compiled before lets it be.
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / f"{part}-{mode}.cache")}

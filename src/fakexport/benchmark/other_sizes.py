@@ -20,10 +20,6 @@ def in_other_sizes(
     Dimensions of one size change together where the model takes that: the length of `attention_mask` is that
     of `input_ids`. Else those that are declared change alone, and with `auto` each for itself.
 
-    Args:
-        inputs: Tensors by name; other values, and tensors in containers, stay.
-        dynamic: The dimensions that may vary.
-        works: Whether the eager model accepts these inputs.
     Returns:
         Inputs of other sizes; None if the model accepts no others.
     """

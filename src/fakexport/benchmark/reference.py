@@ -168,11 +168,6 @@ def drawn_values(inputs: Mapping[str, Any], module: nn.Module, *, seed: int) -> 
     Floating-point numbers are drawn from the normal distribution, token ids (names that end in `input_ids`)
     from the vocabulary. Nonzero numbers mean something (placeholder tokens, masks) and stay, as do masks and
     other whole numbers.
-
-    Args:
-        inputs: Tensors by name, on the CPU; other values stay.
-        module: The module that takes them.
-        seed: Seed of the random numbers.
     """
     generator = torch.Generator().manual_seed(seed)
     drawn = {}

@@ -123,10 +123,6 @@ def with_assumed(
 ) -> tuple[Source, tuple[AssumedAnswer, ...]]:
     """Return a source whose report says what is assumed, and the assumptions.
 
-    Args:
-        source: The model.
-        texts: As for `parse_assumed`.
-        is_strict: Whether TorchDynamo traces it.
     Raises:
         InvalidValue: As `parse_assumed`; or TorchDynamo traces the model, which takes no answers.
     """

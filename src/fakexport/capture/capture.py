@@ -157,12 +157,13 @@ def capture(
         entered = None if tracing is None else tracing()
         return traced(module, args, kwargs, shapes=shapes, tracing=entered, answers=answers, **options)
 
-    def again() -> None:
+    def again() -> Exception | None:
         try:
             with answers.set_aside():
                 trace(strict=False, read_constants={})
         except Exception as error:
-            log.debug("the model could not be traced once more: %s", error)
+            return error
+        return None
 
     try:
         check_initialized(module)
@@ -173,8 +174,8 @@ def capture(
             with written, watch_forward(module) as effects:
                 if program is None:
                     program = trace(strict=False, read_constants=read, may_remember=True)
-                else:
-                    again()  # TorchDynamo does not run `forward`.
+                elif (error := again()) is not None:  # TorchDynamo does not run `forward`.
+                    effects.add(PythonEffect("unseen", f"{type(error).__name__}: {error}", None))
                 refuse_lost_transforms(program)
                 read_state_by_name(program)
                 refuse_lost_writes(program, effects)
@@ -239,9 +240,7 @@ def traced(
     Args:
         module, args, kwargs, strict: As for `capture`.
         tracing: Entered around the traces, once.
-        shapes: What `torch_shapes` returns.
         read_constants: Gets the names of the constants that were read.
-        answers: Answers to what data decide; its context has been entered.
         is_specialized: Give the answers in the first trace already.
         may_remember: Answer repeated operators from a memo. Then nothing else sees each of them.
     Raises:

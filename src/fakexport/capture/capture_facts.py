@@ -29,17 +29,7 @@ def facts_at_capture(
     dynamic_shapes: Any,
     is_strict: bool,
 ) -> ProgramFacts:
-    """Return what is known of a program before it is captured.
-
-    Args:
-        source: The model.
-        devices: Those that are emulated.
-        built: The fake model.
-        inputs: Inputs of the trace.
-        dtype: The floating dtype that was asked for.
-        dynamic_shapes: As the caller gave it; what torch takes is not text, and the program has the ranges.
-        is_strict: Whether TorchDynamo traced it.
-    """
+    """Return what is known of a program before it is captured."""
     assumptions = dict.fromkeys((*devices.assumptions, *source.assumptions, *inputs.assumptions))
     chosen = dtype or source.dtype
     return ProgramFacts(

@@ -12,12 +12,7 @@ from torch import nn
 from torch.fx import Node
 
 from fakexport._torch.constant_operators import NotExact, check_kind
-from fakexport._torch.constant_questions import (
-    ConstantGraph,
-    ListedConstants,
-    Reading,
-    constant_questions,
-)
+from fakexport._torch.constant_questions import ConstantGraph, ListedConstants, Reading, constant_questions
 from fakexport._torch.fake_tensors import FakeTensor, storage_identity
 from fakexport.history import Provenance
 from fakexport.sources import exchanged_forward

@@ -36,13 +36,7 @@ def varying_inputs(
 
 
 def lower_bound_guards(dynamic: Any, inputs: Mapping[str, Any], leaves: Sequence[Any]) -> list[str]:
-    """Return a guard for each declared lower bound of 1 or 2.
-
-    Args:
-        dynamic: `DynamicDims`, or what `torch.export.export(dynamic_shapes=...)` takes, or None.
-        inputs: Argument name -> example value.
-        leaves: All leaves of the inputs, in the order of the call.
-    """
+    """Return a guard for each declared lower bound of 1 or 2."""
     index = {id(leaf): at for at, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
     bounds = dict.fromkeys(_bounds(dynamic, inputs))
     return [least_size_guard(index[tensor], dim, least) for tensor, dim, least in bounds if tensor in index]

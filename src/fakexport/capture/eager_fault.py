@@ -30,11 +30,6 @@ def raises_in_eager_mode(module: nn.Module, error: Exception | None, failure: Ca
 
     The types may differ: where a trace runs a decomposition that raises ValueError, a kernel raises
     RuntimeError. What it raises there is a fault of the model, of its config or of the inputs.
-
-    Args:
-        module: The model. Scripted modules do not run on fake tensors.
-        error: What `run_with_example` says that it raises.
-        failure: What ended the capture.
     """
     if failure.is_of_symbols or _is_of_fakes(failure):
         return False  # Eager mode has no symbols; real tensors have data, and their devices kernels.
@@ -51,9 +46,6 @@ def runs_with_batch_of_one(module: nn.Module, kwargs: Mapping[str, Any]) -> tupl
 
     Some models take one sample at a time, though their code names a batch (TVP).
 
-    Args:
-        module: The model, which raises with these inputs.
-        kwargs: All of its inputs.
     Returns:
         Nothing where the inputs have no batch in common, it is 1 already, or the model raises with 1 too.
     """

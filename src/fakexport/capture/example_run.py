@@ -54,9 +54,6 @@ def run_with_example(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[s
     Values that it reads are computed from the example inputs and from the weights that the constructor makes,
     if that takes little time; results of operators that take long, and weights without a value, are normally
     distributed numbers.
-
-    Args:
-        module, args, kwargs: As for `capture`.
     """
     leaves = (*module.parameters(), *module.buffers(), *tree_leaves((args, dict(kwargs))))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]

@@ -151,9 +151,6 @@ def capture_or_explore(
 ) -> tuple[Captured, Exploration | None]:
     """Return the result of `capture` and, if that is a failure, what `explore` finds.
 
-    Args:
-        module, args, kwargs, dynamic, strict, tracing, facts, assumed, whole: As for `capture`.
-        on_failure: Called with the failure of the capture before anything is explored.
     Raises:
         TypeError, ValueError: as `capture`.
     """

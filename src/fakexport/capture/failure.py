@@ -189,11 +189,6 @@ def span_at(code: CodeType, instruction: int, line: int | None) -> Span:
 
     A conditional jump has the place of the whole statement: of `if a is not None and b.any():` it does not
     tell which operand was asked. What was computed last before it does.
-
-    Args:
-        code: Code of the frame.
-        instruction: `f_lasti` or `tb_lasti` of the frame.
-        line: The line, for code without columns.
     """
     index = _computed_last(code, instruction)
     start, end, column, end_column = next(

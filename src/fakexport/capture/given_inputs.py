@@ -29,9 +29,6 @@ def given_inputs(
 ) -> ExampleInputs:
     """Return the inputs with a fake tensor for each real one, on the device of the first module.
 
-    Args:
-        built: The model that takes them.
-        args, kwargs: Example inputs, real or fake. Not changed.
     Raises:
         SubclassNotKept: a tensor has a class that would be lost.
         TypeError: `args` is not a tuple or a list, or `kwargs` is not a mapping.

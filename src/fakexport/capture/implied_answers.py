@@ -50,10 +50,6 @@ def implied_answer(question: Question, frames: Sequence[tuple[FrameType, Span]])
     the other one, unless a `try` in a running function may catch the error. And where
     `if MASK.any(): x[MASK] = value` or `if ROWS.numel() == 0: continue` leads to lines that only write what
     is selected, something is.
-
-    Args:
-        question: What is asked.
-        frames: The running frames of user code, outermost first, with their places.
     """
     frame, span = frames[-1]
     if question.kind != "truth" or not is_asking_for_truth(frame):

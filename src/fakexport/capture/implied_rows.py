@@ -50,12 +50,7 @@ def implied_rows(tensor: torch.Tensor, frames: Sequence[tuple[FrameType, Span]])
 
 
 def is_in_loop(error: BaseException, loops: Collection[tuple[CodeType, int]]) -> bool:
-    """Return whether an error was raised in one of some loops.
-
-    Args:
-        error: With its traceback.
-        loops: The code of each, and its first line.
-    """
+    """Return whether an error was raised in one of some loops."""
     return any(
         frame.f_code is code and line <= number <= last_line_of_loop(Span(code.co_filename, line))
         for frame, number in traceback.walk_tb(error.__traceback__)

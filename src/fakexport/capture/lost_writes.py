@@ -56,10 +56,6 @@ def refuse_lost_writes(program: ExportedProgram, effects: Iterable[PythonEffect]
       back: `assigned_buffers` has done so for buffers of equal shape and dtype.
     - It writes to one of two views of the same memory.
     - It writes to a real tensor, which is none of the model: the trace itself has written to it.
-
-    Args:
-        program: As traced.
-        effects: What `forward` did besides computing.
     """
     placeholders = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
     nodes = {

@@ -53,12 +53,7 @@ def plain_input(value: Any) -> Any:
 
 @contextmanager
 def inputs_restored(module: nn.Module, example: tuple[Any, Any]) -> Iterator[None]:
-    """Enter a context in which `module.forward` takes plain containers and gets those of an example.
-
-    Args:
-        module: The module.
-        example: The arguments before `plain_input`: positional ones, and those by name.
-    """
+    """Enter a context in which `module.forward` takes plain containers and gets those of an example."""
     original: Callable[..., Any] = module.forward
 
     @wraps(original)

@@ -18,9 +18,6 @@ def with_state(call: CallRecord, program: ExportedProgram) -> CallRecord:
 
     A tensor has one path in what the program takes and in what it returns, which is its name.
 
-    Args:
-        call: Without state.
-        program: As captured: it takes keyword arguments alone.
     Raises:
         ValueError: the program takes a state that it does not return, or the other way around.
     """

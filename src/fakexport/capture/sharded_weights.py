@@ -19,9 +19,6 @@ def check_sharded_weights(program: ExportedProgram, record: ParallelRecord) -> N
 
     Only the forward of that module is sharded: `F.linear(x, self.proj.weight)` has no collective.
 
-    Args:
-        program: Of one rank.
-        record: What the rank has of each weight.
     Raises:
         ShardingChangesResult: One is.
     """

@@ -12,13 +12,7 @@ import torch
 from torch import nn
 
 from fakexport._version import __version__
-from fakexport.capture import (
-    AssumedAnswer,
-    DynamicDims,
-    dynamic_of,
-    loaded_libraries,
-    with_assumed,
-)
+from fakexport.capture import AssumedAnswer, DynamicDims, dynamic_of, loaded_libraries, with_assumed
 from fakexport.checking.targets import DeviceMapText, OneTarget, Target, parse_targets
 from fakexport.devices import peak_bytes
 from fakexport.documents import AdapterMode

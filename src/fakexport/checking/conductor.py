@@ -15,12 +15,7 @@ from fakexport.checking.answers import Answer, Wanted
 from fakexport.checking.check_call import CheckCall
 from fakexport.checking.isolation import ShownProgress, answers
 from fakexport.checking.target_check import build_target
-from fakexport.checking.targets import (
-    DeviceMapText,
-    OneTarget,
-    parse_target,
-    parse_targets,
-)
+from fakexport.checking.targets import DeviceMapText, OneTarget, parse_target, parse_targets
 from fakexport.checking.tried_fixes import with_tried_fixes
 from fakexport.devices import check_emulation, emulate
 from fakexport.diagnostics import fold
@@ -134,13 +129,7 @@ def report_on(
     wanted: Wanted,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Report:
-    """Return the report of `check`.
-
-    Args:
-        call: What is asked.
-        wanted: What the report has besides the verdicts.
-        on_progress: As for `check`.
-    """
+    """Return the report of `check`."""
     targets = parse_targets(call.target, call.device_map, call.dtype)
     for row in targets:
         check_emulation(row.topology)

@@ -32,8 +32,6 @@ def stop_after(limit_s: float) -> None:
 def exchange_source(texts: Mapping[str, str]) -> None:
     """Let imports of this process, for good, take other texts than those of the files.
 
-    Args:
-        texts: By absolute path.
     Raises:
         AlreadyImported: One of the files is imported.
     """

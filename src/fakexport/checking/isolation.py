@@ -23,6 +23,7 @@ from fakexport.checking.targets import Target
 from fakexport.devices import peak_bytes
 from fakexport.diagnose import diagnose_process_ended
 from fakexport.error import InvalidValue
+from fakexport.files import inputs_read, remember_inputs
 from fakexport.hub import record_transfer, transfers_recorded
 from fakexport.processes import IN_PROCESS, NoAnswer, Send, run_forked, warn_of_shared_process
 from fakexport.report import (
@@ -74,6 +75,8 @@ class ShownProgress:
             self._show(index, step, finding, None if total is None else self._blocks)
         elif kind == "done":
             self._blocks.done = value
+        elif kind == "inputs":
+            remember_inputs(value)
         else:
             for name, nbytes in value.items():
                 record_transfer(name, nbytes)
@@ -143,7 +146,7 @@ def _answers(
 
     def of_library(send: Send) -> Sequence[Answer | NoAnswer]:
         import_library(source)
-        with _transfers_sent(lambda message: send((0, message))):
+        with _reads_sent(lambda message: send((0, message))):
             request = call.read()
         calls = [partial(_answer, request, index, wanted) for index in indices]
         return _forked(calls, lambda index, message: send((index, message)))
@@ -153,12 +156,7 @@ def _answers(
 
 
 def bundled(saved: Mapping[str, SavedPrograms], prepare: Callable[[], None] | None) -> bytes:
-    """Return a bundle of saved programs by name.
-
-    Args:
-        saved: A program each.
-        prepare: Registers the operators of the programs.
-    """
+    """Return a bundle of saved programs by name."""
 
     def made(send: Send) -> bytes:
         root = Path.cwd()
@@ -176,20 +174,22 @@ def bundled(saved: Mapping[str, SavedPrograms], prepare: Callable[[], None] | No
 
 def _answer(asked: CheckCall | Request, index: int, wanted: Wanted, send: Send) -> Answer:
     root = Path.cwd()  # Before the model's file can change it.
-    with _transfers_sent(send):
+    with _reads_sent(send):
         request = asked.read() if isinstance(asked, CheckCall) else asked
         return answer_for(request, index, wanted, _Announcer(send), root=root)
 
 
 @contextmanager
-def _transfers_sent(send: Send) -> Iterator[None]:
-    """Send what is transferred from the hub in the block."""
+def _reads_sent(send: Send) -> Iterator[None]:
+    """Send what is transferred from the hub in the block, and which files were opened."""
     with transfers_recorded() as found:
         try:
             yield
         finally:
             if found:
                 send(("transfers", found))
+            if inputs := inputs_read():
+                send(("inputs", inputs))
 
 
 class _Announcer:

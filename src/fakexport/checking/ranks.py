@@ -51,12 +51,6 @@ def summarise_ranks(
     Ranks are grouped by the shapes of their weights. Traced are rank 0, the last rank of each group, which
     has to have the program of the first one but for numbers, and the first one of each other group.
 
-    Args:
-        first: The program of rank 0.
-        degrees: Of parallelism.
-        traced: Returns the program of another rank.
-        profile: The device of a rank.
-        is_every: Trace all ranks.
     Raises:
         RanksDiffer: Ranks with weights of the same shapes have other programs.
     """

@@ -41,19 +41,9 @@ from fakexport.diagnose import (
 from fakexport.diagnostics import Diagnostic
 from fakexport.fake import Built, SubclassNotKept, install_transfers
 from fakexport.history import recording
-from fakexport.program import (
-    ProgramFacts,
-    inspect_module,
-    summarise,
-    transfers,
-)
+from fakexport.program import ProgramFacts, inspect_module, summarise, transfers
 from fakexport.report import RankSummary, Stage, Step, Timings, Verdict
-from fakexport.sources import (
-    ExampleInputs,
-    Source,
-    SourceError,
-    inputs_from_specs,
-)
+from fakexport.sources import ExampleInputs, Source, SourceError, inputs_from_specs
 
 Outcome = tuple[Verdict, tuple[Diagnostic, ...], Mapping[int, ExportedProgram]]
 

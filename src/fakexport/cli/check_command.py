@@ -10,51 +10,18 @@ import typer
 from fakexport.cli.check_output import CheckOutput, parse_writes
 from fakexport.cli.checks import CheckedCall, Checks
 from fakexport.cli.lock_session import LockSession, lock_session
-from fakexport.cli.options import (
-    Adapter,
-    AdapterMode,
-    Assume,
-    CacheForm,
-    CacheLength,
-    Component,
-    Debug,
-    DeviceMap,
-    Dtype,
-    DynamicDims,
-    ExampleInputs,
-    HtmlPage,
-    Libraries,
-    NoProgress,
-    OptionalSource,
-    OutputFormat,
-    Parallel,
-    Profiles,
-    Strict,
-    Target,
-    UseCache,
-    Workload,
-)
-from fakexport.cli.project_file import CheckOptions, ProjectFile, project_file_of
+from fakexport.cli.option_groups import grouped_options
+from fakexport.cli.options import Debug, HtmlPage, NoProgress, OptionalSource, OutputFormat
+from fakexport.cli.project_file import CheckOptions, Profiles, ProjectFile, project_file_of
 
 
+@grouped_options
 def check_command(
     context: typer.Context,
     source: OptionalSource = None,
-    target: Target = None,
-    device_map: DeviceMap = None,
-    dtype: Dtype = None,
-    input_: ExampleInputs = None,
-    dynamic: DynamicDims = None,
-    strict: Strict = None,
-    use_cache: UseCache = None,
-    workload: Workload = "forward",
-    cache_length: CacheLength = None,
-    cache_form: CacheForm = "inputs",
-    component: Component = None,
-    adapter: Adapter = None,
-    adapter_mode: AdapterMode = "apart",
-    parallel: Parallel = None,
-    assume: Assume = None,
+    *,
+    options: CheckOptions,
+    call: CheckedCall,
     format_: Annotated[
         OutputFormat,
         typer.Option(
@@ -87,7 +54,6 @@ def check_command(
     ] = True,
     no_progress: NoProgress = False,
     profiles: Profiles = None,
-    library: Libraries = None,
     debug: Debug = False,
 ) -> None:
     """Check whether a model exports for each target, how the programs differ, and what to fix.
@@ -97,31 +63,12 @@ def check_command(
     Exit code 0: every target exports without errors. 1: an export failed or errors were reported. 2: bad
     usage or environment.
     """
-    given = CheckOptions(
-        target=target or None,
-        device_map=device_map,
-        dtype=dtype,
-        inputs=input_ or None,
-        dynamic=dynamic or None,
-        strict=strict,
-        use_cache=use_cache,
-        assume=assume or None,
-        libraries=library or None,
-    )
     output = CheckOutput(format_, parse_writes(write or []), is_project=source is None, html=html)
     project = project_file_of(context)
     checks = Checks(
         project=project,
-        given=given,
-        call=CheckedCall(
-            workload=workload,
-            cache_length=cache_length,
-            cache_form=cache_form,
-            component=component,
-            adapter=adapter,
-            adapter_mode=adapter_mode,
-            parallel=parallel,
-        ),
+        given=options,
+        call=call,
         lock=_lock(context, project, is_whole=source is None, is_locked=locked, is_updating=update_lock),
         is_progress_shown=not no_progress,
         is_debug=debug,

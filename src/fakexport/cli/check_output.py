@@ -74,9 +74,6 @@ class CheckOutput:
     def write_end(self, found: ProjectReport, *, root: Path) -> None:
         """Write what comes after the parts, or the document, and the files.
 
-        Args:
-            found: All reports.
-            root: Folder where the check ran.
         Raises:
             FileWriteError: a file could not be written.
         """

@@ -8,34 +8,47 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fakexport._libraries import import_library, library_of
 from fakexport.cli.lock_session import LockSession
-from fakexport.cli.options import load_libraries
+from fakexport.cli.options import (
+    Adapter,
+    AdapterMode,
+    CacheForm,
+    CacheLength,
+    Component,
+    Parallel,
+    Workload,
+    load_libraries,
+)
 from fakexport.cli.progress_display import progress_on_stderr
-from fakexport.cli.project_file import CheckOptions, ProjectFile, ProjectFileError
+from fakexport.cli.project_file import CheckOptions, ModelOptions, ProjectFile, ProjectFileError
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_error_line
 
 if TYPE_CHECKING:
     from fakexport.checking import CheckCall
-    from fakexport.documents import AdapterMode
     from fakexport.report import Progress, ProjectReport, Report
-    from fakexport.sources import CacheForm, ExportedWorkload
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckedCall:
-    """Which part of a model is checked, and for which call; options that `[tool.fakexport]` does not have."""
+class CallOptions:
+    """Which call of a model is exported; `[tool.fakexport]` has none of these options."""
 
-    workload: ExportedWorkload = "forward"
-    cache_length: int | None = None
+    cache_length: CacheLength = None
     cache_form: CacheForm = "inputs"
-    component: str | None = None
-    adapter: str | None = None
+    adapter: Adapter = None
     adapter_mode: AdapterMode = "apart"
-    parallel: str | None = None
+    parallel: Parallel = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedCall(CallOptions):
+    """Which part of a model is checked, and for which call."""
+
+    workload: Workload = "forward"
+    component: Component = None
 
 
 class ReportOutput(Protocol):
@@ -80,7 +93,7 @@ class Checks:
         def checked(source: str, options: CheckOptions) -> Report:
             shown = progress_on_stderr(is_shown=self.is_progress_shown)
             with shown as on_progress, quiet(is_debug=self.is_debug):
-                asked = _call_of(source, options, self.call)
+                asked = check_call(source, options, self.call, target=options.target)
                 report = self._check(asked, on_progress)
                 if self.lock is not None:
                     report = self.lock.compared(report, source, dict(_asked(options, self.call)))
@@ -119,27 +132,25 @@ def _write(report: Report, output: ReportOutput) -> None:
     output.write_end(ProjectReport((report,), {}), root=Path.cwd())
 
 
-def _call_of(source: str, options: CheckOptions, call: CheckedCall) -> CheckCall:
+def check_call(
+    source: str, options: ModelOptions, call: CallOptions, *, target: list[str] | None, **others: Any
+) -> CheckCall:
+    """Return what the options of a command ask for; `others` are arguments of `CheckCall`."""
     from fakexport.checking import CheckCall
 
     return CheckCall(
         source=source,
-        target=options.target or ["cpu"],
+        target=target or ["cpu"],
         device_map=options.device_map,
         dtype=options.dtype,
         inputs=options.inputs or [],
         dynamic_shapes=options.dynamic or None,
         strict=bool(options.strict),
         use_cache=bool(options.use_cache),
-        workload=call.workload,
-        cache_length=call.cache_length,
-        cache_form=call.cache_form,
-        component=call.component,
-        adapter=call.adapter,
-        adapter_mode=call.adapter_mode,
-        parallel=call.parallel,
         assume=options.assume or (),
         prepare=partial(load_libraries, options.libraries) if options.libraries else None,
+        **vars(call),
+        **others,
     )
 
 
@@ -176,10 +187,7 @@ def check_project(
     A report is written as soon as it is complete, unless all reports are one document.
 
     Args:
-        project: The file that lists the sources.
         given: Options of the command line, which come first.
-        check: Checks one source.
-        output: How the reports are written.
         is_debug: Show the traceback if a source is refused.
     Raises:
         ProjectFileError: there are no sources.

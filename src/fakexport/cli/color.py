@@ -61,12 +61,7 @@ def is_colored(stream: TextIO) -> bool:
 
 
 def highlighted(text: str, stream: TextIO) -> str:
-    """Return the text with its important parts in color if the stream is colored, otherwise unchanged.
-
-    Args:
-        text: Without control characters but line ends and tabs.
-        stream: Where it goes.
-    """
+    """Return the text with its important parts in color if the stream is colored, otherwise unchanged."""
     if not is_colored(stream):
         return text
     for pattern, code in _PATTERNS:

@@ -17,10 +17,10 @@ from fakexport.cli.options import (
     Libraries,
     Method,
     OptionalCheckpoint,
-    Profiles,
     Trust,
     load_libraries,
 )
+from fakexport.cli.project_file import Profiles
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_error_line, write_note, write_output, write_report
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fakexport.cli.options import Profiles
+from fakexport.cli.project_file import Profiles
 from fakexport.cli.streams import output_width, write_output
 
 

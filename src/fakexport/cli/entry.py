@@ -19,6 +19,7 @@ from fakexport.cli.app import app
 from fakexport.cli.color import automatic_color
 from fakexport.cli.options import DEBUG
 from fakexport.cli.streams import flush_output, standard_streams, write_error_line
+from fakexport.files import inputs_protected
 
 _USAGE, _INTERRUPTED, _READER_GONE, _TERMINATED = 2, 130, 141, 143
 
@@ -54,7 +55,7 @@ def _collect_rarely() -> None:
 
 def _exit_code(given: list[str]) -> int:
     try:
-        with _terminable():
+        with _terminable(), inputs_protected():
             code = _run(given)
         flush_output()
     except BrokenPipeError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -10,27 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fakexport._libraries import import_library
-from fakexport.cli.options import (
-    Adapter,
-    AdapterMode,
-    Assume,
-    CacheForm,
-    CacheLength,
-    Debug,
-    DeviceMap,
-    Dtype,
-    DynamicDims,
-    ExampleInputs,
-    Libraries,
-    NoProgress,
-    Parallel,
-    Profiles,
-    Source,
-    Strict,
-    UseCache,
-    load_libraries,
-)
+from fakexport.cli.checks import CallOptions, check_call
+from fakexport.cli.option_groups import grouped_options
+from fakexport.cli.options import Debug, NoProgress, Source, load_libraries
 from fakexport.cli.progress_display import progress_on_stderr
+from fakexport.cli.project_file import ModelOptions, Profiles
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_error_line, write_output, write_report
 
@@ -39,6 +23,7 @@ if TYPE_CHECKING:
     from fakexport.sources import ExportedWorkload
 
 
+@grouped_options
 def export_command(
     source: Source,
     output: Annotated[
@@ -48,12 +33,9 @@ def export_command(
     target: Annotated[
         str, typer.Option(metavar="TOPOLOGY", help="Devices of the target, such as cpu, H100 or 8xH100.")
     ] = "cpu",
-    device_map: DeviceMap = None,
-    dtype: Dtype = None,
-    input_: ExampleInputs = None,
-    dynamic: DynamicDims = None,
-    strict: Strict = None,
-    use_cache: UseCache = None,
+    *,
+    options: ModelOptions,
+    call: CallOptions,
     workload: Annotated[
         Literal["forward", "prefill", "decode", "generate"],
         typer.Option(
@@ -61,8 +43,6 @@ def export_command(
             "`fakexport generate`."
         ),
     ] = "forward",
-    cache_length: CacheLength = None,
-    cache_form: CacheForm = "inputs",
     component: Annotated[
         str | None,
         typer.Option(
@@ -70,9 +50,6 @@ def export_command(
             help="A part of an hf: model, as for `check`; or all, a bundle of its parts.",
         ),
     ] = None,
-    adapter: Adapter = None,
-    adapter_mode: AdapterMode = "apart",
-    parallel: Parallel = None,
     rank: Annotated[
         int | None,
         typer.Option(
@@ -80,10 +57,8 @@ def export_command(
             help="With --parallel: write the program of rank R alone, from 0. Default: those of all ranks.",
         ),
     ] = None,
-    assume: Assume = None,
     no_progress: NoProgress = False,
     profiles: Profiles = None,
-    library: Libraries = None,
     debug: Debug = False,
 ) -> None:
     """Export a model for one target to a weight-less archive, with the same report as `check`.
@@ -91,40 +66,23 @@ def export_command(
     Exit code 0: written, without errors. 1: errors were reported; if the export itself failed, nothing is
     written. 2: bad usage or environment, or the file cannot be written.
     """
-    prepare = partial(load_libraries, library) if library else None
     with progress_on_stderr(is_shown=not no_progress) as on_progress, quiet(is_debug=debug):
-        from fakexport.checking import CheckCall, Wanted, report_on
+        from fakexport.checking import Wanted, report_on
 
+        shown_rank = "all" if rank is None and call.parallel is not None else rank
         calls = {
-            name: CheckCall(
-                source=source,
-                target=[target],
-                device_map=device_map,
-                dtype=dtype,
-                inputs=input_ or [],
-                dynamic_shapes=dynamic or None,
-                strict=bool(strict),
-                use_cache=bool(use_cache),
-                workload=call,
-                cache_length=cache_length,
-                cache_form=cache_form,
-                component=part,
-                adapter=adapter,
-                adapter_mode=adapter_mode,
-                parallel=parallel,
-                rank="all" if rank is None and parallel is not None else rank,
-                assume=assume or (),
-                prepare=prepare,
+            name: check_call(
+                source, options, call, target=[target], workload=own, component=part, rank=shown_rank
             )
-            for name, (call, part) in _programs(source, workload, component, target, dtype).items()
+            for name, (own, part) in _programs(source, workload, component, target, options.dtype).items()
         }
         if len(calls) > 1:
             import_library(source)  # Once for all processes.
         reports = {
-            name: report_on(call, on_progress=on_progress, wanted=Wanted(programs=True))
-            for name, call in calls.items()
+            name: report_on(each, on_progress=on_progress, wanted=Wanted(programs=True))
+            for name, each in calls.items()
         }
-        is_written = _saved(reports, output, prepare)
+        is_written = _saved(reports, output, options.libraries)
     from fakexport.report import render_report
 
     for name, report in reports.items():
@@ -153,14 +111,8 @@ def _programs(
     return {workload: (workload, component)}
 
 
-def _saved(reports: Mapping[str, Report], output: Path, prepare: Callable[[], None] | None) -> bool:
-    """Write the programs, several of them as a bundle; return whether all of them are there.
-
-    Args:
-        reports: By name of the program in the bundle.
-        output: The file.
-        prepare: Called before saved programs are loaded.
-    """
+def _saved(reports: Mapping[str, Report], output: Path, libraries: list[str] | None) -> bool:
+    """Write the programs, several of them as a bundle; return whether all of them are there."""
     from fakexport.checking import bundled
     from fakexport.files import new_file
 
@@ -169,7 +121,7 @@ def _saved(reports: Mapping[str, Report], output: Path, prepare: Callable[[], No
     if len(found) < len(reports):
         return False
     (first, *more) = found.values()
-    archive = bundled(found, prepare) if more else first.content
+    archive = bundled(found, partial(load_libraries, libraries)) if more else first.content
     with new_file(output) as file:
         file.write(archive)
     return True

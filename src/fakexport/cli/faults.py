@@ -43,9 +43,6 @@ def usage_fault(error: BaseException) -> str | None:
 
     The call is at fault where typer says so, where fakexport raises a `FakexportError`, and where the system
     denies a file. Any other error says nothing to the user: fakexport should have caught it.
-
-    Args:
-        error: What a command raised, with its traceback.
     """
     if isinstance(error, _CLICK_EXCEPTION):
         return _one_line(_typer_message(error))
@@ -65,12 +62,7 @@ def usage_fault(error: BaseException) -> str | None:
 
 
 def internal_fault(error: BaseException, arguments: Sequence[str]) -> str:
-    """Return the text of diagnostic FE001, with everything a bug report needs except the traceback.
-
-    Args:
-        error: The unexpected error, with its traceback.
-        arguments: The command line after `fakexport`.
-    """
+    """Return the text of diagnostic FE001, with everything a bug report needs except the traceback."""
     return render_text(_diagnostic(error, arguments))
 
 

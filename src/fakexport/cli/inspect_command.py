@@ -7,16 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from fakexport.cli.options import (
-    Debug,
-    DeviceMap,
-    Dtype,
-    Libraries,
-    Method,
-    Parallel,
-    Profiles,
-    load_libraries,
-)
+from fakexport.cli.options import Debug, DeviceMap, Dtype, Libraries, Method, Parallel, load_libraries
+from fakexport.cli.project_file import Profiles
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_output
 

@@ -9,56 +9,24 @@ import typer
 
 from fakexport.cli.checks import CheckedCall, Checks
 from fakexport.cli.lock_session import LOCK_NAME, LockSession, lock_session
-from fakexport.cli.options import (
-    Adapter,
-    AdapterMode,
-    Assume,
-    CacheForm,
-    CacheLength,
-    Component,
-    Debug,
-    DeviceMap,
-    Dtype,
-    DynamicDims,
-    ExampleInputs,
-    Libraries,
-    NoProgress,
-    OptionalSource,
-    Parallel,
-    Profiles,
-    Strict,
-    Target,
-    UseCache,
-    Workload,
-)
-from fakexport.cli.project_file import CheckOptions, project_file_of
+from fakexport.cli.option_groups import grouped_options
+from fakexport.cli.options import Debug, NoProgress, OptionalSource
+from fakexport.cli.project_file import CheckOptions, Profiles, project_file_of
 from fakexport.cli.streams import write_output
 
 if TYPE_CHECKING:
     from fakexport.report import ProjectReport, Report
 
 
+@grouped_options
 def lock_command(
     context: typer.Context,
     source: OptionalSource = None,
-    target: Target = None,
-    device_map: DeviceMap = None,
-    dtype: Dtype = None,
-    input_: ExampleInputs = None,
-    dynamic: DynamicDims = None,
-    strict: Strict = None,
-    use_cache: UseCache = None,
-    workload: Workload = "forward",
-    cache_length: CacheLength = None,
-    cache_form: CacheForm = "inputs",
-    component: Component = None,
-    adapter: Adapter = None,
-    adapter_mode: AdapterMode = "apart",
-    parallel: Parallel = None,
-    assume: Assume = None,
+    *,
+    options: CheckOptions,
+    call: CheckedCall,
     no_progress: NoProgress = False,
     profiles: Profiles = None,
-    library: Libraries = None,
     debug: Debug = False,
 ) -> None:
     """Check a model, and write to fakexport.lock what it exports to: `fakexport check --locked` compares.
@@ -72,26 +40,8 @@ def lock_command(
     lock = lock_session(project, is_updating=True, is_whole=source is None, accept="")
     checks = Checks(
         project=project,
-        given=CheckOptions(
-            target=target or None,
-            device_map=device_map,
-            dtype=dtype,
-            inputs=input_ or None,
-            dynamic=dynamic or None,
-            strict=strict,
-            use_cache=use_cache,
-            assume=assume or None,
-            libraries=library or None,
-        ),
-        call=CheckedCall(
-            workload=workload,
-            cache_length=cache_length,
-            cache_form=cache_form,
-            component=component,
-            adapter=adapter,
-            adapter_mode=adapter_mode,
-            parallel=parallel,
-        ),
+        given=options,
+        call=call,
         lock=lock,
         is_progress_shown=not no_progress,
         is_debug=debug,

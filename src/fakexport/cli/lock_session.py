@@ -39,13 +39,7 @@ class LockSession:
     _now: dict[Key, LockEntry] = field(default_factory=dict)
 
     def compared(self, report: Report, source: str, options: Mapping[str, str]) -> Report:
-        """Take note of a report, and return it with what moved, unless that is accepted.
-
-        Args:
-            report: What the check found.
-            source: As written, relative to the working directory.
-            options: What else was asked, as text; paths likewise.
-        """
+        """Take note of a report, and return it with what moved, unless that is accepted."""
         from fakexport.lock import entries_of, locked_report
 
         folder = self.path.parent
@@ -66,20 +60,19 @@ class LockSession:
         return self.is_updating and bool(self._now)
 
     def end(self, *, refused: int = 0) -> bool:
-        """Write the lock, or say what it has too much; return whether there is such an entry.
-
-        Args:
-            refused: Number of sources that were not checked: no entry counts as stale then.
-        """
-        from fakexport.lock import write_lock
+        """Write the lock, or say what it has too much; return whether there is such an entry."""
+        from fakexport.files import exclusive
+        from fakexport.lock import read_lock, write_lock
 
         is_complete = self.is_whole and not refused
         rest = [key for key in self.locked if key not in self._now]
         if self.is_updating:
             if not self.is_written:
                 return False
-            kept = [] if is_complete else [self.locked[key] for key in rest]
-            write_lock(self.path, [*kept, *self._now.values()])
+            with exclusive(self.path.parent):
+                # Another process may have written it since it was read here.
+                known = read_lock(self.path).entries if self.path.exists() and not is_complete else {}
+                write_lock(self.path, {**known, **self._now}.values())
             return False
         self._note_versions()
         # An entry with other options was compared with a model that has none with its own.
@@ -109,9 +102,6 @@ def lock_session(
 ) -> LockSession:
     """Return the session of a command, with the lock read.
 
-    Args:
-        project: The lock is in its folder, else in the working directory.
-        is_updating, is_whole, accept: as for `LockSession`.
     Raises:
         LockFileError: the lock is not there, or not readable, and its entries are needed.
     """

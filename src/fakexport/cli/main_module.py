@@ -33,7 +33,6 @@ def run_as_main(
     Args:
         name: Path of a file, or name of a module, as `python` and `python -m` take them.
         arguments: The rest of its `sys.argv`.
-        is_module: Whether `name` is that of a module.
         around: Entered before its first statement; the module that is run is imported inside.
     Raises:
         OSError: the file cannot be read.

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fakexport._libraries import FORMS
-from fakexport.cli.project_file import project_file_of
 
 if TYPE_CHECKING:
     from fakexport.report import Document
@@ -234,37 +233,6 @@ Libraries = Annotated[
         "--library",
         metavar="LIBRARY",
         help="Load operators first: a native library for torch, a .py file, or a module. Repeatable.",
-    ),
-]
-
-
-def know_profiles(context: typer.Context, file: Path | None) -> Path | None:
-    """Register the profiles of a file until the command ends; by default those of [tool.fakexport].
-
-    Args:
-        context: Context of the command.
-        file: The file passed as `--profiles`.
-    Raises:
-        ProfileError, ProjectFileError, OSError: a file cannot be read.
-    """
-    if context.resilient_parsing:
-        return file
-    project = project_file_of(context) if file is None else None
-    chosen = project.profiles if project is not None else file
-    if chosen is not None:
-        from fakexport.devices import device_profiles
-
-        context.with_resource(device_profiles(chosen))
-    return chosen
-
-
-Profiles = Annotated[
-    Path | None,
-    typer.Option(
-        "--profiles",
-        metavar="FILE",
-        callback=know_profiles,
-        help="Device profiles of your own, as .toml or .json, to name in a topology.",
     ),
 ]
 Debug = Annotated[

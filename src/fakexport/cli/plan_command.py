@@ -19,12 +19,12 @@ from fakexport.cli.options import (
     Libraries,
     Method,
     NoProgress,
-    Profiles,
     TextOrJson,
     load_libraries,
     write_page,
 )
 from fakexport.cli.progress_display import progress_on_stderr
+from fakexport.cli.project_file import Profiles
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_error_line, write_output
 

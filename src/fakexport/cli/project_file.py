@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import difflib
 import os
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from fakexport._libraries import named_path
+from fakexport._libraries import library_of, named_path
+from fakexport.cli.options import (
+    Assume,
+    DeviceMap,
+    Dtype,
+    DynamicDims,
+    ExampleInputs,
+    Libraries,
+    Strict,
+    Target,
+    UseCache,
+)
+from fakexport.cli.streams import write_note
 from fakexport.documents import DocumentError, boolean, field, items, mapping, text
 from fakexport.error import FakexportError
-from fakexport.files import read_file
+from fakexport.files import fault_of_owner, open_regular
 
 _FILE, _TABLE = "pyproject.toml", "tool.fakexport"
 _MOST_BYTES = 16 << 20
+_REPOSITORIES = (".git", ".hg", ".jj")
 
 
 class ProjectFileError(FakexportError, ValueError):
@@ -25,18 +39,24 @@ class ProjectFileError(FakexportError, ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckOptions:
-    """Options of `fakexport check`, as they are written; None where one is not given."""
+class ModelOptions:
+    """How a model is built and traced, as it is written; None where an option is not given."""
 
-    target: list[str] | None = None
-    device_map: str | None = None
-    dtype: str | None = None
-    inputs: list[str] | None = None
-    dynamic: list[str] | None = None
-    strict: bool | None = None
-    use_cache: bool | None = None
-    assume: list[str] | None = None
-    libraries: list[str] | None = None
+    device_map: DeviceMap = None
+    dtype: Dtype = None
+    inputs: ExampleInputs = None
+    dynamic: DynamicDims = None
+    strict: Strict = None
+    use_cache: UseCache = None
+    assume: Assume = None
+    libraries: Libraries = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions(ModelOptions):
+    """The options of `fakexport check` that `[tool.fakexport]` has too."""
+
+    target: Target = None
 
     def over(self, defaults: CheckOptions) -> CheckOptions:
         """Return these options, and for those that are not given the defaults."""
@@ -71,12 +91,19 @@ class ProjectFile:
     def options_for(self, source: str) -> CheckOptions:
         """Return the options for a source of the command line, which may be one of `sources`.
 
+        A configuration runs no code, whatever is in its folder: it has no `libraries` but those of the
+        command line.
+
         Args:
             source: As written there, relative to the working directory.
         """
         asked = _place(source, Path.cwd())
         own = (entry.options for entry in self.sources if _place(entry.source, self.path.parent) == asked)
-        return self._located(next(own, CheckOptions()).over(self.options))
+        found = next(own, CheckOptions()).over(self.options)
+        if library_of(source) is not None and found.libraries:
+            write_note(f"libraries of {self.path} are not loaded for {source}: name them with --library")
+            found = replace(found, libraries=None)
+        return self._located(found)
 
     def options_of(self, entry: ConfiguredSource) -> CheckOptions:
         """Return the options for an entry of `sources`, its own first."""
@@ -100,12 +127,12 @@ class ProjectFile:
 def project_file_of(context: typer.Context) -> ProjectFile | None:
     """Return the nearest `pyproject.toml` with a table `[tool.fakexport]`, from the working directory up.
 
-    A command reads it once, however often it asks.
+    What it names is run, so the search ends at the root of the repository, at the home folder, and at a
+    folder that others can write to. A command reads the file once, however often it asks.
 
-    Args:
-        context: Context of the command.
     Raises:
-        ProjectFileError: it is not TOML, or has an unknown key or a value of the wrong type.
+        ProjectFileError: others could have written it, it is not TOML, or it has an unknown key or a value of
+            the wrong type.
     """
     if _FILE not in context.meta:
         context.meta[_FILE] = _nearest(Path.cwd())
@@ -115,17 +142,26 @@ def project_file_of(context: typer.Context) -> ProjectFile | None:
 
 def _nearest(here: Path) -> ProjectFile | None:
     for folder in (here, *here.parents):
+        if folder != here and fault_of_owner(folder.stat()) is not None:
+            return None
         path = folder / _FILE
         if path.is_file() and (table := _table(path)) is not None:
             return _read(path, table)
+        if str(folder) == os.environ.get("HOME") or any((folder / name).exists() for name in _REPOSITORIES):
+            return None
     return None
 
 
 def _table(path: Path) -> Any:
     """The table; None where there is none, which the text shows sooner than a parser."""
-    content = read_file(path, most_bytes=_MOST_BYTES)
-    if b"fakexport" not in content:
-        return None
+    with open_regular(path) as file:
+        content = file.read(_MOST_BYTES)
+        if b"fakexport" not in content:
+            return None
+        for place, status in ((path, file.status), (path.parent, path.parent.stat())):
+            is_shared = place != path and bool(status.st_mode & stat.S_ISVTX)
+            if (fault := fault_of_owner(status, is_shared=is_shared)) is not None:
+                raise ProjectFileError(f"{place} {fault}, and what {path.name} names would be run")
     import tomllib  # Seldom needed, and `--help` is waited for.
 
     try:
@@ -167,38 +203,23 @@ def _texts(value: Any) -> list[str]:
     return items(value, text)
 
 
-# Key of the table -> how its value is read. A hyphen stands for an underscore of `CheckOptions`.
-_READERS: Mapping[str, Callable[[Any], Any]] = {
-    "target": _texts,
-    "device-map": text,
-    "dtype": text,
-    "inputs": _texts,
-    "dynamic": _texts,
-    "strict": boolean,
-    "use-cache": boolean,
-    "assume": _texts,
-    "libraries": _texts,
+# Key of the table -> how its value is read.
+_BY_TYPE: Mapping[Any, Callable[[Any], Any]] = {
+    str | None: text,
+    bool | None: boolean,
+    list[str] | None: _texts,
 }
-
-
-# Other spellings that are understood: those of the option.
-_SPELLINGS = {"input": "inputs", "library": "libraries"}
+_READERS = {name.replace("_", "-"): _BY_TYPE[kind] for name, kind in get_type_hints(CheckOptions).items()}
 
 
 def _options(table: dict[str, Any]) -> CheckOptions:
-    given: dict[str, Any] = {}
-    for written in table:
-        key = _SPELLINGS.get(written, written)
-        if key in given:
-            raise DocumentError(f"given twice: {written!r} and {key!r} are the same").within(written)
-        if key in _READERS:
-            given[key] = field(table, written, _READERS[key])
+    given = {key: field(table, key, _READERS[key]) for key in table if key in _READERS}
     return CheckOptions(**{key.replace("-", "_"): value for key, value in given.items()})
 
 
 def _check_keys(table: Mapping[str, Any], known: set[str]) -> None:
     for key in table:
-        if _SPELLINGS.get(key, key) not in known:
+        if key not in known:
             near = difflib.get_close_matches(key, sorted(known), n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"it can have {', '.join(sorted(known))}"
             raise DocumentError(f"unknown key: {hint}").within(key)
@@ -208,3 +229,31 @@ def _place(source: str, folder: Path) -> str:
     """A source as it is compared with others: with the path of its file or folder resolved, if it has one."""
     prefix, path, rest = named_path(source, folder) or ("", "", source)
     return f"{prefix}{(folder / path).resolve()}{rest}" if path else source
+
+
+def know_profiles(context: typer.Context, file: Path | None) -> Path | None:
+    """Register the profiles of a file until the command ends; by default those of [tool.fakexport].
+
+    Raises:
+        ProfileError, ProjectFileError, OSError: a file cannot be read.
+    """
+    if context.resilient_parsing:
+        return file
+    project = project_file_of(context) if file is None else None
+    chosen = project.profiles if project is not None else file
+    if chosen is not None:
+        from fakexport.devices import device_profiles
+
+        context.with_resource(device_profiles(chosen))
+    return chosen
+
+
+Profiles = Annotated[
+    Path | None,
+    typer.Option(
+        "--profiles",
+        metavar="FILE",
+        callback=know_profiles,
+        help="Device profiles of your own, as .toml or .json, to name in a topology.",
+    ),
+]

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fakexport.cli.options import Archive, Debug, Libraries, Method, Profiles, Trust, load_libraries
+from fakexport.cli.options import Archive, Debug, Libraries, Method, Trust, load_libraries
+from fakexport.cli.project_file import Profiles
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_note, write_output, write_report
 

@@ -6,16 +6,8 @@ from typing import Annotated
 
 import typer
 
-from fakexport.cli.options import (
-    BoundAdapters,
-    Debug,
-    Dtype,
-    Libraries,
-    Profiles,
-    TextOrJson,
-    Trust,
-    load_libraries,
-)
+from fakexport.cli.options import BoundAdapters, Debug, Dtype, Libraries, TextOrJson, Trust, load_libraries
+from fakexport.cli.project_file import Profiles
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_output
 

@@ -52,10 +52,6 @@ def paired(
     Kernels are paired by operator, shape and dtype. Where a program runs other operators than eager (it was
     decomposed), two that have nothing to do with each other may be alike. What tells such a pair: it differs,
     other kernels are before it, and a value that is computed from it is right.
-
-    Args:
-        eager, ours, exact: The kernels of eager, of the program, and of eager in double precision.
-        operations: Those of the program.
     """
     references = _references(eager, exact)
     matches = align([kernel.key for kernel in eager], [kernel.key for kernel in ours])

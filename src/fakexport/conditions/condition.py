@@ -71,9 +71,6 @@ def conditions_to_json(conditions: tuple[Condition, ...]) -> list[dict[str, Any]
 def conditions_from_json(value: Any, ranks: Mapping[str, int]) -> tuple[Condition, ...]:
     """Return what `conditions_to_json` returned, read from an untrusted file.
 
-    Args:
-        value: The parsed JSON.
-        ranks: Number of dimensions of each input, by name.
     Raises:
         DocumentError: it is something else, or asks for an input or a dimension that is not there.
     """

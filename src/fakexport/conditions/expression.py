@@ -166,12 +166,7 @@ _IN_MATH = frozenset(_UNARY) - {"neg", "not", "abs", "round", "float", "int", "t
 
 
 def expression_text(expression: Expression, names: Mapping[str, str] | None = None) -> str:
-    """Return Python text of an expression: `x.shape[1] % 2 == 0`.
-
-    Args:
-        expression: The tree.
-        names: What to write for the name of an input. Default: the name.
-    """
+    """Return Python text of an expression: `x.shape[1] % 2 == 0`."""
     return _text(expression, names or {}, 0)
 
 

@@ -6,11 +6,7 @@ from typing import Any
 
 
 def linear_size(expression: Any) -> tuple[str, int, int] | None:
-    """Return the symbol, factor and summand of a size such as `2*s17 + 1`; None for anything else.
-
-    Args:
-        expression: From sympy.
-    """
+    """Return the symbol, factor and summand of a size such as `2*s17 + 1`; None for anything else."""
     symbols = list(expression.free_symbols)
     if len(symbols) != 1:
         return None

@@ -63,9 +63,6 @@ class _Unreadable(Exception):
 def read_condition(text: str, leaves: Sequence[InputLeaf]) -> Condition | None:
     """Return the condition that a guard stands for; None where it speaks of nothing that a call can change.
 
-    Args:
-        text: The guard; not to be trusted.
-        leaves: Leaves of the program's inputs.
     Raises:
         UnreadableCondition: it is another text, or asks for more than sizes, strides and numbers of inputs.
     """

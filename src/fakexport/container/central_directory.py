@@ -63,9 +63,6 @@ def read_entries(path: str, read_at: ReadAt, file_bytes: int, limits: Limits) ->
     """Return the records in the order of the file.
 
     Args:
-        path: The file's name for error texts.
-        read_at: Reads exactly so many bytes at an offset.
-        file_bytes: Size of the file.
         limits: Checked before anything is allocated.
     Raises:
         ArchiveError: The file is not a zip file, is ambiguous, or exceeds a limit.

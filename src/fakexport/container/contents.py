@@ -65,11 +65,7 @@ def legacy_layout(names: Iterable[str]) -> Refused | None:
 
 
 def refused_names(names: Iterable[str]) -> list[Refused]:
-    """Return the records that may run code when torch reads or runs them, and those of unknown purpose.
-
-    Args:
-        names: Without the folder.
-    """
+    """Return the records that may run code when torch reads or runs them, and those of unknown purpose."""
     found = []
     for name in names:
         if what := _danger(name):

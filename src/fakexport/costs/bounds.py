@@ -75,9 +75,6 @@ def _bounds(cost: DeviceCost, profile: DeviceProfile, received_bytes: int) -> It
 def fastest_rate(dtype: str, rates: Mapping[str, float]) -> float | None:
     """Return the greatest rate at which a device may compute with a dtype, whatever the settings of torch.
 
-    Args:
-        dtype: `bfloat16`, `float8_e4m3fn`.
-        rates: A profile's `peak_flops`.
     Returns:
         None if the profile has no rates at all. float32 may be computed as TF32; float16 may be added up in
         float16, at the rate of int8 by half; a dtype without a unit of its own is converted.

@@ -73,12 +73,7 @@ class HeldReads:
         self._overwritten: dict[int, Size] = {}
 
     def passed_on(self, node: Node, given: Sequence[Sources]) -> Value:
-        """Return the sources of each tensor of a node's result.
-
-        Args:
-            node: A call of an operator.
-            given: The sources of each tensor of its arguments.
-        """
+        """Return the sources of each tensor of a node's result."""
         results = tensors_in(node.meta.get("val"))
         operator = node.target
         if not isinstance(operator, OpOverload):

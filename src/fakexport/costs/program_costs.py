@@ -17,14 +17,7 @@ from fakexport._torch.symbolic_numbers import expression_of, noted_expression_of
 from fakexport.costs.held_reads import HeldReads, Sources, Value, sources_of
 from fakexport.costs.node_products import NodeProducts
 from fakexport.memory import REGIONS, Liveness, Size
-from fakexport.program import (
-    Visit,
-    facts_of,
-    least_received,
-    moved_tensor,
-    operator_name,
-    plain_name,
-)
+from fakexport.program import Visit, facts_of, least_received, moved_tensor, operator_name, plain_name
 
 _AUTOCAST = "higher_order.wrap_with_autocast"
 _BRANCH = "higher_order.cond"
@@ -104,12 +97,7 @@ class ProgramCosts:
 
 
 def program_costs(program: ExportedProgram, liveness: Liveness) -> ProgramCosts:
-    """Return what one call of a program computes, reads and sends.
-
-    Args:
-        program: Not changed.
-        liveness: Of this program.
-    """
+    """Return what one call of a program computes, reads and sends."""
     reading = _Reading(program, liveness)
     nodes = tuple(reading.nodes())
     returned = frozenset(program.graph.output_node().all_input_nodes)

@@ -80,12 +80,7 @@ IN_PYTHON: Compositions = MappingProxyType({TRANSFORMERS: grouped_product, PACKE
 
 
 def composed(program: ExportedProgram, compositions: Compositions) -> ExportedProgram:
-    """Return the program with some operators made of others; itself if it has none of them.
-
-    Args:
-        program: Not changed.
-        compositions: For operators that the compiler does not have.
-    """
+    """Return the program with some operators made of others; itself if it has none of them."""
     graphs = [module.graph for module in graph_modules(program.graph_module)]
     called = [node for graph in graphs for node in _calls(graph, compositions)]
     if not any(compositions[operator_name(node)](node) for node in called):

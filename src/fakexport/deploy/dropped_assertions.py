@@ -19,10 +19,6 @@ def assertion_notes(program: ExportedProgram, form: str) -> Iterator[str]:
     """Yield a sentence where the compiled file checks less than the program.
 
     It has neither `torch._check` and `--assume` nor guards on what `forward` asked of its inputs.
-
-    Args:
-        program: As it is bound, with its assertions.
-        form: The name of the format.
     """
     called = [node for module in graph_modules(program.graph_module) for node in module.graph.nodes]
     if checks := [node for node in called if operator_name(node) in _ASSERTIONS]:

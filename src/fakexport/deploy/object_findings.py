@@ -15,13 +15,7 @@ from fakexport.rules import rule
 
 
 def findings_of_objects(program: ExportedProgram, code: str, runtime: str) -> Iterator[Diagnostic]:
-    """Yield a finding for each object that the program holds, at its first use.
-
-    Args:
-        program: Not changed.
-        code: Code of the rule, `FE801` or `FE802`.
-        runtime: Its name, `ExecuTorch`.
-    """
+    """Yield a finding for each object that the program holds, at its first use."""
     nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
     for spec in program.graph_signature.input_specs:
         if not isinstance(spec.arg, CustomObjArgument):

@@ -130,8 +130,6 @@ def open_artifact(
     """Open a compiled program.
 
     Args:
-        path: The file.
-        kind: As returned by `artifact_kind`.
         checkpoint: The weights, if they are neither inside nor next to it.
         trust: Whether native code may be loaded from the file; it runs on load.
     Raises:

@@ -24,26 +24,9 @@ from fakexport.conditions import (
     has_identity_guard,
     linear_size,
 )
-from fakexport.documents import (
-    boolean,
-    field,
-    integer,
-    items,
-    mapping,
-    one_of,
-    optional,
-    record,
-    text,
-)
+from fakexport.documents import boolean, field, integer, items, mapping, one_of, optional, record, text
 from fakexport.error import FakexportError, InvalidValue
-from fakexport.program import (
-    Spelling,
-    SymbolRange,
-    output_names,
-    plain_name,
-    symbol_ranges,
-    written_inputs,
-)
+from fakexport.program import Spelling, SymbolRange, output_names, plain_name, symbol_ranges, written_inputs
 
 from .answers import answer_of, answer_text
 

@@ -36,10 +36,6 @@ def run_timed(
     Each call gets its own copies of the inputs, made before the clock starts: a program may mutate its
         inputs. What it writes into its buffers stays, as in any series of calls.
 
-    Args:
-        artifact: An opened program or its compiled form.
-        inputs: As for the call; not changed by the later calls.
-        warmup, repeat: Numbers of calls after the first, 0 or more.
     Raises:
         UnsuitableInputs: before anything runs.
     """

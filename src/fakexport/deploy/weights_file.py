@@ -133,11 +133,6 @@ def check_owner(compiled: Path, beside: Path, checkpoint: CheckpointSource | Non
     their tensors may look the same. A file without an origin, or with another name, is a checkpoint: it is
     checked against what the program expects.
 
-    Args:
-        compiled: The compiled program.
-        beside: The file of its weights, which may be missing.
-        checkpoint: The source of the weights, if it is not that file.
-        owner: Id of the program.
     Returns:
         Whether the weights were written with it, under the same names.
     Raises:
@@ -164,9 +159,6 @@ def _is_file(checkpoint: CheckpointSource, file: Path) -> bool:
 def raw_chunks(tensor: torch.Tensor) -> Iterator[memoryview]:
     """Yield the elements of a tensor in row-major order, in chunks; little-endian, like all machines of
     torch.
-
-    Args:
-        tensor: On any device; or a fake whose value is known.
     """
     with real_execution():
         real = value_of(tensor) if is_fake(tensor) else tensor.detach()

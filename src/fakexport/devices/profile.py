@@ -105,21 +105,13 @@ def load_profiles() -> Mapping[str, DeviceProfile]:
 
 @functools.cache
 def default_profiles() -> Mapping[str, DeviceProfile]:
-    """Return the profile that each bare device type stands for: `cuda` -> H100-80GB.
-
-    Returns:
-        A read-only mapping with the keys `cpu`, `cuda`, `xpu` and `mps`, the same object on every call.
-    """
+    """Return the profile that each bare device type stands for: `cuda` -> H100-80GB."""
     return MappingProxyType(_shipped()[1])
 
 
 def profile_named(name: str) -> DeviceProfile:
     """Return the profile that a name, an alias or a bare device type means, in any case.
 
-    Args:
-        name: `H100-80GB`, `h100`, `cuda`.
-    Returns:
-        The profile, shared with `load_profiles`.
     Raises:
         ValueError: No profile has this name. One line, with the nearest names.
 

@@ -115,11 +115,7 @@ class Topology:
         return next((device.name for device in self.accelerators), "cpu")
 
     def devices_of(self, device_type: str) -> tuple[VirtualDevice, ...]:
-        """Return the devices of one type, by index. `cpu` always has one.
-
-        Args:
-            device_type: torch's device type, `cuda`.
-        """
+        """Return the devices of one type, by index. `cpu` always has one."""
         if device_type == "cpu":
             return (self.device("cpu"),)
         return tuple(device for device in self.devices if device.type == device_type)
@@ -127,8 +123,6 @@ class Topology:
     def device(self, name: str) -> VirtualDevice:
         """Return the device of a name.
 
-        Args:
-            name: torch's name of a device. Without an index it means the first one of the type.
         Raises:
             ValueError: The topology has no such device. One line, with those that it has.
         """
@@ -138,11 +132,7 @@ class Topology:
         return found
 
     def has_device(self, name: str) -> bool:
-        """Say whether `device(name)` returns a device.
-
-        Args:
-            name: torch's name of a device, with or without an index.
-        """
+        """Say whether `device(name)` returns a device."""
         return self._find(name) is not None
 
     def _find(self, name: str) -> VirtualDevice | None:

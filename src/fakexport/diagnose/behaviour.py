@@ -10,7 +10,8 @@ from torch.export.graph_signature import InputKind
 
 from fakexport.capture import KeptMask, PythonEffect
 from fakexport.diagnose.labels import labels_at
-from fakexport.diagnostics import Diagnostic, Fix
+from fakexport.diagnose.marked_code import replaced
+from fakexport.diagnostics import Change, Diagnostic, Fix
 from fakexport.program import shared_outputs, source_span, training_operators, written_inputs
 from fakexport.rules import rule
 
@@ -22,6 +23,7 @@ _CODES = {
     "state": "FE910",
     "backend": "FE910",
     "text": "FE911",
+    "unseen": "FE903",
     "padding": "FE913",
 }
 
@@ -31,10 +33,6 @@ def diagnose_behaviour(
 ) -> Iterator[Diagnostic]:
     """Report what eager code does and the program does not, or does differently.
 
-    Args:
-        program: As captured, before decompositions.
-        effects: What `forward` did in Python while it was captured.
-        kept_masks: Causal masks that eager mode drops.
     Reports:
         All of FE9.
     """
@@ -70,6 +68,7 @@ def _written(program: ExportedProgram) -> Iterator[Diagnostic]:
 
 
 def _python(effect: PythonEffect) -> Diagnostic:
+    changes: tuple[Change, ...] = ()
     match effect.kind:
         case "attribute":
             place = f"{effect.module_path}.{effect.what}".lstrip(".")
@@ -84,6 +83,7 @@ def _python(effect: PythonEffect) -> Diagnostic:
         case "print":
             label, note = "printed once, while the model was traced", "the program prints nothing"
             fix = "remove it, or print what the program returns"
+            changes = () if effect.span is None else replaced(effect.span, "None")
         case "random":
             label = f"`{effect.what}` drew a number, which is a constant of the program"
             note = f"`forward` drew from the generator of {effect.what.partition('.')[0]}"
@@ -93,7 +93,7 @@ def _python(effect: PythonEffect) -> Diagnostic:
             note = f"the program does not call `{effect.what}`"
             fix = (
                 "give the dtype to each call that creates a tensor: `torch.rand(4, dtype=torch.float64)`"
-                if effect.what.endswith("dtype")
+                if ".set_default_" in effect.what
                 else "set it outside of `forward`, and pass what is drawn with a seed of its own as an input"
             )
         case "backend":
@@ -111,29 +111,44 @@ def _python(effect: PythonEffect) -> Diagnostic:
             label = f"is `{effect.what}` while the model is traced"
             note = "the text has no value: what is compared or looked up with it is decided for all inputs"
             fix = "compare the number itself, `n == 3` in place of `str(n) == '3'`"
+        case "unseen":
+            label = ""
+            note = f"not checked: without strict mode, tracing `forward` raises {effect.what}"
+            fix = "repair what an export without `--strict` reports"
     return rule(_CODES[effect.kind]).diagnostic(
         labels=labels_at(effect.span, label),
         notes=(note,),
-        fix=Fix(fix),
+        fix=Fix(fix, changes=changes),
         module_path=effect.module_path or None,
     )
 
 
 def _generators(program: ExportedProgram) -> Iterator[Diagnostic]:
-    """A generator that `forward` makes is one object of the program, which every call draws on from."""
-    names = {
-        spec.arg.name
+    """A generator that `forward` makes is one object of the program, and the state of one is a constant."""
+    constants = {
+        spec.arg.name: program.constants[spec.target]
         for spec in program.graph_signature.input_specs
-        if spec.target is not None and isinstance(program.constants.get(spec.target), torch.Generator)
+        if spec.target in program.constants
     }
     for node in program.graph.nodes:
-        if names & {each.name for each in node.all_input_nodes}:
+        for value in filter(
+            _is_generator_or_state, (constants.get(each.name) for each in node.all_input_nodes)
+        ):
+            is_generator = isinstance(value, torch.Generator)
+            verb, noun = ("draws from", "") if is_generator else ("reads", "the state of ")
+            note = "draws on from call to call, and it cannot be saved" if is_generator else "reads one state"
             yield rule("FE910").diagnostic(
-                labels=labels_at(source_span(node), "draws from a `torch.Generator`"),
-                notes=("the program draws on from call to call, and it cannot be saved",),
+                labels=labels_at(source_span(node), f"{verb} {noun}a `torch.Generator`"),
+                notes=(f"the program {note}",),
                 fix=Fix("draw from the default generator, or pass what is drawn as an input"),
                 node=node.name,
             )
+
+
+def _is_generator_or_state(value: object) -> bool:
+    state = torch.default_generator.get_state()
+    is_state = isinstance(value, torch.Tensor) and (value.dtype, value.shape) == (state.dtype, state.shape)
+    return is_state or isinstance(value, torch.Generator)
 
 
 def _masks(masks: Iterable[KeptMask]) -> Iterator[Diagnostic]:

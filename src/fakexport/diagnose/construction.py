@@ -21,10 +21,6 @@ def diagnose_build(
 ) -> Diagnostic:
     """Return the diagnostic of a constructor that raised.
 
-    Args:
-        error: What the factory raised, with its traceback.
-        topology: The target, if there is one.
-        published: What to pass in place of a library's default config.
     Reports:
         FE101 where a value was read that cannot be computed without data, FE103 where a tensor subclass
         cannot be kept, FE505 where a device does not exist, else FE102.

@@ -17,12 +17,7 @@ _FACTORIES = re.compile(
 
 
 def device_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix:
-    """Return how to create or move the tensor that is on the CPU, with the name of one that is not.
-
-    Args:
-        span: The line of the operator.
-        variables: The local variables of its frame.
-    """
+    """Return how to create or move the tensor that is on the CPU, with the name of one that is not."""
     devices = {
         name: value.device.type
         for name, value in variables.items()

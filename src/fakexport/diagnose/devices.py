@@ -26,11 +26,7 @@ def absent_device(failure: CaptureFailure, topology: Topology | None) -> Diagnos
 def absent_device_in_constructor(
     error: BaseException, span: Span | None, topology: Topology | None
 ) -> Diagnostic | None:
-    """Return the same for what a factory raised.
-
-    Args:
-        span: The user's line.
-    """
+    """Return the same for what a factory raised."""
     found = _absent((str(error),), topology)
     return None if found is None else _diagnostic(*found, topology, lambda text: labels_at(span, text))
 

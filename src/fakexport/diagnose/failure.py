@@ -22,11 +22,7 @@ from fakexport.diagnose.data_dependence import (
     tensor_leaves_torch,
 )
 from fakexport.diagnose.devices import absent_device
-from fakexport.diagnose.dimensions import (
-    dims_must_be_equal,
-    dynamic_dims_specialised,
-    zero_or_one_examples,
-)
+from fakexport.diagnose.dimensions import dims_must_be_equal, dynamic_dims_specialised, zero_or_one_examples
 from fakexport.diagnose.forward_repairs import (
     IN_FLOAT32,
     NO_REPAIR,
@@ -65,12 +61,6 @@ def diagnose_failure(
 ) -> tuple[Diagnostic, ...]:
     """Return the diagnostics of a capture that failed: what stopped it, then what else is in its way.
 
-    Args:
-        failure: The failure of the capture.
-        exploration: What was found by going on after it. A problem that was found after assumptions names
-            them, since it may follow from them.
-        topology: The target, if there is one.
-        published: What to pass in place of a library's default config.
     Reports:
         FE103, FE201, FE203 to FE206, FE208, FE210, FE301 to FE304, FE401, FE404, FE405, FE502, FE505 where
         their marks are found, else FE202.

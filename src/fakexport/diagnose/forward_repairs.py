@@ -174,10 +174,6 @@ def empty_setting_repair(span: Span | None, variables: Mapping[str, Any]) -> str
     """Return which setting of a config to set, where the marked line reads one that is None.
 
     It reads the setting itself, or an attribute that a constructor in this file takes from one.
-
-    Args:
-        span: The line.
-        variables: The local variables of its frame.
     """
     names: set[str] = set()
     for node in ast.walk(expression_at(span) or ast.Constant(None)):

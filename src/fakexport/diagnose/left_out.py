@@ -20,11 +20,6 @@ def diagnose_left_out(
 ) -> tuple[Diagnostic, ...]:
     """Return what of the model that the source names is not in the program.
 
-    Args:
-        source: The model.
-        program: Exported from the module; None where that failed.
-        module: What the source's factory returned for this target, of fake tensors.
-        inputs: What it was exported with.
     Reports:
         FE104 and FE105, each at most once.
     """

@@ -20,8 +20,6 @@ class NotComparable(Exception):
 def made_up_inputs(described: tuple[Any, Any]) -> tuple[Any, Any]:
     """Return real arguments on the CPU, like fake ones.
 
-    Args:
-        described: Positional and keyword arguments, with fake tensors in them.
     Raises:
         NotComparable: a size depends on data, or there would be more than `LARGEST_INPUT_BYTES`.
     """

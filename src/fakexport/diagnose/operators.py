@@ -12,13 +12,7 @@ import torch
 from fakexport._torch.operator_schema import argument_values, is_python_operator
 from fakexport._torch.pytree import tree_leaves
 from fakexport._torch.script_objects import held_script_object
-from fakexport.capture import (
-    CaptureFailure,
-    OperatorCall,
-    ShardingChangesResult,
-    TransformLost,
-    WriteLost,
-)
+from fakexport.capture import CaptureFailure, OperatorCall, ShardingChangesResult, TransformLost, WriteLost
 from fakexport.diagnose.device_repairs import device_repair
 from fakexport.diagnose.forward_repairs import QUANTIZED
 from fakexport.diagnose.labels import labels_at, labels_of, torch_says
@@ -205,8 +199,6 @@ def observed_results(call: OperatorCall) -> str | None:
     Only an operator of `torch.library.custom_op` is run: its kernels can raise but not crash. A result is
     like an argument if it has its shape, and if no other size of the call could have given that shape.
 
-    Args:
-        call: The call that could not be traced.
     Returns:
         None where the operator cannot be run, or its shapes have more than one explanation.
     """

@@ -29,10 +29,6 @@ def diagnose_memory(
 ) -> Diagnostic | None:
     """Return whether some device has too little memory: for the weights placed on it, or for a run.
 
-    Args:
-        program: At the sizes of its example inputs.
-        summary: Its facts.
-        topology: The target.
     Reports:
         FE503 or FE506, once, with the worst device; the host's memory is not assumed.
     """
@@ -50,9 +46,6 @@ def diagnose_memory(
 def memory_left(summary: ProgramSummary, topology: Topology) -> dict[str, int]:
     """Return for each device what of its memory the weights and constants on it leave for a run.
 
-    Args:
-        summary: Facts of a program.
-        topology: The target.
     Returns:
         Device -> bytes, negative where they do not fit; without the host, whose memory is not assumed.
     """

@@ -135,8 +135,6 @@ _LOWER = ("bfloat16", "float16")
 def diagnose_dtypes(program: ExportedProgram) -> Iterator[Diagnostic]:
     """Operators whose operands have dtypes that eager torch refuses on their device.
 
-    Args:
-        program: As captured, before decompositions.
     Reports:
         FE209, but not inside an autocast region, which casts the operands.
     """

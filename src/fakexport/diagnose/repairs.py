@@ -218,12 +218,7 @@ def _taken_as_it_is(span: Span | None) -> str | None:
 
 
 def index_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix | None:
-    """Return what to do where the index of a tensor has sequences of 0-d tensors; None if none is indexed.
-
-    Args:
-        span: The line.
-        variables: The local variables of its frame.
-    """
+    """Return the repair of a tensor index with sequences of 0-d tensors; None if nothing is indexed."""
 
     def stacked(part: ast.expr) -> str:
         is_sequence = isinstance(value_of(part, variables), (list, tuple))
@@ -242,14 +237,7 @@ def index_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix | None:
 
 
 def cast_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix | None:
-    """Return how to call a module with cast or moved weights, in place of replacing them.
-
-    Args:
-        span: The line.
-        variables: The local variables of its frame.
-    Returns:
-        None where it is not called once, with a value, or has buffers.
-    """
+    """Return how to call a module with cast or moved weights, in place of replacing them."""
     expression, function = expression_at(span), None if span is None else function_at(span)
     match expression:
         case ast.Call(

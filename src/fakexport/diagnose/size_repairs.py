@@ -17,12 +17,7 @@ _EXPERTS = 'set `"experts_implementation": "batched_mm"` in the config'
 
 
 def size_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix:
-    """Return what to do where a size must be known.
-
-    Args:
-        span: The line.
-        variables: The local variables of its frame.
-    """
+    """Return what to do where a size must be known."""
     expression = expression_at(span)
     condition = None if span is None else condition_at(span)
     if (
@@ -205,10 +200,6 @@ def is_of_index(asked: Span, rows: Span) -> bool:
     """Return whether a condition in a loop over rows asks for nothing but their index.
 
     It is a number of Python once the loop is over every possible index.
-
-    Args:
-        asked: The condition, or a part of it.
-        rows: What the loop is over, in the same file or in another one.
     """
     function, expression = function_at(asked), expression_at(asked)
     for loop in ast.walk(function) if function is not None and asked.path == rows.path else ():

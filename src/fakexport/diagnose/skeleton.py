@@ -30,8 +30,6 @@ def fake_kernel_skeleton(operator: str, results: str | None = None) -> str:
         operator: `acme::scale`.
         results: The expression that it returns, if that is certain. Default: it raises, since a guessed
             shape would make a program that is wrong.
-    Returns:
-        Several lines.
     """
     schema = operator_schema(operator)
     if schema is None:
@@ -47,12 +45,7 @@ def _unfinished(operator: str, example: str) -> str:
 
 
 def fake_class_skeleton(class_name: str, methods: Sequence[tuple[str, str]]) -> str:
-    """Return a fake class with the methods of a C++ class.
-
-    Args:
-        class_name: `acme::Table`.
-        methods: Name and schema of each method.
-    """
+    """Return a fake class with the methods of a C++ class."""
     lines = [
         f'@torch._library.register_fake_class("{class_name}")',
         f"class Fake{class_name.rpartition('::')[2].strip('_')}:",

@@ -80,12 +80,7 @@ _OF_SIZES = re.compile(r"\b(?:sizes?|shapes?|normalized_shape|dimensions?|dim|br
 
 
 def in_rank(found: Iterable[Diagnostic], ranks: int) -> Iterator[Diagnostic]:
-    """Yield what was found, with a fix of its own for a size that does not fit on a rank.
-
-    Args:
-        found: Why a rank has no program.
-        ranks: How many there are.
-    """
+    """Yield what was found, with a fix of its own for a size that does not fit on a rank."""
     for each in found:
         if each.code != "FE202" or not any(map(_OF_SIZES.search, each.notes)):
             yield each

@@ -88,13 +88,7 @@ class Fix:
 
     @classmethod
     def under(cls, condition: str, change: str, *, otherwise: Fix, changes: tuple[Change, ...] = ()) -> Fix:
-        """Return a fix that holds under a condition, which may be known of one target alone.
-
-        Args:
-            condition, change: Clauses.
-            otherwise: The fix for others.
-            changes: Ways to follow it.
-        """
+        """Return a fix that holds under a condition, which may be known of one target alone."""
         other = [replace(each, message=each.message or otherwise.message) for each in otherwise.changes]
         message = f"if {condition}, {change}{_OTHERWISE}{otherwise.message}"
         return cls(message, changes=(*changes, *other))

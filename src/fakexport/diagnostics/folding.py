@@ -21,11 +21,6 @@ def fold(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
     one with all targets and the greatest count, so that `count` always speaks of one program; of a fix
     under a condition that only one target has, what holds for all stays. Findings without a place merge
     only if their notes are equal too, but for the module's path in them. Folding twice changes nothing.
-
-    Args:
-        diagnostics: Any number, of any targets.
-    Returns:
-        A new tuple; `targets` are in the order of first appearance.
     """
     per_target: dict[Hashable, Diagnostic] = {}
     for diagnostic in _one_target_each(diagnostics):

@@ -58,9 +58,6 @@ def selected_writes(span: Span) -> SelectedWrites | None:
     """Return what a condition and the lines that hang on it do; None where they do anything else.
 
     The lines write by the selection alone, and assign to variables that nothing else reads.
-
-    Args:
-        span: The place of the whole condition.
     """
     node, function = condition_at(span), function_at(span)
     if not isinstance(node, ast.If) or node.orelse or not is_at(node.test, span) or function is None:

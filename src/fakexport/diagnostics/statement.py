@@ -135,13 +135,7 @@ def is_negated(span: Span) -> bool:
 
 
 def attribute_span(path: str, class_name: str, attribute: str) -> Span | None:
-    """Return where a class reads `self.<attribute>`: in its `forward`, or else in another method.
-
-    Args:
-        path: File of the class.
-        class_name: Qualified name of the class.
-        attribute: Name of the attribute.
-    """
+    """Return where a class reads `self.<attribute>`: in its `forward`, or else in another method."""
     classes = _source(path).classes
     owner = next((node for node in classes if node.name == class_name.rpartition(".")[2]), None)
     methods = [item for item in owner.body if isinstance(item, ast.FunctionDef)] if owner else []

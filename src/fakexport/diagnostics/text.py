@@ -33,12 +33,6 @@ def source_line(path: str, line: int) -> str | None:
 
     Paths may come from an archive of someone else, so only regular `*.py` files are opened, besides
     what Python itself has put into `linecache` (notebook cells).
-
-    Args:
-        path: File name as in `Span.path`.
-        line: Line number, from 1.
-    Returns:
-        The line without its line end; None if there is no such file or line.
     """
     is_readable = path.endswith(".py") and Path(path).is_file()
     if not is_readable and path not in linecache.cache:

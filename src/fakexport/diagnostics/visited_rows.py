@@ -34,11 +34,7 @@ class VisitedRows:
 
 
 def visited_rows(span: Span) -> VisitedRows | None:
-    """Return what a loop runs over and writes; None where it does anything else.
-
-    Args:
-        span: The place of what a `for` runs over.
-    """
+    """Return what a loop runs over and writes; None where it does anything else."""
     function = function_at(span)
     loops = [] if function is None else [node for node in ast.walk(function) if isinstance(node, ast.For)]
     loop = next((each for each in loops if is_at(each.iter, span)), None)

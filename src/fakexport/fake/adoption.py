@@ -42,8 +42,6 @@ def adopt(module: nn.Module, recording: Recording, device: torch.device | None) 
     what is known of a fake one is taken over; ties, classes and attributes of tensors are kept.
 
     Args:
-        module: A module with tensors of any kind.
-        recording: The open recording of the mode.
         device: Where tensors without a device of their own (`meta`) go; default the CPU.
     Raises:
         TypeError: the module cannot be copied.

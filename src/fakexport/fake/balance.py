@@ -37,10 +37,6 @@ def balanced_map(module: nn.Module, topology: Topology | None) -> dict[str, str]
     Modules without parameters (rotary embeddings) are on the first device. Modules that share a parameter are
     together, where the first of them is: an operator takes its weights from one device. The host is used only
     where it is the only device.
-
-    Args:
-        module: The model.
-        topology: The devices. None means the CPU.
     """
     devices = [(d.name, d.profile.memory_bytes or 1) for d in topology.accelerators] if topology else []
     if len(devices) < 2:

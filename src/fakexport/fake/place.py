@@ -64,11 +64,6 @@ def placement_as_made(module: nn.Module, recording: Recording, device: torch.dev
 
     Only what knows no device is moved to the default device: what `torch.Tensor(n)` made, and what was
     computed of arrays of NumPy. A user moves it with `model.to(device)`.
-
-    Args:
-        module: A module of fake tensors, made in the block of the recording.
-        recording: The open recording.
-        device: The default device of the factory.
     """
     with recording.paused():
         for slot in slots(module):

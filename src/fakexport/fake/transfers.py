@@ -50,12 +50,6 @@ def install_transfers(module: nn.Module, placement: Placement) -> Transfers:
     moves. A tensor that several modules of one device take (the cos and sin of 126 layers) is moved once
     per run; under `strict=True`, once per module. Tensors are found in nested tuples, lists, dicts and
     dataclasses. A model on one device gets no hooks.
-
-    Args:
-        module: The model.
-        placement: What `place` returned for it.
-    Returns:
-        A handle; the hooks work until its `remove()`.
     """
     points = dict(_points("", module, placement.tensor_devices)) if len(placement.devices) > 1 else {}
     moved = MovedTensors()

@@ -12,6 +12,7 @@ from pathlib import Path
 from fakexport.documents import escaped
 from fakexport.error import FakexportError
 
+from .inputs import is_input
 from .regular_file import kind_of
 
 _DESCRIPTORS = Path("/proc/self/fd")
@@ -28,22 +29,26 @@ class FileWriteError(FakexportError, OSError):
 
 
 @contextlib.contextmanager
-def new_file(path: str | os.PathLike[str], *, mode: int = 0o666) -> Iterator[BufferedWriter]:
+def new_file(
+    path: str | os.PathLike[str], *, mode: int = 0o666, replaces_input: bool = False
+) -> Iterator[BufferedWriter]:
     """Open a file that replaces `path` when the block ends without an error.
 
     It has no name until then where the system allows that, so that even a killed process leaves nothing;
     elsewhere it is called `.NAME.XXXXXXXX.tmp` and removed on any error. The folder must exist. What was at
-    `path` is replaced, even a symbolic link, unless it is a device, a pipe or a directory.
+    `path` is replaced, even a symbolic link, unless it is a device, a pipe, a directory, or a file that the
+    command has read.
 
     Args:
         path: The file.
         mode: Its permissions, less those that the umask takes away.
+        replaces_input: The command replaces what it has read there, such as a lock.
     Raises:
         FileWriteError: It could not be written; `path` is as it was.
     """
     target = Path(path)
     try:
-        _check_replaceable(target)
+        _check_replaceable(target, replaces_input)
         named = target.with_name(f".{target.name[:200]}.{os.urandom(4).hex()}.tmp")
         descriptor, is_named = _create(named, mode)
         try:
@@ -54,6 +59,7 @@ def new_file(path: str | os.PathLike[str], *, mode: int = 0o666) -> Iterator[Buf
                 if not is_named:
                     _name(descriptor, named)
                     is_named = True
+            _check_replaceable(target, replaces_input)  # Some inputs are read while the output is written.
             named.replace(target)
             is_named = False
         finally:
@@ -66,13 +72,16 @@ def new_file(path: str | os.PathLike[str], *, mode: int = 0o666) -> Iterator[Buf
         raise FileWriteError(path, error) from error
 
 
-def _check_replaceable(target: Path) -> None:
-    """Refuse what must not be replaced: as root, `/dev/null` would be gone."""
+def _check_replaceable(target: Path, replaces_input: bool) -> None:
+    """Refuse what must not be replaced: an input, and as root `/dev/null`, which would be gone."""
     if not target.name:
         raise IsADirectoryError(errno.EISDIR, "is a directory, not the name of a file")
     with contextlib.suppress(FileNotFoundError):
-        if (kind := kind_of(target.stat().st_mode)) is not None:
+        status = target.stat()
+        if (kind := kind_of(status.st_mode)) is not None:
             raise OSError(errno.EEXIST, f"is {kind}, not a regular file")
+        if is_input(status) and not replaces_input:
+            raise OSError(errno.EEXIST, "is an input of this command: choose another name for the output")
 
 
 def _create(named: Path, mode: int) -> tuple[int, bool]:

@@ -60,12 +60,7 @@ def make_private_folder(path: Path) -> None:
 
 
 def fault_of_owner(status: os.stat_result, *, is_shared: bool = False) -> str | None:
-    """Return who else could have written there: `belongs to user 1001`; None if no one else.
-
-    Args:
-        status: `stat` of a file or a folder.
-        is_shared: Whether those who can write to it may only touch what is theirs, as in /tmp.
-    """
+    """Return who else could have written there: `belongs to user 1001`; None if no one else."""
     if status.st_uid not in (0, os.geteuid()):
         return f"belongs to {_user(status.st_uid)}"
     if is_shared:

@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
+from .inputs import remember_input
+
 _PIECE_BYTES = 1 << 20
 # Python's `mmap` names it from 3.12 on. Without it, Linux refuses a private mapping larger than its memory.
 _LINUX_NORESERVE = 0x4000
@@ -229,4 +231,5 @@ def _opened(path: str, descriptor: int) -> RegularFile:
     except BaseException:
         os.close(descriptor)
         raise
+    remember_input(status)
     return RegularFile(path, descriptor, status)

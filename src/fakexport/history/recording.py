@@ -21,14 +21,7 @@ from fakexport._torch.truncated_normal import truncated_normal_as_one_step
 
 from .masked_shapes import has_mask, selected
 from .randomness import Draw, Draws, RandomOperation
-from .records import (
-    Operation,
-    Output,
-    Shown,
-    StorageRecord,
-    TensorRecord,
-    leaves,
-)
+from .records import Operation, Output, Shown, StorageRecord, TensorRecord, leaves
 from .references import Inputs, has_record, is_of_other_library, owner_of, record_of, set_record
 from .replay import Replay, resolve_if_cheap, resolve_origin
 from .values import value_of

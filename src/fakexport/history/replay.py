@@ -19,16 +19,7 @@ from fakexport.diagnostics import Span
 from fakexport.error import FakexportError, first_line
 
 from .randomness import Origin, RandomOperation
-from .records import (
-    Constant,
-    Operation,
-    Output,
-    TensorRecord,
-    Unknown,
-    history_of,
-    history_up_to,
-    leaves,
-)
+from .records import Constant, Operation, Output, TensorRecord, Unknown, history_of, history_up_to, leaves
 
 LARGEST_REPLAY_BYTES = 8 * 2**30
 """A value whose replay holds more real memory than this is not computed."""

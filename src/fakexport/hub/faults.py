@@ -44,9 +44,6 @@ def import_hub(name: HubName) -> Any:
 def hub_faults(name: HubName, file: str) -> Iterator[None]:
     """Turn what `huggingface_hub` and its HTTP library raise in the block into a `HubError`.
 
-    Args:
-        name: The repository.
-        file: What is read in the block, for messages.
     Raises:
         MissingFile: the repository is there, and has no such file.
         HubError: anything else.

@@ -65,9 +65,6 @@ class Repository:
     def file(self, file: str, *, most_bytes: int = MOST_CONFIG_BYTES) -> Path | None:
         """Return a small file in the cache, downloaded if it is not there yet; None if there is no such file.
 
-        Args:
-            file: Its name in the folder.
-            most_bytes: A larger file is not downloaded.
         Raises:
             HubError: as `open`; it is larger.
         """

@@ -23,11 +23,6 @@ def locked_report(
 ) -> Report:
     """Return a report with what moved among its findings and its differences; without that, the same report.
 
-    Args:
-        report: What the check found.
-        now: Its entries, one per target.
-        locked: Those of the lock.
-        accept: The command that accepts what moved.
     Reports:
         FE002: a model has no entry. FE003: something moved.
     """

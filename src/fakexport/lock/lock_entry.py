@@ -50,13 +50,7 @@ class LockEntry:
 
 
 def entries_of(report: Report, *, source: str, options: Mapping[str, str]) -> list[LockEntry]:
-    """Return an entry per target of a report.
-
-    Args:
-        report: What the check found; its verdicts have their programs.
-        source: The source as the lock names it.
-        options: What else was asked, as text.
-    """
+    """Return an entry per target of a report."""
     return [_entry(report, verdict, source, options) for verdict in report.verdicts]
 
 

@@ -57,7 +57,7 @@ def write_lock(path: Path, locked: Iterable[LockEntry]) -> None:
     """
     parts = ["\n".join(_entry_lines(entry)) for entry in sorted(locked, key=lambda entry: entry.key)]
     content = "\n".join([_HEAD + f"format = {FORMAT}\n", *(f"{part}\n" for part in parts)])
-    with new_file(path) as file:
+    with new_file(path, replaces_input=True) as file:
         file.write(content.encode(errors="backslashreplace"))
 
 

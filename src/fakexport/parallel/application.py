@@ -40,11 +40,6 @@ class Sharded:
 def shard_model(model: nn.Module, degrees: Degrees, place: Place) -> Sharded:
     """Leave of each weight what a rank holds, and let the modules communicate. Changes the model.
 
-    Args:
-        model: A model of transformers, or any module for which the degrees have rules; of fake tensors or
-            real ones.
-        degrees: Of tensor and expert parallelism.
-        place: Which part.
     Raises:
         DegreeMismatch: The plan does not fit the degrees.
         SourceError: The model has no plan, or one that does not fit it; one line.
@@ -200,11 +195,6 @@ def _library(name: str) -> Any:
 def check_heads(modules: Mapping[str, nn.Module], plan: Mapping[str, str], degrees: Degrees) -> None:
     """Refuse a degree that cuts heads: a model may reshape the parts without an error.
 
-    Args:
-        modules: Those of the model, by name. An attention has `head_dim` or `num_heads`, and its projections
-            have multiples of that as outputs.
-        plan: Style by name.
-        degrees: The degree of tensor parallelism has to divide the heads of each projection.
     Raises:
         DegreeMismatch: It does not.
     """

@@ -62,11 +62,6 @@ def _name_of(pattern: str, style: Any) -> str | None:
 def module_plan(model: nn.Module, rules: Rules, where: str, known: Container[str]) -> dict[str, str]:
     """Return the style of each module and parameter that the rules name.
 
-    Args:
-        model: Any module.
-        rules: Of which a star stands for a part of a name between dots, as in torch.
-        where: Where they are from, for messages.
-        known: Names of styles.
     Raises:
         SourceError: A rule matches nothing, has an unknown style, or contradicts another one; one line.
     """

@@ -53,12 +53,7 @@ def part_of(full: torch.Tensor, shard: Shard) -> torch.Tensor:
 
 
 def local_shapes(record: ParallelRecord, rank: int) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of the sharded weights on a rank, in the order of their names.
-
-    Args:
-        record: Of any rank.
-        rank: Whose shapes.
-    """
+    """Return the shapes of the sharded weights on a rank, in the order of their names."""
     shards = (record.shards[name] for name in sorted(record.shards))
     return tuple(
         shard_of(shard.shape, shard.dim, record.ranks, rank, len(shard.ranges)).local_shape

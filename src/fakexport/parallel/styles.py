@@ -31,12 +31,6 @@ class Unsupported(FakexportError, ValueError):
 def install(module: nn.Module, path: str, name: str, style: Any, place: Place) -> None:
     """Replace the forward of a module by that of a style.
 
-    Args:
-        module: Its parameters are this rank's parts.
-        path: Its name, for messages.
-        name: The style.
-        style: Its object in transformers.
-        place: The rank.
     Raises:
         SourceError: The style is not one of those that are known, or does not fit the module.
     """

@@ -52,11 +52,6 @@ def automatic_placement(
     The first is that of weights alone. If something else makes a device too small, it gets fewer weights, and
     later ones get more.
 
-    Args:
-        subject: The source of the model.
-        topology: The devices.
-        dtype: As for `plan`.
-        planned: Returns the plan of a placement.
     Raises:
         ValueError: accelerate is not installed, the memory of a device is not known, or there is none.
     """

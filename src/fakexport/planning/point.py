@@ -111,8 +111,6 @@ class PlannedProgram:
     def at(self, request: SizeRequest) -> PlannedPoint:
         """Return the plan at the sizes that are asked for.
 
-        Args:
-            request: What to choose; the example's sizes stand for the rest.
         Raises:
             ValueError: the program does not accept the sizes. One line.
         """
@@ -128,8 +126,6 @@ class PlannedProgram:
     def totals_at(self, request: SizeRequest) -> PlannedPoint:
         """Return what the devices hold at the sizes that are asked for, and nothing else: for searches.
 
-        Args:
-            request: As for `at`.
         Raises:
             ValueError: as for `at`.
         """
@@ -217,15 +213,7 @@ def planned_names(found: Liveness) -> tuple[str, ...]:
 def planned_devices(
     sizes: Sizes, topology: Topology, chosen: ChosenSizes, multiplies: frozenset[str], *, largest: int
 ) -> tuple[PlannedDevice, ...]:
-    """Return what each device holds at its peak.
-
-    Args:
-        sizes: At the sizes that were chosen.
-        topology: The devices.
-        chosen: The sizes.
-        multiplies: Devices on which matrices are multiplied.
-        largest: How many kinds of storages at each peak to list.
-    """
+    """Return what each device holds at its peak."""
     names = planned_names(sizes.liveness)
     return tuple(_device(name, sizes, topology, chosen, name in multiplies, largest) for name in names)
 

@@ -16,14 +16,7 @@ _FIELDS = {"memory": "memory_bandwidth_bytes_per_s", "link": "link_bandwidth_byt
 def planned_costs(
     costs: CostsAt, topology: Topology, sizes: ProgramSizes, chosen: ChosenSizes
 ) -> PlannedCosts:
-    """Return what the devices do in one call, and the times that they cannot stay below.
-
-    Args:
-        costs: The program's, at the chosen sizes.
-        topology: Its devices.
-        sizes: The sizes of its inputs.
-        chosen: Those that were chosen.
-    """
+    """Return what the devices do in one call, and the times that they cannot stay below."""
     found = costs.devices()
     devices = [
         _device(found[name], found, topology.device(name).profile)

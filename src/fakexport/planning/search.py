@@ -16,10 +16,6 @@ _NO_BOUND = 2**40
 def greatest(program: PlannedProgram, role: str, request: SizeRequest) -> Greatest:
     """Return the largest batch or context that fits on every device.
 
-    Args:
-        program: A program in which that size may vary.
-        role: `batch` or `context`.
-        request: The other sizes.
     Raises:
         ValueError: the size does not vary, or no device has a known memory.
     """

@@ -47,9 +47,6 @@ _NAMES: Mapping[OptimizerName, str] = {"adamw": "AdamW", "adam": "Adam", "sgd": 
 def enable_checkpointing(module: nn.Module, spec: str) -> None:
     """Let a model recompute the activations of its blocks.
 
-    Args:
-        module: The model, as its library makes it.
-        spec: How to name it in the error.
     Raises:
         ValueError: it has no method for that, or refuses. One line.
     """

@@ -12,10 +12,5 @@ class SharedProcess(UserWarning):
 
 
 def warn_of_shared_process(reason: str, *, stacklevel: int) -> None:
-    """Warn that answers share a process.
-
-    Args:
-        reason: Why, as a clause.
-        stacklevel: Whose line the warning names, as in `warnings.warn`: 1 is the caller's.
-    """
+    """Warn that answers share a process."""
     warnings.warn(SharedProcess(f"{_SHARED}: {reason}"), stacklevel=stacklevel + 1)

@@ -32,9 +32,6 @@ def library_operators(program: ExportedProgram) -> tuple[str, ...]:
 def python_operators(operators: Iterable[str]) -> dict[str, str | None]:
     """Return those that `torch.library.custom_op` made, and the module that did; None for one that no import
     finds.
-
-    Args:
-        operators: Names as `library_operators` has them.
     """
     found = {}
     for operator in operators:

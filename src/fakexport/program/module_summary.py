@@ -67,9 +67,6 @@ def inspect_module(module: nn.Module) -> ModuleSummary:
     Consecutive entries of a module list fold into one if they have the same classes, shapes, dtypes and
     ties, all the way down; devices may differ. A tied weight counts where it is met first. Modules that
     are still lazy count as empty. Reads no data: real, fake and meta modules are alike.
-
-    Args:
-        module: Not changed.
     """
     return _Inspection().entry(module, name="", path="").summary
 

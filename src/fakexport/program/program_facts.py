@@ -102,10 +102,6 @@ class ProgramFacts:
     def bound(self, devices: Sequence[str], device_map: str | Mapping[str, str] | None) -> ProgramFacts:
         """Return the facts of what `bind` makes of a program with a device map; they stay where nothing
         moves.
-
-        Args:
-            devices: The program's, as `devices_of_program` has them.
-            device_map: As for `bind`, and of no other devices than these.
         """
         move = DeviceMove.parse(device_map, tuple(devices))
         here = self.elsewhere(str(move.of(device)) for device in devices) if move.targets else self
@@ -114,11 +110,6 @@ class ProgramFacts:
     def elsewhere(self, devices: Iterable[str], topology: str | None = None) -> ProgramFacts:
         """Return the facts of the same program on other devices: the profiles differ, and the old map is
         void.
-
-        Args:
-            devices: Where it has anything now.
-            topology: For which it was retargeted. Default: devices of this machine, of which only the CPU
-                is known by a name.
         """
         if topology is None and set(devices) == {"cpu"}:
             topology = "cpu"

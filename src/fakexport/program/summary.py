@@ -105,9 +105,6 @@ def summarise(program: ExportedProgram) -> ProgramSummary:
     Sizes, dtypes and devices are those of the graph, so they are also right for a program whose weights
     are fakes or placeholders. Tied weights are identified by `program.state_dict` and `program.constants`.
     Takes about 0.1 s for 10,000 nodes.
-
-    Args:
-        program: Not changed.
     """
     visits = list(walk(program))
     operators = Counter(operator_name(visit.node) for visit in visits if visit.node.op == "call_function")

@@ -43,9 +43,6 @@ def training_operators(program: ExportedProgram) -> tuple[TrainingOperator, ...]
     These are dropout with a probability above 0, in attention and in recurrent layers too, randomized
     activations, and batch norm that has running statistics and does not use them. Batch norm without running
     statistics computes the same in both modes.
-
-    Args:
-        program: Not changed.
     """
     return tuple(
         TrainingOperator(visit.node.name, operator_name(visit.node), argument, visit.span, visit.module_path)

@@ -16,9 +16,6 @@ def with_used_weights(program: ExportedProgram) -> ExportedProgram:
     """Return the program without the parameters, buffers and constants that no node of it reads.
 
     All names of a tied weight stay where one of them is read.
-
-    Args:
-        program: Not changed.
     """
     graph_module = copied_graph(program)
     signature = program.graph_signature

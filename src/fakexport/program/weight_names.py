@@ -14,12 +14,7 @@ _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER)
 
 
 def with_weight_names(program: ExportedProgram, names: Mapping[str, str]) -> ExportedProgram:
-    """Return the program with new names for some of its parameters and buffers.
-
-    Args:
-        program: Not changed.
-        names: The new name of each that gets one, no two of them alike.
-    """
+    """Return the program with new names for some of its parameters and buffers."""
     signature = program.graph_signature
     inputs = [
         replace(spec, target=names.get(spec.target, spec.target))

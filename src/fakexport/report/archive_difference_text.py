@@ -19,12 +19,6 @@ def render_archive_difference(found: ArchiveDifference, *, width: int = 100) -> 
     """Return what differs in the programs, the weights and the descriptions, and one line of summary.
 
     Plain text without colors; the same archives return the same text. Each list is cut after 12 items.
-
-    Args:
-        found: From `archive.diff_archives`.
-        width: Columns of text that there is room for.
-    Returns:
-        Text that ends in one line end.
     """
     lines = [line for note in found.notes for line in wrapped(f"note: {note}", width)]
     lines += difference_listing(TargetDifference(found.path_a, found.path_b, found.program), width=width)

@@ -30,12 +30,6 @@ def render_archive(found: ArchiveDescription, *, width: int = 100) -> str:
 
     For a bundle: what the methods have in common, then a section for each. Plain text without colors; the
     same archive returns the same text. Lists are cut after 12 items, `archive_to_dict` has all of them.
-
-    Args:
-        found: From `archive.describe`.
-        width: Columns of text that there is room for.
-    Returns:
-        Text that ends in one line end.
     """
     is_one = len(found.methods) == 1
     bundle = "" if is_one else f", a bundle of {plural(len(found.methods), 'method')}"

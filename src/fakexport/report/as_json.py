@@ -26,8 +26,6 @@ SCHEMA = "fakexport.check/1"
 def json_text(data: Mapping[str, Any]) -> str:
     """Return plain data as JSON text in ASCII, indented by two, ending in one line end.
 
-    Args:
-        data: What `to_dict` or another function of its kind returned.
     Raises:
         ValueError: a number has no JSON: infinity, NaN.
     """
@@ -40,8 +38,6 @@ def to_dict(report: Report) -> dict[str, Any]:
     Keys are in a fixed order, and no key is left out when it is empty. Times and memory are under
     `measured` alone: without this key, the same model and targets return the same data.
 
-    Args:
-        report: What the check found; programs are left out.
     Returns:
         A new dict that shares nothing with the report. `check.schema.json` is its JSON Schema.
     """
@@ -226,13 +222,7 @@ PLAN_SCHEMA = "fakexport.plan/1"
 
 
 def plan_to_dict(report: PlanReport) -> dict[str, Any]:
-    """Return the plan as dicts, lists, strings, numbers, booleans and None; sizes in bytes.
-
-    Args:
-        report: What was found.
-    Returns:
-        A new dict. `plan.schema.json` is its JSON Schema.
-    """
+    """Return the plan as dicts, lists, strings, numbers, booleans and None; sizes in bytes."""
     data = plain(report)
     del data["timeline"]  # A file of its own: `--timeline`.
     data["points"] = [_point(point) for point in report.points]

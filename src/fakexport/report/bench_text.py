@@ -27,14 +27,7 @@ _WHAT: dict[BenchStep, str] = {
 
 
 def render_bench(report: BenchReport, *, width: int) -> str:
-    """Return what was run, one row per mode, why cells are empty, and one line of summary.
-
-    Args:
-        report: What was found.
-        width: Columns of text that there is room for; a wider table is broken into several.
-    Returns:
-        Plain text that ends in one line end.
-    """
+    """Return what was run, one row per mode, why cells are empty, and one line of summary."""
     parts = ["\n".join(layout(_about(report)))]
     parts[0] += "".join(f"\n{line}" for text in report.assumptions for line in wrapped(text, width))
     parts.append("\n".join(wide_layout([_HEAD, *map(_row, report.rows)], width=width, right=_RIGHT)))

@@ -15,14 +15,7 @@ _ROWS = 20
 
 
 def render_comparison(comparison: Comparison, *, width: int) -> str:
-    """Return the outputs, the modules that differ, the first place that does, and one line of summary.
-
-    Args:
-        comparison: What was found.
-        width: Columns of text that there is room for; tables of names may be wider.
-    Returns:
-        Plain text that ends in one line end.
-    """
+    """Return the outputs, the modules that differ, the first place that does, and one line of summary."""
     parts = ["\n".join(line for text in comparison.assumptions for line in wrapped(escaped(text), width))]
     rows = [("output", "", "|program - eager|", "|program - float64|", "|eager - float64|")]
     rows += [(escaped(each.name), _status(each.error), *_numbers(each.error)) for each in comparison.outputs]

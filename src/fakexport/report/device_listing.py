@@ -16,14 +16,7 @@ _NONE = "-"
 
 
 def render_devices(profiles: Iterable[DeviceProfile], *, width: int = 100) -> str:
-    """Return one line per profile, in the order given.
-
-    Args:
-        profiles: Such as `fakexport.devices.load_profiles().values()`.
-        width: Columns of text that there is room for; a wider table is cut into several.
-    Returns:
-        Text that ends in one line end.
-    """
+    """Return one line per profile, in the order given."""
     return "\n".join(wide_layout([_HEAD, *map(_row, profiles)], width=width, right=_RIGHT)) + "\n"
 
 
@@ -31,11 +24,6 @@ def render_device(profile: DeviceProfile) -> str:
     """Return every published value of a profile with its source on the next line.
 
     Units are in the names, numbers are exact. Long sources are not broken.
-
-    Args:
-        profile: The profile.
-    Returns:
-        Text that ends in one line end.
     """
     aliases = f" (also {', '.join(profile.aliases)})" if profile.aliases else ""
     lines = [f"{profile.name}{aliases}"]

@@ -21,11 +21,6 @@ def render_device_literals(listing: DeviceListing) -> str:
     """Return one line per literal in the order of execution, then the diagnostics, then a summary.
 
     Literals of one line of source that are equal but for the node share a line, with their number.
-
-    Args:
-        listing: What `inspect_devices` found.
-    Returns:
-        Text that ends in one line end.
     """
     on = ", ".join(listing.devices)
     parts = [[escaped(f"a program on {on or 'no device'}, and what would fail on {listing.other_device}")]]

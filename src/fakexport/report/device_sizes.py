@@ -9,20 +9,12 @@ from fakexport.report.quantity import bytes_text, device_names
 
 
 def device_sizes(sizes: Mapping[str, int]) -> str:
-    """Return every size with its devices: `cpu 480 B, cuda:0 93.0 GiB, cuda:1..6 95.0 GiB`.
-
-    Args:
-        sizes: Device name to bytes, in any order.
-    """
+    """Return every size with its devices: `cpu 480 B, cuda:0 93.0 GiB, cuda:1..6 95.0 GiB`."""
     return ", ".join(f"{device_names(names)} {text}" for names, text in equal_rows(sizes))
 
 
 def equal_rows(sizes: Mapping[str, int]) -> list[tuple[list[str], str]]:
-    """Return rows of devices, neighbors by index, whose sizes read the same, and the text of that size.
-
-    Args:
-        sizes: Device name to bytes, in any order.
-    """
+    """Return rows of devices, neighbors by index, whose sizes read the same, and the text of that size."""
     ordered = sorted(sizes, key=_natural)
     return [(list(row), text) for text, row in groupby(ordered, key=lambda name: bytes_text(sizes[name]))]
 

@@ -29,12 +29,7 @@ _TITLE_WIDTH = 13
 
 
 def difference_listing(difference: TargetDifference, *, width: int) -> list[str]:
-    """Return a headline and one paragraph per kind of difference, each of at most 12 items.
-
-    Args:
-        difference: From the first program, left of an arrow, to the second.
-        width: Columns of text; longer items are broken.
-    """
+    """Return a headline and one paragraph per kind of difference, each of at most 12 items."""
     found = difference.difference
     lines = [escaped(f"  {difference.first} -> {difference.second}: {difference_headline(found)}")]
     for title, items in difference_items(found):

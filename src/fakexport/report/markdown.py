@@ -26,11 +26,6 @@ def render_markdown(project: ProjectReport) -> str:
 
     GitHub's dialect, without times and memory: the same model and targets return the same text. Nothing in
     it comes from a model unescaped. At most 50 findings are shown, errors first.
-
-    Args:
-        project: What the check found, in one or more sources.
-    Returns:
-        Text that ends in one line end.
     """
     parts = ["### fakexport check", _headline(project), "\n".join(_table(project))]
     parts += _refused(project)

@@ -22,8 +22,6 @@ _EXTRAS = {
 def missing_package(error: BaseException) -> str | None:
     """Return one line with what to install: `yaml is not installed: pip install 'pyyaml>=6.0'`.
 
-    Args:
-        error: Any.
     Returns:
         None where the error is another, the package is none that fakexport asks for, or it is only hidden, by
         `None` in `sys.modules`.

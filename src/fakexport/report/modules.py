@@ -24,12 +24,6 @@ def render_modules(root: ModuleSummary, *, width: int = 100) -> str:
     A row of equal modules is one line, `0-125  126 x LlamaDecoderLayer`; its numbers, and the lines below it,
     are those of the first one. Bytes are of parameters and buffers. A dtype or device that all modules have
     in common is in the last line alone.
-
-    Args:
-        root: The root's entry, from `fakexport.checking.inspect`.
-        width: Columns of text that there is room for; a wider table is cut into several below each other.
-    Returns:
-        Text that ends in one line end.
     """
     rows = list(_rows(root, depth=0))
     used = [i for i in range(len(_HEAD)) if _is_telling(i, {row[i] for row in rows} - {""})]

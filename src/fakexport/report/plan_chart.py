@@ -36,9 +36,6 @@ def render_plan_chart(report: PlanReport, *, format_: ChartFormat) -> bytes:
     The order of execution is the horizontal axis, and no time. In a long program neighboring nodes share a
     column, which shows the one that holds the most.
 
-    Args:
-        report: A plan with a timeline.
-        format_: Format of the picture.
     Returns:
         The file; the same report returns the same bytes with the same matplotlib.
     Raises:

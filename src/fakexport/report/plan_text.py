@@ -24,12 +24,7 @@ _SHOWN_TENSORS = 10
 
 
 def render_plan(report: PlanReport, *, width: int = 100) -> str:
-    """Return the plan: a table of bytes per device, where the peak is, and what fits.
-
-    Args:
-        report: What was found.
-        width: Columns of text that there is room for.
-    """
+    """Return the plan: a table of bytes per device, where the peak is, and what fits."""
     lines = wrapped(plan_title(report), width)
     for point in report.points:
         is_only = len(report.points) == 1

@@ -16,8 +16,6 @@ def plan_trace(report: PlanReport) -> str:
 
     Time is the order of execution and not a duration: each node takes 10 us.
 
-    Args:
-        report: A plan with a timeline.
     Returns:
         Text in Chrome's Trace Event Format: `M` names a device, `C` counts, `X` is a node.
     """

@@ -47,13 +47,7 @@ def project_summary_line(report: ProjectReport) -> str:
 
 
 def project_to_dict(report: ProjectReport) -> dict[str, Any]:
-    """Return the reports as dicts, lists, strings, numbers, booleans and None.
-
-    Args:
-        report: What was found.
-    Returns:
-        A new dict. `project.schema.json` is its JSON Schema; each of `reports` is what `to_dict` returns.
-    """
+    """Return the reports as dicts, lists, strings, numbers, booleans and None."""
     return {
         "schema": PROJECT_SCHEMA,
         "is_clean": report.exit_code == 0,

@@ -13,20 +13,12 @@ _INDEXED = re.compile(r"(.+):([0-9]+)")
 
 
 def bytes_text(size: int) -> str:
-    """Return a size in bytes with a binary unit, as memory is sold: `512 B`, `94.5 GiB`.
-
-    Args:
-        size: Bytes, 0 or more.
-    """
+    """Return a size in bytes with a binary unit, as memory is sold: `512 B`, `94.5 GiB`."""
     return f"{size} B" if size < 1024 else " ".join(_scaled(size, 1024, _BYTE_UNITS))
 
 
 def elements_text(count: int) -> str:
-    """Return a number of parameters as models are named: `1,340`, `12.3K`, `405.9B`.
-
-    Args:
-        count: Number of elements, 0 or more.
-    """
+    """Return a number of parameters as models are named: `1,340`, `12.3K`, `405.9B`."""
     return f"{count:,}" if count <= _LONGEST_EXACT_COUNT else "".join(_scaled(count, 1000, _ELEMENT_UNITS))
 
 
@@ -55,13 +47,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def device_names(names: Collection[str]) -> str:
-    """Return device names with rows of them folded: `cpu, cuda:0..7`, the indices in order.
-
-    Args:
-        names: In any order.
-    Returns:
-        The text; "" for no names.
-    """
+    """Return device names with rows of them folded: `cpu, cuda:0..7`, the indices in order."""
     rows: list[tuple[str, int, int]] = []
     plain = sorted({name for name in names if not _INDEXED.fullmatch(name)})
     for device_type, index in sorted({_parts(name) for name in names if _INDEXED.fullmatch(name)}):

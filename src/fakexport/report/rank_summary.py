@@ -74,12 +74,7 @@ class RankSummary:
 
 
 def rank_listing(name: str, summary: RankSummary) -> list[str]:
-    """Return what a report says of the ranks of a target, with a row for each kind of exchange.
-
-    Args:
-        name: The target.
-        summary: Its ranks.
-    """
+    """Return what a report says of the ranks of a target, with a row for each kind of exchange."""
     cells = [
         (
             f"{found.count} x",

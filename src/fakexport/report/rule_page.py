@@ -11,8 +11,6 @@ from fakexport.rules import Rule, all_rules, rule
 def explain(code: str) -> str:
     """Return the page of a rule as Markdown that also reads well as plain text.
 
-    Args:
-        code: Code or name, as accepted by `fakexport.rules.rule`.
     Returns:
         Headline, reason, failing model with the command that shows the fault, fix, links;
         ends in one newline.
@@ -87,13 +85,7 @@ def _code_block(source: str) -> str:
 
 
 def render_rules(rules: Iterable[Rule]) -> str:
-    """Return one line per rule: code, severity, name, headline.
-
-    Args:
-        rules: In the order in which they are to be shown.
-    Returns:
-        Text that ends in one line end.
-    """
+    """Return one line per rule: code, severity, name, headline."""
     rows = [("code", "severity", "name", "what it says")]
     rows += [(rule.code, rule.severity, rule.name, rule.message) for rule in rules]
     return "\n".join(layout(rows)) + "\n"

@@ -30,9 +30,6 @@ def render_sarif(project: ProjectReport, *, root: Path) -> str:
     installed package, has an absolute URI. The absolute path of `root` is not in the log, so every machine
     writes the same bytes. A finding without a place is at the file that the source names, if there is one.
 
-    Args:
-        project: What the check found, in one or more sources.
-        root: The folder where the check ran.
     Source: SARIF 2.1.0 with Errata 01, OASIS, 2023.
     """
     found = [(report, diagnostic) for report in project.reports for diagnostic in report.diagnostics]

@@ -11,13 +11,7 @@ _GAP = "  "
 
 
 def layout(rows: Sequence[Sequence[str]], *, right: Iterable[int] = (), indent: str = "") -> list[str]:
-    """Return one line per row, the cells below each other and two blanks apart.
-
-    Args:
-        rows: Cells; all rows have the same number of them.
-        right: Indices of the columns that are aligned to the right.
-        indent: Text in front of every line.
-    """
+    """Return one line per row, the cells below each other and two blanks apart."""
     if not rows:
         return []
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -35,12 +29,6 @@ def wide_layout(
 
     Each table begins with the first column, which says what the row is about. A table has at least one
     further column, so a single column may still be too wide.
-
-    Args:
-        rows: Cells; all rows have the same number of them.
-        width: Columns of text that there is room for.
-        right: Indices of the columns that are aligned to the right.
-        indent: Text in front of every line.
     """
     if not rows:
         return []
@@ -55,14 +43,7 @@ def wide_layout(
 
 
 def wrapped(text: str, width: int, *, first: str = "", later: str = "") -> list[str]:
-    """Return the text escaped and broken between words, never within one.
-
-    Args:
-        text: One paragraph.
-        width: Columns of text that there is room for.
-        first: Text in front of the first line.
-        later: Text in front of the others.
-    """
+    """Return the text escaped and broken between words, never within one."""
     return textwrap.wrap(
         escaped(text),
         width=width,

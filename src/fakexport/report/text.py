@@ -27,8 +27,6 @@ def render_report(report: Report, *, width: int = 100) -> str:
         report: What the check found.
         width: Columns of text that there is room for, at least 40. Messages of torch and source lines are
             not broken, so single lines may be longer.
-    Returns:
-        Text that ends in one line end.
     """
     parts = _parts(report, max(width, MIN_WIDTH))
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
@@ -76,11 +74,6 @@ def render_github(report: Report) -> str:
     """Return one workflow command per diagnostic, then lines for the log: a verdict each and a summary.
 
     Errors come first, because GitHub shows only ten annotations of each kind per step.
-
-    Args:
-        report: What the check found.
-    Returns:
-        Text that ends in one line end.
     """
     by_severity = sorted(report.diagnostics, key=lambda diagnostic: _ORDER.index(diagnostic.severity))
     lines = [annotation(diagnostic) for diagnostic in by_severity]

@@ -27,10 +27,6 @@ def transfer_listing(verdict: Verdict, *, width: int) -> list[str]:
 
     More than 20 are folded: equal tensors that the same source line moves, in whichever layer, share a
     line that gives their number and routes. Bytes are those of one of them.
-
-    Args:
-        verdict: Verdict of a program with at least one transfer.
-        width: Columns of text; where a line is longer, the source place goes below it.
     """
     groups = _groups(verdict.transfers)
     shown, hidden = groups[:_MOST_LINES], groups[_MOST_LINES:]

@@ -36,10 +36,6 @@ def verdict_table(report: Report, *, width: int) -> list[str]:
     their own. The memory that all of them leave is that of the fullest device whose memory is known; what
     fits next to them is up to the inputs. Times are of this run, peak memory is that of the process. A
     table that is too wide is cut into several below each other.
-
-    Args:
-        report: What the check found.
-        width: Columns of text that there is room for.
     """
     rows = [_HEAD, *map(fact_cells, report.verdicts)]
     if any(map(has_state, report.verdicts)):

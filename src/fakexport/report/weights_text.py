@@ -17,11 +17,6 @@ def render_weights(report: WeightsReport) -> str:
 
     Plain text without colors; the same report returns the same text. Names of repeated layers are folded,
     `weights_to_dict` has all of them.
-
-    Args:
-        report: What the verification found.
-    Returns:
-        Text that ends in one line end.
     """
     entries = f"{report.entries:,} entries, {bytes_text(report.entry_bytes)}"
     converted = f"; {report.converted} of them are converted as transformers does" if report.converted else ""

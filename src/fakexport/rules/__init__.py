@@ -24,10 +24,6 @@ def all_rules() -> tuple[Rule, ...]:
 def rule(code: str) -> Rule:
     """Return the rule with a code or a name.
 
-    Args:
-        code: `FE201`, `fe201`, `data_dependent_branch` or `data-dependent-branch`.
-    Returns:
-        The rule.
     Raises:
         ValueError: no such rule; the message, one line, names the nearest codes.
 

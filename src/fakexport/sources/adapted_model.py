@@ -57,10 +57,6 @@ def adapt(module: nn.Module, folder: AdapterFolder, shapes: Shapes | None) -> Ad
     The module itself is changed, and stays what it is: a model of transformers. It is what is inside of
     peft's `PeftModel`, which does nothing else for LoRA.
 
-    Args:
-        module: The base model, fake or real, in eval mode.
-        folder: The adapter.
-        shapes: The tensors in its file; None where there is none, so that nothing is checked.
     Raises:
         SourceError: The adapter does not fit the model. One line.
     """

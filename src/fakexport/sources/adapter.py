@@ -46,8 +46,6 @@ class Adapter:
     def built(self, source: Source) -> nn.Module:
         """Return the model that is exported.
 
-        Args:
-            source: The base model.
         Raises:
             SourceError: The adapter does not fit it.
         """
@@ -79,12 +77,9 @@ def adapter_source(
     """Return the source of a model with an adapter.
 
     Args:
-        source: The base model, of transformers.
         adapter: `DIR`, or `NAME=DIR` for an adapter whose tensors have names that begin with NAME; None: no
             adapter.
         mode: `apart`, `merged` or `inputs`.
-        workload: The call of the model; that of `inputs` is `forward`.
-        has_inputs: Whether the caller passes example inputs.
     Raises:
         SourceError: It is not a model of transformers, or the adapter is not one of LoRA; or the options do
             not go together.
@@ -157,10 +152,6 @@ def _assumptions(adapter: Adapter) -> Iterator[str]:
 def check_mergeable(module: nn.Module, made: AdaptedModel, mode: AdapterMode = "merged") -> None:
     """Refuse an adapter that changes one name of a tied weight: merged, it would change the others too.
 
-    Args:
-        module: The model with the adapter in it.
-        made: Its names.
-        mode: Of `inputs`, only what the adapter has as a whole is refused.
     Raises:
         SourceError: It is one.
     """

@@ -36,8 +36,6 @@ def with_adapter_inputs(
     """Return the example inputs with the tensors of the adapter, and with the factor of each layer.
 
     Args:
-        inputs: Those of the base model.
-        module: The model with the adapter in it, in its fake mode.
         adapter: For each tensor that becomes an input, its name in the adapter's file.
     """
     state = module.state_dict()
@@ -50,12 +48,7 @@ def with_adapter_inputs(
 
 @contextmanager
 def adapter_tracing(module: nn.Module, adapter: Mapping[str, str]) -> Iterator[None]:
-    """Enter a context in which the model takes the tensors of the adapter as inputs, and has none of its own.
-
-    Args:
-        module: The model with the adapter in it.
-        adapter: As for `with_adapter_inputs`.
-    """
+    """Enter a context in which the model takes the tensors of the adapter as inputs."""
     slots = {input_name(key): _Slot.of(module, name) for name, key in adapter.items()}
     layers = {_scaling_name(path): layer for path, layer in lora_layers(module)}
     scalings = {name: dict(layer.scaling) for name, layer in layers.items()}

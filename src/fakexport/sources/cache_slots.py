@@ -80,9 +80,6 @@ class CacheLayout:
     def refuse_counting(self, after: CacheLayout, model: str) -> None:
         """Refuse a cache that counts in Python: a program would have the count of the example for ever.
 
-        Args:
-            after: That of the cache after one more token.
-            model: Name of the model's class.
         Raises:
             SourceError: a number or a flag is another one.
         """

@@ -105,12 +105,8 @@ def component_source(
     """Return the source of a part.
 
     Args:
-        source: The whole model, of transformers.
         name: A role (`vision`, `language`), or a module by the model's own name or that of its class; None:
             all of it.
-        workload: The call of the model; only `forward` has parts.
-        is_dynamic: Whether a size of an input may vary.
-        has_inputs: Whether the caller passes example inputs.
     Raises:
         SourceError: It is not a model of transformers, or the options do not go together.
     """
@@ -154,10 +150,6 @@ def components_of(
 ) -> tuple[str, ...]:
     """Return the names of the parts that make up a whole model, in the order in which they run.
 
-    Args:
-        source: The whole model.
-        module: The model; called in its fake mode.
-        device, dtype: As for the example inputs of the source.
     Raises:
         SourceError: The model has no such parts, or does not run.
     """

@@ -92,10 +92,6 @@ class Run:
 def recorded_run(module: nn.Module, kwargs: Mapping[str, Any], places: Sequence[Place]) -> Run:
     """Call the model, and return what it did with its inputs and with the results of its parts.
 
-    Args:
-        module: The whole model. Its methods are replaced while it runs, and put back.
-        kwargs: Its inputs, fake or real.
-        places: The parts of interest.
     Raises:
         Exception: What the model raises.
     """
@@ -282,9 +278,6 @@ def restored_attributes(module: nn.Module) -> Iterator[None]:
     codebook of the untrained weights.
 
     Other attributes stay as they are: transformers replaces methods in the first run, and notes that it did.
-
-    Args:
-        module: The model. What its attributes refer to is not copied.
     """
     before = [(part, dict(vars(part)), dict(part._buffers)) for part in module.modules()]
     try:

@@ -79,11 +79,7 @@ RESTS = ("language", "decoder", "head")
 
 
 def places(module: nn.Module) -> tuple[Place, ...]:
-    """Return where each role may be, the most telling place of a role first.
-
-    Args:
-        module: The whole model, of transformers.
-    """
+    """Return where each role may be, the most telling place of a role first."""
     return tuple(
         dict.fromkeys((*_methods(module), *_encoders(module), *_of_configs(module), *_named(module)))
     )

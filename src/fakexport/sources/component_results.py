@@ -55,13 +55,7 @@ def taken(result: Any, fields: Mapping[str, ReadField]) -> dict[str, Any]:
 
 
 def put_back(result: Any, fields: Mapping[str, ReadField], given: Mapping[str, Any]) -> Any:
-    """Return a recorded result with other tensors for what the model uses, and `Unread` for other tensors.
-
-    Args:
-        result: Not changed.
-        fields: Fields of the result.
-        given: What `taken` returns.
-    """
+    """Return a recorded result with other tensors for what the model uses, and `Unread` for other tensors."""
     values = {
         name: _put_back(value, fields.get(name), given.get(name)) for name, value in _fields(result).items()
     }

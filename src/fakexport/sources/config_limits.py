@@ -30,9 +30,6 @@ _NO_COUNT = re.compile(r"size|dim|length|width|position|context|rank|chunk|ids?|
 def check_settings(settings: Mapping[str, Any], place: str) -> None:
     """Refuse a config that no published model comes near.
 
-    Args:
-        settings: A parsed `config.json`.
-        place: Where it is from, for the message.
     Raises:
         SourceError: names the field, its value and the limit.
     """
@@ -87,8 +84,6 @@ def nothing_downloaded() -> Iterator[None]:
 def within_limits(spec: str) -> Iterator[None]:
     """Let a config build no more than `MOST_MODULES` modules, and download nothing.
 
-    Args:
-        spec: The source, for the message.
     Raises:
         SourceError: one module more.
     """

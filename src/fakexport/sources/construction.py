@@ -20,7 +20,6 @@ def constructed(
     """Return the real module, and its example inputs on the CPU.
 
     Args:
-        source: The model.
         dtype: Default floating dtype. Default: the source's own, else torch's.
         seed: Seed of torch's generator while the weights and the factory's inputs are drawn. The generator's
             state is restored afterwards.

@@ -101,9 +101,6 @@ def _at(name: str) -> DiffusersModel | Pipeline | None:
 def model_of(settings: dict[str, Any], place: str) -> DiffusersModel:
     """Return the model that the content of a `config.json` describes.
 
-    Args:
-        settings: Its content.
-        place: Where it is from, for messages.
     Raises:
         SourceError: As `described`.
     """

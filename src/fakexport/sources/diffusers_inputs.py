@@ -58,11 +58,8 @@ def derive_inputs(
     optional otherwise is left out, and named.
 
     Args:
-        module: A model of diffusers.
-        device: Device of the inputs.
         dtype: Dtype of the floating-point inputs, but for most time steps and guidance, which are float32;
             None: that of the module's parameters.
-        batch: First size of every input.
     Raises:
         SourceError: The module requires an input that its config does not determine.
     """

@@ -29,7 +29,6 @@ def diffusers_source(spec: str, name: str) -> Source:
     """Return the source of a diffusers model with untrained weights, or of a part of a pipeline.
 
     Args:
-        spec: The whole spec, for messages.
         name: A class, a `config.json`, a folder that holds one, or the folder of a pipeline; each may be
             followed by `/` and a part.
     Raises:
@@ -173,9 +172,6 @@ _WITH_TORCHVISION: Mapping[str, str | None] = MappingProxyType(
 def check_usable(spec: str, found: DiffusersModel) -> None:
     """Refuse a class that cannot be exported with the settings that are given.
 
-    Args:
-        spec: The whole spec, for messages.
-        found: The class, and its settings; empty for the default ones.
     Raises:
         SourceError: It is a part of another model, or made of others; or it has no default configuration.
     """

@@ -116,8 +116,6 @@ def shortened_sequences(module: nn.Module) -> Iterator[None]:
     eager mode there is none, since nothing is masked. In a trace transformers makes a mask of ones, which
     fits the first layer alone.
 
-    Args:
-        module: The model.
     Source: transformers 5.17 to 5.23, `masking_utils.py:_ignore_bidirectional_mask_sdpa`.
     """
     models: Any = sys.modules.get(_INFORMER)
@@ -141,8 +139,6 @@ _CACHES = ("language_cache_class", "language_cache_prompt")
 def uncached_texts(module: nn.Module) -> Iterator[None]:
     """Enter a context in which OmDet-Turbo encodes every text, as eager does with texts that are new to it.
 
-    Args:
-        module: The model. Its caches stay as they are.
     Source: transformers 5.17 to 5.23, `models/omdet_turbo/modeling_omdet_turbo.py:_get_cache_key_at_index`.
     """
     models: Any = sys.modules.get(_OMDET)
@@ -172,9 +168,6 @@ def fp8_kernels(module: nn.Module) -> Iterator[None]:
 
     DeepGEMM, which transformers prefers on Hopper GPUs where it is installed, is not taken: what it calls is
     not registered with torch, so no export could hold it.
-
-    Args:
-        module: The model; where it has no fp8 layers, nothing is done.
     """
     layers: Any = sys.modules.get(_MODULE)
     if layers is None or not any(
@@ -206,8 +199,6 @@ def normalized_heads(module: nn.Module) -> Iterator[None]:
     projects all three: `glm_ocr` and `dots3_note` would export without an error, and compute other values.
     The projection's output is normalized instead. It can go with the last transformers that forgets it.
 
-    Args:
-        module: The model, under the patches of `transformers.exporters`.
     Source: transformers 5.17 to 5.23, `exporters/exporter_dynamo.py:_reshaped_vision_attention_forward`.
     """
     with ExitStack() as stack:
@@ -255,12 +246,7 @@ def _uses_of_norm(tree: ast.AST) -> int:
 
 
 def computed_inputs(part: nn.Module, known: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the tensors that `transformers.exporters` computes for an encoder.
-
-    Args:
-        part: The encoder. Its weights take no part in it.
-        known: Real inputs of it, by name, which are not among the result.
-    """
+    """Return the tensors that `transformers.exporters` computes for an encoder."""
     from transformers.exporters.utils import precompute_export_inputs
 
     inputs: dict[str, Any] = dict(known)

@@ -24,8 +24,6 @@ def fbgemm_layers(quantizer: Any) -> Iterator[None]:
 
     What it asks of the device is answered as before.
 
-    Args:
-        quantizer: The module of a quantizer; only that of `fbgemm_fp8` is changed.
     Raises:
         SourceError: the target's FBGEMM has another fp8 dtype than the weights.
     """
@@ -49,11 +47,7 @@ def fbgemm_layers(quantizer: Any) -> Iterator[None]:
 
 @contextmanager
 def fbgemm_kernels(module: nn.Module) -> Iterator[None]:
-    """Enter a context in which layers for `fbgemm_fp8` call FBGEMM's operators, and refuse a CPU.
-
-    Args:
-        module: The model; where it has no such layers, nothing is done.
-    """
+    """Enter a context in which layers for `fbgemm_fp8` call FBGEMM's operators, and refuse a CPU."""
     layers: Any = sys.modules.get(_MODULE)
     if layers is None or not any(
         isinstance(part, (layers.FbgemmFp8Linear, layers.FbgemmFp8Llama4TextExperts))

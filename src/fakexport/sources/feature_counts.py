@@ -66,7 +66,6 @@ def run_encoders(
     """Run the model on inputs until it calls its language model.
 
     Args:
-        request: Request of a model with placeholder tokens.
         inputs: Keyword inputs. Fake ones are made in the caller's recording: a model reads their values.
         state: Parameters and buffers to run with. Default: the model's.
     """
@@ -100,12 +99,7 @@ def run_encoders(
 
 
 def runs_without_values(request: InputRequest, inputs: Mapping[str, Any]) -> bool:
-    """Return whether the model gets to its language model where values are as unknown as in a trace.
-
-    Args:
-        request: Request of the model.
-        inputs: Keyword inputs; of its tensors, only what they look like is taken.
-    """
+    """Return whether the model gets to its language model where values are as unknown as in a trace."""
     module = request.module
     tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
@@ -117,10 +111,6 @@ def runs_without_values(request: InputRequest, inputs: Mapping[str, Any]) -> boo
 def features_per_row(request: InputRequest, run: EncoderRun, role: str) -> int:
     """Return how many tokens' places the features of one row of a batch take.
 
-    Args:
-        request: Request of the model that ran.
-        run: The run, complete or not.
-        role: `vision` or `audio`.
     Raises:
         Underivable: The model made no features, or another number for some rows.
     """

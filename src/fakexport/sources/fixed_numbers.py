@@ -27,8 +27,6 @@ def as_numbers(
     it is called with these numbers. A trace may read a buffer whose value the code determines, and no input.
 
     Args:
-        module: Gets the buffer, and a hook before its `forward`.
-        name: Name of the input.
         tensor: The input, in the mode and on the device of the module.
         numbers: Its value, or whatever else stands for it.
         fits: Shapes of other inputs, by name: the numbers are of no others.
@@ -68,12 +66,7 @@ def buffer_of(name: str) -> str:
 
 
 def tensors_of(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs with the tensors that the module takes in the place of numbers.
-
-    Args:
-        module: See `as_numbers`.
-        inputs: Inputs of it, by name.
-    """
+    """Return the inputs with the tensors that the module takes in the place of numbers."""
     return {
         name: module._buffers.get(buffer_of(name), value) if isinstance(value, list) else value
         for name, value in inputs.items()
@@ -83,13 +76,7 @@ def tensors_of(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def numbers_among(
     module: nn.Module, inputs: Mapping[str, Any], arguments: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Return which arguments of a part are numbers of the module, and the names that these have there.
-
-    Args:
-        module: See `as_numbers`.
-        inputs: Inputs of it, by name.
-        arguments: What a part of it is called with, by name.
-    """
+    """Return which arguments of a part are numbers of the module, and the names that these have there."""
     tensors = tensors_of(module, inputs)
     fixed = {id(tensors[name]): name for name, value in inputs.items() if isinstance(value, list)}
     return {name: fixed[id(value)] for name, value in arguments.items() if id(value) in fixed}

@@ -257,11 +257,6 @@ class GenerationCall:
 def use_own_operators(config: Any, model_class: Any, dtype: torch.dtype) -> None:
     """Choose experts that run on fakes outside of a trace too, where the cache is made: torch's product of
     groups takes bfloat16 alone there.
-
-    Args:
-        config: Changed in place.
-        model_class: The class that is built of it.
-        dtype: Dtype of the model.
     """
     if dtype is not torch.bfloat16 and model_class._can_set_experts_implementation():
         config._experts_implementation = "batched_mm"

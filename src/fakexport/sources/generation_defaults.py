@@ -46,9 +46,6 @@ _POSITIONS = ("max_position_embeddings", "n_positions", "max_target_positions", 
 def generation_defaults(module: nn.Module) -> GenerationDefaults:
     """Return what the generation config of a model says.
 
-    Args:
-        module: A model of transformers. Its generation config is that of its config, or of the
-            `generation_config.json` next to it.
     Raises:
         SourceError: a setting has another type or range than transformers accepts.
     """

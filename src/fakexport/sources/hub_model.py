@@ -50,10 +50,8 @@ def hub_model(name: HubName, class_name: str | None, *, files: Iterable[str] = (
     """Return the model that a repository describes.
 
     Args:
-        name: The repository.
         class_name: The class that the user named; None: that of `architectures`, which must be one of
             transformers.
-        files: Further configuration files to download, if the repository has them.
     Raises:
         SourceError: the repository cannot be read; it has no config; its class is code of its own.
     """

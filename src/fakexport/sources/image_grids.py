@@ -42,10 +42,6 @@ def image_grid_inputs(request: InputRequest, text: torch.Tensor, token: int) -> 
     sequences, windows. So these are inputs too, computed here for real as `transformers.exporters` prepares
     them. They depend on no weight.
 
-    Args:
-        request: Request of a model whose vision tower takes `grid_thw`.
-        text: Token ids that follow the image.
-        token: The placeholder token.
     Raises:
         Underivable: The tower does not say how it cuts images into patches, or takes more than a grid.
     """
@@ -146,11 +142,6 @@ def _as_traceable(
 ) -> dict[str, Any]:
     """Return the inputs with which a trace gets to the language model: the same, unless the model asks for
     values of the grid where `transformers.exporters` computes nothing. The grid is then numbers.
-
-    Args:
-        request: Request of the model.
-        inputs: With the grid and all that is computed of it.
-        of_tower: Names of what is computed for the tower.
     """
     if runs_without_values(request, inputs):
         return dict(inputs)
@@ -160,12 +151,7 @@ def _as_traceable(
 
 
 def positions_of(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Return `position_ids` of a model that reads its tokens for them, where nothing else gives any.
-
-    Args:
-        module: The model.
-        inputs: Its inputs, with values; in the caller's recording.
-    """
+    """Return `position_ids` of a model that reads its tokens for them, where nothing else gives any."""
     rope_index = _rope_index(module)
     if rope_index is None or "position_ids" not in inspect.signature(module.forward).parameters:
         return {}
@@ -192,8 +178,6 @@ def is_grid_tower(parameters: Mapping[str, inspect.Parameter]) -> bool:
 def grid_tower_inputs(request: InputRequest) -> ExampleInputs:
     """Return the patches of one image per row of the batch, with their grid and what is computed of it.
 
-    Args:
-        request: Request of a vision tower, see `is_grid_tower`.
     Raises:
         SourceError: As `image_grid_inputs` raises `Underivable`.
     """
@@ -256,10 +240,6 @@ def _merge(tower: nn.Module, request: InputRequest) -> int:
 def around(request: InputRequest, role: str) -> tuple[list[int], list[int]]:
     """Return the tokens before and after those of an image or a sound, of models that find it by them (Qwen
     Omni).
-
-    Args:
-        request: Request of a model.
-        role: `vision` or `audio`.
     """
     rope_index = _rope_index(request.module)
     if rope_index is None or "audio_seqlens" not in inspect.signature(rope_index).parameters:

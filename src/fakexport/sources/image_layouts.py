@@ -19,9 +19,6 @@ def image_layouts(request: InputRequest) -> Iterator[dict[str, Any]]:
     """Yield what one image per row of text may look like to the model, the most telling layout first.
 
     Names of its parameters tell which layouts come into question; only the model can tell which it is.
-
-    Args:
-        request: Request of a model that takes `pixel_values` and more.
     """
     parameters = request.parameters
     if "spatial_shapes" in parameters:

@@ -77,12 +77,7 @@ class InputRequest:
         return name if isinstance(name, str) else str(name[0])
 
     def setting(self, *names: str, default: Any = None) -> Any:
-        """Return the first setting that the config, or else a config inside it, has under one of the names.
-
-        Args:
-            names: Synonyms, the most telling first.
-            default: If there is none.
-        """
+        """Return the first setting that the config, or else a nested config, has under one of the names."""
         for config in _with_parts(self.config):
             for name in names:
                 value = getattr(config, name, None)
@@ -91,13 +86,7 @@ class InputRequest:
         return default
 
     def encoder_parameters(self, method: str) -> Mapping[str, bool] | None:
-        """Return the parameters of a method of the model or its parts, and whether it requires them.
-
-        Args:
-            method: `get_image_features` or `get_audio_features`.
-        Returns:
-            None without such a method.
-        """
+        """Return the parameters of a method of the model or its parts, and whether it requires them."""
         found = [getattr(type(part), method, None) for part in self.module.modules()]
         parameters = [
             parameter

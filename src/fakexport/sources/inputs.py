@@ -25,9 +25,6 @@ def inputs_from_specs(
     tensors they are 1.
 
     Args:
-        specs: One for each input.
-        module: Takes them.
-        device: Device of all of them.
         expected: Inputs that are known to fit, from the factory or the source; an input that they hold
             must have the same number of dimensions.
     Raises:

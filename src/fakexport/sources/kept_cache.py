@@ -28,9 +28,6 @@ def static_cache(module: nn.Module, capacity: int) -> Any:
     A layer with a window keeps every token, and its mask applies the window: one that is cut to the window
     counts its tokens in Python.
 
-    Args:
-        module: A model of transformers.
-        capacity: Tokens that it holds.
     Raises:
         SourceError: transformers has no static cache for a layer of the model.
     """
@@ -68,9 +65,6 @@ def keys_and_values(module: nn.Module, capacity: int) -> Any:
 def empty_buffers(module: nn.Module, cache: Any) -> dict[str, torch.Tensor]:
     """Return zeros by the name of the buffer, for each tensor of a cache that the model has written into.
 
-    Args:
-        module: Its tensors are fakes.
-        cache: As `keys_and_values` returns it; not changed.
     Raises:
         SourceError: the model left it empty.
     """
@@ -98,8 +92,6 @@ def kept_cache(
 
     Args:
         module: It has the buffers as attributes; while it is traced, these are other tensors.
-        capacity: As for `static_cache`.
-        buffers: By name, as `empty_buffers` returns them.
         start: The place of the first token, int64 `[1]`.
     """
     cache = keys_and_values(module, capacity)

@@ -23,7 +23,6 @@ def known_masks(mode: FakeTensorMode, inputs: Iterable[torch.Tensor]) -> Iterato
     `torch.ones` for a decoder. What depends on an input is kept.
 
     Args:
-        mode: The mode of the fakes, which is active in the block.
         inputs: What the caller passes. Their values mean nothing, and are unknown in the block.
     """
     for tensor in inputs:

@@ -22,9 +22,6 @@ def mxfp4_experts(quantizer: Any) -> Iterator[None]:
     """Enter a context in which transformers' quantizer needs neither Triton nor a kernel of the hub.
 
     What it asks of the device is answered as before.
-
-    Args:
-        quantizer: The module of a quantizer; only that of MXFP4 is changed.
     """
     if not hasattr(quantizer, "Mxfp4HfQuantizer"):
         yield

@@ -90,12 +90,6 @@ def with_other_modalities(request: InputRequest, inputs: Mapping[str, Any]) -> E
     A model with placeholder tokens gets as many of them as it makes features: it runs here up to its
     language model, which also shows that the inputs fit. One that takes a grid of patches gets the image with
     its grid.
-
-    Args:
-        request: Request of a model.
-        inputs: The required ones and those of text, among them `input_ids` if the model takes text.
-    Returns:
-        Keyword inputs in no particular order.
     """
     found = dict(inputs)
     omitted, notes = {}, []
@@ -249,14 +243,7 @@ _KINDS = {"vision": 1, "audio": 3}
 def companions_of_tokens(
     request: InputRequest, role: str, is_placeholder: torch.Tensor, inputs: Mapping[str, Any]
 ) -> dict[str, torch.Tensor]:
-    """Return what a processor returns next to the ids.
-
-    Args:
-        request: Request of the model.
-        role: `vision` or `audio`.
-        is_placeholder: 1 where a token stands for an image or a sound, 0 elsewhere.
-        inputs: The other inputs, of a sound or image among them.
-    """
+    """Return what a processor returns next to the ids."""
     parameters, found = request.parameters, {}
     batch, length = is_placeholder.shape
     if request.config.model_type in _PROMPTED:

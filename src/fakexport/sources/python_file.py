@@ -28,8 +28,6 @@ def import_file(path: Path) -> ModuleType:
     The name is made of the file's name and contents, not of its place, because class names end up in
     exported programs.
 
-    Args:
-        path: A Python file.
     Raises:
         SourceError: No such file, something else than a file, or it raises: names the exception and the
             user's line.
@@ -119,18 +117,18 @@ def importable(folder: Path) -> Iterator[None]:
 
     What was imported stays in `sys.modules`. A module of the same name that an earlier source left there
     from another folder makes room.
-
-    Args:
-        folder: Absolute path.
     """
     _forget_namesakes(folder)
     before = set(sys.modules)
-    sys.path.insert(0, str(folder))
+    # Imports of other threads iterate over the list: where it loses an entry, they skip another.
+    sys.path = [str(folder), *sys.path]
     try:
         yield
     finally:
-        if str(folder) in sys.path:  # unless the file took it out itself
-            sys.path.remove(str(folder))
+        rest = list(sys.path)
+        if str(folder) in rest:  # unless the file took it out itself
+            rest.remove(str(folder))
+            sys.path = rest
         for name in set(sys.modules) - before:
             if _is_found_in(folder, name):
                 _left[name] = sys.modules[name], str(folder)

@@ -69,8 +69,6 @@ class Quantization:
     def built(self, construct: Callable[[], nn.Module]) -> nn.Module:
         """Return the quantized model; where it cannot be built here, the unquantized one.
 
-        Args:
-            construct: Constructs the unquantized model, on the default device.
         Raises:
             Exception: whatever `construct` raises.
         """

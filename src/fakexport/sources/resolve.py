@@ -91,8 +91,6 @@ def _without_form(spec: str) -> str:
 def callable_source(factory: Callable[[], Any] | nn.Module) -> Source:
     """Return the source of a factory, or of a module whose weights are not read.
 
-    Args:
-        factory: As `resolve` finds them in files; its name stands for the spec.
     Raises:
         TypeError: neither a module nor an ExportedProgram.
         SourceError: it cannot be called without arguments.

@@ -35,7 +35,6 @@ def sound_layouts(request: InputRequest, name: str) -> Iterator[dict[str, Any]]:
     """Yield what one sound per row of text may look like to the model.
 
     Args:
-        request: Request of a model that listens.
         name: `input_features`, `input_values`, or `audio_input_ids`: a number for each bin of a frame, or the
             code of a frame in each codebook.
     """
@@ -87,10 +86,6 @@ def fixed_masks(request: InputRequest, inputs: Mapping[str, Any]) -> dict[str, l
     """Return the masks of sounds as numbers: how many frames each sound has, all of its row.
 
     For a model that reads the values of its mask where a trace has none.
-
-    Args:
-        request: Request of a model that listens.
-        inputs: Its inputs, with masks of ones.
     """
     sounds = {_SPECTROGRAM: tuple(inputs[_SPECTROGRAM].shape)} if _SPECTROGRAM in inputs else {}
     return {
@@ -112,10 +107,6 @@ def _windows(
 ) -> tuple[nn.Module, Callable[..., dict[str, Any]]] | None:
     """Return an encoder that cuts sounds into windows by their lengths, and its arguments with what tells it
     the windows of sounds that are one each: numbers that depend on nothing but these (Qwen Omni).
-
-    Args:
-        request: Request of the model around the encoder.
-        sounds: The shape of the sounds, `[batch, bins, frames]`.
     """
     tower: Any = next((part for part in request.module.modules() if is_packed(type(part))), None)
     if tower is None or len(sounds) != 1 or sounds[0][2] != 2 * tower.n_window:

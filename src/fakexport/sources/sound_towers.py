@@ -37,9 +37,6 @@ def sound_tower_inputs(request: InputRequest) -> ExampleInputs:
     No program can compute these: how long the windows are in which a sound is heard, and which frames of them
     are sound. So they are inputs too, as `transformers.exporters` computes them. They depend on no weight.
     Where the sound itself is cut into windows outside (Qwen2.5-Omni), the windows are the input.
-
-    Args:
-        request: Request of an encoder, see `is_sound_tower`.
     """
     sound = features(request)
     batch, bins, frames = sound.shape
@@ -61,13 +58,7 @@ def is_packed(model_class: Any) -> bool:
 
 
 def windows(tower: nn.Module, batch: int, bins: int, frames: int) -> dict[str, torch.Tensor]:
-    """Return what `transformers.exporters` computes for sounds of equal length, for real.
-
-    Args:
-        tower: The encoder.
-        batch: How many sounds.
-        bins, frames: The size of each.
-    """
+    """Return what `transformers.exporters` computes for sounds of equal length, for real."""
     if is_packed(type(tower)):
         packed = {_SOUND: torch.zeros(bins, batch * frames), _LENGTHS: torch.full((batch,), frames)}
         return computed_inputs(tower, packed)

@@ -54,9 +54,6 @@ class SourceError(FakexportError, ValueError):
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the known names that resemble `name`, else all of them if they are few, else nothing.
 
-    Args:
-        name: What was asked for.
-        known: The names that exist.
     Returns:
         A text to append to a sentence: `: did you mean gpt2, gptj?`, `: it has cpu, gpu`, or `` (nothing).
 
@@ -72,11 +69,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the exception's type and its text in one line, for a message of our own.
-
-    Args:
-        error: Any exception; one without a text returns its type alone.
-    """
+    """Return the exception's type and its text in one line, for a message of our own."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
@@ -84,9 +77,6 @@ def first_line(error: BaseException) -> str:
 def import_library(package: str, spec: str) -> Any:
     """Return the library that a source needs, imported.
 
-    Args:
-        package: The name of the library, and of the extra of fakexport that installs it.
-        spec: The source, for messages.
     Raises:
         SourceError: it is not installed, or raises when it is imported.
     """
@@ -102,13 +92,7 @@ def import_library(package: str, spec: str) -> Any:
 
 
 def note_default_config(error: Exception, library: str, class_name: str) -> None:
-    """Add to an error of a constructor that the default config of a library is its cause.
-
-    Args:
-        error: What the library raises, with and without fakexport. A missing package is another cause.
-        library: Its name.
-        class_name: The class.
-    """
+    """Add to an error of a constructor that the default config of a library is its cause."""
     if not isinstance(error, ImportError):
         error.add_note(f"{library}' {_DEFAULT_CONFIG} {class_name}: it raises the same without fakexport")
 
@@ -122,9 +106,6 @@ def how_to_install(error: BaseException) -> str | None:
     """Return what makes a missing module importable, or None for another error.
 
     A command is given for packages that are known: the name of a module may be anyone's on an index.
-
-    Args:
-        error: Any exception.
     """
     if isinstance(error, ModuleNotFoundError) and error.name:
         name = error.name

@@ -17,7 +17,6 @@ def timm_source(spec: str, name: str) -> Source:
     """Return the source of a timm model with untrained weights.
 
     Args:
-        spec: The whole spec, for messages.
         name: A name of `timm.list_models()`, with or without the tag of its weights.
     Raises:
         SourceError: timm does not import, or has no such model.

@@ -56,11 +56,9 @@ def model_class_for(config: Any, class_name: str | None, place: str) -> tuple[An
     """Return the model class for a config, and a sentence if no one named it.
 
     Args:
-        config: A config of transformers.
         class_name: An auto class or a model class; None: the first of the config's `architectures` that
             transformers has, else the first of `AUTO_CLASSES` that takes this type, if there is one that
             takes no other.
-        place: The source, for messages.
     Raises:
         SourceError: transformers has no class of that name, or none for this config, or it takes another.
     """
@@ -103,12 +101,7 @@ def takes_class(name: str, config: Any) -> bool:
 
 
 def text_part(config: Any, model_class: Any) -> Any:
-    """Return the config that the class is built from: a text-only class of a multimodal type takes a part.
-
-    Args:
-        config: Config of the whole model.
-        model_class: A class that `model_class_for` returned.
-    """
+    """Return the config that the class is built from: a text-only class of a multimodal type takes a part."""
     part = config.sub_configs.get("text_config")
     return config.get_text_config() if part is not None and model_class.config_class is part else config
 

@@ -28,8 +28,6 @@ _PLACEHOLDERS = (
 def default_config(model_type: str) -> tuple[Any, tuple[str, ...]]:
     """Return the default config of a model type, and a sentence for each placeholder token that it lacks.
 
-    Args:
-        model_type: A key of `transformers.CONFIG_MAPPING`, such as `llama`.
     Raises:
         SourceError: No such type (with the nearest), or it has no default config.
     """
@@ -77,9 +75,6 @@ def config_from_file(path: Path) -> Any:
 def config_of(settings: dict[str, Any], place: str) -> Any:
     """Return the config that the content of a `config.json` describes.
 
-    Args:
-        settings: What `read_settings` returned; changed.
-        place: Where it is from, for messages.
     Raises:
         SourceError: as `config_from_file`.
     """
@@ -96,9 +91,6 @@ def config_of(settings: dict[str, Any], place: str) -> Any:
 def read_settings(path: Path, place: str) -> dict[str, Any]:
     """Return the content of a `config.json`, within limits.
 
-    Args:
-        path: The file.
-        place: Where it is from, for messages.
     Raises:
         SourceError: no such file; no JSON (with line and column); a value that no published model comes near,
             see `check_settings`.
@@ -148,8 +140,6 @@ def _name_placeholders(config: Any) -> tuple[str, ...]:
 def take_quantization(config: Any) -> Quantization | None:
     """Remove the quantization that a config, or a config inside it, asks for, and return it.
 
-    Args:
-        config: Changed in place.
     Returns:
         The outermost one; None if there was no quantization, or its settings say `"dequantize": true`.
     """
@@ -164,12 +154,7 @@ def take_quantization(config: Any) -> Quantization | None:
 
 
 def set_use_cache(config: Any, use_cache: bool) -> None:
-    """Set `use_cache` in a config and in the configs inside it, where they have it.
-
-    Args:
-        config: Changed in place.
-        use_cache: Whether the model returns a key-value cache.
-    """
+    """Set `use_cache` in a config and in the configs inside it, where they have it."""
     if hasattr(config, "use_cache"):
         config.use_cache = use_cache
     for name in config.sub_configs:

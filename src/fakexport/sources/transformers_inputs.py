@@ -41,11 +41,7 @@ def derive_inputs(
     meaning where the module takes sizes, positions or masks.
 
     Args:
-        module: A model of transformers.
-        device: Device of the inputs.
         dtype: Dtype of the floating-point inputs; None: that of the module's parameters.
-        batch: First size of every input.
-        sequence: Number of text tokens.
     Raises:
         SourceError: The module requires an input that cannot be derived from its config, or has no `forward`.
     """

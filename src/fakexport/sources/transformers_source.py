@@ -38,10 +38,7 @@ from fakexport.sources.hub_model import HubModel, hub_model
 from fakexport.sources.quantization import Quantization
 from fakexport.sources.source import ExampleInputs, Source
 from fakexport.sources.source_error import SourceError, import_library, note_default_config
-from fakexport.sources.transformers_class import (
-    model_class_for,
-    text_part,
-)
+from fakexport.sources.transformers_class import model_class_for, text_part
 from fakexport.sources.transformers_config import (
     config_from_file,
     default_config,
@@ -65,7 +62,6 @@ def transformers_source(
     """Return the source of a transformers model with untrained weights. No weight is downloaded.
 
     Args:
-        spec: The whole spec, for messages.
         name: `MODEL_TYPE[:CLASS]`, `path/to/config.json[:CLASS]`, `path/to/folder[:CLASS]`, or the name of a
             repository on the hub, `org/name[@revision][:CLASS]`, where there is no such folder.
         use_cache: Whether language models return a key-value cache.
@@ -225,9 +221,6 @@ def keep_in_float32(module: nn.Module, dtype: torch.dtype) -> None:
     constructed from its config has them in the dtype of all others, and its code then gets dtypes that it
     never gets from a checkpoint. Constants that no checkpoint has stay as they are.
 
-    Args:
-        module: A model of transformers, as its constructor returns it; changed in place.
-        dtype: The dtype that was asked for.
     Source: transformers 5.17 to 5.23, `core_model_loading.py:convert_and_load_state_dict_in_model`.
     """
     owner: Any = module
@@ -258,8 +251,6 @@ def labelled_inputs(
 
     Models with a label per token and those with a label per example have: their classes are named after it.
 
-    Args:
-        module, device, dtype, batch, sequence: As for `derive_inputs`.
     Raises:
         SourceError: as for `derive_inputs`.
     """

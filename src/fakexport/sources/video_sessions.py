@@ -32,7 +32,6 @@ def session_inputs(module: nn.Module, device: str, dtype: torch.dtype | None) ->
     an object of Python.
 
     Args:
-        module: A model of a class for which `takes_session` is true.
         device: Device of the frame and of the state.
         dtype: Dtype of the frame; None: that of the module's parameters.
     Raises:

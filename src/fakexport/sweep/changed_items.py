@@ -30,7 +30,6 @@ def changed_items(zoo: ZooFile, revision: str) -> tuple[SweepItem, ...]:
 
     Args:
         zoo: In the working tree of a repository of git; what is not committed counts as changed.
-        revision: A commit, branch or tag.
     Raises:
         RevisionError: there is no repository, no such revision, or no git.
     """

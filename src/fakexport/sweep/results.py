@@ -83,12 +83,7 @@ class SweepResults:
     environments: tuple[Environment, ...]
 
     def counts(self, run: int, options: str | None = None) -> dict[str, int]:
-        """Return how many checks of a run have which status: from good to bad, without those of no check.
-
-        Args:
-            run: Its position.
-            options: Count only checks with these.
-        """
+        """Return the number of checks of a run by status, from good to bad; zero counts are left out."""
         of = [check for check in self.checks if options is None or check.options == options]
         found = Counter(check.statuses[run] for check in of)
         return {status: found[status] for status in (*STATUSES, NOT_RUN) if found[status]}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fakexport.error import FakexportError
+from fakexport.files import lock_or_refuse
 
 SCHEMA = "fakexport.sweep/1"
 """Name and version of a line. The version rises when a field changes its meaning or goes away."""
@@ -95,16 +96,28 @@ class RunFile:
         path: A new file, or that of a sweep that ended early.
         resume: Whether it may exist.
     Raises:
-        RunFileError: it exists and `resume` is false, or it is not the file of a sweep.
+        RunFileError: it exists and `resume` is false, it is not the file of a sweep, or another process
+            writes it.
     """
 
     def __init__(self, path: Path, *, resume: bool) -> None:
-        if path.exists() and path.stat().st_size and not resume:
-            raise RunFileError(f"{path} exists: go on with --resume, or name another file")
-        self.records = read_run(path) if path.exists() else {}
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        if path.stat().st_size:
-            os.ftruncate(self._file, path.read_bytes().rfind(b"\n") + 1)
+        try:
+            self.records = self._begin(path, resume)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, path: Path, resume: bool) -> dict[str, SweepRecord]:
+        try:
+            lock_or_refuse(self._file)
+        except BlockingIOError:
+            raise RunFileError(f"{path} is being written by another sweep") from None
+        if os.fstat(self._file).st_size and not resume:
+            raise RunFileError(f"{path} exists: go on with --resume, or name another file")
+        records = read_run(path)
+        os.ftruncate(self._file, path.read_bytes().rfind(b"\n") + 1)
+        return records
 
     def add(self, record: SweepRecord) -> None:
         """Append a line."""

@@ -49,8 +49,6 @@ def model_explorer_files(
     weight in that of its module, so that Model Explorer folds modules.
 
     Args:
-        program: Not changed.
-        name: Label of the collection, and id of the main graph.
         diagnostics: What was found about it: shown at its node, or else at each node of its source line.
     """
     visits = list(walk(program))

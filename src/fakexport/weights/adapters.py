@@ -43,7 +43,6 @@ def with_adapters(checkpoint: Checkpoint, adapters: Sequence[tuple[str, Checkpoi
     """Return a checkpoint that has the tensors of adapters as well.
 
     Args:
-        checkpoint: That of the base model.
         adapters: `DIR`, `NAME=DIR` or `merged`, each with its open file; None for `merged`.
     Raises:
         CheckpointError: Two of the names are alike.
@@ -86,11 +85,6 @@ def as_needed(
 ) -> Checkpoint:
     """Return the checkpoint as a program reads it: with the adapters as weights, or without them.
 
-    Args:
-        checkpoint: With its adapters.
-        record: How the program needs an adapter; None if it was exported without one.
-        expected: What the program expects.
-        name: Name of the program, for messages.
     Raises:
         ValueError: The program needs an adapter in another way, or the model without its adapter would be
             bound to it.

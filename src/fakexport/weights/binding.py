@@ -65,14 +65,6 @@ def bound_program(
 ) -> ExportedProgram:
     """Return the program with the weights of a checkpoint: all of them, exactly, or none; see `archive.bind`.
 
-    Args:
-        program: Not changed.
-        expected: What it expects, as `expected_of_program` has it.
-        checkpoint: Its entries by the names of the program.
-        found: The result of `verified` for the two.
-        devices: Device to device, for a program of devices that are not here.
-        check_finite: Whether to check the weights for NaN and infinity.
-        source: The model of the adapter that is merged; default: that of the program, or of the checkpoint.
     Raises:
         BindError, RetargetError, ValueError: as for `archive.bind`.
     Warns:
@@ -232,9 +224,6 @@ class _Placed:
 def move_to_here(devices: str | Mapping[str, str] | None, present: tuple[str, ...]) -> DeviceMove:
     """Return where `devices` moves the devices of programs that are to be bound.
 
-    Args:
-        devices: As for `bind`.
-        present: The programs' devices.
     Raises:
         ValueError: a device that the programs do not use or that is unknown; one that is not on this machine.
     """

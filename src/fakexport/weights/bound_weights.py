@@ -35,11 +35,6 @@ def read_weights(
     """Return every expected weight, on the CPU, with the program's dtype and strides.
 
     A mapped tensor that already has both stays mapped. Weights that transformers merges take memory.
-
-    Args:
-        checkpoint, match, expected: As they were verified: nothing is missing, every shape fits.
-        like: The program's own tensors.
-        is_checking_finite: Whether to check all data for NaN and infinity.
     """
     bound = BoundWeights()
     with real_execution():

@@ -16,12 +16,7 @@ _REGISTERING = {"register_buffer", "__setattr__"}
 
 
 def creation_span(owner: nn.Module, name: str) -> Span | None:
-    """Return the line that creates `self.NAME`: in the constructor, else in another method.
-
-    Args:
-        owner: The module that holds the tensor.
-        name: Its name there, without what follows a bracket.
-    """
+    """Return the line that creates `self.NAME`: in the constructor, else in another method."""
     found = [
         (function != "__init__", span)
         for cls in _classes(owner)

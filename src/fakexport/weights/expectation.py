@@ -96,10 +96,6 @@ def expected_of_program(program: ExportedProgram) -> ExpectedWeights:
 def fake_model(source: ModelSource, *, topology: str = "cpu", dtype: torch.dtype | None = None) -> nn.Module:
     """Return the module of a source, built without data.
 
-    Args:
-        source: As for `check`: a text, a factory or a module.
-        topology: Devices that the constructor may name.
-        dtype: Default floating-point dtype during construction; default: the source's own.
     Raises:
         ValueError, TypeError: no such source or topology.
         ModelNotBuilt: the constructor raised.

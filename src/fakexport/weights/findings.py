@@ -30,9 +30,6 @@ def findings_of(
     """Return everything that the headers show, errors first.
 
     Args:
-        match: The best reading of the checkpoint.
-        expected: What the model expects.
-        checkpoint: For the shapes of unexpected keys.
         left_out: Missing weights that the class of the model computes, too large for the archive.
         is_converting: Floating-point dtypes are converted, so that a dtype mismatch is not an error.
     """

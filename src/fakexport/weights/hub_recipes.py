@@ -13,12 +13,7 @@ from torch.export import ExportedProgram
 from fakexport.documents import Recipe, Shard
 from fakexport.program import facts_of
 from fakexport.weights.expectation import Weight
-from fakexport.weights.layout import (
-    ConversionFailed,
-    conversions_of,
-    hub_layout,
-    is_transformers_model,
-)
+from fakexport.weights.layout import ConversionFailed, conversions_of, hub_layout, is_transformers_model
 from fakexport.weights.recipe import NotRecordable, cut, recipe_of
 
 

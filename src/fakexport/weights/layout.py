@@ -55,11 +55,6 @@ def hub_layout(names: Collection[str], model: Any, wanted: Mapping[str, object])
 
     This is the first half of `transformers.core_model_loading.convert_and_load_state_dict_in_model`
     (5.23), without the half that casts dtypes, starts threads and changes the model.
-
-    Args:
-        names: Names of the entries.
-        model: The transformers model, fake.
-        wanted: Names of the expected weights; those of a program, or of the model.
     """
     from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key
 
@@ -83,10 +78,6 @@ def conversions_of(model: Any, **options: bool) -> list[Any]:
     """Return transformers' table for a model, with what its quantizer adds for parameters next to weights.
 
     Where experts are stacked, their fp8 scales are too. What a quantizer computes is left out.
-
-    Args:
-        model: The transformers model.
-        options: Of `get_model_conversion_mapping`.
     """
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter

@@ -47,8 +47,6 @@ def causes_of_names(missing: Shapes, unexpected: Shapes, transient: frozenset[st
     """Return the likely cause of missing weights and of unexpected entries, by name, where there is one.
 
     Args:
-        missing: Missing keys.
-        unexpected: Unexpected keys.
         transient: Names of non-persistent buffers and other constants that have their values.
     """
     found: dict[str, Cause] = {}

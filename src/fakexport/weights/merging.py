@@ -24,10 +24,6 @@ Tensors = Mapping[str, torch.Tensor]
 def merged_weights(tensors: Tensors, adapter: OpenedAdapter, spec: str) -> dict[str, torch.Tensor]:
     """Return the weights of a base model with an adapter merged into them, on the CPU.
 
-    Args:
-        tensors: The weights by name. Not changed.
-        adapter: The adapter.
-        spec: The base model, for its modules: `hf:config.json`.
     Raises:
         SourceError: The adapter does not fit the model, or changes one name of a tied weight.
         ValueError: The model is another one than that of the weights; a merged weight is not finite.
@@ -64,9 +60,6 @@ def merged_weights(tensors: Tensors, adapter: OpenedAdapter, spec: str) -> dict[
 def base_spec(source: str, checkpoint: Checkpoint) -> str:
     """Return the text that names the base model of a program.
 
-    Args:
-        source: What the program was exported from, as its archive has it.
-        checkpoint: That of the base model, which may have a `config.json`.
     Raises:
         ValueError: There is none.
     """

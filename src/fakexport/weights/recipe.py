@@ -97,12 +97,7 @@ def recipe_of(conversion: Conversion, entries: Mapping[str, Weight]) -> Recipe:
 
 
 def cut(recipe: Recipe, shards: Mapping[str, Shard]) -> Recipe:
-    """Return a recipe that leaves of each weight the part that a rank holds.
-
-    Args:
-        recipe: Makes whole weights.
-        shards: The part of each sharded weight by name.
-    """
+    """Return a recipe that leaves of each weight the part that a rank holds."""
     steps = list(recipe.steps)
     count = len(recipe.entries) + sum(len(s.numbers) - 1 if s.operator == "split" else 1 for s in steps)
     weights = []

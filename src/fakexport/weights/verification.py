@@ -11,12 +11,7 @@ from torch import nn
 
 from fakexport.documents import Recipe
 from fakexport.weights.checkpoint import Checkpoint
-from fakexport.weights.expectation import (
-    ExpectedWeights,
-    ModelSource,
-    expected_of_module,
-    fake_model,
-)
+from fakexport.weights.expectation import ExpectedWeights, ModelSource, expected_of_module, fake_model
 from fakexport.weights.findings import findings_of
 from fakexport.weights.initial_values import initial_values
 from fakexport.weights.matching import Match, match
@@ -71,10 +66,6 @@ def verified(
     """Report as `verify_weights` does, for an opened checkpoint and known weights.
 
     Args:
-        expected: The weights that the model needs.
-        checkpoint: The opened checkpoint.
-        name: Name of the model, for the report.
-        source: The model that a program was exported from.
         recipes: The conversions recorded in its archive, used instead.
         computed: Values of weights that the checkpoint may lack, as the archive has them; None for one that
             is too large for it.

@@ -21,9 +21,6 @@ class WeightsWarning(UserWarning):
 def warn_of(checkpoint: str, findings: Iterable[WeightFinding]) -> None:
     """Warn of unexpected keys (FE704), and of NaN and infinity (FE706); skip the rest.
 
-    Args:
-        checkpoint: Where it is.
-        findings: What was found.
     Warns:
         WeightsWarning: one for each, at the line that called fakexport.
     """
@@ -45,8 +42,6 @@ def warn_of(checkpoint: str, findings: Iterable[WeightFinding]) -> None:
 def warn_of_hooks(hooks: Collection[str]) -> None:
     """Warn of what the model's own `load_state_dict` runs, and `bind` does not.
 
-    Args:
-        hooks: Each with its module.
     Warns:
         WeightsWarning: if there are any, at the line that called fakexport.
     """

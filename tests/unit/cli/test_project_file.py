@@ -8,7 +8,7 @@ import pytest
 
 from fakexport.cli import main, project_file
 from fakexport.diagnostics import Diagnostic
-from fakexport.files import read_file
+from fakexport.files import open_regular
 from fakexport.report import render_github, render_report
 from fakexport.report.as_json import to_dict
 from fakexport.sources import SourceError
@@ -121,9 +121,7 @@ def test_the_command_line_comes_first(repository, asked):
 @pytest.mark.parametrize("source", [(), ("other.py:f",)])
 def test_the_file_is_read_once_in_a_command(source, repository, asked, monkeypatch):
     read = []
-    monkeypatch.setattr(
-        project_file, "read_file", lambda path, **limits: read.append(path) or read_file(path, **limits)
-    )
+    monkeypatch.setattr(project_file, "open_regular", lambda path: read.append(path) or open_regular(path))
 
     main(["check", "--no-progress", *source])
     assert read == [repository / "pyproject.toml"]
@@ -190,8 +188,12 @@ def test_a_pyproject_without_the_table_changes_nothing(repository, asked):
         ("[tool]\nfakexport = 3", "tool.fakexport: expected an object, got int"),
         ("[tool.fakexport]\ntargt = ['cpu']", "tool.fakexport.targt: unknown key: did you mean 'target'?"),
         (
-            "[tool.fakexport]\ninputs = 'x=int64[1]'\ninput = ['y=int64[1]']",
-            "tool.fakexport.input: given twice: 'input' and 'inputs' are the same",
+            "[tool.fakexport]\ninput = 'x=int64[1]'",
+            "tool.fakexport.input: unknown key: did you mean 'inputs'?",
+        ),
+        (
+            "[tool.fakexport]\nlibrary = 'a.py'",
+            "tool.fakexport.library: unknown key: did you mean 'libraries'?",
         ),
         ("[tool.fakexport]\nxyz = 1", "tool.fakexport.xyz: unknown key: it can have "),
         ("[tool.fakexport]\ntarget = 3", "tool.fakexport.target: expected a string or a list, got int"),

@@ -18,12 +18,7 @@ _SHOWN = 500
 def stated_conditions(
     document: dict[str, Any], module: dict[str, Any], inputs: Sequence[ValueSummary]
 ) -> tuple[str, ...]:
-    """Yield `x.shape[1] % 2 == 0` for each, in the form of `program.conditions`, otherwise in torch's form.
-
-    Args:
-        document, module: The program, and the module in it.
-        inputs: What the caller passes.
-    """
+    """Yield `x.shape[1] % 2 == 0` for each, in the form of `program.conditions` or else in torch's form."""
     guards = field(document, "guards_code", _texts, [])
     try:
         leaves = _leaves(module, inputs)

@@ -135,9 +135,6 @@ def is_of_a_library(name: str) -> bool:
 def refuse_unregistered(names: Iterable[str], modules: Mapping[str, str] = MappingProxyType({})) -> None:
     """Refuse all library operators that are not registered in this process at once.
 
-    Args:
-        names: `signal_ops.soft_clip.default`.
-        modules: For some of them, the Python module that registers them, if known.
     Raises:
         DocumentError: names them and the libraries to load.
     """

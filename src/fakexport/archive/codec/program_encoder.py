@@ -58,7 +58,6 @@ def program_to_json(
     addresses, no absolute paths of source files, no order that depends on hashes.
 
     Args:
-        program: Not changed.
         root: Folder of the user's project: source files below it are named relative to it, other
             files outside of packages by their bare name.
         is_for_stock: Whether stock torch has to read the document, so that it has only what torch's schema

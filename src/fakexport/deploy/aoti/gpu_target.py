@@ -29,10 +29,6 @@ class DeviceMissing(DeployError):
 def check_devices(program: ExportedProgram, target: str | None, *, command: str | None = None) -> None:
     """Refuse unavailable devices before anything is bound or compiled.
 
-    Args:
-        program: The program, on whatever devices.
-        target: A topology, or None for the devices of the program.
-        command: What to run on a machine that has the devices.
     Raises:
         DeviceMissing: a device is not available.
         DeployError: more than one accelerator.

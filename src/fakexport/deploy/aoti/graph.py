@@ -13,11 +13,7 @@ from fakexport._torch.pytree import tree_unflatten
 
 
 def graph_of(program: ExportedProgram) -> GraphModule:
-    """Return the graph of a program with its weights and constants, which keep their names.
-
-    Args:
-        program: With real tensors, or memory in place of them.
-    """
+    """Return the graph of a program with its weights and constants, which keep their names."""
     graph = program.module(check_guards=False)
     assert isinstance(graph, GraphModule)
     for name, held in program.constants.items():

@@ -191,9 +191,6 @@ def _first_line(error: BaseException) -> str:
 def weights_beside(path: Path, metadata: PackageMetadata) -> dict[str, torch.Tensor]:
     """Return the weights that a package expects, by their names in its code; mapped, contiguous.
 
-    Args:
-        path: The package.
-        metadata: Its metadata.
     Raises:
         DeployError: the file or a weight is missing, a weight differs in shape or dtype, or a tied weight has
             several values.

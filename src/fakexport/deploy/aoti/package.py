@@ -34,11 +34,6 @@ def write_package(
 ) -> None:
     """Write a package atomically.
 
-    Args:
-        path: The file; torch expects it to end in `.pt2`.
-        files: What the compiler wrote.
-        metadata: None for a package that is only inspected.
-        more: Our own records by name: `PROGRAM` and `CONSTANTS`.
     Raises:
         FileWriteError: it cannot be written; the previous one is kept.
     """

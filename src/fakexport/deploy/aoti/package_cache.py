@@ -92,7 +92,10 @@ class PackageCache:
         """Store a copy as the entry; return why, as a sentence, if that fails."""
         try:
             make_private_folder(self._folder)
-            with new_file(self._path, mode=0o600) as target, package.open("rb") as source:
+            with (
+                new_file(self._path, mode=0o600, replaces_input=True) as target,
+                package.open("rb") as source,
+            ):
                 shutil.copyfileobj(source, target, MIB)
         except (OSError, PrivateFolderError) as error:
             return f"not kept in the cache: {error}"

@@ -47,9 +47,6 @@ def with_own_weights(program: ExportedProgram) -> ExportedProgram:
 
     The compiler writes the whole storage of a weight, once for each weight in it. Weights with a storage of
     their own are shared, not copied.
-
-    Args:
-        program: Bound; not changed.
     """
     return _with_tensors(program, _alone)
 

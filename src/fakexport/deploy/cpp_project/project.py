@@ -110,11 +110,7 @@ def _refuse_to_overwrite(target: Path) -> None:
 
 
 def findings_of_program(program: ExportedProgram) -> Iterator[Diagnostic]:
-    """Yield a finding for each operator implemented in Python, at its first call.
-
-    Args:
-        program: Not changed.
-    """
+    """Yield a finding for each operator implemented in Python, at its first call."""
     made = python_operators(library_operators(program))
     calls: dict[str, list[Visit]] = {}
     for visit in walk(program) if made else ():

@@ -32,13 +32,7 @@ from ..object_findings import findings_of_objects
 from ..signature import InputTensor, Signature
 from .backend import Backend
 from .description import METHOD, Description, write_checked
-from .findings import (
-    failed_instruction,
-    findings_of_graph,
-    lowering_failure,
-    short_plans,
-    unbounded_inputs,
-)
+from .findings import failed_instruction, findings_of_graph, lowering_failure, short_plans, unbounded_inputs
 from .native_log import native_log
 from .trial import FailedCall, call_failure, edge_manager, planned_sizes, refused_operators, trial_arguments
 

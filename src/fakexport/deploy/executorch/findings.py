@@ -60,12 +60,7 @@ def unbounded_inputs(program: ExportedProgram) -> Iterator[Diagnostic]:
 def short_plans(
     inputs: Mapping[int, InputTensor], planned: Mapping[int, tuple[int, ...]]
 ) -> Iterator[Diagnostic]:
-    """Yield a finding for each input that the program accepts in larger sizes than the file has room for.
-
-    Args:
-        inputs: The tensors that the method takes, by their index among its arguments.
-        planned: The largest shape of each.
-    """
+    """Yield a finding for each input that the program accepts in larger sizes than the file has room for."""
     for index, tensor in inputs.items():
         room = planned[index]
         wanted = [size.plus if size.symbol is None else size.upper for size in tensor.shape]
@@ -80,12 +75,7 @@ def short_plans(
 
 
 def findings_of_graph(graph_module: GraphModule, kernels: Set[str]) -> tuple[Diagnostic, ...]:
-    """Return a finding for each operator that cannot run and each size without a bound, in a lowered program.
-
-    Args:
-        graph_module: In the edge dialect; including its subgraphs.
-        kernels: Names of the runtime's kernels: `aten::add.out`.
-    """
+    """Return a finding for each operator that cannot run and each unbounded size in a lowered program."""
     operators: dict[tuple[str, str], list[Node]] = {}
     origins: dict[str, Node] = {}
     unbounded: dict[str, list[Node]] = {}
@@ -112,12 +102,7 @@ def findings_of_graph(graph_module: GraphModule, kernels: Set[str]) -> tuple[Dia
 
 
 def unrun_operators(failed: dict[str, list[Node]], why: dict[str, str]) -> tuple[Diagnostic, ...]:
-    """Return a finding for each operator whose kernel rejects its arguments in the program.
-
-    Args:
-        failed: The nodes by the operator's name.
-        why: The runtime's message about it.
-    """
+    """Return a finding for each operator whose kernel rejects its arguments in the program."""
     return tuple(
         _operator_finding(name, "has a kernel that rejects these arguments", nodes, why.get(name))
         for name, nodes in failed.items()
@@ -128,11 +113,6 @@ def failed_instruction(graph_module: GraphModule, index: int, said: str) -> Diag
     """Return the finding of a kernel that failed in a call of the whole program; None if its node is unknown.
 
     Alone it may run: there its arguments have torch's memory layout, here the one that ExecuTorch planned.
-
-    Args:
-        graph_module: As written: the nodes are marked with the indices of their instructions.
-        index: Index of the instruction.
-        said: The runtime's message about it.
     """
     for node in graph_module.graph.nodes:
         if node.op == "call_function" and node.meta.get("debug_handle") == index:

@@ -26,11 +26,7 @@ _FORWARD = "forward"
 
 
 def trial_arguments(program: ExportedProgram) -> tuple[tuple[Any, ...], bool]:
-    """Return arguments for a call of the program, and whether they are the program's own.
-
-    Returns:
-        The example inputs if they are real, and True; else zeros of the example's sizes, and False.
-    """
+    """Return arguments for a call of the program, and whether they are the program's own."""
     examples = None if has_stand_in_inputs(program) else example_inputs_of(program)
     leaves = [] if examples is None else tree_leaves(examples)
     specs = [spec for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
@@ -185,9 +181,6 @@ def edge_manager(program: ExportedProgram, backend: Backend, constant_methods: d
     ExecuTorch's own verification of the graph is off: it stops at the first operator, and rejects some that
     the runtime has kernels for. `findings` checks the whole graph instead.
 
-    Args:
-        program: As returned by `functional_program`; unchanged.
-        constant_methods: Further methods of the file, by name, and what they return.
     Raises:
         Exception: whatever torch's decompositions and ExecuTorch's passes raise.
     """

@@ -49,8 +49,6 @@ def prompt_inputs(
     of an encoder on the right.
 
     Args:
-        prompts: The tokens of each.
-        record: That of prefill.
         is_length_fixed: Whether prefill reads one number of tokens, and decode the others: without padding.
     Raises:
         UnsuitableInputs: the prompts have unequal lengths, and the program cannot leave padding out.

@@ -22,11 +22,7 @@ _ATTENTION = re.compile(r"'aten\._?scaled_dot_product_\w+\.default'\]$")
 
 
 def hide_altogether(model: Any) -> None:
-    """Make attention return zeros for fully masked rows, in place; before the graph is optimized.
-
-    Args:
-        model: A model of `onnx_ir` from torch's exporter: its nodes record what they were translated from.
-    """
+    """Make attention return zeros for fully masked rows, in place; before the graph is optimized."""
     for graph in (model.graph, *model.functions.values()):
         for softmax, added in list(_masked(graph)):
             tests = [use.node for use in softmax.outputs[0].uses() if use.node.op_type == "IsNaN"]

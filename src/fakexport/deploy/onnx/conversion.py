@@ -13,10 +13,7 @@ from torch.export.graph_signature import ConstantArgument, OutputKind
 from fakexport._torch.symbolic_numbers import pending_symbols_dropped
 from fakexport.fake import is_fake
 from fakexport.history import value_of
-from fakexport.program import (
-    derived_program,
-    has_value,
-)
+from fakexport.program import derived_program, has_value
 
 from ..artifact import CompileFailure, DeployError
 from ..dropped_assertions import assertion_notes
@@ -64,10 +61,6 @@ def convert(
 
     Nothing is folded into the weights, so that others can be bound later; ONNX Runtime folds when it loads.
 
-    Args:
-        program: Bound or weight-less, for the CPU; not changed.
-        signature: Signature of the program.
-        translations: Translations of operators that torch does not translate.
     Raises:
         CompileFailure: FE802.
         DeployError: the exporter failed for another reason.
@@ -125,11 +118,7 @@ def _leave_out_values(model: Any, program: ExportedProgram) -> None:
 
 
 def _name(model: Any, program: ExportedProgram, signature: Signature) -> dict[str, str]:
-    """Rename inputs and outputs as in the program; an output's name that is taken gets a suffix.
-
-    Returns:
-        The outputs' names in the graph by those in the program.
-    """
+    """Rename inputs and outputs as in the program; an output's name that is taken gets a suffix."""
     from onnx_ir.traversal import RecursiveGraphIterator
 
     graph = model.graph

@@ -12,23 +12,8 @@ import torch
 from torch.export import ExportedProgram
 
 from fakexport._version import __version__
-from fakexport.archive import (
-    MethodManifest,
-    TensorEntry,
-    method_from_json,
-    method_to_json,
-    weights_payload,
-)
-from fakexport.documents import (
-    field,
-    items,
-    mapping,
-    matching,
-    one_of,
-    parse_json,
-    record,
-    text,
-)
+from fakexport.archive import MethodManifest, TensorEntry, method_from_json, method_to_json, weights_payload
+from fakexport.documents import field, items, mapping, matching, one_of, parse_json, record, text
 from fakexport.program import has_value
 from fakexport.weights import ExpectedWeights, Weight, recipes_of
 

@@ -32,10 +32,6 @@ def findings_of_program(program: ExportedProgram, signature: Signature) -> Itera
     """Yield what the exporter silently drops or changes.
 
     It drops mutations of buffers and inputs, and converts complex inputs and outputs to pairs of numbers.
-
-    Args:
-        program: As the exporter translates it. Before that, its signature does not list mutations.
-        signature: Signature of the program.
     """
     nodes = {node.name: node for node in program.graph.nodes}
     for spec in program.graph_signature.output_specs:
@@ -66,14 +62,6 @@ def findings_of_failure(
     """Return everything that blocks the conversion: mutations, and operators without translation.
 
     If all have one, the node at which the exporter stopped.
-
-    Args:
-        program: A plain one, as passed to the exporter.
-        signature: Signature of the program.
-        error: What the exporter raised.
-        translations: As passed to it.
-    Returns:
-        None if the error has another cause.
     """
     stopped = node_of_failure(error)
     if stopped is None:

@@ -63,16 +63,7 @@ def constant_differences(
     contents_a: Mapping[str, str],
     contents_b: Mapping[str, str],
 ) -> Iterator[ConstantDifference]:
-    """Yield by name what differs in lifted tensors and objects, and in buffers that no checkpoint holds.
-
-    Args:
-        a: The first program.
-        b: The second program.
-        values_a: Its `constant_values`.
-        values_b: Likewise of the second.
-        contents_a: Its digests; see `content_of`.
-        contents_b: Likewise of the second.
-    """
+    """Yield by name what differs in lifted tensors and objects, and in buffers that no checkpoint holds."""
     nodes_a, nodes_b = _constants(a), _constants(b)
     for name in sorted(nodes_a.keys() | nodes_b.keys() | contents_a.keys() | contents_b.keys()):
         node_a, node_b = nodes_a.get(name), nodes_b.get(name)

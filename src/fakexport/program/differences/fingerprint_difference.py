@@ -48,10 +48,6 @@ def diff_fingerprints(a: Fingerprint, b: Fingerprint) -> ProgramDifference:
 
     Coarser than that: indices of modules are stars, nodes that are gone have no line, and transfers and the
     values of constants are not listed.
-
-    Args:
-        a: As stored.
-        b: As read off a program: its nodes have places.
     """
     nodes = list(_changes(_node_rows(a), _node_rows(b)))
     ports = list(_changes(_port_rows(a), _port_rows(b)))

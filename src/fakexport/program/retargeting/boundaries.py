@@ -40,13 +40,7 @@ class Boundaries:
         self._moved: dict[tuple[Node, torch.device], Node] = {}
 
     def bring_inputs(self, node: Node, path: str, now: dict[Node, Any], before: dict[Node, Any]) -> None:
-        """Replace inputs of a node by moved ones, in place.
-
-        Args:
-            node: A node that calls an operator.
-            path: Path of its module.
-            now, before: Values of the nodes; those of inserted ones are added.
-        """
+        """Replace inputs of a node by moved ones, in place."""
         device = self._device(path)
         if device is None and not _is_clashing(node, now):
             return

@@ -52,9 +52,6 @@ class DeviceMove:
     def parse(cls, device_map: str | Mapping[str, str] | None, present: tuple[str, ...]) -> DeviceMove:
         """Return the move of a program that has these devices.
 
-        Args:
-            device_map: A device for all, pairs as a mapping or as text, or None: nothing moves.
-            present: The program's devices.
         Raises:
             ValueError: a device that the program has not, or that no one knows.
         """

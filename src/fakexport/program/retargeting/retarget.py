@@ -18,6 +18,7 @@ from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, fake_elsew
 from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport._torch.script_objects import fake_object
+from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.devices import Topology, emulate, emulated_topology, exists_here
 from fakexport.diagnostics import Diagnostic
 from fakexport.error import FakexportError, InvalidType
@@ -75,6 +76,7 @@ class Retargeted:
     unproven: tuple[str, ...] = ()
 
 
+@one_at_a_time
 def retarget(
     program: ExportedProgram,
     devices: str | Mapping[str, str] | None = None,
@@ -208,14 +210,7 @@ def held_tensors(program: ExportedProgram, move: Move, tensors: MovedTensors | N
 def rerun_on(
     program: ExportedProgram, graph_module: GraphModule, move: Move, held: Mapping[str, Any]
 ) -> Rerun:
-    """Put a copy of the program's graph on other devices, in place.
-
-    Args:
-        program: Not changed.
-        graph_module: From `copied_graph`.
-        move: What each device becomes.
-        held: Weights and constants on their new devices, by name.
-    """
+    """Put a copy of the program's graph on other devices, in place."""
     inputs: dict[Node, Any] = {}
     placed: dict[str, str] = {}
     nodes: list[Node] = []

@@ -204,12 +204,7 @@ def _row(found: Diagnostic, *, is_open: bool) -> Row:
 
 
 def rank_parts(name: str, summary: RankSummary) -> Iterator[Part]:
-    """Yield what a report says of the ranks of a target, and a table of what they exchange.
-
-    Args:
-        name: The target.
-        summary: Its ranks.
-    """
+    """Yield what a report says of the ranks of a target, and a table of what they exchange."""
     yield Items(tuple(line.strip() for line in rank_lines(name, summary)))
     columns = ("count", "kind", "bytes each", "tensor of a rank", "module")
     rows = tuple(

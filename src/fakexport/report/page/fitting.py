@@ -40,11 +40,6 @@ def fitted(document: Document, render: Callable[[Document], str], most_bytes: in
     """Return the document as text of at most so many bytes, with as much of it as there is room for.
 
     Rows go from the end of a table; before that, what opens below them.
-
-    Args:
-        document: All of it.
-        render: Makes the text.
-        most_bytes: Greatest size of the text in UTF-8.
     """
     text = ""
     for room in _ROOMS:

@@ -24,8 +24,6 @@ def timeline_chart(
     """Return the picture of one device.
 
     Args:
-        device: Where.
-        steps: In the order of execution; at least one.
         is_eager: Whether they are operators of eager mode.
         most_columns: Neighboring steps share a column, the fullest of them, where there are more.
     """

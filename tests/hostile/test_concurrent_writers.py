@@ -1,0 +1,109 @@
+"""Processes that write one file at the same time lose nothing that another has written."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakexport.cli.lock_session import LockSession
+from fakexport.lock import LockEntry, read_lock, write_lock
+from fakexport.sweep import RunFile
+from fakexport.sweep.run_file import RunFileError
+
+PROCESSES = 16
+
+
+def entry(number: int) -> LockEntry:
+    return LockEntry(
+        source=f"model.py:f{number}",
+        target="cpu",
+        options={},
+        topology="cpu",
+        verdict="fails at capture",
+        codes=("FE201",),
+        versions={},
+        weights={},
+        program=None,
+    )
+
+
+def session(path: Path, number: int) -> LockSession:
+    """What `fakexport lock model.py:fNUMBER` has found when it comes to its end."""
+    made = LockSession(path, is_updating=True, is_whole=False, locked=read_lock(path).entries, accept="")
+    made._now[entry(number).key] = entry(number)
+    return made
+
+
+def write_at_once(path: Path, number: int, start: Any) -> None:
+    made = session(path, number)
+    start.wait()
+    made.end()
+
+
+def write_for_ever(path: Path, number: int) -> None:
+    while True:
+        session(path, number).end()
+
+
+def processes(target: Any, *arguments: Any) -> list[Any]:
+    context = multiprocessing.get_context("fork")
+    started = [
+        context.Process(target=target, args=(*arguments[:1], at, *arguments[1:])) for at in range(PROCESSES)
+    ]
+    for each in started:
+        each.start()
+    return started
+
+
+def test_each_of_many_locks_keeps_its_entry(tmp_path: Path) -> None:
+    path = tmp_path / "fakexport.lock"
+    write_lock(path, [entry(100)])
+    start = multiprocessing.get_context("fork").Barrier(PROCESSES)
+
+    for each in processes(write_at_once, path, start):
+        each.join()
+        assert each.exitcode == 0
+
+    assert read_lock(path).entries == {entry(at).key: entry(at) for at in (*range(PROCESSES), 100)}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_writers_that_are_killed_lose_nothing_and_hold_up_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "fakexport.lock"
+    write_lock(path, [entry(100)])
+    running = processes(write_for_ever, path)
+    killed = running[: PROCESSES // 2]
+    time.sleep(0.5)
+    for each in killed:
+        os.kill(each.pid, signal.SIGKILL)
+        each.join()
+    time.sleep(0.5)
+    for each in running:
+        each.kill()
+        each.join()
+
+    session(path, 200).end()
+
+    found = read_lock(path).entries
+    assert {entry(100).key, entry(200).key} <= found.keys()
+    assert all(found[key] == entry(int(key[0].partition(":f")[2])) for key in found)
+
+
+def test_two_sweeps_do_not_write_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.jsonl"
+
+    with (
+        closing(RunFile(path, resume=False)),
+        pytest.raises(RunFileError, match="is being written by another"),
+    ):
+        RunFile(path, resume=True)
+
+    with closing(RunFile(path, resume=True)) as again:
+        assert again.records == {}
