@@ -91,7 +91,8 @@ class RepeatedCalls:
     @property
     def first_difference(self) -> Span | None:
         """The line that computes something else first in a later call."""
-        for (text, _), (other, place) in zip(*self.steps[:2], strict=False):
+        first, later = (*self.steps, [], [])[:2]
+        for (text, _), (other, place) in zip(first, later, strict=False):
             if text != other and place is not None:
                 return span_at(*place)
         return None
@@ -186,6 +187,8 @@ class _Values(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
+        if torch.compiler.is_dynamo_compiling():
+            return result  # The branches of `torch.cond`, into which TorchDynamo takes this mode.
         made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         name = getattr(func, "__name__", "")
         is_writing = _WRITING.search(name) is not None and isinstance(next(iter(args), None), torch.Tensor)
