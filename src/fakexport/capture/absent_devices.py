@@ -41,8 +41,7 @@ def drop_refused_nodes(program: ExportedProgram) -> None:
 
 
 def failure_of_absent_device(program: ExportedProgram) -> CaptureFailure | None:
-    """Return the failure of a program that is on, or names, a device which the emulated topology lacks; else
-    None.
+    """Return the failure of a program that uses a device that the topology lacks; None otherwise.
 
     Operators that name one raise while they are traced. This finds what came from elsewhere: inputs and
     weights that were made before, and devices that a library put into the graph by itself.

@@ -145,8 +145,7 @@ def _first(
 
 
 def _replaced(gaps: Sequence[Gap], value: Any, right: Set[Operation | None]) -> tuple[Kernel, str] | None:
-    """Return the first kernel whose result eager does not have and on which the value hangs, and what eager
-    runs.
+    """Return the first kernel that eager does not have and on which the value depends, and what eager runs.
 
     It hangs on those from which it is computed without a right value in between. A program may compute masks
     in its own way, so that integers and booleans count only where as many kernels took the place of others.

@@ -193,9 +193,7 @@ class Signature:
         )
 
     def _check_written(self, inputs: Mapping[str, torch.Tensor]) -> None:
-        """Refuse a written input whose memory has several elements of this or of another input in one
-        place.
-        """
+        """Refuse a written input in which several elements share memory, or that overlaps another."""
         memory = {name: storage_identity(tensor) for name, tensor in inputs.items()} if self.written else {}
         for name in self.written:
             tensor = inputs[name]
@@ -279,9 +277,7 @@ def _input_tensor(name: str, value: torch.Tensor, ranges: Mapping[str, SymbolRan
 
 
 def _dimension(size: Any, ranges: Mapping[str, SymbolRange]) -> Dimension:
-    """Return a dimension; derived ones are linear in one symbol, like torch's `Dim`, with ranges of their
-    own.
-    """
+    """Return a dimension; derived ones are linear in one symbol and have ranges of their own."""
     if isinstance(size, int):
         return Dimension(plus=size)
     expression = sympy.sympify(size.node.expr)

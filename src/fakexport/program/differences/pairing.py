@@ -47,9 +47,7 @@ def _by_module(program: CanonicalProgram) -> dict[str, list[CanonicalNode]]:
 def _pair_calls(
     a: CanonicalProgram, b: CanonicalProgram, nodes_a: list[CanonicalNode], nodes_b: list[CanonicalNode]
 ) -> Iterator[tuple[int, int]]:
-    """Return positions in the two lists. What strict keys leave over between two pairs is tried with loose
-    ones.
-    """
+    """Return positions in the two lists; what strict keys leave unpaired is paired by loose ones."""
     equal = align([_strict_key(a, node) for node in nodes_a], [_strict_key(b, node) for node in nodes_b])
     start_a = start_b = 0
     for end_a, end_b in [*equal, (len(nodes_a), len(nodes_b))]:
