@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 CHECK := $(VENV)/bin/fakexport check
 PYTHON ?=
 
-.PHONY: demo test test-slow test-all test-torch fuzz lint docs rules test-other-wheels test-package gpu-fidelity gpu-plan bench clean
+.PHONY: demo test test-slow test-all test-torch fuzz stress lint docs rules test-other-wheels test-package gpu-fidelity gpu-plan bench clean
 
 demo: $(VENV)/.with-transformers
 	$(CHECK) examples/mlp.py:cpu --target cpu
@@ -50,6 +50,11 @@ fuzz: $(VENV)/.with-fuzz
 		$(RUN) -m tests.fuzz.guided $$target -max_total_time=$(FUZZ_S) -seed=$(FUZZ_SEED) \
 			-artifact_prefix=fuzz- -print_final_stats=1 -verbosity=0; \
 	done
+
+# Threads of one process, with memory that is checked: make stress STRESS_S=600
+STRESS_S ?= 600
+stress: $(VENV)/.with-test
+	PYTHONMALLOC=debug $(RUN) -m tests.stress.threads $(STRESS_S)
 
 lint: $(VENV)/.with-lint
 	$(RUN) -m ruff check .

@@ -4,6 +4,7 @@ Importing this package does not import torch: a public name is fetched from its 
 """
 
 import importlib
+import threading
 from typing import TYPE_CHECKING
 
 from fakexport._version import __version__ as __version__
@@ -151,6 +152,7 @@ _ROOMS = {
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}
 __all__ = sorted(_HOMES)
+_importing = threading.RLock()
 _RENAMED = {"summary": "summary_of"}
 
 
@@ -159,8 +161,9 @@ if not TYPE_CHECKING:  # a type checker would take any misspelt name for one of 
     def __getattr__(name: str) -> object:
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        room = importlib.import_module(f"{__name__}.{_HOMES[name]}")
-        value = getattr(room, _RENAMED.get(name, name))
+        with _importing:  # Two threads that import torch's packages at the same time get unfinished ones.
+            room = importlib.import_module(f"{__name__}.{_HOMES[name]}")
+            value = getattr(room, _RENAMED.get(name, name))
         globals()[name] = value
         return value
 

@@ -9,14 +9,13 @@ Source: `aten/src/ATen/DeviceAccelerator.cpp`; `aten/src/ATen/detail/Accelerator
 from __future__ import annotations
 
 import ctypes
-import functools
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from .context_stack import ContextStack
 from .device_guard import library_path
-from .method_table import MethodTable, method_of, method_positions, table_of
+from .method_table import MethodTable, made_once, method_of, method_positions, table_of
 
 _HOOKS = {
     "cuda": ("_ZN2at6detail12getCUDAHooksEv", "ATen/detail/CUDAHooksInterface.h"),
@@ -96,6 +95,6 @@ def only_accelerator(device_type: str) -> Iterator[None]:
         yield
 
 
-@functools.cache
+@made_once
 def accelerator_hooks(device_type: str) -> AcceleratorHooks:
     return AcceleratorHooks(device_type)

@@ -20,6 +20,7 @@ from types import TracebackType
 
 import torch
 
+from .method_table import made_once
 from .patching import original_of
 from .virtual_guard import DEVICE_TYPE_INDEX, VirtualGuard
 
@@ -43,7 +44,7 @@ def guard_address(device_type: str) -> int | None:
     return _registry()[DEVICE_TYPE_INDEX[device_type]]
 
 
-@functools.cache
+@made_once
 def _virtual_guard(device_type: str) -> VirtualGuard:
     return VirtualGuard(device_type, guard_address)
 

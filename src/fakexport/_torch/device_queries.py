@@ -218,9 +218,13 @@ class Backend:
     reset_accumulated_memory_stats = reset_max_memory_allocated = reset_max_memory_cached = _nothing
     reset_peak_host_memory_stats = reset_accumulated_host_memory_stats = _nothing
     set_per_process_memory_fraction = _lazy_call = _nothing
-    manual_seed = manual_seed_all = seed = seed_all = _nothing
-    set_rng_state = set_rng_state_all = set_sync_debug_mode = _nothing
-    _sleep = _record_memory_history = _nothing
+    set_sync_debug_mode = _sleep = _record_memory_history = _nothing
+
+    def _leave_state(self, *args: Any, **kwargs: Any) -> None:
+        """Set the CPU generator's state to what it is: virtual devices have no generator of their own."""
+        torch.default_generator.set_state(torch.default_generator.get_state())
+
+    manual_seed = manual_seed_all = seed = seed_all = set_rng_state = set_rng_state_all = _leave_state
 
     def _refused(self, *args: Any, **kwargs: Any) -> Any:
         """Raise: the answer would be an address, a measurement or a recording of what does not run."""

@@ -9,12 +9,16 @@ Seen on torch 2.11 to 2.13.
 from __future__ import annotations
 
 import ctypes
+import functools
 import re
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+
+T = TypeVar("T")
 
 _POINTER_BYTES = ctypes.sizeof(ctypes.c_void_p)
 _BEFORE_FIRST = 2
@@ -42,6 +46,25 @@ def method_positions(header: str, base_header: str | None = None) -> dict[str, i
         positions.setdefault(key, next_free)
         next_free += 2 if key == "~" else 1
     return positions
+
+
+def made_once(make: Callable[[str], T]) -> Callable[[str], T]:
+    """Return a function that makes one object for each argument, for the life of the process.
+
+    C++ keeps the address of such an object. `functools.cache` calls the function twice if two threads ask at
+    the same time, and frees one of the two objects, whichever of them C++ has.
+    """
+    made: dict[str, T] = {}
+    lock = threading.RLock()
+
+    @functools.wraps(make)
+    def the_one(name: str) -> T:
+        with lock:
+            if name not in made:
+                made[name] = make(name)
+            return made[name]
+
+    return the_one
 
 
 def table_of(address: int) -> int:

@@ -8,6 +8,8 @@ the attribute and removed by the last, in whatever order they end. Seen on torch
 from __future__ import annotations
 
 import builtins
+import ctypes
+import gc
 import os
 import threading
 from collections import UserDict
@@ -248,11 +250,11 @@ class _Switch:
 
     def _put(self, replacement: Any) -> None:
         if isinstance(self.owner, FunctionType):
-            self.owner.__code__ = _code_that_calls(self.call, self.owner.__code__.co_freevars)
+            self.owner.__code__ = _code_that_calls(self.call, self.owner.__code__)
         elif isinstance(self.owner, ModuleType) and not callable(replacement):
             _choose_by_property(self)
         else:
-            setattr(self.owner, self.name, _chooser(self, replacement))
+            _set(self.owner, self.name, _chooser(self, replacement))
 
     def _remove(self) -> None:
         if isinstance(self.owner, _Chosen) and _forget_property(self):
@@ -262,7 +264,7 @@ class _Switch:
         elif self.original is _ABSENT:
             delattr(self.owner, self.name)
         else:
-            setattr(self.owner, self.name, self.original)
+            _set(self.owner, self.name, self.original)
 
 
 # Owners that do not bind what they hold.
@@ -283,11 +285,34 @@ def _calling(*args: Any, **kwargs: Any) -> Any:
     return function(*args, **kwargs)
 
 
-def _code_that_calls(function: Callable[..., Any], free_names: tuple[str, ...]) -> CodeType:
-    """Return code that calls a function, for one with a closure of these names."""
+def _code_that_calls(function: Callable[..., Any], replaced: CodeType) -> CodeType:
+    """Return code that calls a function, with the name and the closure of what it replaces."""
     code = _calling.__code__
     constants = tuple(function if value == "what is called" else value for value in code.co_consts)
-    return code.replace(co_consts=constants, co_freevars=free_names)
+    return code.replace(co_consts=constants, co_freevars=replaced.co_freevars, co_name=replaced.co_name)
+
+
+def set_in_class(kind: type, name: str, value: Any) -> None:
+    """Set an attribute in the dict of a class, also of one that C++ made and that refuses to be changed.
+
+    Args:
+        kind: The class.
+        name: The attribute.
+        value: Its value; None removes it.
+    """
+    (own,) = (each for each in gc.get_referents(vars(kind)) if type(each) is dict)
+    if value is None:
+        own.pop(name, None)
+    else:
+        own[name] = value
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))  # Python forgets what it cached of the class.
+
+
+def _set(owner: Any, name: str, value: Any) -> None:
+    if owner is torch.Generator:
+        set_in_class(owner, name, value)
+    else:
+        setattr(owner, name, value)
 
 
 def _chooser(switch: _Switch, replacement: Any) -> Any:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import builtins
 import functools
-import gc
 import importlib._bootstrap
 import re
 import sys
@@ -31,6 +30,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from .loaded_modules import LoadedModules
 from .parameter_classes import own_class
+from .patching import set_in_class
 
 _NUMBERS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 _CLASS: Any = vars(object)["__class__"]
@@ -228,10 +228,4 @@ def _set_property(new: property | None) -> None:
     `FakeTensor.__class__ = ...` would change the metaclass, so the class's own dict is written.
     """
     for kind in (FakeTensor, *_NUMBERS):
-        (own,) = (each for each in gc.get_referents(vars(kind)) if type(each) is dict)
-        if new is None:
-            own.pop("__class__", None)
-        else:
-            own["__class__"] = new
-        setattr(kind, "_fakexport_changed", None)  # noqa: B010 - Python forgets what it cached of the class.
-        delattr(kind, "_fakexport_changed")
+        set_in_class(kind, "__class__", new)

@@ -10,6 +10,7 @@ from typing import overload
 import torch
 from torch.export import ExportedProgram
 
+from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.error import InvalidValue
 from fakexport.program import devices_of_program, facts_of
 from fakexport.weights import (
@@ -54,6 +55,7 @@ def bind(
     source: ModelSource | None = None,
     check_finite: bool | None = None,
 ) -> ExportedProgram: ...
+@one_at_a_time
 def bind(
     program: Bundle | ExportedProgram | str | os.PathLike[str],
     checkpoint: CheckpointSource,

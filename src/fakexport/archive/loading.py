@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, mode_of, new_fake_mode
 from fakexport._torch.program_assembly import as_parameter, fake_of, plain_meta
 from fakexport._torch.real_execution import real_execution
+from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.container import ArchiveError, Container, faults_named, read_container
 from fakexport.devices import exists_here
 from fakexport.documents import collection_paused, entries, field, mapping
@@ -69,6 +70,7 @@ class LoadedArchive:
         return self.manifest.methods[method]
 
 
+@one_at_a_time
 def load(
     path: str | os.PathLike[str],
     *,
@@ -115,6 +117,7 @@ def load(
     return load_archive(path, method=method, trust=trust, check_weights=check_weights).program
 
 
+@one_at_a_time
 def load_bundle(path: str | os.PathLike[str], *, trust: bool = False, check_weights: bool = True) -> Bundle:
     """Return the programs of an archive, by method; `load` returns one of them.
 

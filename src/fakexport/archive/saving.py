@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch.export import ExportedProgram
 
+from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport._version import __version__
 from fakexport.container import Content
 from fakexport.devices import Topology
@@ -40,6 +41,7 @@ from .payload import ABSENT, UNBOUND, Payload, constants_payload, weights_payloa
 from .shared_records import share_equal, share_weights
 
 
+@one_at_a_time
 def save(
     program: ExportedProgram | Bundle,
     path: str | os.PathLike[str],
@@ -117,6 +119,7 @@ def save(
     return write_described(path, records, manifest)
 
 
+@one_at_a_time
 def save_bundle(
     programs: Mapping[str, ExportedProgram],
     path: str | os.PathLike[str],

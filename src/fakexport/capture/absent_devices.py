@@ -13,7 +13,6 @@ from fakexport.capture.failure import CaptureFailure
 from fakexport.devices import Topology, emulated_topology
 from fakexport.diagnostics import Span
 from fakexport.program import (
-    device_of_literal,
     devices,
     graph_modules,
     named_devices,
@@ -21,23 +20,6 @@ from fakexport.program import (
     tensors_in,
     walk,
 )
-
-
-def drop_refused_nodes(program: ExportedProgram) -> None:
-    """Remove the operators that raised because of an absent device, in a model that caught the error.
-
-    torch writes a node before it runs the operator, and leaves it there. The program would raise where the
-    model goes on.
-    """
-    topology = emulated_topology()
-    if topology is None:
-        return
-    for module in graph_modules(program.graph_module):
-        refused = [node for node in module.graph.nodes if _is_refused(node, topology)]
-        for node in reversed(refused):
-            module.graph.erase_node(node)
-        if refused:
-            module.recompile()
 
 
 def failure_of_absent_device(program: ExportedProgram) -> CaptureFailure | None:
@@ -58,13 +40,6 @@ def failure_of_absent_device(program: ExportedProgram) -> CaptureFailure | None:
 
 def _is_absent(device: str, topology: Topology) -> bool:
     return torch.device(device).type not in ALWAYS_THERE and not topology.has_device(device)
-
-
-def _is_refused(node: Node, topology: Topology) -> bool:
-    if node.op != "call_function" or node.users or node.meta.get("val") is not None:
-        return False
-    named = (device_of_literal(value) for value in (*node.args, *node.kwargs.values()))
-    return any(device is not None and _is_absent(device, topology) for device in named)
 
 
 def _every_device(program: ExportedProgram) -> set[str]:

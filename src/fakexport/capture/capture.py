@@ -43,7 +43,7 @@ from fakexport._torch.vmap_steps import transform_levels_closed
 from fakexport.conditions import always_guards
 from fakexport.diagnostics import Span
 from fakexport.error import InvalidValue
-from fakexport.fake import SubclassNotKept, unregistered_wrapper
+from fakexport.fake import SubclassNotKept, check_initialized, unregistered_wrapper
 from fakexport.history import remember_value
 from fakexport.program import (
     ProgramFacts,
@@ -56,9 +56,10 @@ from fakexport.program import (
     with_weight_names,
 )
 
-from .absent_devices import drop_refused_nodes, failure_of_absent_device
+from .absent_devices import failure_of_absent_device
 from .assigned_buffers import assigned_buffers_written
 from .assumed_answers import AssumedAnswer, AssumedAnswers
+from .caught_errors import drop_refused_nodes
 from .constant_answers import ConstantAnswers
 from .constants import recover_constants
 from .declared_bounds import lower_bound_guards, varying_inputs
@@ -156,14 +157,16 @@ def capture(
         entered = None if tracing is None else tracing()
         return traced(module, args, kwargs, shapes=shapes, tracing=entered, answers=answers, **options)
 
-    def again() -> None:
+    def again() -> Exception | None:
         try:
             with answers.set_aside():
                 trace(strict=False, read_constants={})
         except Exception as error:
-            log.debug("the model could not be traced once more: %s", error)
+            return error
+        return None
 
     try:
+        check_initialized(module)
         with answers.answered(), restored, watch_masks() as layers:
             state = ModelState(module)
             program = trace(strict=True, read_constants=read) if strict else None
@@ -171,8 +174,8 @@ def capture(
             with written, watch_forward(module) as effects:
                 if program is None:
                     program = trace(strict=False, read_constants=read, may_remember=True)
-                else:
-                    again()  # TorchDynamo does not run `forward`.
+                elif (error := again()) is not None:  # TorchDynamo does not run `forward`.
+                    effects.add(PythonEffect("unseen", f"{type(error).__name__}: {error}", None))
                 refuse_lost_transforms(program)
                 read_state_by_name(program)
                 refuse_lost_writes(program, effects)

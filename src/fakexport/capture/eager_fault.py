@@ -25,7 +25,7 @@ _OF_FAKES = re.compile(
 )
 
 
-def raises_in_eager_mode(error: Exception | None, failure: CaptureFailure) -> bool:
+def raises_in_eager_mode(module: nn.Module, error: Exception | None, failure: CaptureFailure) -> bool:
     """Return whether `forward` raises without a trace too, at the line that ended a capture.
 
     The types may differ: where a trace runs a decomposition that raises ValueError, a kernel raises
@@ -33,6 +33,8 @@ def raises_in_eager_mode(error: Exception | None, failure: CaptureFailure) -> bo
     """
     if failure.is_of_symbols or _is_of_fakes(failure):
         return False  # Eager mode has no symbols; real tensors have data, and their devices kernels.
+    if any(isinstance(each, torch.jit.ScriptModule) for each in module.modules()):
+        return False
     if error is None:
         return False
     found = CaptureFailure.of(error)

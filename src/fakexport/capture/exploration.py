@@ -185,7 +185,7 @@ def capture_or_explore(
         may_visit_rows=captured.may_visit_rows,
         example=example,
     )
-    is_eager_fault = raises_in_eager_mode(example.error, captured.failure)
+    is_eager_fault = raises_in_eager_mode(module, example.error, captured.failure)
     batch_of_one = runs_with_batch_of_one(module, kwargs or {}) if is_eager_fault and not args else ()
     inputs = named_inputs(kwargs or {}) if not args and takes_any_keyword(module) else ()
     return captured, replace(found, is_eager_fault=is_eager_fault, batch_of_one=batch_of_one, inputs=inputs)

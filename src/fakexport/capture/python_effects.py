@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from types import FrameType, ModuleType
 from typing import Any, Literal
 
-import torch
 from torch import nn
 
 from fakexport._torch.backend_choices import backend_choices_watched
+from fakexport._torch.generator_methods import default_generators_watched
 from fakexport._torch.unknown_texts import texts_watched
 from fakexport.diagnostics import Span, is_only_told
 from fakexport.program import is_user_code
@@ -29,16 +29,14 @@ from .shared_variables import changed_variables, shared_variables
 
 _Place = tuple[ModuleType, str]
 
-EffectKind = Literal["print", "random", "state", "backend", "attribute", "variable", "text"]
+EffectKind = Literal[
+    "print", "random", "state", "backend", "attribute", "variable", "text", "unseen", "padding"
+]
 
-# What sets something that later operators of the same process depend on, and values with them.
-_SETTERS = {
-    torch: ("manual_seed", "seed", "set_rng_state", "set_default_dtype", "use_deterministic_algorithms"),
-    torch.random: ("manual_seed", "seed", "set_rng_state", "fork_rng"),
-    torch.cuda: ("manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all"),
-}
 # Functions of torch that choose kernels, and settings such as `torch.backends.cuda.matmul.allow_tf32 = True`.
-_CHOOSING = ("sdp", "enable_", "set_", "allow_", "flags", "__set")
+_CHOOSING = ("sdp", "enable_", "set_", "use_", "allow_", "flags", "__set")
+# They put the state of generators back, as it was, on their own account.
+_RESTORING = ("fakexport.history.", "torch._dynamo.utils", "torch._dynamo.convert_frame")
 _FOR_PEOPLE = frozenset({"__repr__", "__str__", "extra_repr"})
 _NO_DRAWS = frozenset({"seed", "getstate", "setstate", "get_state", "set_state"})
 
@@ -47,16 +45,12 @@ _NO_DRAWS = frozenset({"seed", "getstate", "setstate", "get_state", "set_state"}
 class PythonEffect:
     """One thing that `forward` did besides computing.
 
-    Args:
-        kind: `print`; `random`: it drew from the generator of Python or NumPy; `state`: it set a seed or a
-            default of torch; `backend`: it chose kernels or a precision; `attribute`: it assigned an
-            attribute of a module, or changed what one holds; `variable`: the same of a class, a file, or an
-            argument that is a list, a dict or a set; `text`: it made text of a number or a tensor that
-            the trace does not know.
-        what: `print`, `random.random`, `numpy.random.rand`, `torch.manual_seed`, `sdpa_kernel`; the name of
-            the attribute or variable; the text.
-        span: The user's line, where it is known.
-        module_path: Path of the module whose attribute it is; "" for the other kinds.
+        Args:
+    EffectKind = Literal[
+        "print", "random", "state", "backend", "attribute", "variable", "text", "unseen", "padding"
+    ]
+            span: The user's line, where it is known.
+            module_path: Path of the encoder, or of the module whose attribute it is; "" for the other kinds.
     """
 
     kind: EffectKind
@@ -82,8 +76,8 @@ class PythonEffects:
 def watch_forward(module: nn.Module) -> Iterator[PythonEffects]:
     """Enter a context in which calls of `module.forward` are watched; they do what they did before.
 
-    `print`, the functions of `random` and of `numpy.random` (if something has imported it), and those that
-    set a seed or a default of torch are replaced while the call lasts. Draws through names that the model
+    `print` and the functions of `random` and of `numpy.random` (if something has imported it) are replaced
+    while the call lasts. Draws through names that the model
     imported (`from random import random`) are seen by the generator's state, and have no place.
 
     Texts of unknown values that are only raised, printed or logged are not effects.
@@ -101,7 +95,9 @@ def watch_forward(module: nn.Module) -> Iterator[PythonEffects]:
         with (
             _watched_builtins(effects),
             backend_choices_watched(lambda frame: _add_choice(effects, frame)),
+            default_generators_watched(lambda method, frame: _add_state(effects, method, frame)),
             texts_watched(lambda text, frame: _add_text(effects, text, frame)),
+            _padding_watched(module, effects),
         ):
             result = original(*args, **kwargs)
         for path, name, holder in changed_attributes(module, before):
@@ -115,16 +111,34 @@ def watch_forward(module: nn.Module) -> Iterator[PythonEffects]:
 
 
 def _add_choice(effects: PythonEffects, frame: FrameType | None) -> None:
-    """Note what the model called: the outermost function of torch, unless that chooses on its own account."""
+    """Note what the model called, unless that chooses on its own account."""
+    owner, name, span = _called(frame)
+    if span is not None and name.startswith("set_default_"):
+        effects.add(PythonEffect("state", f"{owner}.{name}", span))
+    elif span is not None and name.startswith(_CHOOSING):
+        effects.add(PythonEffect("backend", owner if name.startswith("__") else name, span))
+
+
+def _add_state(effects: PythonEffects, method: str, frame: FrameType | None) -> None:
+    owner, name, span = _called(frame)
+    if span is not None:
+        effects.add(PythonEffect("state", f"{owner}.{name}" if name else f"torch.Generator.{method}", span))
+
+
+def _called(frame: FrameType | None) -> tuple[str, str, Span | None]:
+    """Return what user code called: module and name of the outermost function of torch, and the place.
+
+    Without a place if something in between acts on its own account.
+    """
     owner, name = "", ""
     while frame is not None and not is_user_code(frame.f_code.co_filename):
         found = frame.f_globals.get("__name__", "")
-        if found.partition(".")[0] == "torch":
+        if found.startswith(_RESTORING):
+            return owner, name, None
+        if found.partition(".")[0] == "torch" and not found.startswith("torch._"):
             owner, name = found, frame.f_code.co_name
         frame = frame.f_back
-    span = calling_span(frame)
-    if span is not None and name.startswith(_CHOOSING):
-        effects.add(PythonEffect("backend", owner if name.startswith("__") else name, span))
+    return owner, name, calling_span(frame)
 
 
 def _add_text(effects: PythonEffects, text: str, frame: FrameType | None) -> None:
@@ -133,6 +147,36 @@ def _add_text(effects: PythonEffects, text: str, frame: FrameType | None) -> Non
         return
     if not any(known.kind == "text" and known.span == span for known in effects):
         effects.add(PythonEffect("text", text, span))
+
+
+@contextmanager
+def _padding_watched(module: nn.Module, effects: PythonEffects) -> Iterator[None]:
+    """Enter a context in which calls of encoders are noted that take another path in eager mode.
+
+    With a padding mask, `nn.TransformerEncoder.forward` makes a nested tensor, unless it is compiled, traced
+    or trained.
+    """
+
+    def called(path: str, encoder: nn.TransformerEncoder, args: Any, kwargs: Any) -> None:
+        given = {**dict(zip(("src", "mask", "src_key_padding_mask"), args, strict=False)), **kwargs}
+        if given.get("src_key_padding_mask") is None or given.get("mask") is not None:
+            return
+        if encoder.use_nested_tensor and not encoder.training:
+            frame: FrameType | None = sys._getframe(1)
+            while frame is not None and not is_user_code(frame.f_code.co_filename):
+                frame = frame.f_back
+            effects.add(PythonEffect("padding", "src_key_padding_mask", calling_span(frame), path))
+
+    hooks = [
+        encoder.register_forward_pre_hook(functools.partial(called, path), with_kwargs=True)
+        for path, encoder in module.named_modules()
+        if isinstance(encoder, nn.TransformerEncoder)
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 class _Watches(threading.local):
@@ -149,7 +193,6 @@ _watches = _Watches()
 def _watched_builtins(effects: PythonEffects) -> Iterator[None]:
     modules = [random, *filter(None, [sys.modules.get("numpy.random")])]
     states = [_state(module) for module in modules]
-    before = torch.default_generator.get_state()
     kinds = _watched_kinds(*modules)
     functions = {(owner, name): getattr(owner, name) for owner, name in kinds}
     stand_ins = _stand_ins(tuple(kinds.items()), tuple(functions.values()))
@@ -167,10 +210,6 @@ def _watched_builtins(effects: PythonEffects) -> Iterator[None]:
         seen = any(what.startswith(f"{module.__name__}.") for what in drawn)
         if not seen and _state(module) != state:
             effects.add(PythonEffect("random", module.__name__, None))
-    # A trace draws nothing.
-    is_changed = not torch.equal(before, torch.default_generator.get_state())
-    if torch.compiler.is_exporting() and is_changed and not any(effect.kind == "state" for effect in effects):
-        effects.add(PythonEffect("state", "torch.default_generator.manual_seed", None))
 
 
 def _shown(owner: ModuleType, name: str) -> str:
@@ -182,7 +221,6 @@ def _shown(owner: ModuleType, name: str) -> str:
 def _watched_kinds(*drawing: ModuleType) -> dict[_Place, EffectKind]:
     return {
         **{(module, name): "random" for module in drawing for name in _draws(module)},
-        **{(module, name): "state" for module, names in _SETTERS.items() for name in names},
         (builtins, "print"): "print",
     }
 

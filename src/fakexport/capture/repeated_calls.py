@@ -22,7 +22,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.export import ExportedProgram
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from fakexport._torch.pytree import tree_flatten, tree_leaves, tree_map
@@ -42,7 +41,6 @@ from .python_effects import PythonEffect
 Place = tuple[CodeType, int, int]
 
 CALLS = 3
-_NEXT_CALL = "forward's next call computes something else, and no attribute of the model tells why"
 _STATE_IN_A_BUFFER = (
     "register it as a buffer and write into that: `self.steps += 1`; or take it as an input and return it"
 )
@@ -78,21 +76,17 @@ class RepeatedCalls:
     Args:
         results: By call.
         steps: By call: what each function of torch computed, and where user code called it.
-        error: What a later call raised, if one did.
+        are_complete: Whether all calls returned.
     """
 
-    results: list[str]
-    error: Exception | None = None
+    results: list[str] = field(default_factory=list)
     steps: list[list[tuple[str, Place | None]]] = field(default_factory=list)
+    are_complete: bool = False
 
     @property
     def differ(self) -> bool:
-        """Whether a later call returned something else than the first one, or raised.
-
-        What depends on data cannot be decided again: it does not count.
-        """
-        is_failed = self.error is not None and not isinstance(self.error, GuardOnDataDependentSymNode)
-        return is_failed or len(set(self.results)) > 1
+        """Whether a later call returned something else than the first one, or raised."""
+        return not self.are_complete or len(set(self.results)) > 1
 
     @property
     def first_difference(self) -> Span | None:
@@ -113,28 +107,25 @@ def calls_repeated(module: nn.Module, written: frozenset[str], times: int = CALL
         times: How often it runs.
     """
     original: Callable[..., Any] = module.forward
-    calls = RepeatedCalls([])
+    calls = RepeatedCalls()
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         calls.results.clear()
         calls.steps.clear()
+        calls.are_complete = False
         values = _Values(module, written)
         before = _layouts((args, kwargs))
-        for number in range(times):
+        for _ in range(times):
             # Each call gets containers of its own: `forward` may change them.
             given, named = tree_map(lambda leaf: leaf, (args, kwargs))
             values.begin((given, named))
             calls.steps.append(values.steps)
-            try:
-                with values:
-                    result = original(*given, **named)
-            except Exception as error:
-                if number:
-                    calls.error = error
-                raise
+            with values:
+                result = original(*given, **named)
             calls.results.append(values.described((plain(result), args, kwargs)))
             if _layouts((args, kwargs)) != before:
                 break  # `x.t_()`: the next call would be given another input.
+        calls.are_complete = True
         return result
 
     forward.__signature__ = getattr(original, "__signature__", None)  # type: ignore[attr-defined]
@@ -292,7 +283,7 @@ def refuse_other_later_calls(
     module: nn.Module,
     effects: Sequence[PythonEffect],
     state: ModelState,
-    trace: Callable[[], object],
+    trace: Callable[[], Exception | None],
 ) -> None:
     """Raise `WriteLost` if `forward` changes something that changes what its next call computes.
 
@@ -302,10 +293,10 @@ def refuse_other_later_calls(
         effects: What `forward` did besides computing. If no change of state is among them, only the code of
             people is traced again: that of libraries is tested with each version.
         state: The state of the model before the trace.
-        trace: Traces the module; raises nothing.
+        trace: Traces the module, and returns what that raised.
     """
     changes = [effect for effect in effects if effect.kind in ("attribute", "variable")]
-    is_told = any(effect.kind in ("random", "text") for effect in effects)
+    is_told = any(effect.kind in ("random", "text", "unseen") for effect in effects)
     if not changes and (is_told or not _is_of_people(module)):
         return
     state.put_back()
@@ -315,12 +306,14 @@ def refuse_other_later_calls(
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")  # The first trace warned.
-        trace()
+        error = trace()
     state.put_back()
-    if calls.differ and not changes:
-        raise WriteLost(_NEXT_CALL, calls.first_difference)
-    if calls.differ:
-        names = ", ".join(f"{effect.module_path}.{effect.what}".lstrip(".") for effect in changes[:3])
-        text = f"forward changes {names}, and its next call computes something else"
-        span = changes[0].span or calls.first_difference
-        raise WriteLost(f"{text}: the program repeats the first", span, _STATE_IN_A_BUFFER)
+    if not calls.differ:
+        return
+    what = "computes something else" if calls.are_complete else f"raises {type(error).__name__}: {error}"
+    if not changes:
+        text = f"forward's next call {what}, and no attribute of the model tells why"
+        raise WriteLost(text, calls.first_difference) from error
+    names = ", ".join(f"{effect.module_path}.{effect.what}".lstrip(".") for effect in changes[:3])
+    text = f"forward changes {names}, and its next call {what}: the program repeats the first"
+    raise WriteLost(text, changes[0].span or calls.first_difference, _STATE_IN_A_BUFFER) from error

@@ -299,6 +299,6 @@ def _inputs(request: Request, built: Built, target: Target) -> ExampleInputs:
 
 
 def _example_inputs(source: Source, built: Built, device: str, target: Target) -> ExampleInputs:
-    if built.args or built.kwargs:
+    if built.has_inputs:
         return ExampleInputs(built.args, built.kwargs)
     return source.example_inputs(built.module, device, target.dtype)

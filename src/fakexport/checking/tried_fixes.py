@@ -31,19 +31,15 @@ def with_tried_fixes(
 ) -> Report:
     """Return a report that says which of its fixes work: each is applied to a copy, which is checked.
 
-    A fix that leaves its problem is replaced by what is known without it. Only fixes of errors that have
-    changes are tried, and only where each target has a process of its own.
+    A fix that leaves its problem is replaced by what is known without it. Only fixes that have changes are
+    tried, and only if each target has a process of its own.
 
     Args:
         report: The report on the call.
         call, targets: What was checked.
         limit_s: As `LIMIT_S`.
     """
-    tried = [
-        each
-        for each in report.diagnostics
-        if each.severity == "error" and each.fix is not None and each.fix.changes
-    ]
+    tried = [each for each in report.diagnostics if each.fix is not None and each.fix.changes]
     took_s = max((sum((t.build_s, t.capture_s, t.analyse_s)) for t in _timings(report)), default=0.0)
     if not tried or 2 * took_s > limit_s or not is_isolated():
         return report
@@ -136,7 +132,7 @@ class _Trial:
         if any(_key(each) != key or not _is_next(each, diagnostic) for each in here):
             return "fails"
         known = {_key(each, edits) for each in self.report.diagnostics} - {key}
-        is_known = {_key(each) for each in errors} <= known
+        is_known = {_key(each) for each in (errors if diagnostic.severity == "error" else left)} <= known
         return "works" if is_known and all(isinstance(answer, Answer) for answer in own) else "unknown"
 
 

@@ -93,6 +93,9 @@ class ProjectFile:
 
         A configuration runs no code, whatever is in its folder: it has no `libraries` but those of the
         command line.
+
+        Args:
+            source: As written there, relative to the working directory.
         """
         asked = _place(source, Path.cwd())
         own = (entry.options for entry in self.sources if _place(entry.source, self.path.parent) == asked)

@@ -11,6 +11,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, cast
 
 import torch
@@ -65,6 +66,8 @@ def always_guards(program: ExportedProgram) -> list[str]:
             guards.append(f"type({source}) == int{WHILE_EXPORTING}")
         elif leaf.constant is None:
             guards.append(f"{source} == None")
+        elif isinstance(leaf.constant, Enum):
+            guards.append(f"str({source}) == {str(leaf.constant)!r}")
         elif type(leaf.constant) in (bool, int, float, str):
             guards.append(f"type({source}) == {type(leaf.constant).__name__}{WHILE_EXPORTING}")
             if leaf.constant == 0 and type(leaf.constant) is float:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
 from typing import Any, cast
 
 import sympy
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, InputKind
+from torch.export.graph_signature import ConstantArgument, CustomObjArgument, InputKind
 
 from fakexport._torch.program_assembly import guards_code
 from fakexport._torch.symbolic_numbers import expression_of, expression_python
@@ -62,6 +63,8 @@ def leaves_of(program: ExportedProgram) -> tuple[InputLeaf, ...]:
 def _rank_and_constant(argument: Any, value: Any) -> tuple[int | None, Any]:
     if isinstance(argument, ConstantArgument):
         return None, argument.value
+    if isinstance(argument, CustomObjArgument) and isinstance(argument.fake_val, Enum):
+        return None, argument.fake_val
     return (value.dim() if isinstance(value, torch.Tensor) else None), ...
 
 

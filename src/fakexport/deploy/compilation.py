@@ -10,6 +10,7 @@ from typing import Literal
 from torch.export import ExportedProgram
 
 from fakexport._forms import OPTIONS_OF, Form
+from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.archive import Bundle, bind, load, load_bundle
 from fakexport.error import InvalidValue
 from fakexport.weights import CheckpointSource
@@ -18,6 +19,7 @@ from .artifact import CompiledFile, Report, WeightsPlace
 from .opening import with_weights
 
 
+@one_at_a_time
 def compile(
     program: ExportedProgram | Bundle | str | os.PathLike[str],
     path: str | os.PathLike[str],

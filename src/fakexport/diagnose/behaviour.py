@@ -10,7 +10,8 @@ from torch.export.graph_signature import InputKind
 
 from fakexport.capture import KeptMask, PythonEffect
 from fakexport.diagnose.labels import labels_at
-from fakexport.diagnostics import Diagnostic, Fix
+from fakexport.diagnose.marked_code import replaced
+from fakexport.diagnostics import Change, Diagnostic, Fix
 from fakexport.program import shared_outputs, source_span, training_operators, written_inputs
 from fakexport.rules import rule
 
@@ -22,6 +23,8 @@ _CODES = {
     "state": "FE910",
     "backend": "FE910",
     "text": "FE911",
+    "unseen": "FE903",
+    "padding": "FE913",
 }
 
 
@@ -65,6 +68,7 @@ def _written(program: ExportedProgram) -> Iterator[Diagnostic]:
 
 
 def _python(effect: PythonEffect) -> Diagnostic:
+    changes: tuple[Change, ...] = ()
     match effect.kind:
         case "attribute":
             place = f"{effect.module_path}.{effect.what}".lstrip(".")
@@ -72,10 +76,14 @@ def _python(effect: PythonEffect) -> Diagnostic:
             fix = "return it, or register it as a buffer and write into that: `self.steps += 1`"
         case "variable":
             label, note = f"`{effect.what}` changes here", f"`{effect.what}` was changed while `forward` ran"
-            fix = "return it, or keep it in the module as a buffer and write into that: `self.steps += 1`"
+            fix = (
+                "return it, or keep it in the module as a buffer and write into that: `self.steps += 1`; if "
+                "it is an argument, change a copy: `y = {**y, ...}`"
+            )
         case "print":
             label, note = "printed once, while the model was traced", "the program prints nothing"
             fix = "remove it, or print what the program returns"
+            changes = () if effect.span is None else replaced(effect.span, "None")
         case "random":
             label = f"`{effect.what}` drew a number, which is a constant of the program"
             note = f"`forward` drew from the generator of {effect.what.partition('.')[0]}"
@@ -85,40 +93,62 @@ def _python(effect: PythonEffect) -> Diagnostic:
             note = f"the program does not call `{effect.what}`"
             fix = (
                 "give the dtype to each call that creates a tensor: `torch.rand(4, dtype=torch.float64)`"
-                if effect.what.endswith("dtype")
+                if ".set_default_" in effect.what
                 else "set it outside of `forward`, and pass what is drawn with a seed of its own as an input"
             )
         case "backend":
             label = "set once, while the model was traced"
             note = f"the program has no `{effect.what}`: it takes the kernels that its caller allows"
             fix = "set it where the program runs, around its call"
+        case "padding":
+            label = "gets a padding mask"
+            note = (
+                "eager mode without gradients returns zeros where the end of a row is padded, and the "
+                "program computes values there"
+            )
+            fix = "create it with `enable_nested_tensor=False`: eager mode then computes these values too"
         case "text":
             label = f"is `{effect.what}` while the model is traced"
             note = "the text has no value: what is compared or looked up with it is decided for all inputs"
             fix = "compare the number itself, `n == 3` in place of `str(n) == '3'`"
+        case "unseen":
+            label = ""
+            note = f"not checked: without strict mode, tracing `forward` raises {effect.what}"
+            fix = "repair what an export without `--strict` reports"
     return rule(_CODES[effect.kind]).diagnostic(
         labels=labels_at(effect.span, label),
         notes=(note,),
-        fix=Fix(fix),
+        fix=Fix(fix, changes=changes),
         module_path=effect.module_path or None,
     )
 
 
 def _generators(program: ExportedProgram) -> Iterator[Diagnostic]:
-    """A generator that `forward` makes is one object of the program, which every call draws on from."""
-    names = {
-        spec.arg.name
+    """A generator that `forward` makes is one object of the program, and the state of one is a constant."""
+    constants = {
+        spec.arg.name: program.constants[spec.target]
         for spec in program.graph_signature.input_specs
-        if spec.target is not None and isinstance(program.constants.get(spec.target), torch.Generator)
+        if spec.target in program.constants
     }
     for node in program.graph.nodes:
-        if names & {each.name for each in node.all_input_nodes}:
+        for value in filter(
+            _is_generator_or_state, (constants.get(each.name) for each in node.all_input_nodes)
+        ):
+            is_generator = isinstance(value, torch.Generator)
+            verb, noun = ("draws from", "") if is_generator else ("reads", "the state of ")
+            note = "draws on from call to call, and it cannot be saved" if is_generator else "reads one state"
             yield rule("FE910").diagnostic(
-                labels=labels_at(source_span(node), "draws from a `torch.Generator`"),
-                notes=("the program draws on from call to call, and it cannot be saved",),
+                labels=labels_at(source_span(node), f"{verb} {noun}a `torch.Generator`"),
+                notes=(f"the program {note}",),
                 fix=Fix("draw from the default generator, or pass what is drawn as an input"),
                 node=node.name,
             )
+
+
+def _is_generator_or_state(value: object) -> bool:
+    state = torch.default_generator.get_state()
+    is_state = isinstance(value, torch.Tensor) and (value.dtype, value.shape) == (state.dtype, state.shape)
+    return is_state or isinstance(value, torch.Generator)
 
 
 def _masks(masks: Iterable[KeptMask]) -> Iterator[Diagnostic]:

@@ -42,11 +42,13 @@ def diagnose_build(
     other = how_to_install(error) or (published if is_of_default_config(error) else None)
     return rule("FE102").diagnostic(
         labels=labels_at(_last(spans), type(error).__name__),
-        notes=(f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())),
+        notes=(f"{type(error).__name__}: {_KERNELS.sub('', str(error))}", *getattr(error, "__notes__", ())),
         fix=Fix(other or construction_repair(f"{error}")),
     )
 
 
+# What torch lists where a backend has no kernel: 40 lines.
+_KERNELS = re.compile(r"\n\w+: (?:fallthrough )?registered at .*")
 _REFUSED_CLASS = re.compile(r"^Creating a new Tensor subclass (\w+) but the raw Tensor object is already ")
 _NO_DATA = "it is created from an existing tensor, and is not a wrapper with `__tensor_flatten__`"
 
@@ -56,14 +58,23 @@ def subclass_not_kept(error: SubclassNotKept, spans: tuple[Span, ...] = ()) -> D
     return rule("FE103").diagnostic(
         labels=labels_at(error.span or _last(spans), f"here: {error.class_name.rpartition('.')[2]}"),
         notes=(str(error),),
-        fix=Fix(_NOT_DISTRIBUTED) if error.class_name.endswith("DTensor") else None,
+        fix=next((Fix(text) for name, text in _FIXES.items() if error.class_name.endswith(name)), None),
     )
 
 
+_UNINITIALIZED = (
+    "call the model once with the example inputs before the factory returns it, `model(*args)`: the first "
+    "call gives lazy modules their parameters"
+)
 _NOT_DISTRIBUTED = (
     "pass a factory of the module before `parallelize_module`, and its plan: "
     "`fe.export(factory, parallel='tp=N', parallel_plan=plan)`; an hf: model has one, for `--parallel tp=N`"
 )
+_FIXES = {
+    "DTensor": _NOT_DISTRIBUTED,
+    "UninitializedParameter": _UNINITIALIZED,
+    "UninitializedBuffer": _UNINITIALIZED,
+}
 
 
 def _unreplayable(error: BaseException | None) -> UnreplayableRead | None:

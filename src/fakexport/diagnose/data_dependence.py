@@ -6,6 +6,7 @@ import re
 
 from fakexport._torch.unknown_broadcasts import UNKNOWN_BROADCAST
 from fakexport.capture import CaptureFailure
+from fakexport.diagnose.call_repairs import call_repair
 from fakexport.diagnose.labels import labels_of, torch_says
 from fakexport.diagnose.repairs import branch_repair, index_repair, number_repair
 from fakexport.diagnose.size_repairs import size_repair
@@ -52,6 +53,12 @@ def tensor_leaves_torch(failure: CaptureFailure) -> Diagnostic | None:
 
 def data_dependent_value(failure: CaptureFailure) -> Diagnostic | None:
     """Report FE203: Python needs a number."""
+    known = call_repair(failure.culprit, failure.culprit_locals)
+    if failure.messages[0].startswith("unhashable type"):
+        known = Fix(
+            "look it up in a tensor, `torch.tensor(values)[index]`; or declare the dimension static, if the "
+            "key is a size: a key of a dictionary is one number"
+        )
     is_index = _is_read_index(failure, _READ_IN_INDEX)
     may_be = is_index or _is_read_index(failure, _READ_BY_CUDA_BUILD)
     if may_be and (repair := index_repair(failure.culprit, failure.culprit_locals)):
@@ -60,7 +67,8 @@ def data_dependent_value(failure: CaptureFailure) -> Diagnostic | None:
             notes=torch_says(failure),
             fix=repair,
         )
-    reads_output = is_index or "DataDependentOutputException" in failure.error_types
+    is_listed = known is not None and bool(_READ_IN_INDEX.search(failure.messages[0]))
+    reads_output = is_index or is_listed or "DataDependentOutputException" in failure.error_types
     reads_output &= not _is_test(failure)
     number = _found(_NUMBER, failure)
     is_refused = failure.error_types[0] in _REFUSALS and bool(_TRACED_NUMBER.search(failure.messages[0]))
@@ -70,7 +78,7 @@ def data_dependent_value(failure: CaptureFailure) -> Diagnostic | None:
     return rule("FE203").diagnostic(
         labels=labels_of(failure, f"Python needs the value of `{expression}`" if expression else "here"),
         notes=torch_says(failure),
-        fix=number_repair(failure.culprit),
+        fix=known or number_repair(failure.culprit),
     )
 
 
@@ -92,7 +100,7 @@ def data_dependent_branch(failure: CaptureFailure) -> Diagnostic | None:
     return rule("FE201").diagnostic(
         labels=labels_of(failure, message),
         notes=torch_says(failure),
-        fix=branch_repair(failure.culprit),
+        fix=call_repair(failure.culprit, failure.culprit_locals) or branch_repair(failure.culprit),
     )
 
 
@@ -115,7 +123,8 @@ def data_dependent_shape(failure: CaptureFailure) -> Diagnostic | None:
     return rule("FE301").diagnostic(
         labels=labels_of(failure, f"`{expression}` needs to know the size{asked}" if expression else "here"),
         notes=torch_says(failure),
-        fix=size_repair(failure.culprit, failure.culprit_locals),
+        fix=call_repair(failure.culprit, failure.culprit_locals)
+        or size_repair(failure.culprit, failure.culprit_locals),
     )
 
 

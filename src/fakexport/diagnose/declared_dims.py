@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
@@ -163,10 +163,12 @@ def _range_repair(
     """Return what makes a program take the sizes that were declared, or what it takes as a range."""
     own = [guard for guard in guards if name in guard.dims]
     sizes = _sizes(dim, summary)
-    taken = [n for n in sizes if all(guard.first_refused((n,)) is None for guard in own)]
+    taken = [n for n in sizes if not _refused(own, n)]
     if (divided := division_repair(span)) is not None:
         return divided
-    larger = next((n for n in sizes if any(_is_kept_at_one(guard, n) for guard in own)), None)
+    kept = [guard for guard in own if _ONE.search(guard.expression)]
+    others = [guard for guard in own if guard not in kept]
+    larger = next((n for n in sizes if _refused(kept, n) and not _refused(others, n)), None)
     if larger is not None:
         inputs = _inputs_with(program, summary, dim, larger)
         options = " ".join(f"--input '{spec}'" for spec in inputs)
@@ -192,9 +194,8 @@ def _range_repair(
     )
 
 
-def _is_kept_at_one(guard: Guard, size: int) -> bool:
-    """Return whether a guard keeps a number at 1 that another size would make another."""
-    return _ONE.search(guard.expression) is not None and guard.first_refused((size,)) is not None
+def _refused(guards: Iterable[Guard], size: int) -> bool:
+    return any(guard.first_refused((size,)) is not None for guard in guards)
 
 
 def _inputs_with(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fakexport.capture import CaptureFailure, GuardFact
 from fakexport.diagnose.labels import labels_at, torch_says
-from fakexport.diagnose.size_repairs import division_repair
+from fakexport.diagnose.size_repairs import division_repair, function_repair
 from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.rules import rule
 
@@ -75,7 +75,9 @@ def _specialised(failure: CaptureFailure, text: str, *, is_only: bool) -> Diagno
     return rule("FE302").diagnostic(
         labels=labels_at(span, needs),
         notes=torch_says(failure) if is_only else (text.partition(" If you're using")[0].strip(),),
-        fix=division_repair(span) or Fix(fix or f"declare a smaller range for {name}"),
+        fix=division_repair(span)
+        or function_repair(span)
+        or Fix(fix or f"declare a smaller range for {name}"),
     )
 
 

@@ -13,6 +13,7 @@ from fakexport._torch.exact_modulo import INEXACT_MODULO
 from fakexport.capture import CaptureFailure, Exploration, Problem
 from fakexport.devices import Topology
 from fakexport.diagnose.aliased_operands import aliased_repair
+from fakexport.diagnose.call_repairs import call_repair
 from fakexport.diagnose.construction import subclass_not_kept
 from fakexport.diagnose.data_dependence import (
     data_dependent_branch,
@@ -277,7 +278,7 @@ def _forward_failed(failure: CaptureFailure) -> Diagnostic:
     return rule("FE202").diagnostic(
         labels=labels_of(failure, failure.error_types[0]),
         notes=torch_says(failure),
-        fix=Fix(repair, changes=changes),
+        fix=call_repair(failure.culprit, failure.culprit_locals) or Fix(repair, changes=changes),
     )
 
 

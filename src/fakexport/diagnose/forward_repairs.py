@@ -114,12 +114,41 @@ _FORWARD: tuple[tuple[re.Pattern[str], _Repair], ...] = (
         ),
     ),
     (
+        re.compile(r"vmap: It looks like you're calling \.item\(\) on a Tensor"),
+        lambda m: (
+            "index outside of `torch.vmap`, with tensors that broadcast: `mask[rows[:, None], columns]`. In "
+            "eager mode too, a function of `torch.vmap` cannot index a tensor with its own arguments"
+        ),
+    ),
+    (
+        re.compile(r"Encountered aliasing during higher order op tracing"),
+        lambda m: (
+            "return a copy from the branch or step, `x.clone()` in place of `x`: it returns its own input"
+        ),
+    ),
+    (
+        re.compile(r"merging two branches' output in torch\.cond,\s+expected same (?:dtype|device)"),
+        lambda m: "convert the results of both branches to one dtype and device, `result.to(x.dtype)`",
+    ),
+    (
+        re.compile(r"QuantizedMeta|_empty_affine_quantized"),
+        lambda m: (
+            "quantize with torchao, `quantize_(model, Int8DynamicActivationInt8WeightConfig())`, in place of "
+            "`torch.ao.quantization.quantize_dynamic`, whose weights are objects of C++ that torch.export "
+            "cannot trace"
+        ),
+    ),
+    (
         re.compile(r"DTensor"),
         lambda m: (
             "pass the module before it is distributed, without `distribute_module` and `parallelize_module`; "
             "an hf: model is sharded by `--parallel tp=N`, which exports the program of each rank"
         ),
     ),
+)
+QUANTIZED = (
+    "quantize and dequantize in one operator, for quint8 `torch.fake_quantize_per_tensor_affine(x, scale, "
+    "zero_point, 0, 255)`, which computes the same; or quantize the model with torchao"
 )
 IN_FLOAT32 = "check the model in float32, `--dtype float32`"
 # What starts so is about the call, and not about the model.

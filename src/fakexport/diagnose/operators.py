@@ -14,6 +14,7 @@ from fakexport._torch.pytree import tree_leaves
 from fakexport._torch.script_objects import held_script_object
 from fakexport.capture import CaptureFailure, OperatorCall, ShardingChangesResult, TransformLost, WriteLost
 from fakexport.diagnose.device_repairs import device_repair
+from fakexport.diagnose.forward_repairs import QUANTIZED
 from fakexport.diagnose.labels import labels_at, labels_of, torch_says
 from fakexport.diagnose.made_up_inputs import NotComparable, made_up_inputs
 from fakexport.diagnose.repairs import cast_repair, general_repair
@@ -35,7 +36,9 @@ _OF_A_LEVEL = "'Tensor' object has no attribute 'constant'"  # Fake mode, of a t
 _DIFFERENT_DEVICES = re.compile(
     r"(?:found at least two devices, (?P<a>[\w:]+) and (?P<b>[\w:]+)"
     r"|Unhandled FakeTensor Device Propagation for (?P<op>[\w.]+), found two different devices "
-    r"(?P<c>[\w:]+), (?P<d>[\w:]+))"
+    r"(?P<c>[\w:]+), (?P<d>[\w:]+)"
+    r"|Mismatching [\w.]+ device between \w+ \((?P<e>[\w:]+)\) and \w+ \((?P<f>[\w:]+)\)"
+    r"|Tensor on device (?P<g>[\w:]+) is not on the expected device (?P<h>[\w:]+)!)"
 )
 
 
@@ -46,10 +49,14 @@ def missing_fake_kernel(failure: CaptureFailure) -> Diagnostic | None:
     if found is None and unsupported is None:
         return None
     operator = _qualified(found["op"] if found else failure.messages[unsupported or 0])
+    is_quantizing = operator.startswith("aten::") and "quantize" in operator
+    known = QUANTIZED if is_quantizing else None
     return rule("FE401").diagnostic(
         labels=labels_of(failure, f"{operator} has no fake kernel"),
         notes=(f"operator: {operator}",),
-        fix=Fix(_registration(operator, None if failure.call is None else observed_results(failure.call))),
+        fix=Fix(
+            known or _registration(operator, None if failure.call is None else observed_results(failure.call))
+        ),
         fault="torch" if operator.startswith("aten::") else None,
     )
 
@@ -175,7 +182,7 @@ def tensors_on_different_devices(failure: CaptureFailure) -> Diagnostic | None:
     found = next((m for text in failure.messages if (m := _DIFFERENT_DEVICES.search(text))), None)
     if found is None:
         return None
-    first, second = found["a"] or found["c"], found["b"] or found["d"]
+    first, second = (name for key in "abcdefgh" if (name := found[key]))
     expression = source_text(failure.culprit)
     what = f"`{expression}` gets" if expression else "this gets"
     return rule("FE502").diagnostic(

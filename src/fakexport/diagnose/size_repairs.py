@@ -63,6 +63,12 @@ def size_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix:
         return _one_way(expression, span)
     if (repeated := repeated_repair(span)) is not None:
         return repeated
+    match expression:
+        case ast.Call(func=ast.Attribute(value=listed, attr="tolist")):
+            return Fix(
+                f"keep the tensor `{text_of(listed)}`, without `.tolist()`: how many numbers it has is known "
+                "only at run time"
+            )
     return Fix(
         general_repair(
             "keep the shape fixed and mask with `torch.where`, or bound the size with `torch._check`", span
@@ -110,6 +116,28 @@ def division_repair(span: Span | None) -> Fix | None:
                     f"divide as integers: `{divided}` in place of `{text_of(node)}`, which is one number",
                     changes=replaced_node(span, node, f"({divided})"),
                 )
+    return None
+
+
+def function_repair(span: Span | None) -> Fix | None:
+    """Return what to do about `math.sqrt(size)` or `float(size)` in a line, which makes a size a number; None
+    if it has none.
+    """
+    for node in _calls_at(span):
+        match text_of(node.func), node.args:
+            case "math.sqrt", [size]:
+                better = f"({text_of(size)} ** 0.5)"
+            case "float", [size]:
+                better = f"({text_of(size)} * 1.0)"
+            case ("math.exp" | "math.log" | "math.log2" | "math.log10") as name, [size]:
+                better = f"torch.{name.removeprefix('math.')}(torch.tensor({text_of(size)}))"
+            case _:
+                continue
+        if span is not None and not isinstance(size, ast.Constant):
+            return Fix(
+                f"write `{better}` in place of `{text_of(node)}`, which is one number",
+                changes=replaced_node(span, node, better),
+            )
     return None
 
 

@@ -10,5 +10,5 @@ from .materialize import MaterializeError, materialize_module, materialize_tenso
 from .mode import fake_mode, is_fake, meta_like
 from .module_tensors import Held, held_tensors
 from .placement import DeviceMap, covering_entry
-from .subclasses import SubclassNotKept, check_input, unregistered_wrapper
+from .subclasses import SubclassNotKept, check_initialized, check_input, unregistered_wrapper
 from .transfers import install_transfers

@@ -17,7 +17,7 @@ from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport._torch.wrapper_subclasses import held_bytes
 from fakexport.devices import emulated_topology
 from fakexport.error import InvalidType, InvalidValue
-from fakexport.history import Recording, recording, remember_value
+from fakexport.history import Recording, hand_on_value, is_of_real_data, recording, remember_value
 
 from .adoption import LARGE_REAL_BYTES, adopt, foreign_tensors
 from .cached_functions import forget_cached_fakes
@@ -42,6 +42,8 @@ class Built:
         placement: Where the tensors are.
         build_seconds: Wall time of the construction and the placement.
         notes: Sentences about what did not go as asked: real tensors above 1 MiB, other dtypes, ties.
+        has_inputs: Whether the factory returned example inputs with the module, `()` for a `forward` that
+            takes none.
     """
 
     module: nn.Module
@@ -52,6 +54,7 @@ class Built:
     placement: Placement
     build_seconds: float
     notes: tuple[str, ...] = ()
+    has_inputs: bool = False
 
 
 @one_at_a_time
@@ -102,7 +105,8 @@ def build(
     check_device(str(device), topology)
     with fake_mode() as mode, recording(mode) as recorded:
         with _defaults(device, dtype):
-            module, args, kwargs = _made(factory)
+            module, inputs = _made(factory)
+        args, kwargs = inputs or ((), {})
         for held in held_tensors(module):
             check_class(held.path, held.tensor)
         register_caches(module)
@@ -122,7 +126,10 @@ def build(
     forget_cached_fakes()
     notes += _dtype_notes(module, dtype)
     seconds = time.perf_counter() - started
-    return Built(module, args, kwargs, mode, recorded, placement, seconds, (*notes, *placement.notes))
+    notes += placement.notes
+    return Built(
+        module, args, kwargs, mode, recorded, placement, seconds, tuple(notes), has_inputs=inputs is not None
+    )
 
 
 @contextmanager
@@ -136,15 +143,18 @@ def _defaults(device: torch.device, dtype: torch.dtype | None) -> Iterator[None]
         torch.set_default_dtype(before)
 
 
-def _made(factory: Callable[[], Any] | nn.Module) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+def _made(
+    factory: Callable[[], Any] | nn.Module,
+) -> tuple[nn.Module, tuple[tuple[Any, ...], dict[str, Any]] | None]:
+    """Return the module, and the example inputs or None."""
     made = factory if isinstance(factory, nn.Module) else factory()
     match made:
         case nn.Module():
-            return made, (), {}
+            return made, None
         case (nn.Module() as module, list() | tuple() as args):
-            return module, tuple(args), {}
+            return module, (tuple(args), {})
         case (nn.Module() as module, list() | tuple() as args, Mapping() as kwargs):
-            return module, tuple(args), dict(kwargs)
+            return module, (tuple(args), dict(kwargs))
     names = [type(item).__name__ for item in made] if isinstance(made, tuple) else [type(made).__name__]
     what = f"a tuple of {', '.join(names)}" if isinstance(made, tuple) else names[0]
     raise InvalidType(
@@ -155,16 +165,22 @@ def _made(factory: Callable[[], Any] | nn.Module) -> tuple[nn.Module, tuple[Any,
 def _as_fakes(inputs: Any, mode: FakeTensorMode, target: torch.device) -> Any:
     """Return the example inputs as fakes.
 
-    A real one, which no virtual device can hold, is put on `target`.
+    A real one, which no virtual device can hold, is put on `target`, and so is what the factory computed
+    from real ones.
     """
 
     def fake(value: Any) -> Any:
         check_input("an example input", value)
-        is_real = isinstance(value, torch.Tensor) and not is_fake_tensor(value)
-        if not is_real:
+        if not isinstance(value, torch.Tensor):
+            return value
+        is_fake = is_fake_tensor(value)
+        if is_fake and (value.device == target or not is_of_real_data(value)):
             return value
         made = real_to_fake(mode, value, target)
-        remember_value(made, value)
+        if is_fake:
+            hand_on_value(value, made)
+        else:
+            remember_value(made, value)
         return made
 
     return tree_map(fake, inputs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib.abc import MetaPathFinder
@@ -19,6 +20,7 @@ from fakexport.devices import emulated_topology
 from fakexport.error import InvalidValue
 
 _LOADER = "transformers.modeling_utils"
+_finders = threading.Lock()
 
 
 @contextmanager
@@ -35,12 +37,11 @@ def pretrained_models() -> Iterator[None]:
             yield
             return
         finder = _OnImport(lambda: _enter(patched))
-        sys.meta_path.insert(0, finder)
+        finder.install()
         try:
             yield
         finally:
-            if finder in sys.meta_path:
-                sys.meta_path.remove(finder)
+            finder.remove()
 
 
 def register_caches(module: nn.Module) -> None:
@@ -59,15 +60,27 @@ def register_caches(module: nn.Module) -> None:
 
 
 class _OnImport(MetaPathFinder):
-    """Acts after the first import of the module that loads weights."""
+    """Acts after the first import of the module that loads weights.
+
+    Imports of other threads iterate over `sys.meta_path`: the list is replaced and not changed, so that none
+    of them skips a finder.
+    """
 
     def __init__(self, act: Callable[[], None]) -> None:
         self._act = act
 
+    def install(self) -> None:
+        with _finders:
+            sys.meta_path = [self, *sys.meta_path]
+
+    def remove(self) -> None:
+        with _finders:
+            sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
+
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
         if fullname != _LOADER:
             return None
-        sys.meta_path.remove(self)
+        self.remove()
         spec = importlib.util.find_spec(fullname)
         if spec is None or spec.loader is None:
             return spec

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parameter import Buffer, UninitializedBuffer
+from torch.nn.parameter import Buffer, UninitializedBuffer, is_lazy
 
 from fakexport._torch.fake_tensors import FakeTensor
 from fakexport._torch.parameter_classes import own_class
@@ -62,6 +62,13 @@ def check_class(name: str, tensor: torch.Tensor) -> None:
         raise SubclassNotKept.of(name, tensor, "it has no `__tensor_flatten__` to return its inner tensors")
     if (hook := _own_hook(cls)) is not None:
         raise SubclassNotKept.of(name, tensor, f"it overrides `{hook}` without `__tensor_flatten__`")
+
+
+def check_initialized(module: nn.Module) -> None:
+    """Raise `SubclassNotKept` for a parameter or buffer of a lazy module that has not been called yet."""
+    for slot in slots(module):
+        if is_lazy(slot.tensor):
+            raise SubclassNotKept.of(slot.path, slot.tensor, "a lazy module gets its shape in its first call")
 
 
 def check_input(name: str, value: object) -> None:

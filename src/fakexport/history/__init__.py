@@ -3,7 +3,7 @@
 It knows tensors and no modules: building models and placing them is the subject of `fake`, which imports it.
 """
 
-from .deviceless import ignores_default_device
+from .deviceless import ignores_default_device, is_of_real_data
 from .edits import edit_of, note_edit
 from .example_values import example_recording
 from .provenance import Provenance

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from .records import Constant, Operation, Output, Unknown, leaves
@@ -17,7 +19,15 @@ def ignores_default_device(tensor: torch.Tensor) -> bool:
     output = record_of(tensor).output
     if not isinstance(output, Output):
         return False
-    return _is_legacy(output.operation) or _is_of_arrays(output.operation)
+    return _is_legacy(output.operation) or _is_computed(output.operation, lambda data: data.is_of_numpy)
+
+
+def is_of_real_data(tensor: torch.Tensor) -> bool:
+    """Return whether a recorded tensor was computed from real tensors and arrays alone, and no operator named
+    a device: `IMAGE.clone()`, `torch.from_numpy(array).float()`.
+    """
+    output = record_of(tensor).output
+    return isinstance(output, Output) and _is_computed(output.operation, lambda data: True)
 
 
 def _is_legacy(operation: Operation) -> bool:
@@ -29,9 +39,9 @@ def _is_legacy(operation: Operation) -> bool:
     )
 
 
-def _is_of_arrays(operation: Operation) -> bool:
-    """Return whether it was computed of arrays of NumPy alone, and no operator named a device."""
-    pending, has_arrays = [operation], False
+def _is_computed(operation: Operation, is_source: Callable[[Constant], bool]) -> bool:
+    """Return whether it was computed from sources alone, at least one, and no operator named a device."""
+    pending, has_source = [operation], False
     while pending:
         current = pending.pop()
         if current.kwargs.get("device") is not None:
@@ -39,8 +49,8 @@ def _is_of_arrays(operation: Operation) -> bool:
         for value in leaves((current.args, current.kwargs)):
             if isinstance(value, Output):
                 pending.append(value.operation)
-            elif isinstance(value, Constant) and value.is_of_numpy:
-                has_arrays = True
+            elif isinstance(value, Constant) and is_source(value):
+                has_source = True
             elif isinstance(value, (Constant, Unknown)):
                 return False
-    return has_arrays
+    return has_source

@@ -14,6 +14,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from fakexport._torch.quiet_logs import torch_logs_silenced
+from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport._version import __version__
 from fakexport.archive import load
 from fakexport.capture import loaded_libraries
@@ -40,6 +41,7 @@ AOTI = "the program that AOTInductor compiles for the CPU"
 _Planned = TypeVar("_Planned", SourcePrograms, SourceRuns, SourceColumns)
 
 
+@one_at_a_time
 def plan(
     subject: str | Path | nn.Module | Callable[[], Any] | ExportedProgram,
     *,

@@ -20,7 +20,7 @@ _TYPED_BY_PEOPLE = ("<stdin>", "<ipython-input")
 # A program may have been exported on another machine, so installed copies are known by their folders too.
 _FOREIGN_LIBRARY = re.compile(
     # The last three are what the command line is made of: they call fakexport, and no model calls them.
-    r"[/\\](?:site|dist)-packages[/\\](?:torch|fakexport|typer|click|rich)[/\\]"
+    r"[/\\](?:site|dist)-packages[/\\](?:(?:torch|fakexport|typer|click|rich)[/\\]|typing_extensions\.py)"
     r"|[/\\]lib[/\\]python3\.\d+[/\\](?!(?:site|dist)-packages[/\\])"
     # An archive has paths of installed packages from the package on.
     r"|^(?:torch|fakexport|lib/python3\.\d+)/",

@@ -7,6 +7,7 @@ from typing import overload
 from torch import nn
 from torch.export import ExportedProgram
 
+from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.error import InvalidType
 from fakexport.program.module_summary import ModuleSummary, inspect_module
 from fakexport.program.summary import ProgramSummary, summarise
@@ -18,6 +19,7 @@ def summary_of(module_or_program: nn.Module) -> ModuleSummary: ...
 def summary_of(module_or_program: ExportedProgram) -> ProgramSummary: ...
 
 
+@one_at_a_time
 def summary_of(module_or_program: nn.Module | ExportedProgram) -> ModuleSummary | ProgramSummary:
     """Describe a module or a program: parameters, bytes per device, and its parts or its operators.
 

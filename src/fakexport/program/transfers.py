@@ -9,6 +9,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.diagnostics import Span
 from fakexport.program.operator_name import is_factory, operator_name
 from fakexport.program.tensor_spec import Spelling, tensors_in
@@ -52,6 +53,7 @@ class Transfer:
     index: int
 
 
+@one_at_a_time
 def transfers(program: ExportedProgram) -> tuple[Transfer, ...]:
     """Return every explicit move of a tensor between devices, in the order of execution.
 

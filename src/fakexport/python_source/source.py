@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch.export import ExportedProgram
 
+from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.error import InvalidValue
 from fakexport.files import new_file
 from fakexport.program import devices, library_operators, walk
@@ -45,6 +46,7 @@ class PythonSource:
         return self.text
 
 
+@one_at_a_time
 def source(program: ExportedProgram) -> PythonSource:
     """Return the program as Python source: one class per module, with its weights' names and source lines.
 

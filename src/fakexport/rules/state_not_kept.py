@@ -8,11 +8,12 @@ RULE = Rule(
     severity="warning",
     message="forward sets a seed or setting of torch",
     why="""
-`torch.manual_seed`, `torch.random.fork_rng`, `torch.set_default_dtype` and their kind are calls of Python and
-no operators. They ran once, while the model was traced, and the exported program does not repeat them: it
-draws other numbers than eager mode, or creates tensors of another dtype, without an error. A
+`torch.manual_seed`, `torch.random.fork_rng`, `torch.default_generator.set_state` and
+`torch.set_default_dtype` are calls of Python and no operators. They ran once, while the model was traced, and
+the exported program does not repeat them: it draws different numbers than eager mode, or creates tensors of a
+different dtype, without an error. A seed that `torch.initial_seed` returns is a constant of the program. A
 `torch.Generator` of the model or of `forward` is an object that the program draws on from call to call, even
-where `forward` seeds it each time, and a program with one cannot be saved.
+if `forward` seeds it each time, and a program with one cannot be saved.
 
 The same holds for what chooses kernels: `sdpa_kernel`, `torch.set_float32_matmul_precision`, settings of
 `torch.backends.cuda`. The program takes the kernels that are allowed where it runs, with other memory and

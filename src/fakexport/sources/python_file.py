@@ -120,12 +120,15 @@ def importable(folder: Path) -> Iterator[None]:
     """
     _forget_namesakes(folder)
     before = set(sys.modules)
-    sys.path.insert(0, str(folder))
+    # Imports of other threads iterate over the list: where it loses an entry, they skip another.
+    sys.path = [str(folder), *sys.path]
     try:
         yield
     finally:
-        if str(folder) in sys.path:  # unless the file took it out itself
-            sys.path.remove(str(folder))
+        rest = list(sys.path)
+        if str(folder) in rest:  # unless the file took it out itself
+            rest.remove(str(folder))
+            sys.path = rest
         for name in set(sys.modules) - before:
             if _is_found_in(folder, name):
                 _left[name] = sys.modules[name], str(folder)

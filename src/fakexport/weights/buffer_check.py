@@ -11,6 +11,7 @@ from torch import nn
 
 from fakexport._torch.fake_tensors import is_fake_tensor
 from fakexport._torch.real_execution import real_execution
+from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.capture import UnboundConstant
 from fakexport.error import InvalidType
 from fakexport.fake import Held
@@ -31,6 +32,7 @@ _TOLERANCE = {
 _PLAIN = (torch.Tensor, nn.Buffer)
 
 
+@one_at_a_time
 def verify_buffers(
     model: nn.Module, reference: Reference | None = None, *, repair: bool = False
 ) -> BuffersReport:

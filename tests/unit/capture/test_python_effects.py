@@ -13,7 +13,7 @@ from random import random as drawn_by_name
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import manual_seed, nn
 
 import fakexport as fe
 from fakexport.capture import python_effects
@@ -76,7 +76,7 @@ class Setting(nn.Module):
 @pytest.mark.parametrize(
     ("made", "called"),
     [
-        (seeds, ["torch.manual_seed"]),
+        (seeds, ["torch.random.manual_seed"]),
         (seeds_apart, ["torch.random.fork_rng"]),
         (changes_the_dtype, ["torch.set_default_dtype"] * 2),
         (torch.rand_like, []),
@@ -91,16 +91,104 @@ def test_setting_a_seed_or_a_default_of_torch_is_an_effect(made, called):
     assert torch.get_default_dtype() is torch.float32
 
 
-def test_a_seed_that_is_set_past_the_functions_of_torch_is_an_effect():
-    def seeds_directly(x):
-        torch.default_generator.manual_seed(1)
-        return torch.rand_like(x)
+def seeds_the_generator(x):
+    torch.default_generator.manual_seed(1)
+    return torch.rand_like(x)
 
-    report = fe.check(lambda: (Setting(seeds_directly), (torch.zeros(2),)))
-    drawing = fe.check(lambda: (Setting(torch.rand_like), (torch.zeros(2),)))
 
-    assert [each.code for each in report.diagnostics] == ["FE910"]
-    assert drawing.diagnostics == ()
+def seeds_by_an_imported_name(x):
+    manual_seed(1)
+    return torch.rand_like(x)
+
+
+def restores_the_state(x):
+    state = torch.get_rng_state()
+    drawn = torch.rand_like(x)
+    torch.set_rng_state(state)
+    return drawn - torch.rand_like(x)
+
+
+def restores_the_state_of_the_generator(x):
+    state = torch.default_generator.get_state()
+    drawn = torch.rand_like(x)
+    torch.default_generator.set_state(state)
+    return drawn - torch.rand_like(x)
+
+
+def forks_the_state(x):
+    with torch.random.fork_rng(devices=[]):
+        drawn = torch.rand_like(x)
+    return drawn - torch.rand_like(x)
+
+
+def restores_the_state_of_devices(x):
+    state = torch.cuda.get_rng_state_all()
+    drawn = torch.rand_like(x)
+    torch.cuda.set_rng_state_all(state)
+    return drawn - torch.rand_like(x)
+
+
+def restores_the_state_of_the_device(x):
+    state = torch.get_device_module(x.device).get_rng_state()
+    drawn = torch.rand_like(x)
+    torch.get_device_module(x.device).set_rng_state(state)
+    return drawn - torch.rand_like(x)
+
+
+def repeats_a_draw_by_chunks(x):
+    draw = torch.vmap(lambda row: row + torch.rand(2, device=x.device), randomness="same", chunk_size=1)
+    return draw(x.repeat(2, 1))
+
+
+def asks_for_the_seed(x):
+    return x + torch.initial_seed() % 7
+
+
+def computes_with_the_state(x):
+    return x + torch.get_rng_state()[:2].to(x)
+
+
+SETTING_STATE = {
+    seeds_the_generator: "default_generator.manual_seed",
+    seeds_by_an_imported_name: "manual_seed(1)",
+    restores_the_state: "torch.set_rng_state",
+    restores_the_state_of_the_generator: "default_generator.set_state",
+    forks_the_state: "fork_rng",
+    restores_the_state_of_devices: "set_rng_state_all",
+    restores_the_state_of_the_device: ".set_rng_state",
+    repeats_a_draw_by_chunks: "draw(x.repeat",
+    asks_for_the_seed: "initial_seed",
+    computes_with_the_state: "self.made(x)",
+}
+
+
+@pytest.mark.parametrize("target", ["cpu", "H100"])
+@pytest.mark.parametrize("made", SETTING_STATE)
+def test_a_state_of_a_generator_that_forward_sets_or_reads_is_reported_at_its_line(made, target):
+    if "device" in made.__name__ and target == "cpu":
+        pytest.skip("the CPU has no module of that kind")
+
+    report = fe.check(lambda: (Setting(made), (torch.zeros(2),)), target=target)
+
+    (found,) = report.diagnostics
+    assert found.code == "FE910"
+    assert SETTING_STATE[made] in linecache.getline(__file__, found.labels[0].span.line)
+
+
+def reads_the_state(x):
+    state = torch.get_rng_state()
+    return torch.rand_like(x) * len(state)
+
+
+def draws_in_a_branch(x):
+    return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,)) + torch.rand_like(x)
+
+
+@pytest.mark.parametrize("drawing", [torch.rand_like, reads_the_state, draws_in_a_branch])
+def test_drawing_and_saving_the_state_of_a_generator_are_no_effects(drawing):
+    report = fe.check(lambda: (Setting(drawing), (torch.zeros(2),)))
+
+    assert report.diagnostics == ()
 
 
 class Generating(nn.Module):
@@ -342,6 +430,22 @@ def test_strict_mode_does_not_run_forward_and_its_effects_are_found():
     report = fe.check(lambda: (Counting(), (torch.zeros(2),)), strict=True)
 
     assert [each.code for each in report.diagnostics] == ["FE912"]
+
+
+def test_a_model_that_only_strict_mode_traces_has_a_warning_that_its_effects_are_unknown():
+    class OfDynamo(nn.Module):
+        def forward(self, x):
+            if not torch.compiler.is_dynamo_compiling():
+                raise ValueError("only compiled")
+            return x + 1
+
+    report = fe.check(lambda: (OfDynamo(), (torch.zeros(2),)), strict=True)
+
+    (found,) = report.diagnostics
+    assert (found.code, found.severity) == ("FE903", "warning")
+    assert found.notes == (
+        "not checked: without strict mode, tracing `forward` raises ValueError: only compiled",
+    )
 
 
 @pytest.mark.filterwarnings("ignore:While compiling, we found certain side effects:UserWarning")

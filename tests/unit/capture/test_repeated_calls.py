@@ -7,6 +7,7 @@ import copy
 import functools
 import inspect
 import itertools
+import json
 import os
 import random
 import time
@@ -426,6 +427,50 @@ def test_state_that_is_nowhere_in_the_model_is_an_error_at_the_line_that_uses_it
     lines, first = inspect.getsourcelines(kind)
     marked = [first + at for at, line in enumerate(lines) if "# here" in line]
     assert not marked or [errors[0].primary.span.line] == marked
+
+
+class RunsOnce(nn.Module):
+    def forward(self, x, seen=[]):  # noqa: B006
+        seen.append(len(seen))
+        if len(seen) > 1:
+            raise ValueError("it ran already")  # here
+        return x
+
+
+class RunsOnceAndCounts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.steps = 0
+
+    def forward(self, x):
+        self.steps += 1  # here
+        if self.steps == 2:
+            raise ValueError("it ran already")
+        return x
+
+
+@pytest.mark.parametrize("kind", [RunsOnce, RunsOnceAndCounts], ids=lambda kind: kind.__name__)
+def test_a_next_call_that_raises_is_an_error_with_what_it_raises(kind):
+    report = fe.check(kind, (torch.ones(3, 4),))
+
+    found = next(found for found in report.diagnostics if found.severity == "error")
+    lines, first = inspect.getsourcelines(kind)
+    assert found.code == "FE912"
+    assert "raises ValueError: it ran already" in found.notes[0]
+    assert "# here" in lines[found.primary.span.line - first]
+
+
+def test_a_rescaling_of_weights_in_the_first_call_of_a_library_is_an_error(tmp_path):
+    pytest.importorskip("transformers")
+    config = {"model_type": "rwkv", "architectures": ["RwkvForCausalLM"], "vocab_size": 40, "hidden_size": 32}
+    config |= {"num_hidden_layers": 2, "context_length": 64}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+
+    report = fe.check(f"hf:{tmp_path / 'config.json'}", target="H100")
+
+    (found,) = report.diagnostics
+    assert (found.code, found.severity) == ("FE912", "error")
+    assert "changes rwkv.layers_are_rescaled, and its next call computes something else" in found.notes[0]
 
 
 class DrawsWithTorch(nn.Module):

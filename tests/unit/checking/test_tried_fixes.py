@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +11,7 @@ from torch import nn
 from fakexport.checking import CheckCall, Wanted, report_on
 from fakexport.checking.targets import parse_targets
 from fakexport.checking.tried_fixes import with_tried_fixes
+from fakexport.diagnostics import Change
 from fakexport.report import render_report
 from tests.unit.diagnose.repair_corpus import CORPUS, Failing
 
@@ -83,6 +86,25 @@ def test_a_fix_that_uncovers_another_problem_is_not_verified(tmp_path):
 
     assert found.fix.message.startswith("skip the early end of the loop while exporting")
     assert not found.fix.is_verified
+
+
+@pytest.mark.parametrize(
+    ("text", "is_verified"), [("None", True), ("torch.manual_seed(0)", False), ("print(1)", False)]
+)
+def test_a_fix_of_no_error_is_verified_if_its_finding_is_gone_and_nothing_is_new(text, is_verified, tmp_path):
+    path = written(tmp_path / "model.py", "print(x.shape)\nreturn x + 1")
+    call = CheckCall(source=f"{path}:factory")
+    report = report_on(call, wanted=Wanted())
+    (found,) = report.diagnostics
+    assert found.fix.changes[0].edits[0].text == "None"
+    edits = (replace(found.fix.changes[0].edits[0], text=text),)
+    warned = replace(found, severity="warning", fix=replace(found.fix, changes=(Change(edits=edits),)))
+
+    report = with_tried_fixes(
+        replace(report, diagnostics=(warned,)), call, parse_targets("cpu", None, None), limit_s=30
+    )
+
+    assert [each.fix.is_verified for each in report.diagnostics] == [is_verified]
 
 
 def test_a_dtype_is_tried(tmp_path):

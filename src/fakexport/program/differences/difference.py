@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from torch.export import ExportedProgram
 
+from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.program.canonical import CanonicalNode, CanonicalProgram
 from fakexport.program.differences.constant_difference import (
     ConstantValue,
@@ -31,6 +32,7 @@ from fakexport.program.module_path import star, star_common
 from fakexport.program.transfers import Transfer, transfers
 
 
+@one_at_a_time
 def diff(a: ExportedProgram, b: ExportedProgram) -> ProgramDifference:
     """Return how the second program differs from the first.
 

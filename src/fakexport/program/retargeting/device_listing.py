@@ -11,6 +11,7 @@ from torch.fx import GraphModule, Node
 
 from fakexport._torch.fake_tensors import FakeTensor
 from fakexport._torch.pytree import tree_leaves
+from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.diagnostics import Diagnostic, Fix, Label, fold
 from fakexport.program.devices import DeviceLiteral, devices
 from fakexport.program.operator_name import operator_name
@@ -68,6 +69,7 @@ class DeviceListing:
     diagnostics: tuple[Diagnostic, ...]
 
 
+@one_at_a_time
 def inspect_devices(program: ExportedProgram, *, other_device: str | None = None) -> DeviceListing:
     """List the hard-coded devices of a program, which of them the export baked in, and what they break.
 

@@ -18,6 +18,7 @@ from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, fake_elsew
 from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport._torch.script_objects import fake_object
+from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.devices import Topology, emulate, emulated_topology, exists_here
 from fakexport.diagnostics import Diagnostic
 from fakexport.error import FakexportError, InvalidType
@@ -75,6 +76,7 @@ class Retargeted:
     unproven: tuple[str, ...] = ()
 
 
+@one_at_a_time
 def retarget(
     program: ExportedProgram,
     devices: str | Mapping[str, str] | None = None,
