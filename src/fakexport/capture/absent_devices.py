@@ -12,14 +12,7 @@ from fakexport._torch.absent_devices import ALWAYS_THERE, AbsentDevice
 from fakexport.capture.failure import CaptureFailure
 from fakexport.devices import Topology, emulated_topology
 from fakexport.diagnostics import Span
-from fakexport.program import (
-    devices,
-    graph_modules,
-    named_devices,
-    source_span,
-    tensors_in,
-    walk,
-)
+from fakexport.program import devices, graph_modules, named_devices, source_span, tensors_in, walk
 
 
 def failure_of_absent_device(program: ExportedProgram) -> CaptureFailure | None:
