@@ -1,4 +1,4 @@
-"""Calls that set the state of a random generator, or return its seed, and are no operators.
+"""Calls that set the state of a random generator, or return its seed, without being operators.
 
 Whatever public name is called, such as `torch.manual_seed` or `torch.random.fork_rng`, a method of
 `torch.Generator` is. Seen on torch 2.11 to 2.13.
@@ -28,7 +28,7 @@ _METHODS = tuple(
 def default_generators_watched(seen: Callable[[str, FrameType | None], None]) -> Patches:
     """Return a context in which `seen` gets the method and its caller's frame for each such call.
 
-    A generator that is no default one is an argument of each operator that draws from it.
+    Any other generator is an argument of each operator that draws from it.
     """
     return Patches({(torch.Generator, name): _told(name, seen) for name in _METHODS})
 

@@ -293,13 +293,7 @@ def _code_that_calls(function: Callable[..., Any], replaced: CodeType) -> CodeTy
 
 
 def set_in_class(kind: type, name: str, value: Any) -> None:
-    """Set an attribute in the dict of a class, also of one that C++ made and that refuses to be changed.
-
-    Args:
-        kind: The class.
-        name: The attribute.
-        value: Its value; None removes it.
-    """
+    """Set an attribute of a class, or remove it with None, also of a class of C++ that refuses changes."""
     (own,) = (each for each in gc.get_referents(vars(kind)) if type(each) is dict)
     if value is None:
         own.pop(name, None)

@@ -45,12 +45,18 @@ _NO_DRAWS = frozenset({"seed", "getstate", "setstate", "get_state", "set_state"}
 class PythonEffect:
     """One thing that `forward` did besides computing.
 
-        Args:
-    EffectKind = Literal[
-        "print", "random", "state", "backend", "attribute", "variable", "text", "unseen", "padding"
-    ]
-            span: The user's line, where it is known.
-            module_path: Path of the encoder, or of the module whose attribute it is; "" for the other kinds.
+    Args:
+        kind: `print`; `random`: it drew from the generator of Python or NumPy; `state`: it set a default of
+            torch or the state of a generator, or asked for the seed; `backend`: it chose kernels or a
+            precision; `attribute`: it assigned an attribute of a module, or changed what one holds;
+            `variable`: the same of a class, a file, or an argument that is a list, a dict or a set; `text`:
+            it made text of a number or a tensor that the trace does not know; `unseen`: it runs in strict
+            mode alone, which does not show what it does; `padding`: it called an `nn.TransformerEncoder` with
+            a padding mask.
+        what: `print`, `random.random`, `numpy.random.rand`, `torch.random.manual_seed`; the name of
+            the attribute or variable; the text; the error without strict mode.
+        span: The user's line, where it is known.
+        module_path: Path of the encoder, or of the module whose attribute it is; "" for the other kinds.
     """
 
     kind: EffectKind
