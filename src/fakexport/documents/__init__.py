@@ -36,6 +36,7 @@ from .typed_json import (
     one_of,
     operator_name,
     optional,
+    reader_of,
     record,
     sequence,
     source_text,
