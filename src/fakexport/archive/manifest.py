@@ -253,13 +253,17 @@ class MethodManifest:
             raise InvalidValue("computed weights in a bound archive")
 
     def _check_recipes(self) -> None:
-        """Refuse a recipe that refers to a later step, or has no result."""
+        """Refuse a recipe that refers to a later step or to nothing, or has no result."""
         for recipe in self.recipes:
             if not recipe.entries or not recipe.weights:
                 raise InvalidValue("a recipe without entries or without weights")
+            count = len(recipe.entries)
             for step in recipe.steps:
-                if not step.values:
-                    raise InvalidValue(f"a recipe's {step.operator} without arguments")
+                if not step.values or not all(0 <= index < count for index in step.values):
+                    raise InvalidValue(f"a recipe's {step.operator} without arguments that come before it")
+                count += len(step.numbers) - 1 if step.operator == "split" else 1
+            if not all(0 <= index < count for _, index in recipe.weights):
+                raise InvalidValue("a recipe with a weight that none of its steps makes")
 
 
 @dataclass(frozen=True, kw_only=True)

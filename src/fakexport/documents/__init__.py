@@ -18,6 +18,7 @@ from .program_records import (
     Shard,
     Step,
 )
+from .search_pattern import search_pattern
 from .toml_text import parse_toml, parse_yaml
 from .typed_json import (
     MAX_INTEGER,

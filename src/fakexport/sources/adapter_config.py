@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fakexport.documents import DocumentError, mapping, parse_json
+from fakexport.documents import (
+    DocumentError,
+    decimal,
+    field,
+    integer,
+    items,
+    mapping,
+    parse_json,
+    search_pattern,
+)
 from fakexport.files import read_file
 from fakexport.hub import HUB_ID
 from fakexport.sources.source_error import SourceError
@@ -59,6 +68,7 @@ class AdapterFolder:
             raise SourceError(f"{folder} is not a PEFT adapter: no {CONFIG}{_of_the_hub(folder)}") from error
         try:
             found = mapping(parse_json(content, most_bytes=_MOST_BYTES))
+            _check_types(found)
         except DocumentError as error:
             raise SourceError(f"{folder / CONFIG}: {error}") from error
         if (kind := found.get("peft_type")) != "LORA":
@@ -78,6 +88,40 @@ class AdapterFolder:
     def weights(self) -> Path:
         """The file of its tensors, which need not be there."""
         return self.path / WEIGHTS
+
+
+def _check_types(found: dict[str, Any]) -> None:
+    """Check what peft or we compute with, and compile: a file may have anything in its fields."""
+    for name in found.keys() & _READERS.keys():
+        if found[name] is not None:
+            field(found, name, _READERS[name])
+
+
+def _rank(value: Any) -> int:
+    return integer(value, 1, 1 << 20)
+
+
+def _patterns(value: Any) -> object:
+    return items(value, search_pattern) if isinstance(value, list) else search_pattern(value)
+
+
+def _by_pattern(read: Callable[[Any], object]) -> Callable[[Any], object]:
+    def reading(value: Any) -> object:
+        by_pattern = mapping(value)
+        return {search_pattern(name): field(by_pattern, name, read) for name in by_pattern}
+
+    return reading
+
+
+_READERS: Mapping[str, Callable[[Any], object]] = {
+    "alpha_pattern": _by_pattern(decimal),
+    "exclude_modules": _patterns,
+    "layers_pattern": _patterns,
+    "lora_alpha": decimal,
+    "r": _rank,
+    "rank_pattern": _by_pattern(_rank),
+    "target_modules": _patterns,
+}
 
 
 def _of_the_hub(folder: Path) -> str:

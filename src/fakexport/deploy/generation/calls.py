@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
+from torch.fx import Node
 
 from fakexport.archive import Bundle
 from fakexport.documents import CallRecord
@@ -72,7 +74,8 @@ class Call:
         rows = [
             node.args[0].meta["val"].shape[0]
             for node in self.program.graph.nodes
-            if node.target is torch.ops.aten.embedding.default and node.args[1].name == read
+            if node.target is torch.ops.aten.embedding.default
+            and _viewed(cast(Node, node.args[1])).name == read
         ]
         return min(rows, default=None)
 
@@ -182,3 +185,18 @@ def _dtypes(program: ExportedProgram) -> dict[str, str | None]:
         value = values.get(getattr(spec.arg, "name", None) or "")
         found[name] = plain_name(value.dtype) if isinstance(value, torch.Tensor) else None
     return found
+
+
+_VIEWS = (
+    torch.ops.aten.view.default,
+    torch.ops.aten.reshape.default,
+    torch.ops.aten.unsqueeze.default,
+    torch.ops.aten.squeeze.dim,
+)
+
+
+def _viewed(node: Node) -> Node:
+    """Return the node whose values a node has in another shape."""
+    while node.target in _VIEWS:
+        node = cast(Node, node.args[0])
+    return node

@@ -35,8 +35,8 @@ def token_lists(prompts: Any) -> list[list[int]]:
         for token in prompt:
             if isinstance(token, bool) or not isinstance(token, int):
                 raise InvalidType(f"{token!r} is not a token id: ids are integers")
-            if token < 0:
-                raise InvalidValue(f"{token} is not a token id: ids are 0 or more")
+            if not 0 <= token < 2**63:
+                raise InvalidValue(f"{token} is not a token id: ids are 0 or more, and 64-bit integers")
     return lists
 
 

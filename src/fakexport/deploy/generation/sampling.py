@@ -17,7 +17,7 @@ class Sampling:
     Where tokens are drawn, a number that is None is that of the model's generation config, if it has one.
 
     Args:
-        temperature: Divides the scores; above 0.
+        temperature: Divides the scores; at least 1e-6.
         top_k: Only so many of the most likely tokens are drawn.
         top_p: Only the most likely tokens that together reach this probability, up to 1, are drawn.
         seed: Start of the random numbers, which are drawn on the CPU.
@@ -31,8 +31,8 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.temperature is not None and not 0 < self.temperature < float("inf"):
-            raise InvalidValue(f"temperature is {self.temperature}, but must be above 0")
+        if self.temperature is not None and not 1e-6 <= self.temperature < float("inf"):
+            raise InvalidValue(f"temperature is {self.temperature}, but must be at least 1e-6")
         if self.top_k is not None and self.top_k < 1:
             raise InvalidValue(f"top_k is {self.top_k}, but must be 1 or more")
         if self.top_p is not None and not 0 < self.top_p <= 1:
@@ -77,6 +77,6 @@ def _of_probability(scores: torch.Tensor, top_p: float) -> torch.Tensor:
     """Keep the fewest tokens whose probabilities add up to `top_p`, and at least one."""
     in_order, indices = scores.sort(descending=True)
     before = in_order.softmax(dim=-1).cumsum(dim=-1).roll(1, dims=-1)
-    before[:, 0] = 0
+    before[:, 0] = -1  # Less than any `top_p`, which may be 0 in float32.
     is_left_out = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, indices, before >= top_p)
     return scores.masked_fill(is_left_out, -torch.inf)

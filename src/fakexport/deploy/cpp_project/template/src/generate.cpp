@@ -120,8 +120,8 @@ Options parse(const std::vector<std::string>& arguments) {
       while (is_value(at));
     } else if (option == "--temperature") {
       found.sampling.temperature = number<double>(option, value(option));
-      require(*found.sampling.temperature > 0 && std::isfinite(*found.sampling.temperature),
-              "--temperature must be above 0");
+      require(*found.sampling.temperature >= 1e-6 && std::isfinite(*found.sampling.temperature),
+              "--temperature must be at least 1e-6");
     } else if (option == "--top-k") {
       found.sampling.top_k = number<std::int64_t>(option, value(option));
       require(*found.sampling.top_k > 0, "--top-k must be 1 or more");

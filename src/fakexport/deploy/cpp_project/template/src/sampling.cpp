@@ -49,7 +49,7 @@ at::Tensor only(const at::Tensor& scores, std::int64_t token) {
 at::Tensor of_probability(const at::Tensor& scores, double top_p) {
   const auto [in_order, indices] = scores.sort(-1, /*descending=*/true);
   at::Tensor before = in_order.softmax(-1).cumsum(-1).roll({1}, {-1});
-  before.select(-1, 0).fill_(0);
+  before.select(-1, 0).fill_(-1);  // Less than any `top_p`, which may be 0 in float32.
   const at::Tensor is_left_out = at::zeros_like(scores, at::kBool).scatter(-1, indices, before >= top_p);
   return scores.masked_fill(is_left_out, never);
 }

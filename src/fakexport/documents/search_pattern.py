@@ -1,0 +1,65 @@
+"""Regular expressions of a file, such as a PEFT adapter's `target_modules`: only those that match in time."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from re import _constants as codes  # type: ignore[attr-defined]
+from re import _parser as parser  # type: ignore[attr-defined]
+from typing import Any
+
+from .document_error import DocumentError
+from .typed_json import text
+
+_MOST_CHARACTERS = 2000
+_MOST_REPEATS = 4
+_ITEMS = (codes.LITERAL, codes.NOT_LITERAL, codes.ANY, codes.IN)
+_REPEATS = (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT)
+
+
+def search_pattern(value: Any) -> str:
+    """Read a regular expression that Python matches in polynomial time: single characters are repeated alone.
+
+    A group that is repeated, as in `(a+)+` or `(a|a)*`, takes time that doubles with each character. Those
+    that peft and its users write repeat `.`, `\\d` and the like, at most four times without a limit.
+
+    Raises:
+        DocumentError: it repeats a group or refers back to one, is too long, or is none that Python knows.
+    """
+    pattern = text(value, _MOST_CHARACTERS)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            parsed = parser.parse(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise DocumentError(f"not a regular expression: {error}") from None
+    if _repeats(parsed) > _MOST_REPEATS:
+        raise DocumentError(f"a regular expression with more than {_MOST_REPEATS} repeats takes too long")
+    return pattern
+
+
+def _repeats(parsed: Any) -> int:
+    """Count the repeats without a limit; of alternatives, those of the one with the most."""
+    count = 0
+    for code, argument in parsed:
+        if code in _REPEATS:
+            _, most, repeated = argument
+            if most > 1 and (len(repeated) != 1 or repeated[0][0] not in _ITEMS):
+                raise DocumentError("a regular expression that repeats a group can take for ever")
+            count += int(most > 1) if len(repeated) == 1 and most > 1 else _repeats(repeated)
+        elif code is codes.BRANCH:
+            count += max(_repeats(branch) for branch in argument[1])
+        elif code in (codes.GROUPREF, codes.GROUPREF_EXISTS):
+            raise DocumentError("a regular expression that refers back to a group can take for ever")
+        else:
+            count += sum(_repeats(part) for part in _parts(argument))
+    return count
+
+
+def _parts(argument: Any) -> list[Any]:
+    """Return the expressions inside of a group, an alternative or a look-around."""
+    if isinstance(argument, parser.SubPattern):
+        return [argument]
+    if isinstance(argument, (tuple, list)):
+        return [part for each in argument for part in _parts(each)]
+    return []
