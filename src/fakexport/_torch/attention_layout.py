@@ -17,8 +17,7 @@ _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
 def functional_program(program: ExportedProgram) -> ExportedProgram:
-    """Return the program without writes in place, its attention decomposed, with views that fit what that
-    gives.
+    """Return the program functionalized, with its attention decomposed and with views that fit the result.
 
     What the program writes into buffers and inputs is among its outputs then. The `view` that merges the
     heads behind attention cannot be made of the decomposition's layout for a batch of more than one, and

@@ -111,8 +111,7 @@ class ConstantGraph:
 
 
 def constant_questions(answer: Callable[[ConstantGraph, FakeTensor, Reading], Any]) -> Patches:
-    """Return a context in which `answer` is asked for the value of a fake tensor before a trace makes one
-    up.
+    """Return a context in which `answer` is asked for a fake tensor's value before a trace makes one up.
 
     Args:
         answer: Gets the graph so far, the tensor, and what is read of it; returns a number, or None to let
@@ -211,9 +210,7 @@ def _written(node: Node) -> Iterator[Node]:
 
 
 def _aliased(node: Node) -> Iterator[Node]:
-    """Yield a tensor and those whose memory it looks at: of an attribute's views, torch keeps no common
-    memory.
-    """
+    """Yield a tensor and its bases; torch keeps no base for the views of an attribute."""
     source: Any = node
     while isinstance(source, Node):
         yield source

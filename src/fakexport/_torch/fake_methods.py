@@ -31,8 +31,7 @@ def fake_methods(
     value_of: Callable[[torch.Tensor], torch.Tensor],
     data_assigned: Callable[[torch.Tensor, torch.Tensor], None],
 ) -> Patches:
-    """Return a context in which the fakes of `mode` print shortly, are read, copied, and moved with
-    `Module.to`.
+    """Return a context in which the fakes of `mode` print, copy and move with `Module.to` like real tensors.
 
     Args:
         value_of: Gives the real value of a fake tensor, or raises; for `.numpy()` and `.tolist()`.

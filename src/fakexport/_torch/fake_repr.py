@@ -9,9 +9,7 @@ import torch
 
 
 def describe_fake(fake: torch.Tensor) -> str:
-    """Return the text of one fake tensor, with what torch itself shows of a tensor: nothing that is the
-    default.
-    """
+    """Return the text of one fake tensor, with the non-default properties that torch shows of a tensor."""
     parts = ["..."]
     if fake.device.type != "cpu":
         parts.append(f"device='{fake.device}'")

@@ -153,9 +153,7 @@ def real_to_fake(mode: FakeTensorMode, real: torch.Tensor, device: torch.device)
 
 
 def example_to_fake(mode: FakeTensorMode, real: torch.Tensor, device: torch.device) -> FakeTensor:
-    """Return a fake tensor as `real_to_fake` does, which requires a gradient, is conjugated and is negated
-    exactly if `real` is.
-    """
+    """Return a fake as `real_to_fake` does, with the `requires_grad`, conj and neg bits of `real`."""
     fake = real_to_fake(mode, real, device)
     if real.layout is torch.strided:
         meta = meta_of(fake)
@@ -196,9 +194,7 @@ def quiet_fake_mode() -> Iterator[None]:
 
 
 def storage_identity(tensor: torch.Tensor) -> int:
-    """Return a number that tensors have in common exactly if they look at the same memory, as long as it
-    lives.
-    """
+    """Return a number that is equal exactly for tensors that share a storage, while the storage lives."""
     identity: int = tensor.untyped_storage()._cdata
     return identity
 
@@ -209,9 +205,7 @@ def memory_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
 
 
 def own_attributes(fake: FakeTensor) -> dict[str, Any]:
-    """Return the attributes that the model's code gave to a fake tensor, without those that
-    make it a fake.
-    """
+    """Return the attributes that the model's code set on a fake tensor."""
     held, usual = vars(fake), _attributes_of_any_fake()
     if held.keys() <= usual:
         return {}

@@ -24,8 +24,7 @@ def lazy_graph_modules() -> Iterator[None]:
 
 
 def programs_without_code() -> Patches:
-    """Return a context in which the constructor of `ExportedProgram` generates no code; it comes when it is
-    asked for.
+    """Return a context in which an `ExportedProgram` generates its code on first use.
 
     Generating and compiling it takes a quarter of the time to load a program of 9,000 nodes. The constructor
     makes its graph module by this one function, which does not look at `_use_lazy_graph_module`. Where code

@@ -98,9 +98,7 @@ def _erase_unused(program: ExportedProgram, lift: Node) -> bool:
 
 
 def _constructor_move(lift: Node) -> Node | None:
-    """Return the move that `torch.tensor` or `torch.as_tensor` itself makes of the lifted
-    literal, or None.
-    """
+    """Return the move that `torch.tensor` or `torch.as_tensor` makes of the lifted literal, or None."""
     users = [user for user in lift.users if user.target is not _ASSERT]
     if len(users) != 1 or users[0].target not in _MOVES:
         return None

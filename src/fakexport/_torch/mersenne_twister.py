@@ -70,8 +70,7 @@ def drawn_since_seeded(state: torch.Tensor) -> int:
 
 
 def is_as_far(before: torch.Tensor, after: torch.Tensor, words: int) -> bool:
-    """Return whether a state can be the one `words` words after another, by its place in the block of 624
-    words.
+    """Return whether a state can be `words` words after another one, by its place in the block of 624 words.
 
     A cheap check of a count: one that is wrong passes once in 624 times.
     """
@@ -80,8 +79,7 @@ def is_as_far(before: torch.Tensor, after: torch.Tensor, words: int) -> bool:
 
 
 def cached_normal(state: torch.Tensor) -> float | None:
-    """Return the number that the next draw of a single normal number gives without drawing, before mean and
-    std.
+    """Return the cached number that the next draw of a single normal number returns, before mean and std.
 
     Normal numbers that are drawn one by one come in pairs, and the second of a pair waits for the next
     call, of whichever dtype. Long contiguous tensors are filled without.

@@ -60,9 +60,7 @@ def higher_order_operator(name: str) -> HigherOrderOperator | None:
 
 
 def operator_text(target: Any) -> str:
-    """Return the name torch's serializer writes for an operator or a function:
-    `torch.ops.aten.add.Tensor`.
-    """
+    """Return torch's serialized name of an operator or a function: `torch.ops.aten.add.Tensor`."""
     module: str = target.__module__
     if module.startswith("torch._ops"):
         module = module.replace("torch._ops", "torch.ops", 1)

@@ -52,16 +52,12 @@ def operator_schema(name: str) -> OperatorSchema | None:
 
 
 def is_python_operator(name: str) -> bool:
-    """Return whether an operator was made with `torch.library.custom_op`: its kernels can raise, and not
-    crash.
-    """
+    """Return whether `torch.library.custom_op` made an operator: its kernels can raise, but not crash."""
     return name in OPDEFS
 
 
 def defining_module(name: str) -> str | None:
-    """Return the module of the function that `torch.library.custom_op` was given, if that is how it is
-    loaded.
-    """
+    """Return the module of the function passed to `torch.library.custom_op`; None without one."""
     found = OPDEFS.get(name)
     module = getattr(found._init_fn, "__module__", None) if found is not None else None
     return module if isinstance(module, str) and module in sys.modules else None
@@ -95,9 +91,7 @@ def promoted_dtype(values: Sequence[Any]) -> torch.dtype:
 
 
 def is_changing_views(operator: Any) -> bool:
-    """Return whether an operator overload changes the sizes or strides of its first
-    argument (`unsqueeze_`).
-    """
+    """Return whether an operator changes sizes or strides of its first argument, as `unsqueeze_` does."""
     return torch.Tag.inplace_view in operator.tags
 
 

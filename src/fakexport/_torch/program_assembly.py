@@ -161,9 +161,7 @@ def _copied(signature: ExportGraphSignature) -> ExportGraphSignature:
 
 
 def tree_spec(kind: type, context: Any, children: list[Any]) -> Any:
-    """Return the structure of a container. `context` is what torch keeps of it: for a dict, the list of its
-    keys.
-    """
+    """Return the structure of a container. `context` is torch's own, such as the list of a dict's keys."""
     return _pytree.TreeSpec(kind, context, children)
 
 

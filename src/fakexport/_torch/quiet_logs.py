@@ -97,9 +97,7 @@ class _Installation:
 
 
 def _handlers() -> Iterator[logging.Handler]:
-    """Yield those of the libraries' loggers, those of the root, pytest's among them, and
-    that of last resort.
-    """
+    """Yield the handlers of the libraries' loggers and of the root logger, and that of last resort."""
     known = logging.root.manager.loggerDict
     names = [name for name in list(known) if name.partition(".")[0] in _LIBRARIES]
     for logger in (logging.root, *(known[name] for name in names)):

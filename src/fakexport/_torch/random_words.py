@@ -221,8 +221,7 @@ def _words_per_call_and_element(fill: str, dtype: torch.dtype) -> tuple[int, int
 
 @cache
 def _draws_rest_twice(dtype: torch.dtype) -> bool:
-    """Return whether `normal_` draws what is behind the last 16 elements, and then once more together with
-    others.
+    """Return whether `normal_` draws the elements after the last full block of 16 twice.
 
     torch 2.11 does so for every dtype, 2.13 no more for those of 16 bits.
     """

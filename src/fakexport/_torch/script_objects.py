@@ -67,9 +67,7 @@ class HeldObject:
 
 
 def held_script_object(error: BaseException) -> HeldObject | None:
-    """Return the object that an export was working on when it raised, found in the frames
-    of the traceback.
-    """
+    """Return the object that an export was working on when it raised, from the frames of the traceback."""
     values = [
         value for frame, _ in traceback.walk_tb(error.__traceback__) for value in frame.f_locals.values()
     ]
@@ -96,9 +94,7 @@ def class_of(qualified: str) -> str:
 
 
 def is_class_of_torch(name: str) -> bool:
-    """Return whether torch registers the class of this name by itself, without anyone having loaded a
-    library.
-    """
+    """Return whether torch itself registers the class of this name, without any library."""
     return name.partition("::")[0] in TORCH_CLASS_NAMESPACES
 
 

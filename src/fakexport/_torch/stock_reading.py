@@ -25,8 +25,7 @@ def programs_of(path: str) -> dict[str, ExportedProgram]:
 
 
 def reading_fault(path: str, raised: Exception) -> Exception:
-    """Return the cause of the error that `torch.export.load` raised for a file, found by reading it once
-    more.
+    """Read a file again, and return the cause of the error that `torch.export.load` raised for it.
 
     Args:
         path: The file, which the user trusts: what it says is run again.

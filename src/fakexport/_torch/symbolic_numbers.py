@@ -99,9 +99,7 @@ def infinite_integer() -> Any:
 
 
 def expression_of(number: torch.SymInt | torch.SymFloat | torch.SymBool) -> Any:
-    """Return the sympy expression behind a symbolic number, simplified by what its shape
-    environment knows.
-    """
+    """Return the sympy expression of a symbolic number, simplified by its shape environment."""
     return number.node.expr
 
 

@@ -20,9 +20,7 @@ class TraceFinished(BaseException):
 
 
 def ended_after_trace() -> Patches:
-    """Return a context in which a non-strict export raises `TraceFinished` once the
-    dimensions are checked.
-    """
+    """Return a context in which a non-strict export raises `TraceFinished` after checking dimensions."""
     stock = in_force(_trace, "produce_guards_and_solve_constraints")
 
     def produce_guards_and_solve_constraints(*args: Any, **kwargs: Any) -> None:

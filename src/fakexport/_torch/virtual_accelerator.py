@@ -17,9 +17,7 @@ from .virtual_guard import has_streams
 
 
 def virtual_accelerator(device_type: str) -> AbstractContextManager[None]:
-    """Return a context in which an integer is a device of this type. Where guards have no streams: no
-    change.
-    """
+    """Return a context in which an integer is a device of this type, if guards have streams."""
     built_for = torch._C._accelerator_getAccelerator()
     is_that_already = built_for is not None and built_for.type == device_type
     return nullcontext() if is_that_already or not has_streams() else only_accelerator(device_type)

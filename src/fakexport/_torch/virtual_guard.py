@@ -118,8 +118,7 @@ def _stream_function() -> Any:
 
 
 def _code_page(code: bytes) -> int:
-    """Return the address of a page with this machine code, never writable and executable at once; it is never
-    freed.
+    """Return the address of a page with this machine code, never writable and executable at once, nor freed.
 
     Raises:
         OSError: the system returns no such page; the message says who forbids it.

@@ -42,9 +42,7 @@ def transform_levels_closed() -> Iterator[None]:
 
 
 def is_transformed(tensor: torch.Tensor) -> bool:
-    """Return whether it is a tensor of a level of `torch.func`, around another one, even if the level is
-    closed.
-    """
+    """Return whether it is a wrapper of a `torch.func` level, even of a closed one."""
     return bool(_functorch.is_functorch_wrapped_tensor(tensor))
 
 
@@ -67,9 +65,7 @@ def with_other_memory(tensor: torch.Tensor, change: Callable[[torch.Tensor], tor
 
 
 def want_gradient(tensor: torch.Tensor) -> torch.Tensor:
-    """Return `tensor.requires_grad_()`, which torch forbids on an open level, although a tensor of none is
-    meant.
-    """
+    """Return `tensor.requires_grad_()` for a plain tensor, which torch forbids on an open level."""
     if _functorch.maybe_current_level() is None:
         return tensor.requires_grad_()
     was_allowed = _functorch.get_inplace_requires_grad_allowed()

@@ -102,9 +102,7 @@ def diff_archives(
 
 
 def _methods(paths: tuple[str, str], method: str | None, *, trust: bool) -> list[str | None]:
-    """Return the method to load from each; the only program of an archive is compared with one of a
-    bundle.
-    """
+    """Return the method to load from each; a single program is compared with one program of a bundle."""
     if method is None:
         return [None, None]
     are_bundles = [bool(methods_of(path, trust=trust)) for path in paths]

@@ -53,9 +53,7 @@ class Links:
         )
 
     def _relative(self, path: Path) -> str:
-        """Return the name of the file itself, with symbolic links resolved: a reader of the archive
-        follows none.
-        """
+        """Return the name of the file with symbolic links resolved: a reader follows none."""
         folder, file = self._archive.parent.resolve(), path.resolve()
         if not file.is_relative_to(folder):
             raise InvalidValue(

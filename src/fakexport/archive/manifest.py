@@ -231,9 +231,7 @@ class MethodManifest:
         return frozenset(location.file for location in locations if not location.is_link)
 
     def _check_locations(self) -> None:
-        """Refuse a weight without a location in a bound archive, and one with a location in a weight-less
-        one.
-        """
+        """Refuse a bound archive with a missing location, and a weight-less one with a location."""
         has_location = self.weights != "none"
         for tensor in self.tensors:
             if tensor.location and not has_location:

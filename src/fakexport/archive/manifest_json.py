@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
-from fakexport.archive.call_json import call_record
 from fakexport.archive.manifest import (
     DTYPE_BYTES,
     METHOD_NAME,
@@ -22,16 +21,19 @@ from fakexport.archive.manifest import (
 from fakexport.container import Digest, Limits
 from fakexport.documents import (
     ADAPTER_MODES,
+    CALLS,
     OPERATORS,
     PARAMETER_KINDS,
     AdapterRecord,
+    CallRecord,
     DocumentError,
+    GenerationDefaults,
     ParallelRecord,
     Parameter,
     Recipe,
     Scalar,
+    StateTensor,
     Step,
-    boolean,
     class_name,
     entries,
     field,
@@ -45,6 +47,7 @@ from fakexport.documents import (
     operator_name,
     optional,
     parse_json,
+    reader_of,
     record,
     sequence,
     text,
@@ -60,6 +63,8 @@ _OF_FEW = ("prefix", "computed", "library_modules", "call", "adapter", "parallel
 "Fields that are omitted when empty."
 _DIMENSIONS = 64
 _OPERANDS = 100_000
+_MOST_STATE = 100_000
+_MOST_TOKENS = 1_000_000
 _REASONS = ("parameter", "random", "unknown")
 
 _sha256 = matching(re.compile(r"[0-9a-f]{64}"), "sha256 in hex")
@@ -182,7 +187,7 @@ def _readers(limits: Limits) -> dict[str, Callable[[Any], Any]]:
         "recipes": _many(_recipe, limits),
         "computed": lambda value: entries(value, lambda record: optional(record, _name)),
         "prefix": _pair,
-        "call": call_record,
+        "call": _call,
         "adapter": _adapter,
         "parallel": _parallel,
         "parameters": _many(_parameter, limits),
@@ -191,20 +196,11 @@ def _readers(limits: Limits) -> dict[str, Callable[[Any], Any]]:
 
 def _adapter(value: Any) -> AdapterRecord:
     mode = one_of(ADAPTER_MODES, "adapter mode")
-    return AdapterRecord(**record(value, {"mode": mode, "name": lambda found: text(found, _NAME)}))
+    return AdapterRecord(**record(value, {"mode": mode, "name": _name}))
 
 
 def _parallel(value: Any) -> ParallelRecord:
     return ParallelRecord(**record(value, {"degrees": _name, "rank": _size, "ranks": _size}))
-
-
-def _parameter(value: Any) -> Parameter:
-    readers = {
-        "name": identifier,
-        "kind": one_of(PARAMETER_KINDS, "kind of parameter"),
-        "defaults": lambda value: tuple(items(value, _scalar, 1)),
-    }
-    return Parameter(**record(value, readers))
 
 
 def _scalar(value: Any) -> Scalar:
@@ -217,78 +213,11 @@ def _many(read: Callable[[Any], T], limits: Limits) -> Callable[[Any], tuple[T, 
     return lambda value: tuple(items(value, read, limits.entries))
 
 
-def _tensor(value: Any) -> TensorEntry:
-    return _checked(
-        TensorEntry,
-        **record(
-            value,
-            {
-                "name": _name,
-                "aliases": lambda value: tuple(items(value, _name, 10_000)),
-                "shape": _sizes,
-                "stride": _sizes,
-                "storage_offset": _size,
-                "dtype": _dtype,
-                "device": _device,
-                "is_parameter": boolean,
-                "requires_grad": boolean,
-                "persistent": boolean,
-                "source": lambda value: optional(value, _name),
-                "location": lambda value: optional(value, _location),
-            },
-        ),
-    )
-
-
-def _recipe(value: Any) -> Recipe:
-    readers = {
-        "entries": lambda value: tuple(items(value, _name, _OPERANDS)),
-        "steps": lambda value: tuple(items(value, _step, _OPERANDS)),
-        "weights": lambda value: tuple(items(value, _made, _OPERANDS)),
-    }
-    return Recipe(**record(value, readers))
-
-
-def _step(value: Any) -> Step:
-    readers = {
-        "operator": one_of(OPERATORS, "recipe operator"),
-        "values": lambda value: tuple(items(value, _size, _OPERANDS)),
-        "numbers": lambda value: tuple(items(value, integer, _OPERANDS)),
-    }
-    return Step(**record(value, readers))
-
-
 def _made(value: Any) -> tuple[str, int]:
     pair = sequence(value, 2)
     if len(pair) != 2:
         raise DocumentError("expected a name and an index")
     return _name(pair[0]), _size(pair[1])
-
-
-def _location(value: Any) -> Location:
-    readers = {
-        "file": _name,
-        "offset": _size,
-        "length": _size,
-        "sha256": lambda value: optional(value, _sha256),
-    }
-    return Location(**record(value, readers))
-
-
-def _digest(value: Any) -> Digest:
-    return Digest(**record(value, {"name": _name, "size": _size, "sha256": _sha256}))
-
-
-def _unbound(value: Any) -> UnboundName:
-    readers = {
-        "name": _name,
-        "reason": one_of(_REASONS, "reason"),
-        "detail": _sentence,
-        "weight": lambda value: optional(value, _name),
-        "operator": lambda value: optional(value, _name),
-        "recipe": text,
-    }
-    return UnboundName(**record(value, readers))
 
 
 def _checked(kind: Callable[..., T], *args: Any, **fields: Any) -> T:
@@ -307,9 +236,51 @@ def _sizes(value: Any) -> tuple[int, ...]:
     return tuple(items(value, _size, _DIMENSIONS))
 
 
+def _indices(value: Any) -> tuple[int, ...]:
+    return tuple(items(value, _size, _OPERANDS))
+
+
 def _name(value: Any) -> str:
     return text(value, _NAME)
 
 
 def _sentence(value: Any) -> str:
     return text(value, _SENTENCE)
+
+
+_PLAIN: Mapping[Any, Callable[[Any], Any]] = {str: _name, int: _size}
+_digest = reader_of(Digest, by_type=_PLAIN, sha256=_sha256)
+_location = reader_of(Location, by_type=_PLAIN, sha256=lambda value: optional(value, _sha256))
+_tensor = reader_of(
+    TensorEntry,
+    most=10_000,
+    by_type={**_PLAIN, Location: _location},
+    shape=_sizes,
+    stride=_sizes,
+    dtype=_dtype,
+    device=_device,
+)
+_step = reader_of(Step, most=_OPERANDS, operator=one_of(OPERATORS, "recipe operator"), values=_indices)
+_recipe = reader_of(Recipe, most=_OPERANDS, by_type={str: _name, Step: _step, tuple[str, int]: _made})
+_unbound = reader_of(
+    UnboundName, by_type=_PLAIN, reason=one_of(_REASONS, "reason"), detail=_sentence, recipe=text
+)
+_parameter = reader_of(
+    Parameter,
+    name=identifier,
+    kind=one_of(PARAMETER_KINDS, "kind of parameter"),
+    defaults=lambda value: tuple(items(value, _scalar, 1)),
+)
+_state = reader_of(StateTensor, by_type=_PLAIN)
+_defaults = reader_of(
+    GenerationDefaults,
+    most=_MOST_TOKENS,
+    by_type=_PLAIN,
+    not_applied=lambda value: tuple(items(value, _name, 100)),
+)
+_call = reader_of(
+    CallRecord,
+    most=_MOST_STATE,
+    by_type={**_PLAIN, StateTensor: _state, GenerationDefaults: _defaults},
+    workload=one_of(CALLS, "call of generation"),
+)

@@ -155,9 +155,7 @@ def save_bundle(
 
 
 def _payloads(bundle: Bundle, links: Links | None) -> dict[str, tuple[Payload, Payload]]:
-    """Return the weights and the constants by method, with records in the first payload that has their
-    content.
-    """
+    """Return weights and constants by method; equal records are in the first payload that has them."""
     weights: dict[str, Payload] = {}
     constants: dict[str, Payload] = {}
     first_weight = first_constant = 0

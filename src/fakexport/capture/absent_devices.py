@@ -12,19 +12,11 @@ from fakexport._torch.absent_devices import ALWAYS_THERE, AbsentDevice
 from fakexport.capture.failure import CaptureFailure
 from fakexport.devices import Topology, emulated_topology
 from fakexport.diagnostics import Span
-from fakexport.program import (
-    devices,
-    graph_modules,
-    named_devices,
-    source_span,
-    tensors_in,
-    walk,
-)
+from fakexport.program import devices, graph_modules, named_devices, source_span, tensors_in, walk
 
 
 def failure_of_absent_device(program: ExportedProgram) -> CaptureFailure | None:
-    """Return the failure of a program that is on, or names, a device which the emulated topology lacks; else
-    None.
+    """Return the failure of a program that uses a device that the topology lacks; None otherwise.
 
     Operators that name one raise while they are traced. This finds what came from elsewhere: inputs and
     weights that were made before, and devices that a library put into the graph by itself.

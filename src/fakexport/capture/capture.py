@@ -229,8 +229,7 @@ def traced(
     is_specialized: bool = False,
     may_remember: bool = False,
 ) -> ExportedProgram:
-    """Return the program as `torch.export` makes it, with conditions on its inputs that stock torch leaves
-    out.
+    """Return the program as `torch.export` makes it, with conditions on its inputs that stock torch omits.
 
     Those are the branches that sizes of 0 and 1 would take otherwise, and inputs that were None. Where stock
     fails and `forward` asked for the value of a constant, it is traced once more with the answers: also where

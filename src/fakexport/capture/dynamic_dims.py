@@ -16,7 +16,7 @@ from fakexport.error import InvalidValue
 
 AUTO = "auto"
 
-_FORM = re.compile(r"(?P<name>[A-Za-z_]\w*)\.(?P<dim>\d+)(?:=(?P<min>\d+)?\.\.(?P<max>\d+)?)?")
+_FORM = re.compile(r"(?P<name>[A-Za-z_]\w*)\.(?P<dim>\d{1,9})(?:=(?P<min>\d{1,18})?\.\.(?P<max>\d{1,18})?)?")
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,7 @@ def _parse_one(text: str) -> DynamicDim:
 
 
 def as_torch_shapes(dynamic: DynamicDims, inputs: Mapping[str, Any]) -> ShapesCollection | None:
-    """Return what `torch.export.export(dynamic_shapes=...)` takes for these inputs, or None if nothing
-    varies.
+    """Return `torch.export.export(dynamic_shapes=...)` for these inputs, or None if nothing varies.
 
     A dimension that is named may not be specialized. An unnamed dimension whose example size equals that
     of a named one follows the model (`Dim.AUTO`): the length of `attention_mask` need not be declared

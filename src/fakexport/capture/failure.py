@@ -140,9 +140,7 @@ _FRAME_IN_TEXT = re.compile(r'File "(?P<path>[^"\n]+)", line (?P<line>\d+), in (
 
 
 def _spans_in_text(errors: Iterable[BaseException]) -> tuple[Span, ...]:
-    """Return user frames that torch wrote into a message: strict export raises far away
-    from the user's code.
-    """
+    """Return user frames that torch wrote into a message: strict export raises far from user code."""
     for error in errors:
         found = [m for trace in str(error).split("\n\n") for m in _frames_of_the_model(trace)]
         if found:

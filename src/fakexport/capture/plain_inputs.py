@@ -11,12 +11,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from typing import Any
 
+import torch
 from torch import nn
 
+from fakexport._torch.fake_tensors import FakeTensor, example_to_fake
+from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport.program import fields_of
 from fakexport.sources import exchanged_forward
-
-from .own_inputs import own_inputs
 
 _CONTAINERS = (tuple, list, dict)
 _NOT_INPUTS = ("torch", "fakexport")
@@ -79,3 +80,37 @@ def _restored(value: Any, example: Any) -> Any:
     if isinstance(example, dict):
         return {key: _restored(part, example[key]) for key, part in value.items()}
     return type(value)(_restored(part, each) for part, each in zip(value, example, strict=True))
+
+
+def own_inputs(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the inputs with a new tensor for each that is given twice or that the module holds."""
+    known = set(map(id, _held_tensors(module)))
+    tensors = [leaf for leaf in tree_leaves((args, dict(kwargs))) if isinstance(leaf, torch.Tensor)]
+    if len({*map(id, tensors)} - known) == len(tensors):
+        return args, dict(kwargs)
+
+    def own(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        made = _another(leaf) if id(leaf) in known else leaf
+        known.add(id(made))
+        return made
+
+    made_args, made_kwargs = tree_map(own, (args, dict(kwargs)))
+    return made_args, made_kwargs
+
+
+def _another(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor like another one, which shares no memory with it."""
+    if isinstance(tensor, FakeTensor):
+        return example_to_fake(tensor.fake_mode, tensor, tensor.device)
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+
+def _held_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
+    for part in module.modules():
+        for held in (*part.parameters(recurse=False), *part.buffers(recurse=False), *vars(part).values()):
+            if isinstance(held, torch.Tensor):
+                yield held

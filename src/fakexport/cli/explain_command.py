@@ -18,9 +18,7 @@ def explain_command(
         bool, typer.Option("--all", help="Print the pages of all rules, as in docs/rules.md.")
     ] = False,
 ) -> None:
-    """Explain a diagnostic: what it means, a model that triggers it, and how to fix it. Without a code:
-    list all.
-    """
+    """Explain a diagnostic, with a model that triggers it and the fix. Without a code: list all."""
     from fakexport.report import explain, explain_all, render_rules
     from fakexport.rules import all_rules
 

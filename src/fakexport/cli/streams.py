@@ -27,8 +27,7 @@ class OutputError(FakexportError, OSError):
 
 
 def write_output(text: str) -> None:
-    """Write text to stdout; non-printable characters are escaped, since some of it comes from a model or a
-    file.
+    """Write text to stdout with non-printable characters escaped: some of it comes from a model or a file.
 
     Raises:
         BrokenPipeError: the reader has gone.
@@ -76,9 +75,7 @@ def write_note(sentence: str) -> None:
 
 
 def output_width() -> int:
-    """Return the width of the terminal on stdout, or 100 for a file or pipe, so that its text is always
-    the same.
-    """
+    """Return the terminal width of stdout; 100 for a file or a pipe, so that the text is always the same."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH_OF_A_FILE
 
 
@@ -129,9 +126,7 @@ def _abandon(stream: TextIO) -> None:
 
 
 def _occupy_closed_descriptors() -> None:
-    """Open the closed ones, or the next opened file would get a stream's number and what libraries write
-    there.
-    """
+    """Open the closed descriptors, or the next opened file would get a stream's number."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)

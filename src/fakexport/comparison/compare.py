@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 from torch.export import ExportedProgram
 
 from fakexport._torch.program_assembly import check_guards
-from fakexport._torch.pytree import tree_leaves
+from fakexport._torch.pytree import tree_leaves, tree_map
+from fakexport.capture import plain_forward
 from fakexport.error import InvalidValue, type_and_line
 from fakexport.program import checked_module, operator_name, output_names, source_span
 from fakexport.python_source import Operation, used_values
 from fakexport.report import Comparison, ModuleComparison, OutputComparison, Place, TensorError
 
-from .eager_run import eager_run, reference_run
 from .error import tensor_error
-from .kernels import Kernel
+from .kernels import Kernel, KernelRecord, recorded
 from .pairing import Gap, Pair, paired
 from .program_run import program_run
 
@@ -145,8 +148,7 @@ def _first(
 
 
 def _replaced(gaps: Sequence[Gap], value: Any, right: Set[Operation | None]) -> tuple[Kernel, str] | None:
-    """Return the first kernel whose result eager does not have and on which the value hangs, and what eager
-    runs.
+    """Return the first kernel that eager does not have and on which the value depends, and what eager runs.
 
     It hangs on those from which it is computed without a right value in between. A program may compute masks
     in its own way, so that integers and booleans count only where as many kernels took the place of others.
@@ -193,3 +195,65 @@ def _place(kernel: Kernel, eager_name: str, error: TensorError) -> Place:
         span=source_span(node),
         error=error,
     )
+
+
+EagerRun = tuple[list[Kernel], list[Any]]
+"""The kernels that ran, and the leaves of the output."""
+
+_HALVES = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float64)
+
+
+def eager_run(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, record: KernelRecord | None = None
+) -> EagerRun:
+    """Run a module on copies of the inputs; buffers that it changes are put back."""
+    path: list[str] = [""]
+    record = record or KernelRecord(lambda: (path[-1], None))
+    if record.dtypes:
+        record.where = lambda: (path[-1], None)
+    args, kwargs = copy.deepcopy((tuple(args), dict(kwargs)))
+    state = {name: tensor.detach().clone() for name, tensor in module.named_buffers()}
+    try:
+        with plain_forward(module, args, kwargs), _hooks(module, path), recorded(record):
+            result = module(*args, **kwargs)
+    finally:
+        for name, tensor in module.named_buffers():
+            if name in state:
+                tensor.detach().copy_(state[name])
+    return record.kernels, tree_leaves(result)
+
+
+def reference_run(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> EagerRun:
+    """Run a copy of a module in double precision: weights, inputs, and whatever it casts to or creates."""
+    exact = copy.deepcopy(module).double()
+    given = tree_map(_exact, (tuple(args), dict(kwargs)))
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        record = KernelRecord(lambda: ("", None), dtypes=_HALVES)
+        return eager_run(exact, given[0], given[1], record=record)
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _exact(value: Any) -> Any:
+    is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return value.double() if is_float else value
+
+
+@contextmanager
+def _hooks(module: nn.Module, path: list[str]) -> Iterator[None]:
+    """Keep the path of the module that is being called on top of a list."""
+
+    def leave(*_: Any) -> None:
+        path.pop()  # A hook that returns something would replace the output.
+
+    handles = []
+    for name, inner in module.named_modules():
+        handles.append(inner.register_forward_pre_hook(lambda *_, name=name: path.append(name)))
+        handles.append(inner.register_forward_hook(leave, always_call=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -128,9 +128,7 @@ def _read_end(path: str, read_at: ReadAt, file_bytes: int, limits: Limits) -> tu
 
 
 def legacy_name(read_at: ReadAt, end: bytes, file_bytes: int) -> str | None:
-    """Return a record of the layout before torch 2.8, if the plain end record leads to one, for the
-    message.
-    """
+    """Return a record of the pre-2.8 layout for the message, if the plain end record leads to one."""
     *_, size, offset, _ = END.unpack(end)
     if offset + size > file_bytes:
         return None
@@ -242,9 +240,7 @@ def check_sizes(path: str, entries: list[Entry], limits: Limits) -> None:
 
 
 def _place(path: str, read_at: ReadAt, raws: list[RawEntry], directory: int, date: int) -> tuple[Entry, ...]:
-    """Return the entries with the offset of their bytes, once nothing is between them and both copies
-    agree.
-    """
+    """Return the entries with the offset of their bytes; both copies agree and nothing is in between."""
     placed = []
     position = 0
     for raw in raws:

@@ -100,9 +100,7 @@ def is_object_record(name: str) -> bool:
 
 
 def is_sample_inputs(name: str) -> bool:
-    """Return whether the record contains example inputs, which `torch.export.save` pickles and nothing
-    here reads.
-    """
+    """Return whether the record has pickled example inputs of `torch.export.save`; none are read."""
     return _SAMPLE_INPUTS.fullmatch(name) is not None
 
 

@@ -88,9 +88,7 @@ class CostsAt:
         return found
 
     def modules(self) -> Iterator[ModuleCost]:
-        """Yield what the nodes of each module do, in the order of execution; a weight counts where it is read
-        first.
-        """
+        """Yield the costs of each module in the order of execution; a weight counts at its first read."""
         flops: Counter[tuple[str, str]] = Counter()
         read: Counter[tuple[str, str]] = Counter()
         counted: dict[int, int] = {}

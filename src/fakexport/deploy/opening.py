@@ -105,8 +105,7 @@ def with_weights(
 
 
 def artifact_kind(path: str | os.PathLike[str]) -> ArtifactKind:
-    """Return the kind of a file by its content, or by its name for ONNX, which has no magic; default: a
-    program.
+    """Return the kind of a file by its content, or by its name for ONNX; default: a program.
 
     Raises:
         OSError: it cannot be read.

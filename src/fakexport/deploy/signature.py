@@ -24,7 +24,7 @@ from fakexport.conditions import (
     has_identity_guard,
     linear_size,
 )
-from fakexport.documents import boolean, field, integer, items, mapping, one_of, optional, record, text
+from fakexport.documents import boolean, field, integer, items, mapping, one_of, reader_of, text
 from fakexport.error import FakexportError, InvalidValue
 from fakexport.program import Spelling, SymbolRange, output_names, plain_name, symbol_ranges, written_inputs
 
@@ -193,9 +193,7 @@ class Signature:
         )
 
     def _check_written(self, inputs: Mapping[str, torch.Tensor]) -> None:
-        """Refuse a written input whose memory has several elements of this or of another input in one
-        place.
-        """
+        """Refuse a written input in which several elements share memory, or that overlaps another."""
         memory = {name: storage_identity(tensor) for name, tensor in inputs.items()} if self.written else {}
         for name in self.written:
             tensor = inputs[name]
@@ -240,15 +238,10 @@ class Signature:
         """Return it as plain data for JSON; `from_dict` reads it."""
         return {
             "inputs": [
-                {
-                    "name": tensor.name,
-                    "dtype": tensor.dtype,
-                    "shape": [_size_to_json(size) for size in tensor.shape],
-                    "device": tensor.device,
-                }
+                {**vars(tensor), "shape": [_size_to_json(size) for size in tensor.shape]}
                 for tensor in self.inputs
             ],
-            "outputs": [{"name": leaf.name, "is_tensor": leaf.is_tensor} for leaf in self.outputs],
+            "outputs": [dataclasses.asdict(leaf) for leaf in self.outputs],
             "conditions": conditions_to_json(self.conditions),
             "has_identity_check": self.has_identity_check,
             "written": list(self.written),
@@ -279,9 +272,7 @@ def _input_tensor(name: str, value: torch.Tensor, ranges: Mapping[str, SymbolRan
 
 
 def _dimension(size: Any, ranges: Mapping[str, SymbolRange]) -> Dimension:
-    """Return a dimension; derived ones are linear in one symbol, like torch's `Dim`, with ranges of their
-    own.
-    """
+    """Return a dimension; derived ones are linear in one symbol and have ranges of their own."""
     if isinstance(size, int):
         return Dimension(plus=size)
     expression = sympy.sympify(size.node.expr)
@@ -325,33 +316,12 @@ def _size_from_json(value: Any) -> Dimension:
         return Dimension(is_checked=False)
     if not isinstance(value, dict):
         return Dimension(plus=integer(value, 0))
-    found = record(
-        value,
-        {
-            "symbol": text,
-            "times": lambda found: integer(found, 1),
-            "plus": integer,
-            "lower": lambda found: optional(found, integer),
-            "upper": lambda found: optional(found, integer),
-            "is_checked": boolean,
-        },
-    )
-    return Dimension(**found)
+    return _dimension_from_json(value)
 
 
-def _input_from_json(value: Any) -> InputTensor:
-    owner = mapping(value)
-    return InputTensor(
-        field(owner, "name", text),
-        field(owner, "dtype", text),
-        field(owner, "shape", lambda found: tuple(items(found, _size_from_json))),
-        field(owner, "device", text),
-    )
-
-
-def _output_from_json(value: Any) -> OutputTensor:
-    owner = mapping(value)
-    return OutputTensor(field(owner, "name", text), field(owner, "is_tensor", boolean))
+_dimension_from_json = reader_of(Dimension, symbol=text, times=lambda value: integer(value, 1))
+_input_from_json = reader_of(InputTensor, by_type={Dimension: _size_from_json})
+_output_from_json = reader_of(OutputTensor)
 
 
 def _kind(tensor: torch.Tensor) -> str:

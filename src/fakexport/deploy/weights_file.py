@@ -88,9 +88,7 @@ class FileLayout:
         return len(self.header) + sum(length for _, length in self.places.values())
 
     def is_that_of(self, path: Path) -> bool:
-        """Return whether a file was written with a compiled program, and has tensors like these, of any
-        program.
-        """
+        """Return whether a file was written with a compiled program, and has tensors like these."""
         try:
             header = read_header(path)
         except CheckpointError:
@@ -157,9 +155,7 @@ def _is_file(checkpoint: CheckpointSource, file: Path) -> bool:
 
 
 def raw_chunks(tensor: torch.Tensor) -> Iterator[memoryview]:
-    """Yield the elements of a tensor in row-major order, in chunks; little-endian, like all machines of
-    torch.
-    """
+    """Yield the elements of a tensor in row-major order, in little-endian chunks."""
     with real_execution():
         real = value_of(tensor) if is_fake(tensor) else tensor.detach()
         flat = real.contiguous().reshape(-1)

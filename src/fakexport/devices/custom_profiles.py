@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import math
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,21 +13,20 @@ from typing import Any
 
 from fakexport.devices.profile import (
     FIELDS,
-    PEAK_DTYPES,
     DeviceProfile,
     default_profiles,
     field_faults,
+    is_acceptable,
     known_profiles,
     load_profiles,
     profile_named,
 )
-from fakexport.documents import DocumentError, escaped, parse_json
+from fakexport.documents import DocumentError, escaped, parse_json, parse_toml
 from fakexport.error import FakexportError, InvalidValue
 from fakexport.files import read_file
 
 _MOST_BYTES = 1 << 20
 _MOST_PROFILES = 1000
-_MOST_TEXT = 1000
 _TYPES = ("cuda", "xpu", "mps")
 # What a topology can name: not `8xH100`, not `cuda:0`, not `cpu+H100`.
 _NAME = re.compile(r"(?![0-9]+[xX])[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -102,15 +99,11 @@ def _tables(path: Path) -> dict[str, Any]:
         if path.suffix == ".json":
             tables = parse_json(content, most_bytes=_MOST_BYTES)
         elif path.suffix == ".toml":
-            tables = tomllib.loads(content.decode())
+            tables = parse_toml(content)
         else:
             raise ProfileError(f"{path}: profiles are read from a .toml or a .json file")
     except DocumentError as error:
         raise ProfileError(f"{path}: {error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ProfileError(f"{path}: not TOML: {escaped(str(error))}") from error
-    except RecursionError:
-        raise ProfileError(f"{path}: nested too deep") from None
     if not isinstance(tables, dict):
         raise ProfileError(f"{path}: expected a table per profile, got {type(tables).__name__}")
     return tables
@@ -136,8 +129,7 @@ def _profile(name: str, table: Any) -> DeviceProfile:
         raise InvalidValue("; ".join(faults))
     values = _values(given)
     if "base" not in table:
-        rates = {"peak_flops": values["peak_flops"]} if "peak_flops" in values else {}
-        if faults := list(field_faults({**given, **rates})):
+        if faults := list(field_faults(given)):
             raise InvalidValue("; ".join(faults))
         return DeviceProfile(name=name, **values)
     if not isinstance(table["base"], str):
@@ -166,39 +158,5 @@ def _faults(given: Mapping[str, Any]) -> Iterator[str]:
         if key not in FIELDS:
             near = difflib.get_close_matches(key, [*FIELDS, "base"], n=1)
             yield f"unknown field {key[:80]!r}" + (f": did you mean {near[0]!r}?" if near else "")
-        elif not _is_acceptable(key, value):
+        elif not is_acceptable(key, value) or (key == "device_type" and value not in _TYPES):
             yield f"field {key!r} cannot be {repr(value)[:80]}"
-
-
-def _is_acceptable(key: str, value: Any) -> bool:
-    match key:
-        case "device_type":
-            return value in _TYPES
-        case "vendor_name" | "gcn_arch_name":
-            return _is_text(value)
-        case "aliases":
-            return isinstance(value, list) and len(value) <= 20 and all(map(_is_text, value))
-        case "capability":
-            return (
-                isinstance(value, list)
-                and len(value) == 2
-                and all(type(part) is int and 0 <= part < 100 for part in value)
-            )
-        case "peak_flops":
-            return isinstance(value, dict) and all(
-                dtype in PEAK_DTYPES
-                and type(rate) in (int, float)
-                and 0 < rate < 1e30
-                and math.isfinite(rate)
-                for dtype, rate in value.items()
-            )
-        case "sources":
-            return isinstance(value, dict) and all(
-                field.partition(".")[0] in FIELDS and _is_text(text) for field, text in value.items()
-            )
-        case _:
-            return type(value) is int and 0 < value < 2**63
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and value.isprintable() and 0 < len(value) <= _MOST_TEXT

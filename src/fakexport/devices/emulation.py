@@ -50,8 +50,7 @@ class NoVirtualDevices(FakexportError, RuntimeError):
 
 
 class emulate:  # noqa: N801 - used as a verb: `with emulate("H100")`
-    """Enter a context in which the topology's devices exist for fake tensors and behave as their profiles
-    say.
+    """Enter a context in which the topology's devices exist for fake tensors and behave like their profiles.
 
     Works on a CPU-only wheel, on a CUDA wheel without a driver, and on a machine with a real device of
     another kind. It may be nested, entered again, and left by an exception; afterwards every patched
@@ -170,8 +169,7 @@ def _here() -> tuple[int, int]:
 
 
 def _types_to_guard(topology: Topology) -> list[str]:
-    """Return the device types whose guard must do nothing: those of which this machine has too few for the
-    topology.
+    """Return the device types that need a no-op guard: this machine has too few of them.
 
     Where it has enough, the real guard stays, and real work in other threads does not meet ours.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import math
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
@@ -14,6 +15,7 @@ from typing import Any
 
 from fakexport.error import InvalidValue
 
+_MOST_TEXT = 1000
 PEAK_DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16", "float8", "int8")
 """The keys that `DeviceProfile.peak_flops` may have; tf32 is float32 input at reduced precision."""
 
@@ -212,26 +214,41 @@ def field_faults(table: Mapping[str, Any]) -> Iterator[str]:
     for key, value in table.items():
         if key not in FIELDS:
             yield f"unknown field {key!r}"
-        elif not _is_acceptable(key, value):
+        elif not is_acceptable(key, value):
             yield f"field {key!r} cannot be {value!r}"
 
 
-def _is_acceptable(key: str, value: Any) -> bool:
+def is_acceptable(key: str, value: Any) -> bool:
+    """Return whether a field of a profile can have a value, from a file that anyone may have written."""
     match key:
         case "device_type" | "vendor_name" | "gcn_arch_name":
-            return isinstance(value, str) and value != ""
+            return _is_text(value)
         case "aliases":
-            return isinstance(value, list) and all(isinstance(alias, str) and alias for alias in value)
+            return isinstance(value, list) and len(value) <= 20 and all(map(_is_text, value))
         case "capability":
-            return isinstance(value, list) and len(value) == 2 and all(type(part) is int for part in value)
+            return (
+                isinstance(value, list)
+                and len(value) == 2
+                and all(type(part) is int and 0 <= part < 100 for part in value)
+            )
         case "peak_flops":
             return isinstance(value, dict) and all(
-                dtype in PEAK_DTYPES and isinstance(rate, float) and rate > 0 for dtype, rate in value.items()
+                dtype in PEAK_DTYPES
+                and type(rate) in (int, float)
+                and 0 < rate < 1e30
+                and math.isfinite(rate)
+                for dtype, rate in value.items()
             )
         case "sources":
-            return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+            return isinstance(value, dict) and all(
+                field.partition(".")[0] in FIELDS and _is_text(text) for field, text in value.items()
+            )
         case _:
-            return type(value) is int and value > 0
+            return type(value) is int and 0 < value < 2**63
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and value.isprintable() and 0 < len(value) <= _MOST_TEXT
 
 
 def _source_faults(table: Mapping[str, Any]) -> Iterator[str]:

@@ -130,8 +130,7 @@ def _with_usual_way(found: Diagnostic, exploration: Exploration | None) -> Diagn
 
 
 def _with_answer(found: Diagnostic, exploration: Exploration | None) -> Diagnostic:
-    """Return FE201, FE203 or FE301 with the answer with which the model exports, where a trace with it came
-    to its end.
+    """Return FE201, FE203 or FE301 with an answer with which the trace completed.
 
     That is known where nothing else was made up, and every line had one answer. A repair of one's own code
     that fits the line is better.
@@ -196,8 +195,7 @@ def diagnose_assumptions(exploration: Exploration) -> Iterator[str]:
 
 
 def _follows_from_assumptions(problem: Problem) -> bool:
-    """Return whether an error that ended a trace is of what had been assumed, and says nothing about the
-    model.
+    """Return whether an error that ended a trace follows from assumptions, not from the model.
 
     What a line asks of data or of an operator is a fault by itself. Any other error is the model's own only
     if its code ran as some input would have it: branches were taken, and nothing was made up.
@@ -235,9 +233,7 @@ def _with_assumptions(diagnostics: Iterable[Diagnostic], problem: Problem) -> It
 
 
 def _is_same(known: Diagnostic, other: Diagnostic) -> bool:
-    """Return whether two findings are one: a rule at a place, or, where no place is known, with the same
-    words.
-    """
+    """Return whether two findings have the same rule and place, or the same text if no place is known."""
     if known.code != other.code:
         return False
     if known.primary is None or other.primary is None:

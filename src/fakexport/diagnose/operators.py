@@ -193,8 +193,7 @@ def tensors_on_different_devices(failure: CaptureFailure) -> Diagnostic | None:
 
 
 def observed_results(call: OperatorCall) -> str | None:
-    """Return the expression of a fake kernel's results, `torch.empty_like(x)`, where one run leaves no other
-    choice.
+    """Return the expression of a fake kernel's results, `torch.empty_like(x)`, if one run determines it.
 
     Only an operator of `torch.library.custom_op` is run: its kernels can raise but not crash. A result is
     like an argument if it has its shape, and if no other size of the call could have given that shape.

@@ -178,9 +178,7 @@ def _printable(line: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Return the text, whose lines stay lines, with escapes for all that could steer a
-    terminal or hide text.
-    """
+    """Return the text with its lines, and escapes for what could steer a terminal or hide text."""
     return "\n".join(map(_printable, text.split("\n")))
 
 

@@ -5,11 +5,15 @@ Each function takes a value of plain Python types and returns it typed, or raise
 
 from __future__ import annotations
 
+import builtins
+import dataclasses
 import keyword
 import math
 import re
+import types
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from .document_error import DocumentError
 
@@ -133,6 +137,58 @@ def record(value: Any, readers: Mapping[str, Callable[[Any], Any]]) -> dict[str,
     if unknown := sorted(owner.keys() - readers.keys()):
         raise DocumentError(f"the field {unknown[0][:80]!r} is unknown")
     return {name: field(owner, name, read) for name, read in readers.items()}
+
+
+def source_text(value: Any) -> str:
+    """Read a source as the command line takes it: without a null character, and not an option."""
+    read = text(value)
+    if "\0" in read or read.startswith("-"):
+        raise DocumentError("expected a source, such as model.py:factory")
+    return read
+
+
+def reader_of(
+    kind: type[T],
+    /,
+    *,
+    most: int = MAX_COUNT,
+    by_type: Mapping[Any, Callable[[Any], Any]] = MappingProxyType({}),
+    **own: Callable[[Any], Any],
+) -> Callable[[Any], T]:
+    """Return a reader of objects that have exactly the fields of a dataclass, each read by its type.
+
+    A ValueError of the dataclass, which checks its fields against each other, is a fault of the document.
+
+    Args:
+        most: Entries of a list.
+        by_type: Readers of types, instead of those that take any string or any integer.
+        own: Readers of fields that take less than their type says.
+    """
+    known: dict[Any, Callable[[Any], Any]] = {str: text, int: integer, float: decimal, bool: boolean}
+    known |= by_type
+    hints = get_type_hints(kind)
+    names = [each.name for each in dataclasses.fields(cast("type[Any]", kind))]
+    readers = {name: own.get(name) or _of_type(hints[name], known, most) for name in names}
+
+    def read(value: Any) -> T:
+        found = record(value, readers)
+        try:
+            return kind(**found)
+        except ValueError as error:
+            raise DocumentError(str(error)) from None
+
+    return read
+
+
+def _of_type(hint: Any, known: Mapping[Any, Callable[[Any], Any]], most: int) -> Callable[[Any], Any]:
+    match get_origin(hint), get_args(hint):
+        case types.UnionType, (kind, types.NoneType):
+            present = _of_type(kind, known, most)
+            return lambda value: optional(value, present)
+        case builtins.tuple, (kind, builtins.Ellipsis):
+            each = _of_type(kind, known, most)
+            return lambda value: tuple(items(value, each, most))
+    return known[hint]
 
 
 def items(value: Any, read: Callable[[Any], T], limit: int = MAX_COUNT) -> list[T]:

@@ -187,9 +187,7 @@ def _as_fakes(inputs: Any, mode: FakeTensorMode, target: torch.device) -> Any:
 
 
 def _moved(inputs: Any, default: torch.device, target: torch.device) -> Any:
-    """Return the example inputs where the first module runs: those that were made on the default device move
-    too.
-    """
+    """Return the example inputs on the device of the first module, if they are on the default device."""
 
     def move(value: Any) -> Any:
         is_there = not isinstance(value, torch.Tensor) or value.device in (target, torch.device("meta"))

@@ -41,8 +41,7 @@ _DTYPES = {
 
 @contextmanager
 def headers_alone() -> Iterator[None]:
-    """Enter a context in which `safetensors.safe_open` reads headers where a fake mode is active, in every
-    module.
+    """Enter a context in which `safetensors.safe_open` reads only headers in a fake mode.
 
     `transformers`, `safetensors.torch.load_file`, diffusers and timm all read through it. Threads without a
     fake mode read weights as ever. A module that was imported in the block gets the real one back as well.

@@ -228,9 +228,7 @@ def _is_on(storage: torch.UntypedStorage, device: torch.device) -> bool:
 
 
 def _dressed(fake: FakeTensor, value: torch.Tensor) -> torch.Tensor:
-    """Return the values with the class, the attributes, the autograd flags and the hooks of
-    the fake tensor.
-    """
+    """Return the values with the class, attributes, autograd flags and hooks of the fake tensor."""
     cls = own_class(fake)
     requires_grad = fake.requires_grad and fake.is_leaf
     if cls is torch.Tensor:

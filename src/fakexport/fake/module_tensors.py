@@ -81,8 +81,7 @@ class Held:
 
 
 def held_tensors(module: nn.Module, check_fn: Callable[[nn.Module], bool] | None = None) -> Iterator[Held]:
-    """Yield every place that holds a tensor: parameters, buffers, attributes, and containers that are
-    attributes.
+    """Yield every place that holds a tensor: parameters, buffers, attributes, and containers among these.
 
     A module that is in a list, tuple or dict without being registered is looked into as well.
 

@@ -141,9 +141,7 @@ def _device_map(check: Callable[[Any], Any], device_map: Any) -> Any:
 
 
 def _without_offload(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments of a dispatch, if accelerate would not bring weights to a GPU
-    again in each call.
-    """
+    """Return a dispatch's arguments, unless accelerate would load weights in each call."""
     offloaded = {str(device) for device in args[2].values()} & {"cpu", "disk"}
     if active_fake_mode() is not None and offloaded:
         raise InvalidValue(

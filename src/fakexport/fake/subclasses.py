@@ -113,9 +113,7 @@ _PLAIN: frozenset[type[Any]] = frozenset({torch.Tensor, nn.Parameter, Buffer, Un
 
 
 def _own_hook(cls: type[torch.Tensor]) -> str | None:
-    """Return what a class overrides to answer operators itself, which a fake tensor of that class does not
-    do.
-    """
+    """Return the hook with which a class answers operators itself; a fake of that class does not call it."""
     own = (kind for kind in cls.__mro__ if kind.__module__.partition(".")[0] != "torch")
     return next((hook for kind in own for hook in _HOOKS if hook in vars(kind)), None)
 

@@ -85,9 +85,7 @@ def _check_replaceable(target: Path, replaces_input: bool) -> None:
 
 
 def _create(named: Path, mode: int) -> tuple[int, bool]:
-    """Return a descriptor of a new file in the folder, and whether the file has its temporary name
-    already.
-    """
+    """Return a descriptor of a new file in the folder, and whether it has its temporary name already."""
     unnamed = getattr(os, "O_TMPFILE", 0)
     if unnamed and _DESCRIPTORS.is_dir():
         with contextlib.suppress(IsADirectoryError, PermissionError, NotImplementedError, OSError):

@@ -73,9 +73,7 @@ def fault_of_owner(status: os.stat_result, *, is_shared: bool = False) -> str | 
 
 
 def _is_own_group(group: int) -> bool:
-    """Return whether the group has no member but this user, as where every user has a group of the same
-    name.
-    """
+    """Return whether this user is the only member of the group, as in a group per user."""
     import grp
     import pwd
 

@@ -150,6 +150,8 @@ def open_regular(path: str | os.PathLike[str]) -> RegularFile:
             socket. Names the path.
     """
     name = os.fspath(path)
+    if "\0" in str(name):
+        raise OSError(errno.EINVAL, "contains a null character", name)
     _check_regular(name, Path(name).stat())  # Opening a device or a pipe may already do something to it.
     return _opened(name, os.open(name, _FLAGS))
 

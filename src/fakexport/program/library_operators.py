@@ -30,9 +30,7 @@ def library_operators(program: ExportedProgram) -> tuple[str, ...]:
 
 
 def python_operators(operators: Iterable[str]) -> dict[str, str | None]:
-    """Return those that `torch.library.custom_op` made, and the module that did; None for one that no import
-    finds.
-    """
+    """Return the operators of `torch.library.custom_op` with their modules; None if not importable."""
     found = {}
     for operator in operators:
         namespace, name, _ = operator.split(".")

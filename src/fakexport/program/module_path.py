@@ -17,8 +17,7 @@ _INDEX = re.compile(r"\d+")
 
 
 def module_path(node: Node) -> str:
-    """Return the path of the innermost module that was being called, such as `model.layers.3.mlp`; "" is the
-    root.
+    """Return the path of the innermost module being called, such as `model.layers.3.mlp`; "" is the root.
 
     A module that is called twice has one path. Nodes that torch inserts itself (sizes, runtime asserts)
     have the path "".

@@ -11,8 +11,7 @@ _FACTORY = re.compile(r"aten\.(new_\w+|\w+_like)\.\w+")
 
 
 def operator_name(node: Node) -> str:
-    """Return `aten.linear.default`, `higher_order.cond`, `operator.getitem`; else the kind of node
-    (`placeholder`).
+    """Return `aten.linear.default`, `higher_order.cond`, `operator.getitem`; else the op, `placeholder`.
 
     The same on every machine: memory addresses and node names never appear in it.
     """

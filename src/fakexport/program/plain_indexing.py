@@ -13,9 +13,7 @@ _INDEX = "torch._dynamo._trace_wrapped_higher_order_op.ModIndex"
 
 
 def with_plain_indexing(program: ExportedProgram) -> GraphModule:
-    """Return the program's graph with `aten.index.Tensor` for each such call; its own graph if there are
-    none.
-    """
+    """Return a graph with `aten.index.Tensor` for each such call; the program's own without any."""
     graph_module: GraphModule = program.graph_module
     if not any(map(_is_index_call, _nodes(graph_module))):
         return graph_module

@@ -86,9 +86,7 @@ class ProgramFacts:
         return self
 
     def of_weights(self) -> ProgramFacts:
-        """Return those that say how a checkpoint becomes the weights, and none of where the program came
-        from.
-        """
+        """Return only the facts that say how a checkpoint becomes the weights."""
         return ProgramFacts(
             recipes=self.recipes,
             load_hooks=self.load_hooks,
@@ -100,17 +98,13 @@ class ProgramFacts:
         )
 
     def bound(self, devices: Sequence[str], device_map: str | Mapping[str, str] | None) -> ProgramFacts:
-        """Return the facts of what `bind` makes of a program with a device map; they stay where nothing
-        moves.
-        """
+        """Return the facts of the program that `bind` returns for a device map."""
         move = DeviceMove.parse(device_map, tuple(devices))
         here = self.elsewhere(str(move.of(device)) for device in devices) if move.targets else self
         return replace(here, left_behind=())
 
     def elsewhere(self, devices: Iterable[str], topology: str | None = None) -> ProgramFacts:
-        """Return the facts of the same program on other devices: the profiles differ, and the old map is
-        void.
-        """
+        """Return the facts of the program on other devices, with other profiles and no device map."""
         if topology is None and set(devices) == {"cpu"}:
             topology = "cpu"
         if topology is None:

@@ -167,9 +167,7 @@ def _kind_refused(call: _Call) -> RefusedDtypes | None:
 
 
 def _computed(call: _Call, tensors: list[torch.Tensor]) -> torch.dtype | None:
-    """Return the dtype that the kernel gets: the promoted one where dtypes are promoted, else that of the
-    first.
-    """
+    """Return the dtype that the kernel gets: the promoted one, or that of the first argument."""
     if len(tensors) == 1 or torch.Tag.pointwise not in call.node.target.tags:  # type: ignore[union-attr]
         return tensors[0].dtype
     if len(tensors) == 2:
@@ -289,9 +287,7 @@ def _may_be_filled(values: torch.Tensor | None) -> bool:
 
 
 def _bias(values: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor | None:
-    """Return the bias of `linear` if it needs the dtype of the values: where it is fused, and not added
-    in-place.
-    """
+    """Return the bias of `linear` if it needs the dtype of the values because it is fused."""
     if values is None or bias is None:
         return None
     is_static = all(isinstance(size, int) for size in values.shape)  # Asking a symbol would add a guard.
@@ -309,9 +305,7 @@ def _is_mixed(name: str, operands: Mapping[str, torch.dtype]) -> bool:
 
 
 def _conversions(operands: Mapping[str, torch.dtype]) -> str:
-    """Return `input.to(torch.float32)`: the dtype of the weight, of what is written into, or of the widest
-    kind.
-    """
+    """Return `input.to(torch.float32)`: the dtype of the weight, the written tensor or the widest kind."""
     if operands.keys() & {"weight", "source", "values"}:
         wanted = operands["weight" if "weight" in operands else "self"]
     else:

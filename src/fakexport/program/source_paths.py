@@ -34,8 +34,7 @@ class SourcePaths:
         return known
 
     def shortened(self, path: str) -> str:
-        """Return `pkg/x.py` of an installed package, `lib/python3.11/x.py`, relative to the root, or the bare
-        name.
+        """Return `pkg/x.py` of a package, `lib/python3.11/x.py`, relative to the root, or the bare name.
 
         Generated code loses the number in its name (`<eval_with_key>.17`), which counts what the process did
         before.

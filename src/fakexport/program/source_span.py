@@ -87,7 +87,5 @@ def is_model_code(path: str) -> bool:
 
 
 def is_library_code(path: str) -> bool:
-    """Return whether a file of a stack trace belongs to an installed package of models,
-    such as transformers.
-    """
+    """Return whether a file belongs to an installed package of models, such as transformers."""
     return is_user_code(path) and "-packages" in path

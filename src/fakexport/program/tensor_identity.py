@@ -11,8 +11,7 @@ from fakexport._torch.wrapper_subclasses import inner_tensors, is_wrapper
 
 
 def tensor_identity(tensor: torch.Tensor) -> Hashable:
-    """Return a key that is equal for tied tensors: the same object, or another view of exactly the same
-    memory.
+    """Return a key that is equal for tied tensors: the same object, or another view of the same memory.
 
     Fakes have storages of their own without data, so this works for them too. Tensors that overlap only
     in part, and placeholders with stride 0 (which share memory to save it), are different tensors.

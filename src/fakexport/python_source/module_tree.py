@@ -117,9 +117,7 @@ class ModuleTree:
         return None
 
     def arguments(self, region: Region) -> tuple[Value, ...]:
-        """Return the values that a region is given: what it takes from outside and its module
-        does not hold.
-        """
+        """Return the values that a region takes from outside and that its module does not hold."""
         return tuple(
             value
             for value in region.inputs

@@ -24,8 +24,7 @@ _LONGEST_COMMENT = 200
 
 
 def identifier(text: str, *, otherwise: str = "value") -> str:
-    """Return an ASCII identifier that resembles a text; no keyword, no builtin, and nothing that Python
-    mangles.
+    """Return an ASCII identifier that resembles a text; no keyword, no builtin, nothing that Python mangles.
 
     Example:
         >>> identifier("class"), identifier("a; import os"), identifier("__x")
@@ -40,9 +39,7 @@ def identifier(text: str, *, otherwise: str = "value") -> str:
 
 
 def base_name(text: str) -> str:
-    """Return the name of a graph node without the number that tells it from others:
-    `linear_7` is a `linear`.
-    """
+    """Return the name of a graph node without its number: `linear_7` is a `linear`."""
     return identifier(_COUNTER.sub("", text))
 
 
@@ -63,9 +60,7 @@ _MODULE_ATTRIBUTES = (
 
 
 def comment_text(text: str) -> str:
-    """Return one line that cannot end its comment: without control, formatting and other invisible
-    characters.
-    """
+    """Return one line that cannot end its comment, without control and invisible characters."""
     shown = "".join(character if character.isprintable() else " " for character in text)
     shown = " ".join(shown.split())
     return shown if len(shown) <= _LONGEST_COMMENT else f"{shown[:_LONGEST_COMMENT]}..."

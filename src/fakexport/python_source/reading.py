@@ -123,9 +123,7 @@ class _Reader:
         contexts: tuple[Context, ...],
         is_main: bool,
     ) -> Any:
-        """Return the operations of a subgraph that only runs under another mode, as part of what is around
-        it.
-        """
+        """Return the operations of a subgraph that runs under another mode, inlined."""
         held = node.args[count]
         assert isinstance(held, Node)
         _, subgraph = self.values[held]

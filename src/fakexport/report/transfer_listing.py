@@ -91,9 +91,7 @@ def _cells(group: Sequence[Transfer], *, is_folded: bool) -> list[str]:
 
 
 def _routes(group: Sequence[Transfer]) -> str:
-    """Return `cuda:0 -> cuda:1 -> ... -> cuda:7` for a chain, `cpu -> cuda:0..7` for a fan, else the first
-    route.
-    """
+    """Return `cuda:0 -> cuda:1 -> ...` for a chain, `cpu -> cuda:0..7` for a fan, else the first route."""
     routes = list(dict.fromkeys((transfer.source, transfer.target) for transfer in group))
     sources, targets = [route[0] for route in routes], [route[1] for route in routes]
     if len(routes) == 1 or len(set(sources)) == 1:

@@ -144,9 +144,7 @@ def weight_bytes(summary: ProgramSummary) -> Counter[str]:
 
 
 def _weights_text(sizes: Mapping[str, int]) -> str:
-    """Return `1.3 KiB` on one device, `cpu 480 B, cuda:0 80 B`, `8 x 94.5 GiB`, `8 x 89.1
-    GiB to 101.3 GiB`.
-    """
+    """Return `1.3 KiB`, `cpu 480 B, cuda:0 80 B`, `8 x 94.5 GiB` or `8 x 89.1 GiB to 101.3 GiB`."""
     rows = equal_rows(sizes)
     if not rows:
         return _NONE

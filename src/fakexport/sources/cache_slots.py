@@ -62,9 +62,7 @@ class CacheLayout:
         return cls(spec, names, numbers), tensors
 
     def filled(self, tensors: Mapping[str, torch.Tensor]) -> Any:
-        """Return a cache of these tensors. Those that a model writes into are copies: the inputs of a program
-        stay as they are.
-        """
+        """Return a cache of these tensors; those that a model writes into are copies."""
         some = next(iter(tensors.values()))
         leaves = [
             some.new_zeros(()) if name is None else _own(name, tensors[name], self.is_static)

@@ -228,9 +228,7 @@ def _recorded(module: nn.Module, place: Place, results: dict[str, Any], key: str
 
 
 def _features(encoded: Any) -> Any:
-    """Return what is put in the place of the tokens: projected as a rule, else as the encoder left it (Llama
-    4).
-    """
+    """Return what replaces the tokens: projected features, or else the encoder's output (Llama 4)."""
     for name in ("pooler_output", "last_hidden_state"):
         if getattr(encoded, name, None) is not None:
             return getattr(encoded, name)

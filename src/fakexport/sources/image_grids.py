@@ -238,9 +238,7 @@ def _merge(tower: nn.Module, request: InputRequest) -> int:
 
 
 def around(request: InputRequest, role: str) -> tuple[list[int], list[int]]:
-    """Return the tokens before and after those of an image or a sound, of models that find it by them (Qwen
-    Omni).
-    """
+    """Return the tokens that Qwen Omni needs before and after those of an image or a sound."""
     rope_index = _rope_index(request.module)
     if rope_index is None or "audio_seqlens" not in inspect.signature(rope_index).parameters:
         return [], []
@@ -264,9 +262,7 @@ def _of_text(module: nn.Module, ids: torch.Tensor, token: int, grid: torch.Tenso
 
 
 def _patch_shape(tower: nn.Module, patch: int) -> tuple[int, ...]:
-    """Return the shape of one patch as the tower's first layer takes it: flat, or an image for a 2-D
-    convolution.
-    """
+    """Return the shape of a patch for the tower's first layer: flat, or an image for a 2-D convolution."""
     layers = [part for part in tower.modules() if isinstance(part, (nn.Linear, *_CONVOLUTIONS))]
     # Qwen 3 Omni's tower has layers that merge patches before the one that takes them.
     first = next((part for part in layers if isinstance(part, nn.Conv3d)), next(iter(layers), None))

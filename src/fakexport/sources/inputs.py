@@ -72,9 +72,7 @@ def _check_names(names: Sequence[str], signature: inspect.Signature, model: str)
 
 
 def _takes_keyword(name: str, signature: inspect.Signature, unnamed: Collection[str]) -> bool:
-    """Return whether `**kwargs` is meant to take it: it has no list of names, and this is
-    not one misspelled.
-    """
+    """Return whether `**kwargs` takes it: it has no list of names, and this is no misspelled name."""
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
             keys = [

@@ -145,9 +145,7 @@ def _forget_namesakes(folder: Path) -> None:
 
 
 def _is_found_in(folder: Path, name: str) -> bool:
-    """Return whether `import name` finds the module in the folder itself, not in a virtual environment below
-    it.
-    """
+    """Return whether `import name` finds the module in the folder itself, not in a venv below it."""
     module, top = sys.modules[name], name.partition(".")[0]
     place = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
     return place is not None and any(Path(place).is_relative_to(folder / own) for own in (f"{top}.py", top))

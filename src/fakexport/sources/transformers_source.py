@@ -168,9 +168,7 @@ def _model(model: str, class_name: str | None, *, is_generated: bool) -> HubMode
 
 
 def _is_path(model: str) -> bool:
-    """Return whether a file or folder is meant: one that is called like a model type is meant as `./llama`
-    only.
-    """
+    """Return whether a file or folder is meant; one named like a model type needs `./llama`."""
     from transformers import CONFIG_MAPPING
 
     return "/" in model or model.endswith(".json") or (model not in CONFIG_MAPPING and Path(model).is_dir())

@@ -20,8 +20,7 @@ class RevisionError(FakexportError, ValueError):
 
 
 def changed_items(zoo: ZooFile, revision: str) -> tuple[SweepItem, ...]:
-    """Return the checks that can come out differently than at a revision, as far as files of the repository
-    tell.
+    """Return the checks whose results may differ from a revision, as far as the repository's files tell.
 
     Those are checks that the zoo file did not have then, and those of which a file changed: the factory's
     file and what it imports from the repository, as its import statements say; any file that is not Python

@@ -47,9 +47,7 @@ class Match:
     computed: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def faults(self, expected: ExpectedWeights) -> tuple[int, int]:
-        """Return how many weights cannot be bound and how many entries are left over: the fewer the
-        better.
-        """
+        """Return the number of unbound weights and of unused entries: the fewer the better."""
         wanted = expected.all
         shapes = sum(
             weight.shape != wanted[name].shape for name, weight in self.made.items() if name in wanted

@@ -106,9 +106,7 @@ class GraphDecoder:
         self._output(outputs, field(owner, "is_single_tensor_return", boolean, False))
 
     def new_tensor(self, name: str) -> torch.Tensor | None:
-        """Return a new fake tensor like the value of this name, sharing nothing with it; None for other
-        values.
-        """
+        """Return a new fake like the value of this name, sharing nothing with it; None for others."""
         described = self._tensors.get(name)
         return None if described is None else self._shared.values.tensor(described, is_own_storage=True)
 

@@ -264,9 +264,7 @@ def _input(name: str, argument: Json, kind: int) -> Json:
 
 
 def _graph_names(node: Node) -> str:
-    """Return the names of the nodes for the graphs among the arguments; empty where they are the graphs'
-    names.
-    """
+    """Return the node names of the graphs among the arguments; empty if these are their names."""
     graphs = [argument for argument in node.all_input_nodes if argument.op == "get_attr"]
     return ";".join(graph.name for graph in graphs) if any(g.name != g.target for g in graphs) else ""
 

@@ -55,7 +55,7 @@ def own_rows(
         kind: Name of the operator.
         experts: How many the rank has, and the model; None if rows of a vocabulary are divided.
         counterparts: The nodes of the unsharded model.
-        layouts: Of the nodes before.
+        layouts: Those of the nodes before it.
     Raises:
         Fault: The result may depend on the number of a rank's experts, or on how it numbers them.
     """

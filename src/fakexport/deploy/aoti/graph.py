@@ -29,9 +29,7 @@ def graph_of(program: ExportedProgram) -> GraphModule:
 
 
 def example_arguments(program: ExportedProgram) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments in their structure; tensors are empty, since the compiler reads sizes from the
-    graph.
-    """
+    """Return the arguments in their structure, as empty tensors: the compiler reads sizes off the graph."""
     values = {node.name: node.meta["val"] for node in program.graph.find_nodes(op="placeholder")}
     flat = [
         spec.arg.value

@@ -28,9 +28,7 @@ def input_orders(program: ExportedProgram) -> tuple[tuple[int, ...], ...]:
 
 
 def laid_out(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
-    """Return the tensor without gaps in memory, with its dimensions in this order; itself if it already
-    is.
-    """
+    """Return the tensor, or a dense copy with its dimensions in this order."""
     back = sorted(range(len(order)), key=order.__getitem__)
     return tensor.permute(order).contiguous().permute(back)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from fakexport.documents import (
@@ -19,6 +19,7 @@ from fakexport.documents import (
     one_of,
     operator_name,
     parse_json,
+    reader_of,
     text,
 )
 
@@ -87,15 +88,7 @@ class PackageMetadata:
 
     def to_text(self) -> str:
         """Return as JSON; `from_text` reads it."""
-        tensors = [
-            {
-                "name": tensor.name,
-                "dtype": tensor.dtype,
-                "shape": list(tensor.shape),
-                "aliases": list(tensor.aliases),
-            }
-            for tensor in self.tensors
-        ]
+        tensors = list(map(asdict, self.tensors))
         document = {
             "format": FORMAT,
             "signature": self.signature.to_dict(),
@@ -150,14 +143,13 @@ def _of_a_library(value: Any) -> str:
 
 
 def _order(value: Any) -> tuple[int, ...]:
-    return tuple(items(value, lambda index: integer(index, 0)))
+    return tuple(items(value, _size))
 
 
-def _tensor(value: Any) -> TensorDescription:
-    owner = mapping(value)
-    return TensorDescription(
-        field(owner, "name", text),
-        field(owner, "dtype", lambda found: text(found, _DTYPES_OF_WEIGHTS)),
-        field(owner, "shape", lambda found: tuple(items(found, lambda size: integer(size, 0)))),
-        _texts(owner, "aliases"),
-    )
+def _size(value: Any) -> int:
+    return integer(value, 0)
+
+
+_tensor = reader_of(
+    TensorDescription, by_type={int: _size}, dtype=lambda value: text(value, _DTYPES_OF_WEIGHTS)
+)

@@ -45,8 +45,7 @@ def cache_key(archive: bytes, values: Mapping[str, torch.Tensor], facts: Mapping
 
 
 class PackageCache:
-    """The entry of a key in a folder of packages, whose code is run: no other user may be able to write to
-    either.
+    """The entry of a key in a folder of packages, whose code is run: no other user may write to either.
 
     Args:
         folder: Created when something is stored in it.

@@ -28,8 +28,7 @@ _Make = Callable[[torch.Tensor], torch.Tensor]
 
 
 def with_stand_ins(program: ExportedProgram) -> ExportedProgram:
-    """Return the program with contiguous real tensors in place of all weights and constants, without using
-    memory.
+    """Return the program with contiguous real tensors instead of weights and constants, without memory.
 
     For a compiler that must not see values. Fake tensors would not work: Inductor distinguishes weights by
         their

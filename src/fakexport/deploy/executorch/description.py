@@ -98,9 +98,7 @@ class Description:
 
 
 def write_checked(file: BinaryIO, content: bytes) -> None:
-    """Write an ExecuTorch program with its checksum: of all bytes, with zeros in place of the checksum
-    itself.
-    """
+    """Write an ExecuTorch program with a checksum of all bytes, computed with the checksum as zeros."""
     place = content.index(_START) + len(_START)
     view = memoryview(content)
     file.write(view[:place])

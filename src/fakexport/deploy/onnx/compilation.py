@@ -138,9 +138,7 @@ def _fits(converted: Converted, tensors: Mapping[str, torch.Tensor]) -> bool:
 
 
 def _proto(converted: Converted, description: Description, layout: FileLayout) -> Any:
-    """Return the model as protobuf; its weights are references to the file next to it, or, if inside, to
-    nothing.
-    """
+    """Return the model as protobuf; its weights refer to the file next to it, or to nothing if inside."""
     import onnx_ir as ir
 
     stored = description.stored_name
@@ -185,8 +183,7 @@ _WRONG_NODE = re.compile(r"\(op_type:(?P<operator>\w+), node name: (?P<node>[^)]
 
 
 def check_model(model: Any) -> None:
-    """Have ONNX check the graph, with shape inference, with its weights as inputs, so that they may be
-    missing.
+    """Have ONNX check the graph and infer shapes, with the weights as inputs, so that they may be missing.
 
     Raises:
         CompileFailure: FE802: an ONNX operator does not accept its arguments, usually because of their dtype.

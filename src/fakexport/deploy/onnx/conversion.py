@@ -100,9 +100,7 @@ def convert(
 
 
 def _plain(program: ExportedProgram) -> ExportedProgram:
-    """Return a copy that the exporter accepts, bound or not: no `WeightlessProgram`, and with known
-    constants.
-    """
+    """Return a copy that the exporter accepts: no `WeightlessProgram`, and with known constants."""
     constants = {
         name: value_of(constant) if is_fake(constant) and has_value(constant) else constant
         for name, constant in program.constants.items()

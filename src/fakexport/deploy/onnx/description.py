@@ -91,9 +91,7 @@ class Description:
         }
 
     def sealed(self, model: Any) -> Description:
-        """Return it with the digest of a `ModelProto` that includes this description, so that any damage
-        changes it.
-        """
+        """Return it with the digest of a `ModelProto` that includes it: any damage changes the digest."""
         bare = type(model)()
         bare.CopyFrom(model)
         for index in reversed(range(len(bare.metadata_props))):

@@ -73,8 +73,7 @@ def _longest_increasing(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _matched(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """Return a longest common subsequence, in time that grows with the number of differences, not with the
-    length.
+    """Return a longest common subsequence in time that grows with the number of differences.
 
     Sequences with more differences than `_MAX_EDITS` get `difflib`'s quick guess: they have little in common.
     Source: Eugene Myers, "An O(ND) Difference Algorithm and Its Variations" (1986).

@@ -71,8 +71,7 @@ class DeviceListing:
 
 @one_at_a_time
 def inspect_devices(program: ExportedProgram, *, other_device: str | None = None) -> DeviceListing:
-    """List the hard-coded devices of a program, which of them are baked in by the export, and what they would
-    break.
+    """List the hard-coded devices of a program, which of them the export baked in, and what they break.
 
     The weights and inputs are moved to another device, the literals stay as they are, and the graph is run on
     fake tensors: each node that fails is traced back to the literals that its inputs come from.
@@ -139,9 +138,7 @@ def _breakages(
 def _sources(
     clash: Clash, baked: Mapping[str, list[DeviceLiteral]], left: frozenset[str]
 ) -> Iterator[DeviceLiteral]:
-    """Yield the literals that the inputs of a failing node come from, along values on the devices that all
-    left.
-    """
+    """Yield the device literals that the inputs of a failing node come from."""
     seen: set[Node] = set()
     pending = [clash.node]
     while pending:

@@ -23,9 +23,7 @@ class Move(Protocol):
     """What every device of a program becomes."""
 
     def of(self, device: torch.device | str, path: str = "") -> torch.device:
-        """Return where a tensor of this device goes that belongs to the module (or has the full
-        name) `path`.
-        """
+        """Return the new device of a tensor that belongs to the module, or has the name, `path`."""
 
     def of_literal(self, literal: torch.device | str, path: str = "") -> torch.device | str:
         """Return what a device in the graph becomes.

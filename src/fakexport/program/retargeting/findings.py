@@ -35,9 +35,7 @@ def kernel_failures(program: ExportedProgram, made: ExportedProgram) -> tuple[Di
 
 
 def layout_notes(rerun: Rerun) -> tuple[str, ...]:
-    """Return where another kernel is chosen, which an export for these devices may follow
-    with other nodes.
-    """
+    """Return where another kernel is chosen, after which an export for these devices may differ."""
     counts: Counter[tuple[str, str, str, str]] = Counter()
     changed = {change.node for change in rerun.changes}
     for change in rerun.changes:

@@ -124,9 +124,7 @@ class OperatorRuns:
             return None
 
     def _call(self, node: Node, values: Mapping[Node, Any], device: torch.device | None = None) -> Any:
-        """Return what a node returns for these values, all of them moved to `device` first if
-        one is given.
-        """
+        """Return what a node returns for these values, moved to `device` if one is given."""
         is_choosing = node.target in _CHOOSES_BY_AUTOGRAD
         is_mutated = _is_mutating(node)  # What it does to metadata is not to be seen at earlier nodes.
 
@@ -147,8 +145,7 @@ class OperatorRuns:
 
 @contextmanager
 def strict_rules(mode: FakeTensorMode) -> Iterator[None]:
-    """Enter a context in which operators run on fakes of `mode` as in an export, by the rules of real
-    devices.
+    """Enter a context in which operators run on fakes of `mode` as in an export, by real device rules.
 
     The shape environment of the mode learns nothing from them.
     """

@@ -305,9 +305,7 @@ def _is_batched(value: Any) -> bool:
 
 
 def _is_differentiable(node: Node, value: Any) -> bool:
-    """Return whether a gradient may flow through a node: not where indices, masks or detached values come
-    out.
-    """
+    """Return whether a gradient may flow through a node: not through indices, masks or detach."""
     is_float = any(isinstance(leaf, torch.Tensor) and leaf.is_floating_point() for leaf in tree_leaves(value))
     return is_float and not operator_name(node).startswith("aten.detach")
 

@@ -84,8 +84,7 @@ def retarget(
     device_map: str | Mapping[str, str] | None = None,
     target: str | Topology | None = None,
 ) -> ExportedProgram:
-    """Move a program to other devices: the result is what an export for those devices returns, without the
-    model.
+    """Move a program to other devices: the result is what an export for those devices returns.
 
     Every device is replaced: of weights, constants, inputs and values, in arguments by keyword and position,
     inside lists, in text (autocast regions, custom operators), in assertions, in subgraphs of control flow.

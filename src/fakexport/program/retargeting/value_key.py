@@ -25,8 +25,7 @@ class ValueKeys:
         self._of_node: dict[Node, tuple[Any, Any]] = {}
 
     def of(self, arguments: Any, values: Mapping[Node, Any]) -> Any:
-        """Return the key of nested arguments, or NO_KEY: a tensor whose data is known decides by that as
-        well.
+        """Return the key of nested arguments, including known data; otherwise NO_KEY.
 
         Args:
             arguments: With nodes in the places of values.
