@@ -6,7 +6,6 @@ import builtins
 import functools
 import random
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from torch import nn
 
 from fakexport._torch.backend_choices import backend_choices_watched
 from fakexport._torch.generator_methods import default_generators_watched
+from fakexport._torch.patching import Patches, in_force, original_of, outside_of_patches
 from fakexport._torch.unknown_texts import texts_watched
 from fakexport.diagnostics import Span, is_only_told
 from fakexport.program import is_user_code
@@ -185,71 +185,36 @@ def _padding_watched(module: nn.Module, effects: PythonEffects) -> Iterator[None
             hook.remove()
 
 
-class _Watches(threading.local):
-    """What this thread watches now: the effects of each watch, and the names of what was called in it."""
-
-    def __init__(self) -> None:
-        self.open: list[tuple[PythonEffects, set[str]]] = []
-
-
-_watches = _Watches()
-
-
 @contextmanager
 def _watched_builtins(effects: PythonEffects) -> Iterator[None]:
     modules = [random, *filter(None, [sys.modules.get("numpy.random")])]
     states = [_state(module) for module in modules]
-    kinds = _watched_kinds(*modules)
-    functions = {(owner, name): getattr(owner, name) for owner, name in kinds}
-    stand_ins = _stand_ins(tuple(kinds.items()), tuple(functions.values()))
-    drawn: set[str] = set()
-    _watches.open.append((effects, drawn))
-    try:
-        for (owner, name), stand_in in zip(kinds, stand_ins, strict=True):
-            setattr(owner, name, stand_in)
+    called: set[str] = set()
+    with Patches({place: _watched(place, effects, called) for place in _watched_places(*modules)}):
         yield
-    finally:
-        for (owner, name), function in functions.items():
-            setattr(owner, name, function)
-        _watches.open.pop()
     for module, state in zip(modules, states, strict=True):
-        seen = any(what.startswith(f"{module.__name__}.") for what in drawn)
+        seen = any(what.startswith(f"{module.__name__}.") for what in called)
         if not seen and _state(module) != state:
             effects.add(PythonEffect("random", module.__name__, None))
 
 
-def _shown(owner: ModuleType, name: str) -> str:
-    return name if owner is builtins else f"{owner.__name__}.{name}"
-
-
 # There are a hundred, and each trace watches them all.
 @functools.cache
-def _watched_kinds(*drawing: ModuleType) -> dict[_Place, EffectKind]:
-    return {
-        **{(module, name): "random" for module in drawing for name in _draws(module)},
-        (builtins, "print"): "print",
-    }
+def _watched_places(*drawing: ModuleType) -> tuple[_Place, ...]:
+    return (*((module, name) for module in drawing for name in _draws(module)), (builtins, "print"))
 
 
-# Some are exchanged while devices are emulated.
-@functools.lru_cache(maxsize=16)
-def _stand_ins(
-    kinds: tuple[tuple[_Place, EffectKind], ...], functions: tuple[Callable[..., Any], ...]
-) -> tuple[Callable[..., Any], ...]:
-    pairs = zip(kinds, functions, strict=True)
-    return tuple(_watched(function, kind, _shown(*place)) for (place, kind), function in pairs)
+def _watched(place: _Place, effects: PythonEffects, called: set[str]) -> Callable[..., Any]:
+    owner, name = place
+    function = in_force(owner, name)
+    what = name if owner is builtins else f"{owner.__name__}.{name}"
+    kind: EffectKind = "print" if owner is builtins else "random"
 
-
-def _watched(function: Callable[..., Any], kind: EffectKind, what: str) -> Callable[..., Any]:
-    @functools.wraps(function)
     def watched(*args: Any, **kwargs: Any) -> Any:
-        if not _watches.open:
-            return function(*args, **kwargs)
-        span = calling_span(sys._getframe(1))
-        for effects, called in _watches.open:
-            called.add(what)
-            if span is not None:  # None: torch itself, on its own account
-                effects.add(PythonEffect(kind, what, span))
+        span = calling_span(outside_of_patches(sys._getframe(1)))
+        called.add(what)
+        if span is not None:  # None: torch itself, on its own account
+            effects.add(PythonEffect(kind, what, span))
         return function(*args, **kwargs)
 
     return watched
@@ -267,11 +232,10 @@ def calling_span(frame: FrameType | None) -> Span | None:
 
 def _draws(module: ModuleType) -> Iterator[str]:
     """Return the names of a module's functions that draw from its own generator."""
-    for name, function in list(vars(module).items()):
-        # A watch around this one has put a stand-in in its place.
-        owner = getattr(getattr(function, "__wrapped__", function), "__self__", None)
-        is_draw = type(owner).__name__ in ("Random", "RandomState") and callable(function)
-        if is_draw and not name.startswith("_") and name not in _NO_DRAWS:
+    for name in list(vars(module)):
+        function = original_of(module, name)
+        is_draw = type(getattr(function, "__self__", None)).__name__ in ("Random", "RandomState")
+        if is_draw and callable(function) and not name.startswith("_") and name not in _NO_DRAWS:
             yield name
 
 

@@ -90,8 +90,8 @@ class RepeatedCalls:
     @property
     def first_difference(self) -> Span | None:
         """The line that computes something else first in a later call."""
-        first, *later = self.steps
-        for (text, _), (other, place) in zip(first, next(iter(later), ()), strict=False):
+        first, later = (*self.steps, [], [])[:2]
+        for (text, _), (other, place) in zip(first, later, strict=False):
             if text != other and place is not None:
                 return span_at(*place)
         return None

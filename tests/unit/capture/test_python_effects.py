@@ -265,7 +265,7 @@ def test_a_draw_through_an_imported_name_is_seen_without_a_place():
 
 def test_what_is_first_looked_up_inside_of_another_watch_is_found_afterwards():
     def watched_draw():
-        python_effects._watched_kinds.cache_clear()
+        python_effects._watched_places.cache_clear()
         return len(effects_of(Drawing(lambda: random.random())))
 
     effects_of(Drawing(watched_draw))

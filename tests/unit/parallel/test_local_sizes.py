@@ -221,6 +221,14 @@ def by_expanded_ones(block, x):
     return x * torch.ones(1, x.shape[-1]).expand(x.shape[1], -1)
 
 
+def by_a_key_of_all_heads(block, x):
+    heads = heads_of(x)
+    shared = torch.linspace(-1, 1, HEAD).expand(*heads.shape[:2], heads.shape[2], -1)
+    keys = torch.empty(*heads.shape[:-1], 2 * HEAD)
+    keys[..., :HEAD], keys[..., HEAD:] = heads, shared
+    return merged((keys[..., :HEAD] * keys[..., HEAD:]).tanh())
+
+
 def by_equal_path(block, x):
     return x * 2 if x.shape[-1] > 10 else x * 3
 
@@ -236,6 +244,7 @@ RIGHT = [
     by_attention,
     by_mean_of_head,
     by_expanded_ones,
+    by_a_key_of_all_heads,
     by_equal_path,
 ]
 NAME = operator.attrgetter("__name__")

@@ -37,7 +37,7 @@ from .layout import Common, Cut, Fault, Layout, NumberFault, Part
 from .own_rows import own_rows
 from .product_rules import PRODUCT_RULES
 from .refusal import ShardingChangesResult
-from .shape_rules import SHAPE_RULES, SIZE_ARGUMENTS, sliced
+from .shape_rules import SHAPE_RULES, SIZE_ARGUMENTS, expanded_whole, sliced
 from .value_rules import VALUE_RULES, elementwise, exchanged
 
 _RULES: Mapping[str, Callable[[Call], Results]] = {**SHAPE_RULES, **PRODUCT_RULES, **VALUE_RULES}
@@ -246,6 +246,8 @@ class _Propagation:
                 if operand.layout is Common.FILL:  # All but its elements may matter.
                     self._counterparts.expect_shapes(operand.node, Common.WHOLE)
         if all(operand.layout in (Common.WHOLE, Common.FILL) for operand in operands):
+            if kind == "expand":
+                return expanded_whole(call, self._record.rank)
             return sliced(call) if kind in _SLICES else Common.WHOLE
         if kind in ("max", "min") and len(operands) > 1:
             return elementwise(call)

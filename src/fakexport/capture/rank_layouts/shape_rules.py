@@ -110,6 +110,16 @@ def expanded(call: Call) -> Layout:
     return Cut(dim, source.layout.part)
 
 
+def expanded_whole(call: Call, rank: int) -> Layout:
+    """Return the layout of a whole tensor that is repeated: any part of what is equal everywhere is right."""
+    sizes, whole, given = call.sizes, call.whole_sizes, call.first.sizes
+    before = len(sizes) - len(given)
+    for dim, (mine, theirs) in enumerate(zip(sizes, whole, strict=True)):
+        if mine != theirs and mine and (dim < before or given[dim - before] == 1):
+            return Cut(dim, Part(theirs, ((rank * mine, (rank + 1) * mine),)))
+    return Common.WHOLE
+
+
 def divided(call: Call) -> Results:
     """Return the layouts of pieces; of sharded features a piece has to be whole packed weights."""
     source, count = call.first, len(call.results)
