@@ -236,7 +236,7 @@ def _read_program(
         refuse_unregistered(manifest.library_operators, manifest.library_modules)
         refuse_unregistered_classes(manifest.library_classes)
         document = container.json(names.model)
-        program = program_from_json(document, state_dict=None, constants=None, trust=asked.is_trusted)
+        program = program_from_json(document, trust=asked.is_trusted)
     weights = _config(container, names.weights)
     constants = _config(container, names.constants)
     mode = mode_of(
