@@ -114,8 +114,7 @@ def constant_questions(answer: Callable[[ConstantGraph, FakeTensor, Reading], An
     """Return a context in which `answer` is asked for a fake tensor's value before a trace makes one up.
 
     Args:
-        answer: Gets the graph so far, the tensor, and what is read of it; returns a number, or None to let
-            the trace go on as stock.
+        answer: Gets the graph so far, the tensor and the read; returns a number, or None to go on as stock.
     """
     stock = in_force(proxy_tensor, "proxy_call")
 

@@ -25,8 +25,7 @@ class StoredDtypes:
 
     Args:
         dtype: Of most of the floating-point elements; None where there are none.
-        packed: Dtypes of the format, `I32`, of weights that are neither floating-point nor more than 8 bits
-            wide: they are quantized.
+        packed: Dtypes of the format, `I32`, of weights that are not floating-point: they are quantized.
         fault: Why no header was read; None if one was.
     """
 

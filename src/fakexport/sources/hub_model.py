@@ -50,8 +50,7 @@ def hub_model(name: HubName, class_name: str | None, *, files: Iterable[str] = (
     """Return the model that a repository describes.
 
     Args:
-        class_name: The class that the user named; None: that of `architectures`, which must be one of
-            transformers.
+        class_name: The class that the user named; None: that of `architectures`, one of transformers.
     Raises:
         SourceError: the repository cannot be read; it has no config; its class is code of its own.
     """
