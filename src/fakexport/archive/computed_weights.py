@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 
 from fakexport._torch.real_execution import real_execution
 from fakexport.container import Container, Content
+from fakexport.history import bits
 from fakexport.weights import computed_of
 
 from .manifest import MOST_COMPUTED_BYTES, MethodManifest
@@ -44,7 +45,7 @@ class ComputedRecords:
 
 
 def _bytes(value: torch.Tensor) -> bytes:
-    content: bytes = value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    content: bytes = bits(value).numpy().tobytes()
     first = content[: value.itemsize]
     return first if content == first * value.numel() else content
 

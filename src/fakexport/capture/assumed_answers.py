@@ -36,7 +36,7 @@ from .implied_answers import implied_answer
 from .implied_rows import implied_rows, is_in_loop
 
 _WRITTEN = re.compile(
-    r"(?P<file>.+?):(?P<line>[1-9][0-9]*)(?::(?P<column>[1-9][0-9]*))?="
+    r"(?P<file>.+?):(?P<line>[1-9][0-9]{0,8})(?::(?P<column>[1-9][0-9]{0,8}))?="
     r"(?P<answer>[Tt]rue|[Ff]alse|-?[0-9]{1,18})"
 )
 

@@ -16,7 +16,7 @@ from fakexport.error import InvalidValue
 
 AUTO = "auto"
 
-_FORM = re.compile(r"(?P<name>[A-Za-z_]\w*)\.(?P<dim>\d+)(?:=(?P<min>\d+)?\.\.(?P<max>\d+)?)?")
+_FORM = re.compile(r"(?P<name>[A-Za-z_]\w*)\.(?P<dim>\d{1,9})(?:=(?P<min>\d{1,18})?\.\.(?P<max>\d{1,18})?)?")
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,10 @@ from torch.export import ExportedProgram
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from fakexport._torch.pytree import tree_flatten, tree_leaves, tree_map
-from fakexport._torch.real_execution import real_execution
 from fakexport._torch.symbolic_numbers import hint_of
 from fakexport.diagnostics import Span
 from fakexport.fake import is_fake
-from fakexport.program import is_model_code, is_user_code, plain_repr, written_state
+from fakexport.program import content_of, is_model_code, is_user_code, plain_repr, written_state
 from fakexport.sources import exchanged_forward
 
 from .failure import span_at
@@ -91,7 +90,8 @@ class RepeatedCalls:
     @property
     def first_difference(self) -> Span | None:
         """The line that computes something else first in a later call."""
-        for (text, _), (other, place) in zip(*self.steps[:2], strict=False):
+        first, *later = self.steps
+        for (text, _), (other, place) in zip(first, next(iter(later), ()), strict=False):
             if text != other and place is not None:
                 return span_at(*place)
         return None
@@ -186,6 +186,8 @@ class _Values(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
+        if torch.compiler.is_dynamo_compiling():  # A branch of `torch.cond`, which is seen as a whole.
+            return result
         made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         name = getattr(func, "__name__", "")
         is_writing = _WRITING.search(name) is not None and isinstance(next(iter(args), None), torch.Tensor)
@@ -234,10 +236,8 @@ class _Values(TorchFunctionMode):
 
     def _unseen_text(self, tensor: torch.Tensor) -> str:
         """Return what tells a tensor that was made before, or past the functions of torch."""
-        if not is_fake(tensor) and tensor.layout is torch.strided:
-            with real_execution():
-                flat = tensor.detach().reshape(-1).contiguous()
-                return _digest(flat.view(torch.uint8).numpy())
+        if not is_fake(tensor):
+            return content_of(tensor)
         self._unseen += 1
         return f"unseen {self._unseen}"
 

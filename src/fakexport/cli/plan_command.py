@@ -31,7 +31,7 @@ from fakexport.cli.streams import output_width, write_error_line, write_output
 if TYPE_CHECKING:
     from fakexport.report import PlanReport
 
-_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_RANGE = re.compile(r"(\d{1,15})\.\.(\d{1,15})")
 
 
 def plan_command(
@@ -241,6 +241,6 @@ def _sizes(option: str, text: str | None) -> tuple[int, ...] | None:
             size *= 2
         return (*sizes, last)
     parts = [part.strip().replace("_", "") for part in text.split(",")]
-    if not all(part.isdecimal() for part in parts):
+    if not all(part.isdecimal() and len(part) < 16 for part in parts):
         raise typer.BadParameter(f"{option} {text!r}: write a number, several such as 1,8, or a range 1..64")
     return tuple(map(int, parts))

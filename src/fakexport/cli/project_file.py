@@ -25,7 +25,7 @@ from fakexport.cli.options import (
     UseCache,
 )
 from fakexport.cli.streams import write_note
-from fakexport.documents import DocumentError, boolean, field, items, mapping, text
+from fakexport.documents import DocumentError, boolean, field, items, mapping, parse_toml, source_text, text
 from fakexport.error import FakexportError
 from fakexport.files import fault_of_owner, open_regular
 
@@ -161,12 +161,10 @@ def _table(path: Path) -> Any:
             is_shared = place != path and bool(status.st_mode & stat.S_ISVTX)
             if (fault := fault_of_owner(status, is_shared=is_shared)) is not None:
                 raise ProjectFileError(f"{place} {fault}, and what {path.name} names would be run")
-    import tomllib  # Seldom needed, and `--help` is waited for.
-
     try:
-        tool = tomllib.loads(content.decode()).get("tool", {})
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ProjectFileError(f"{path}: not TOML: {error}") from error
+        tool = parse_toml(content).get("tool", {})
+    except DocumentError as error:
+        raise ProjectFileError(f"{path}: {error}") from error
     return tool.get("fakexport") if isinstance(tool, dict) else None
 
 
@@ -186,11 +184,11 @@ def _read(path: Path, table: Any) -> ProjectFile:
 def _source(value: Any) -> ConfiguredSource:
     """`"model.py:factory"`, or a table with that as `source` and options of its own."""
     if isinstance(value, str):
-        return ConfiguredSource(value, CheckOptions())
+        return ConfiguredSource(source_text(value), CheckOptions())
     if not isinstance(value, dict):
         raise DocumentError(f"expected a string or a table, got {type(value).__name__}")
     _check_keys(value, {"source", *_READERS})
-    return ConfiguredSource(field(value, "source", text), _options(value))
+    return ConfiguredSource(field(value, "source", source_text), _options(value))
 
 
 def _texts(value: Any) -> list[str]:

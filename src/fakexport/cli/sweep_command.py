@@ -128,7 +128,8 @@ def _part(items: tuple[SweepItem, ...], shard: str | None) -> tuple[SweepItem, .
     if shard is None:
         return items
     number, slash, count = shard.partition("/")
-    if not (slash and number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+    is_short = number.isdecimal() and count.isdecimal() and len(shard) < 20
+    if not (slash and is_short and 1 <= int(number) <= int(count)):
         raise typer.BadParameter(f"{shard}: expected I/N with 1 <= I <= N, such as 1/4", param_hint="--shard")
     return items[int(number) - 1 :: int(count)]
 

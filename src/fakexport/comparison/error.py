@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from fakexport.history import bits
 from fakexport.report import TensorError
 
 ALLOWED_RATIO = 4.0
@@ -21,7 +22,7 @@ def tensor_error(eager: object, program: object, exact: object = None) -> Tensor
     if (first.shape, first.dtype) != (second.shape, second.dtype):
         return TensorError(False, math.inf, None, None, 0.0)
     second = second.to(first.device)
-    is_equal = torch.equal(_bits(first), _bits(second))
+    is_equal = torch.equal(bits(first), bits(second))
     difference = 0.0 if is_equal else _distance(first, second)
     if not (first.is_floating_point() or first.is_complex()):
         return TensorError(is_equal, difference, None, None, 0.0)
@@ -39,10 +40,6 @@ def _tensor(value: object) -> torch.Tensor | None:
     if isinstance(value, torch.Tensor):
         return value
     return torch.tensor(value) if isinstance(value, (bool, int, float)) else None
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().contiguous().flatten().view(torch.uint8)
 
 
 def _distance(first: torch.Tensor, second: torch.Tensor) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,7 +21,7 @@ from fakexport.devices.profile import (
     load_profiles,
     profile_named,
 )
-from fakexport.documents import DocumentError, escaped, parse_json
+from fakexport.documents import DocumentError, escaped, parse_json, parse_toml
 from fakexport.error import FakexportError, InvalidValue
 from fakexport.files import read_file
 
@@ -99,15 +98,11 @@ def _tables(path: Path) -> dict[str, Any]:
         if path.suffix == ".json":
             tables = parse_json(content, most_bytes=_MOST_BYTES)
         elif path.suffix == ".toml":
-            tables = tomllib.loads(content.decode())
+            tables = parse_toml(content)
         else:
             raise ProfileError(f"{path}: profiles are read from a .toml or a .json file")
     except DocumentError as error:
         raise ProfileError(f"{path}: {error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ProfileError(f"{path}: not TOML: {escaped(str(error))}") from error
-    except RecursionError:
-        raise ProfileError(f"{path}: nested too deep") from None
     if not isinstance(tables, dict):
         raise ProfileError(f"{path}: expected a table per profile, got {type(tables).__name__}")
     return tables

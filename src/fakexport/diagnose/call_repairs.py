@@ -62,8 +62,10 @@ def call_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix | None:
             return _instead(span, checked, "use the assertion that is an operator")
         case ("copy.deepcopy" | "deepcopy", [value]) if isinstance(value_of(value, variables), torch.Tensor):
             return _instead(span, f"{text_of(value)}.clone()", "copy the tensor with torch")
-        case (("np.sqrt" | "numpy.sqrt" | "math.sqrt"), [number]) if _is_size(number, variables):
-            return _instead(span, f"({text_of(number)} ** 0.5)", "take the root with an operator of Python")
+        case ("np.sqrt" | "numpy.sqrt", [number]):
+            return _root(span, number)
+        case ("math.sqrt", [number]) if _is_size(number, variables):
+            return _root(span, number)
         case ("int", [number]) if isinstance(value_of(number, variables), torch.SymFloat):
             return Fix(
                 f"convert the tensor that `{text_of(number)}` is read from, before it is read: "
@@ -90,6 +92,11 @@ def call_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix | None:
                 f"`n` read by `.item()` from `{steps}`, and `torch._check(n >= 0)`"
             )
     return None
+
+
+def _root(span: Span, number: ast.expr) -> Fix:
+    root = ast.BinOp(number, ast.Pow(), ast.Constant(0.5))
+    return _instead(span, f"({text_of(root)})", "take the root with an operator of Python")
 
 
 def _counts(call: ast.Call) -> Fix | None:

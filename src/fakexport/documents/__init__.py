@@ -1,4 +1,4 @@
-"""Documents from an untrusted author: JSON read within limits, into values of a known type. Free of torch."""
+"""JSON, TOML and YAML from an untrusted author, read within limits into typed values. Free of torch."""
 
 from .call_record import CALLS, CallRecord, GenerationDefaults, StateTensor
 from .document_error import DocumentError, escaped
@@ -18,6 +18,7 @@ from .program_records import (
     Shard,
     Step,
 )
+from .toml_text import parse_toml, parse_yaml
 from .typed_json import (
     MAX_INTEGER,
     boolean,
@@ -38,6 +39,7 @@ from .typed_json import (
     reader_of,
     record,
     sequence,
+    source_text,
     text,
     union,
 )

@@ -139,6 +139,14 @@ def record(value: Any, readers: Mapping[str, Callable[[Any], Any]]) -> dict[str,
     return {name: field(owner, name, read) for name, read in readers.items()}
 
 
+def source_text(value: Any) -> str:
+    """Read a source as the command line takes it: without a null character, and not an option."""
+    read = text(value)
+    if "\0" in read or read.startswith("-"):
+        raise DocumentError("expected a source, such as model.py:factory")
+    return read
+
+
 def reader_of(
     kind: type[T],
     /,

@@ -149,6 +149,8 @@ def open_regular(path: str | os.PathLike[str]) -> RegularFile:
         OSError: there is no such file, it may not be read, or it is not a regular file. Names the path.
     """
     name = os.fspath(path)
+    if "\0" in str(name):
+        raise OSError(errno.EINVAL, "contains a null character", name)
     _check_regular(name, Path(name).stat())  # Opening a device or a pipe may already do something to it.
     return _opened(name, os.open(name, _FLAGS))
 

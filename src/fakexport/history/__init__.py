@@ -11,6 +11,7 @@ from .recording import Recording, recording
 from .records import Operation, Output, TensorRecord
 from .references import record_of
 from .replay import UnreplayableRead, replay, why_unreplayable
+from .tensor_bits import bits
 from .values import (
     hand_on_value,
     is_filled,

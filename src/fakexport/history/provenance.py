@@ -18,6 +18,7 @@ from fakexport._torch.real_execution import real_execution
 from .randomness import RandomOperation
 from .records import Constant, Operation, Output, Unknown, leaves
 from .references import has_record, record_of
+from .tensor_bits import bits
 
 DependenceKind = Literal["memory", "parameter", "random", "unknown", "uninitialised"]
 
@@ -166,8 +167,7 @@ def _content(tensor: torch.Tensor) -> str:
     with real_execution():
         if tensor.layout is not torch.strided or tensor.is_quantized:
             return repr(tensor)
-        plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().flatten()
-        digest = hashlib.sha256(plain.view(torch.uint8).numpy().tobytes()).hexdigest()
+        digest = hashlib.sha256(bits(tensor).numpy().tobytes()).hexdigest()
         return f"{tensor.dtype}{list(tensor.shape)} {digest}"
 
 

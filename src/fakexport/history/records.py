@@ -18,6 +18,8 @@ import torch
 
 from fakexport._torch.real_execution import real_execution
 
+from .tensor_bits import bits
+
 _sequence = itertools.count()
 _copy = torch.ops.aten.copy_.default
 
@@ -112,7 +114,7 @@ class Shown:
 
     def change(self) -> torch.Tensor | None:
         """Return what the array holds if that has changed since the last call, as a copy."""
-        if torch.equal(_bytes(self.real), _bytes(self._known)):
+        if torch.equal(bits(self.real), bits(self._known)):
             return None
         self._known = self.real.clone()
         return self._known
@@ -121,10 +123,6 @@ class Shown:
         """Write into the array what an operator has written into the tensor."""
         self.real.copy_(value)
         self._known = self.real.clone()
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fakexport.documents import DocumentError, entries, field, integer, items, record, sequence, text
+from fakexport.documents import (
+    DocumentError,
+    entries,
+    field,
+    integer,
+    items,
+    parse_toml,
+    record,
+    sequence,
+    text,
+)
 from fakexport.error import FakexportError
 from fakexport.files import new_file, read_file
 from fakexport.lock.lock_entry import Key, LockEntry
@@ -77,9 +86,9 @@ def read_lock(path: Path) -> LockFile:
         line = content.count(b"\n", 0, mark.start()) + 1
         raise LockFileError(f"{path}:{line}: a merge conflict: {again}")
     try:
-        data = tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise LockFileError(f"{path}: not TOML: {error}: {again}") from error
+        data = parse_toml(content)
+    except DocumentError as error:
+        raise LockFileError(f"{path}: {error}: {again}") from error
     if data.get("format") != FORMAT:
         raise LockFileError(f"{path}: format {data.get('format')!r} and not {FORMAT}: {again}")
     try:

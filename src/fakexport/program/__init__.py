@@ -2,6 +2,7 @@
 
 from fakexport.program.calling import Calling, fields_of, parameters_of
 from fakexport.program.collectives import Collective, collectives, least_received
+from fakexport.program.constant_content import content_of
 from fakexport.program.derived_program import derived_program, handed_on
 from fakexport.program.devices import DeviceLiteral, device_of_literal, devices, named_devices
 from fakexport.program.differences.alignment import align

@@ -13,7 +13,7 @@ from torch import nn
 from fakexport._torch.real_execution import real_execution
 from fakexport._torch.script_objects import class_name, pickled_object
 from fakexport.fake import is_fake
-from fakexport.history import UnreplayableRead, value_of
+from fakexport.history import UnreplayableRead, bits, value_of
 from fakexport.program.marked_text import plain_repr
 
 UNKNOWN = "unknown"
@@ -52,12 +52,6 @@ def data_of(value: Any) -> torch.Tensor | None:
 def digest(content: bytes) -> str:
     """Return a short digest of bytes."""
     return hashlib.sha256(content).hexdigest()[:_SHORT]
-
-
-def bits(value: torch.Tensor) -> torch.Tensor:
-    """Return the bytes of each element of a strided tensor, in one more dimension."""
-    plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    return plain.unsqueeze(-1).view(torch.uint8)
 
 
 def _value(constant: Any) -> torch.Tensor | None:

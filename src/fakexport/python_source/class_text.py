@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from fakexport.history import bits
 from fakexport.program import SourcePaths, star
 
 from .error import PythonSourceError
@@ -280,14 +281,10 @@ def small_text(value: torch.Tensor, device: str) -> str | None:
     if value.numel() > _FEW or value.numel() == 0 or not value.is_contiguous():
         return None
     again = torch.tensor(value.tolist(), dtype=value.dtype)
-    if again.shape != value.shape or not torch.equal(_bytes(again), _bytes(value)):
+    if again.shape != value.shape or not torch.equal(bits(again), bits(value)):
         return None
     return f"torch.tensor({_nested(value.tolist())}, dtype={value.dtype}, device={device})"
 
 
 def _nested(values: Any) -> str:
     return f"[{', '.join(map(_nested, values))}]" if isinstance(values, list) else literal_text(values)
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().contiguous().flatten().view(torch.uint8)

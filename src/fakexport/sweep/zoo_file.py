@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fakexport.documents import DocumentError, field, items, mapping, text
+from fakexport.documents import DocumentError, field, items, mapping, parse_yaml, source_text, text
 from fakexport.error import FakexportError
 from fakexport.files import read_file
 from fakexport.processes import Limits
@@ -18,6 +19,7 @@ from fakexport.processes import Limits
 from .sweep_item import SweepItem
 
 _MOST_BYTES = 16 << 20
+_MOST_CHECKS = 10_000
 _STATIC = "static"
 _UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]iB)")
@@ -56,10 +58,8 @@ def read_zoo(path: Path) -> ZooFile:
 
 def items_of(content: bytes, path: Path) -> tuple[tuple[SweepItem, ...], Limits]:
     """Return what a zoo file says; `path` is for messages. Raises as `read_zoo`."""
-    import yaml
-
     try:
-        table = mapping(yaml.safe_load(content))
+        table = mapping(parse_yaml(content))
         _check_keys(table, {"models", "timeout", "memory", *_READERS})
         shared = _options(table)
         models = field(table, "models", lambda value: items(value, _model))
@@ -68,8 +68,9 @@ def items_of(content: bytes, path: Path) -> tuple[tuple[SweepItem, ...], Limits]
     except DocumentError as error:
         place = f"{error.place}: " if error.place else ""
         raise ZooFileError(f"{path}: {place}{error.reason}") from error
-    except yaml.YAMLError as error:
-        raise ZooFileError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    count = sum(_count({**shared, **model}) for model in models)
+    if count > _MOST_CHECKS:
+        raise ZooFileError(f"{path}: models: {count} checks; the limit is {_MOST_CHECKS}")
     found = [item for model in models for item in _combinations({**shared, **model})]
     if not found:
         raise ZooFileError(f"{path}: models: there are none")
@@ -79,6 +80,11 @@ def items_of(content: bytes, path: Path) -> tuple[tuple[SweepItem, ...], Limits]
             raise ZooFileError(f"{path}: the same check twice: {item.command}")
         seen.add(item.command)
     return tuple(found), limits
+
+
+def _count(given: Mapping[str, Any]) -> int:
+    varied = ("targets", "dtypes", "dynamic", "workloads")
+    return math.prod(len(given[key]) for key in varied if key in given)
 
 
 def _combinations(given: Mapping[str, Any]) -> list[SweepItem]:
@@ -102,10 +108,10 @@ def _combinations(given: Mapping[str, Any]) -> list[SweepItem]:
 def _model(value: Any) -> dict[str, Any]:
     """A source, or a table with that as `source` and options of its own."""
     if isinstance(value, str):
-        return {"source": value}
+        return {"source": source_text(value)}
     table = mapping(value)
     _check_keys(table, {"source", *_READERS})
-    return {"source": field(table, "source", text), **_options(table)}
+    return {"source": field(table, "source", source_text), **_options(table)}
 
 
 def _options(table: dict[str, Any]) -> dict[str, Any]:

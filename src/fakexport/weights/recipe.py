@@ -25,6 +25,9 @@ class NotRecordable(FakexportError, ValueError):
     """A conversion does more than move data; one line."""
 
 
+_MOST_NUMBERS = 10_000
+
+
 def _split(values: Tensors, numbers: Numbers) -> Tensors:
     return torch.split(values[0], list(numbers[1:]), dim=numbers[0])
 
@@ -67,6 +70,8 @@ def _made(recipe: Recipe, read: Read) -> dict[str, torch.Tensor]:
     most = sum(value.numel() for value in values)
     try:
         for step in recipe.steps:
+            if len(step.numbers) > _MOST_NUMBERS:  # Pieces without elements take memory too.
+                raise ConversionFailed(f"{step.operator} makes more than {_MOST_NUMBERS} pieces")
             made = OPERATORS[step.operator]([values[index] for index in step.values], step.numbers)
             if sum(value.numel() for value in made) > most:  # Somebody repeats entries to fill the memory.
                 raise ConversionFailed(f"{step.operator} produces more elements than the entries have")

@@ -389,6 +389,12 @@ class OfAContext(nn.Module):
         return x * self.steps.get()  # here
 
 
+class BranchesOnAClosure(nn.Module):
+    def forward(self, x, seen=[]):  # noqa: B006
+        seen.append(1)
+        return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x * len(seen),))
+
+
 class OfAClock(nn.Module):
     def forward(self, x):
         return x + time.perf_counter_ns() % 1_000_003  # here
@@ -414,6 +420,7 @@ UNSEEN = [
     OfTheEnvironment,
     OfAContext,
     OfAClock,
+    BranchesOnAClosure,
     OfACachedTensor,
 ]
 
@@ -488,6 +495,16 @@ class WritesItsBuffer(nn.Module):
         return x + self.steps
 
 
+class Branches(nn.Module):
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,)) + 1
+
+
+class Maps(nn.Module):
+    def forward(self, x):
+        return torch._higher_order_ops.map(lambda row, other: row.sin() + other, x, x.sum(0))
+
+
 class MakesTheSame(nn.Module):
     def forward(self, x, *, scale=None):
         table = torch.from_numpy(numpy.arange(4, dtype="float32"))
@@ -524,7 +541,16 @@ class CountsRowsOfItsMask(nn.Module):
         return torch.cat([rows, x[-1].expand(3 - rows.shape[0], 12)])
 
 
-ALIKE = [DrawsWithTorch, WritesItsBuffer, MakesTheSame, CutsByData, CountsRows, CountsRowsOfItsMask]
+ALIKE = [
+    DrawsWithTorch,
+    WritesItsBuffer,
+    MakesTheSame,
+    Branches,
+    Maps,
+    CutsByData,
+    CountsRows,
+    CountsRowsOfItsMask,
+]
 
 
 @pytest.mark.parametrize("kind", ALIKE, ids=lambda kind: kind.__name__)

@@ -76,7 +76,7 @@ def test_the_order_of_the_checks_does_not_change_the_bytes(path):
         ("format = 1", "format = ", "not TOML"),
         ('verdict = "exports"', '<<<<<<< HEAD\nverdict = "exports"', ": a merge conflict"),
         ("[[entry]]", "=======\n[[entry]]", ": a merge conflict"),
-        ('source = "bad.py:f"', 'source = "\udcff"', "not TOML"),
+        ('source = "bad.py:f"', 'source = "\udcff"', "not UTF-8"),
     ],
 )
 def test_a_lock_that_is_not_as_it_was_written_is_refused_in_one_line(path, old, new, said):

@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
-from fakexport.history import UnreplayableRead, value_of
+from fakexport.history import UnreplayableRead, bits, value_of
 from fakexport.program import module_path, source_span
 
 from .refusal import ShardingChangesResult
@@ -54,5 +54,4 @@ def _is_same(one: torch.Tensor | None, two: torch.Tensor | None) -> bool:
     """Return whether two values have the same bits; whoever binds constants without a value binds one."""
     if one is None or two is None:
         return one is two
-    bits = [value.detach().cpu().contiguous().flatten().view(torch.uint8) for value in (one, two)]
-    return (one.dtype, one.shape) == (two.dtype, two.shape) and torch.equal(*bits)
+    return (one.dtype, one.shape) == (two.dtype, two.shape) and torch.equal(bits(one), bits(two))

@@ -61,7 +61,7 @@ class Counterparts:
         Raises:
             NumberFault: One differs.
         """
-        for name, (mine, theirs) in self._differing(node).items():
+        for name, (mine, theirs) in self.differing(node).items():
             if name not in compared and not self._is_vocabulary(node, mine, theirs):
                 raise NumberFault(
                     f"calls {operator_name(node)} with {name}={mine}, and the unsharded model with {theirs}: "
@@ -93,7 +93,7 @@ class Counterparts:
         (start, end), last = shard.ranges[0], -(-shard.shape[0] // self._record.ranks)
         return (mine, theirs) in ((str(start), "0"), (str(end), str(last)))
 
-    def _differing(self, node: Node) -> dict[str, tuple[Any, Any]]:
+    def differing(self, node: Node) -> dict[str, tuple[Any, Any]]:
         """Return the arguments of a node, by name, whose numbers are not those of the unsharded model."""
         other = self.nodes[node]
         found = {}

@@ -34,6 +34,7 @@ from .counterparts import (
     original,
 )
 from .layout import Common, Cut, Fault, Layout, NumberFault, Part
+from .own_rows import own_rows
 from .product_rules import PRODUCT_RULES
 from .refusal import ShardingChangesResult
 from .shape_rules import SHAPE_RULES, SIZE_ARGUMENTS, sliced
@@ -220,7 +221,8 @@ class _Propagation:
         if self._is_divided(node, kind):
             return Common.SUM
         if self._is_of_own_experts(node, given):
-            return self._own_rows(call, kind)
+            experts = self._experts(module_path(node))
+            return own_rows(call, kind, experts, self._counterparts, layouts)
         if any(graph_of(owner, argument) for argument in node.args):
             return self._graphs(owner, whole, node, layouts)
         if is_read_from_data(node) and (set(map(str, given)) - {str(Common.FILL)}):
@@ -265,13 +267,13 @@ class _Propagation:
         is_integer = isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex())
         return is_inside and is_integer
 
-    def _own_rows(self, call: Call, kind: str) -> Layout:
-        """Return the layout of a rank's own rows; how many experts there are may count in integers alone."""
-        value = call.node.meta.get("val")
-        is_integer = isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex())
-        if is_integer or kind == "histc":
-            call.compared.update(call.values)
-        return Common.OWN_ROWS
+    def _experts(self, path: str) -> tuple[int, int] | None:
+        """Return how many experts the rank has and how many there are, of the layer that has a module."""
+        for name, shard in self._record.shards.items():
+            owner = next((each for each in self._dispatched if name.startswith(f"{each}.")), None)
+            if owner is not None and (path == owner or path.startswith(f"{owner}.")):
+                return Part(shard.shape[shard.dim], shard.ranges).local, shard.shape[shard.dim]
+        return None
 
     def _graphs(
         self, owner: GraphModule, whole: GraphModule, node: Node, layouts: dict[Node, Results]

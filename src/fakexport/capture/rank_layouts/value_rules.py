@@ -60,7 +60,7 @@ def reduced(call: Call) -> Results:
         raise Fault(f"computes {name} of one rank's summand, before all are added up (all_reduce)")
     layout = cut_of(source)
     rank = len(source.sizes)
-    dims = [dim % rank for dim in _dims(call, name, rank)]
+    dims = [dim % rank for dim in dims_of(call, name, rank)]
     if layout.dim in dims:
         if name == "sum":
             return Common.SUM
@@ -73,7 +73,7 @@ def reduced(call: Call) -> Results:
     return [made] * count if count > 1 else made
 
 
-def _dims(call: Call, name: str, rank: int) -> Sequence[int]:
+def dims_of(call: Call, name: str, rank: int) -> Sequence[int]:
     if name in ("layer_norm", "rms_norm", "native_layer_norm"):
         return range(rank - len(call.get("normalized_shape")), rank)
     if name in ("tril", "triu"):

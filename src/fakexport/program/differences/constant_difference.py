@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from fakexport._torch.script_objects import class_name, pickled_object, state_text
+from fakexport.history import bits
 from fakexport.program.canonical import CanonicalNode, CanonicalProgram
-from fakexport.program.constant_content import bits, data_of
+from fakexport.program.constant_content import data_of
 from fakexport.program.differences.program_difference import ConstantDifference
 
 # Kinds of inputs that are compared here, and not as a part of the signature.
