@@ -186,9 +186,7 @@ def _with_numbers(data: Any, answer: Callable[[FakeTensor], Any]) -> Any:
 
 
 def _is_nested() -> bool:
-    """Return whether the graph does not tell all: in a body of `torch.cond` or the like, which does not show
-    earlier writes, and under `vmap`, whose tensors are parts of others.
-    """
+    """Return whether the graph may hide writes: in a body of `torch.cond` or the like, and under `vmap`."""
     current = proxy_tensor._CURRENT_MAKE_FX_TRACER
     is_transformed = torch._C._functorch.peek_interpreter_stack() is not None
     return is_transformed or current is None or current.is_hop_subgraph_tracer()
