@@ -72,7 +72,7 @@ def open_program(content: bytes) -> None:
 
 
 def _program(document: Any) -> Any:
-    return program_from_json(document, state_dict=None, constants=None)
+    return program_from_json(document)
 
 
 def open_safetensors(content: bytes) -> None:

@@ -114,8 +114,7 @@ def constant_questions(answer: Callable[[ConstantGraph, FakeTensor, Reading], An
     """Return a context in which `answer` is asked for a fake tensor's value before a trace makes one up.
 
     Args:
-        answer: Gets the graph so far, the tensor, and what is read of it; returns a number, or None to let
-            the trace go on as stock.
+        answer: Gets the graph so far, the tensor and the read; returns a number, or None to go on as stock.
     """
     stock = in_force(proxy_tensor, "proxy_call")
 
@@ -187,9 +186,7 @@ def _with_numbers(data: Any, answer: Callable[[FakeTensor], Any]) -> Any:
 
 
 def _is_nested() -> bool:
-    """Return whether the graph does not tell all: in a body of `torch.cond` or the like, which does not show
-    earlier writes, and under `vmap`, whose tensors are parts of others.
-    """
+    """Return whether the graph may hide writes: in a body of `torch.cond` or the like, and under `vmap`."""
     current = proxy_tensor._CURRENT_MAKE_FX_TRACER
     is_transformed = torch._C._functorch.peek_interpreter_stack() is not None
     return is_transformed or current is None or current.is_hop_subgraph_tracer()

@@ -37,8 +37,7 @@ class DeviceAnswers:
         name: `get_device_name`, such as "NVIDIA H100 80GB HBM3".
         capability: `(major, minor)`, or None where the type has none (xpu, mps).
         memory_bytes: `mem_get_info`'s total, and its free value: nothing is allocated.
-        architecture: The device's entry in `get_arch_list`, such as "gfx942"; "" for none, and for CUDA: the
-            list is that of the wheel.
+        architecture: The device's entry in `get_arch_list`, such as "gfx942"; "" for none and for CUDA.
         is_rocm: A ROCm device, which torch presents as type `cuda`.
         has_native_bfloat16: What `is_bf16_supported(including_emulation=False)` says.
         properties: Further attributes of `get_device_properties`.

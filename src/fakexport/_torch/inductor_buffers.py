@@ -31,8 +31,7 @@ class BufferLine:
     """One line of the wrapper, as far as memory is concerned.
 
     Args:
-        act: `take` memory for `name`; `name` is an `alias` of `other`, or `rename`s it; `free` what `name`
-            holds; `call` a kernel.
+        act: `take` or `free` memory of `name`, `alias` or `rename` `other` as `name`, or `call` a kernel.
         name: The buffer, or the kernel.
         other: The buffer whose memory `name` uses.
         bytes: Size of the memory taken: a number, or an expression over the sizes of the inputs.

@@ -19,8 +19,7 @@ def prepared(program: ExportedProgram, translations: Mapping[Any, Callable[..., 
 
     Args:
         program: Not changed.
-        translations: Translations of more operators, as `torch.onnx.export` takes them in
-            `custom_translation_table`.
+        translations: Further translations, as `torch.onnx.export(custom_translation_table=...)` takes them.
     Raises:
         Exception: whatever the decompositions raise.
     """

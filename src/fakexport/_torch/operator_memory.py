@@ -62,8 +62,7 @@ class CallMemory:
     Args:
         allocations: What it takes, in the order in which it does.
         events: `k` where allocation k is taken, `~k` where it is given back; those of results stay.
-        outputs: For each tensor of the result: `k` for allocation k, `~i` for the memory of the i-th tensor
-            among the arguments.
+        outputs: For each result tensor: `k` for allocation k, `~i` for the memory of the i-th argument.
         unknown: Operators inside of the call whose kernels take memory that is not known.
     """
 

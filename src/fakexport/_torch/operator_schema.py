@@ -127,9 +127,7 @@ def aliased_arguments(operator: Any) -> tuple[str | None, ...]:
 
 
 def numbers_for_tensors(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """Return the Python numbers that a call passes where the operator computes with a tensor: for them the
-    binding, or the operator itself, makes tensors of one element.
-    """
+    """Return the Python numbers of a call that its operator or the binding turns into 0-d tensors."""
     given = zip(operator._schema.arguments, args, strict=False)
     named = ((a, kwargs[a.name]) for a in operator._schema.arguments if a.name in kwargs)
     return [

@@ -60,8 +60,7 @@ class TrainingOperator:
         operator: `aten.mm.default`.
         phase: What it is part of; the recomputation of a checkpointed module is part of the backward pass.
         module_path: Path of the innermost module that runs, or whose backward pass it is; "" for the root.
-        file, line, function: The innermost frame of the user's code, or that of the forward operator. "", 0
-            and "" where there is none.
+        file, line, function: The innermost user frame, or that of the forward operator; "", 0, "" if none.
     """
 
     operator: str

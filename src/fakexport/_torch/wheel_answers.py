@@ -83,8 +83,7 @@ def wheel_patches(capability: Callable[[], tuple[int, int]], *, is_rocm: bool) -
     """Return `(owner, name) -> answer` of what `Patches` replaces for a CUDA or ROCm device.
 
     Args:
-        capability: Returns that of the first device. One that no wheel was asked about gets the answers of
-            the next lower one.
+        capability: Returns that of the first device. An unknown one gets the answers of the next lower one.
         is_rocm: Whether it is a ROCm device. A question whose answer is not known raises `UnknownAnswer`.
     """
     stored = _stored()

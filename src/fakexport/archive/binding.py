@@ -82,12 +82,10 @@ def bind(
         devices: Device to device, for a program whose devices are not on this machine: `{"cuda:0": "cpu"}`,
             or one device for all; for all methods of a bundle. The program is retargeted first, as by
             `retarget`.
-        dtype: Convert floating-point weights to the program's dtype, which it must be; for another one,
-            export again.
+        dtype: Convert floating-point weights to the program's dtype, which it must be.
         constants: Values of constants that have none (FE601, FE602, FE603), by name; on the CPU.
         source: As for `verify_weights`.
-        check_finite: Whether to check the weights for NaN and infinity, which reads all data.
-            Default: yes, up to 1 GiB.
+        check_finite: Check all weights for NaN and infinity. Default: if they are at most 1 GiB.
     Returns:
         A new program, which runs, and whose `module()` checks each call against the conditions of the trace;
         of a bundle a new bundle. Its example inputs are zeros, in place of the fake ones, or of those that an

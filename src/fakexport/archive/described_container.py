@@ -16,11 +16,7 @@ MANIFEST = "extra/fakexport/manifest.json"
 
 
 def write_described(
-    path: str | os.PathLike[str],
-    records: Mapping[str, Content],
-    manifest: Manifest,
-    *,
-    folder_name: str = "model",
+    path: str | os.PathLike[str], records: Mapping[str, Content], manifest: Manifest
 ) -> Manifest:
     """Write an archive with its manifest; the hashes are taken while the records are written.
 
@@ -36,7 +32,7 @@ def write_described(
         written = replace(manifest, records=digests)
         return encode_manifest(written)
 
-    write_container(path, records, folder_name=folder_name, last=(MANIFEST, last))
+    write_container(path, records, folder_name="model", last=(MANIFEST, last))
     return written
 
 

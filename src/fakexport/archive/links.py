@@ -34,8 +34,7 @@ class Links:
         """Return a tensor's name in the checkpoint and its place; None if it is not in a file.
 
         Args:
-            pieces: These bytes, hashed as they are in memory: if the tensor was modified, `load` finds that
-                the file differs.
+            pieces: These bytes as they are in memory, to be hashed: `load` detects a modified tensor.
         Raises:
             ValueError: the file is not below the folder of the archive.
             OSError: the file cannot be read, or no longer exists.

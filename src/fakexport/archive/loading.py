@@ -48,8 +48,7 @@ class LoadedArchive:
 
     Args:
         bundle: The programs by method, with fake weights, or with real ones if the archive has them.
-        manifest: Their origin and requirements. For an archive written by `torch.export.save`: what its
-            records show.
+        manifest: Their origin and requirements; for `torch.export.save`, what the records show.
         notes: What could not be checked or is missing, as sentences; empty for a fakexport manifest.
     """
 
@@ -90,8 +89,7 @@ def load(
     Args:
         path: A `.pt2` file that `save` or `fakexport bind` wrote; or `torch.export.save`, which adds no
             hashes. Fake weights that torch saved stay fake, where `torch.export.load` would read zeros.
-        method: The program to load from a bundle; `load_bundle` loads all. A program saved alone needs no
-            name.
+        method: The program to load from a bundle; `load_bundle` loads all. A single program needs no name.
         trust: Open what can run any code, only for files that you built: programs with operators that do more
             than compute; files with native libraries, which stay unread; and those with pickled weights or
             constants, or in the layout before torch 2.8, which torch reads. Pickled example inputs need no
@@ -236,7 +234,7 @@ def _read_program(
         refuse_unregistered(manifest.library_operators, manifest.library_modules)
         refuse_unregistered_classes(manifest.library_classes)
         document = container.json(names.model)
-        program = program_from_json(document, state_dict=None, constants=None, trust=asked.is_trusted)
+        program = program_from_json(document, trust=asked.is_trusted)
     weights = _config(container, names.weights)
     constants = _config(container, names.constants)
     mode = mode_of(

@@ -51,8 +51,7 @@ class Location:
         file: The record of the archive, or the file next to it, relative to the archive's folder.
         offset: Where the tensor's storage begins in it, in bytes.
         length: Bytes of the storage.
-        sha256: Hash of these bytes in hex, for a file next to the archive; None for a record, which has its
-            own.
+        sha256: Hash of these bytes in hex, for a file next to the archive; None for a record.
     """
 
     file: str
@@ -173,8 +172,7 @@ class MethodManifest:
         recipes: How entries of a checkpoint in another layout become these tensors.
         computed: Weights that a checkpoint may lack, since the code of the model determines them, and the
             record with their elements, row by row; None for a weight that is too large. Only without weights.
-        prefix: Prefix of the weights' names in the checkpoint and in the program; None if the names are
-            the same.
+        prefix: Prefix of the weights' names in the checkpoint and in the program; None if they are equal.
         call: The part of its inputs and outputs in generation; None if it is not a call of it.
         adapter: How the program needs an adapter; None if it was exported without one.
         parallel: The rank whose part of the model it is; None for all of the model.

@@ -72,8 +72,7 @@ def read_methods(container: Container) -> Methods:
     """Return the programs of an archive of fakexport or torch, from now on checked against its manifest.
 
     Raises:
-        ArchiveError: as for `read_manifest`; a program that is not in the manifest; more graph text than the
-            limit for one program.
+        ArchiveError: as for `read_manifest`; a program that the manifest lacks; too much graph text.
     """
     if MANIFEST in container.entries:
         found = Methods(read_manifest(container), True, ())

@@ -110,8 +110,7 @@ def constants_payload(
         reasons: Why some have none, as found by `capture`.
         first: Number of the first record, as for `weights_payload`.
     Raises:
-        ValueError: a constant is neither a tensor nor an object of a C++ class, or an object's state is
-            not one that archives hold.
+        ValueError: a constant is neither a tensor nor a C++ object, or an object's state is unsupported.
     """
     constants = program.constants
     objects = {name: c for name, c in constants.items() if isinstance(c, torch.ScriptObject)}

@@ -87,8 +87,7 @@ def save(
         TypeError: neither a program nor a bundle.
         FileWriteError: the file cannot be written; the previous file is kept.
     Warns:
-        WeightsLeftBehind: a program lost its weights when it was retargeted to devices that are not on
-            this machine.
+        WeightsLeftBehind: retargeting to devices that are not on this machine dropped the weights.
 
     Example:
         >>> from fakexport.capture import export

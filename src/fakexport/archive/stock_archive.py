@@ -23,8 +23,7 @@ def stock_manifest(container: Container, names: MethodRecords) -> tuple[MethodMa
     smaller than its tensor does not count as data here: the weight is fake, as it was.
 
     Raises:
-        ArchiveError: no such program, a config that is refused, or some weights with data and
-            some without.
+        ArchiveError: no such program, a config that is refused, or only some weights with data.
     """
     if names.model not in container.entries:
         raise ArchiveError(container.path, "is missing: the archive contains no program", names.model)

@@ -16,10 +16,8 @@ class Assumption:
     Args:
         text: A clause: "`x.sum() > 0` is False".
         span: The user's line.
-        is_branch: A branch was taken, as some input would take it. All else was made up: a number, a size, a
-            result, data.
-        answer: What a caller can assume at the line for the same trace, a truth value or a number; None where
-            that needs something else.
+        is_branch: A branch was taken, as some input would take it. All else (a number, data) was made up.
+        answer: A truth value or a number to assume at the line for the same trace; None if neither suffices.
     """
 
     text: str

@@ -83,8 +83,7 @@ def export(
             `"fc1=cpu,fc2=cuda:0"`, the path of a JSON file, or `"balanced"`. Where the model does not move
             tensors between them itself, transfers are inserted. Default: where the factory puts them, on
             the topology's first accelerator if it does not say.
-        dtype: Default floating-point dtype while the model is constructed, `torch.bfloat16` or its name.
-            Default: torch's.
+        dtype: Default floating-point dtype during construction, such as `torch.bfloat16`. Default: torch's.
         dynamic_shapes: `"auto"`, `["input_ids.1=2..4096"]`, or what `torch.export.export` takes.
         strict: Trace with TorchDynamo instead of running the Python code.
         workload, cache_length, cache_form: `prefill` or `decode` of an `hf:` model, as for `check`.
@@ -94,8 +93,7 @@ def export(
         parallel_plan: With `parallel`: pattern of module names to style, as `parallelize_module` of torch
             takes it, `{"layers.*.up": ColwiseParallel()}`, or to the name of a style. Changes the plan of an
             `hf:` model, and is the plan of another one, which a factory returns.
-        rank: With `parallel`: whose program; default: of rank 0. Its weights are the rank's parts, on
-            the first device.
+        rank: With `parallel`: whose program; default 0. Its weights are its parts, on the first device.
         assume: Conditions and integers that data decide, as for `check`.
     Returns:
         A plain `ExportedProgram`; its outputs are plain tuples, lists and dicts.

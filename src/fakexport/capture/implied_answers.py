@@ -76,8 +76,7 @@ def implied_answer(question: Question, frames: Sequence[tuple[FrameType, Span]])
 
 
 def may_change_state(frame: FrameType, called: Iterable[str]) -> bool:
-    """Return whether one of some callables may count its calls: a module with buffers or a method of one, a
-    function with variables of another one, an object.
+    """Return whether a callable may keep state: a module with buffers, its method, a closure, an object.
 
     A variable of a file or a class that changes is reported as FE903.
 

@@ -131,8 +131,7 @@ def project_file_of(context: typer.Context) -> ProjectFile | None:
     folder that others can write to. A command reads the file once, however often it asks.
 
     Raises:
-        ProjectFileError: others could have written it, it is not TOML, or it has an unknown key or a value of
-            the wrong type.
+        ProjectFileError: others could have written it, it is not TOML, or a key or a value is wrong.
     """
     if _FILE not in context.meta:
         context.meta[_FILE] = _nearest(Path.cwd())

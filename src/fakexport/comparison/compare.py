@@ -48,8 +48,7 @@ def compare(
     Raises:
         UnboundProgram: the program has no weights.
         PythonSourceError: the program contains something that cannot be run operation by operation.
-        ValueError: the guards of the program exclude these inputs; or the two outputs have a different number
-            of leaves.
+        ValueError: the program's guards exclude these inputs; or the outputs differ in their leaves.
         Exception: what the model or the program raises.
 
     Example:

@@ -50,8 +50,7 @@ def compare_source(
     Raises:
         SourceError: the source cannot be read, or has no example inputs.
         BindError, CheckpointError: the weights do not fit.
-        ValueError: the model's weights differ from the program's; it cannot be constructed on this machine;
-            or the inputs do not fit.
+        ValueError: the weights differ from the program's; the model cannot run here; unfitting inputs.
     """
     found = resolve(source, use_cache=use_cache)
     module, examples = constructed(found, None if dtype is None else parse_dtype(dtype))

@@ -20,8 +20,7 @@ def inflate(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
         pieces: The packed bytes, not empty.
         size: Bytes of the content. No more are ever produced.
     Raises:
-        InflateError: Not deflate, a different size, bytes after the stream, or nonzero unused bits in its
-            last byte.
+        InflateError: Not deflate, another size, bytes after the stream, or unused bits that are not 0.
     """
     stream = zlib.decompressobj(-zlib.MAX_WBITS)
     left = size

@@ -37,15 +37,13 @@ def compile(
     """Compile a program to native code, for edge runtimes, or to ONNX, as `fakexport compile` does.
 
     Args:
-        program: A program, or the path of an archive. Not changed. For `cpp-project` also a bundle of prefill
-            and decode, or its archive.
+        program: A program, or the path of an archive. Not changed. For `cpp-project` also a bundle.
         path: The file to write; for `cpp-project` the folder.
         checkpoint: The weights, as for `bind`. Default: those of the program.
         to: `aoti`, a .pt2 package of native code; `cpp-project`, such a package with a C++ program that runs
             it; `executorch`, a .pte file; `onnx`, an .onnx file.
         devices: Device to device, as for `bind`.
-        weights: `inside` the file or in a .safetensors file `beside` it; of `aoti` and `onnx`. Default: as
-            each of them does it.
+        weights: Of `aoti` and `onnx`: `inside` the file, or in a .safetensors file `beside` it.
         backend: Of `executorch`. Default: `portable`.
         target: The topology to compile for, of `aoti`. It must be here. Default: the program's devices.
         cache: A folder that keeps what was compiled, of `aoti` and `cpp-project`.
@@ -57,8 +55,7 @@ def compile(
         CompileFailure: the compiler cannot take operators of the program; `diagnostics` says which and where.
         DeployError: the devices are not here, or a package that the form needs refuses.
         BindError, CheckpointError, ArchiveError: as for `bind`.
-        ValueError: an option that the form does not have, `devices` without a checkpoint, or a name that the
-            file cannot have.
+        ValueError: an option that the form lacks, `devices` without a checkpoint, or a bad file name.
 
     Example:
         >>> program = export(lambda: nn.Linear(4, 2).eval(), (torch.zeros(3, 4),))

@@ -54,8 +54,7 @@ def open_program(
         ArchiveError, DeployError: the file is refused.
         BindError, CheckpointError: the weights do not fit, or are refused.
         UnboundProgram: there are no weights.
-        ValueError: `method`, `devices` or `is_compiled` for a file that is compiled already; `devices`
-            without a checkpoint.
+        ValueError: `method`, `devices` or `is_compiled` for a compiled file; `devices` without a checkpoint.
         OSError: it cannot be read.
 
     Example:
@@ -132,8 +131,7 @@ def open_artifact(
         checkpoint: The weights, if they are neither inside nor next to it.
         trust: Whether native code may be loaded from the file; it runs on load.
     Raises:
-        DeployError: it is refused: damaged, of another kind, without its weights, or native code that is not
-            trusted.
+        DeployError: it is damaged, of another kind, without its weights, or has untrusted native code.
         ArchiveError: a package is damaged, or was not written by fakexport.
         CheckpointError, BindError: the checkpoint is refused, or does not fit.
     """

@@ -99,8 +99,7 @@ class Signature:
     Args:
         inputs: In the order of the flat call. Inputs that are not tensors are fixed in the program.
         outputs: In the order of the returned leaves.
-        conditions: Further conditions on sizes: guards from branches, divisions and comparisons of the model
-            while it was traced.
+        conditions: Further shape guards, from branches, divisions and comparisons during the trace.
         has_identity_check: Whether one tensor may not be passed for two inputs.
         written: Inputs that `forward` writes into. Compiled forms write into copies.
 

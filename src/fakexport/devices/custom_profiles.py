@@ -49,8 +49,7 @@ def device_profiles(file: str | os.PathLike[str]) -> Iterator[Mapping[str, Devic
     Returns:
         On entry, the profiles of the file by name.
     Raises:
-        ProfileError: a name that is taken or that a topology cannot have, an unknown or missing field, a
-            value of the wrong kind.
+        ProfileError: a name that is taken or not allowed, an unknown or missing field, or a wrong value.
         OSError: the file cannot be read.
 
     Example:

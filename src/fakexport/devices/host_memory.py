@@ -19,7 +19,7 @@ def peak_bytes() -> int:
     try:
         import resource
     except ImportError:
-        return _windows_bytes("PeakWorkingSetSize")
+        return _windows_bytes()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
@@ -51,10 +51,10 @@ class _Counters(ctypes.Structure):
     )
 
 
-def _windows_bytes(name: str) -> int:
+def _windows_bytes() -> int:
     counters = _Counters(cb=ctypes.sizeof(_Counters))
     kernel = ctypes.CDLL("kernel32")
     kernel.GetCurrentProcess.restype = ctypes.c_void_p
     kernel.K32GetProcessMemoryInfo.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
     kernel.K32GetProcessMemoryInfo(kernel.GetCurrentProcess(), ctypes.byref(counters), counters.cb)
-    return int(getattr(counters, name))
+    return int(counters.PeakWorkingSetSize)

@@ -43,8 +43,7 @@ class DeviceProfile:
         max_threads_per_multiprocessor: Resident threads of a multiprocessor.
         warp_size: Threads that run in lockstep.
         l2_cache_bytes: L2 cache as the driver reports it.
-        peak_flops: Dense FLOP/s (OP/s for int8) by dtype, keys from `PEAK_DTYPES`. A dtype that is absent
-            has no unit of its own.
+        peak_flops: Dense FLOP/s (OP/s for int8) by dtype of `PEAK_DTYPES`; a missing one has no unit.
         memory_bandwidth_bytes_per_s: Bytes per second between the device and its own memory.
         link_bandwidth_bytes_per_s: Bytes per second to its peers, all links and both directions added.
         gcn_arch_name: AMD's architecture name with its features, `gfx942:sramecc+:xnack-`.

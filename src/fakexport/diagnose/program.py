@@ -48,8 +48,7 @@ class ProgramFindings:
 
     Args:
         diagnostics: In the order of the codes, but for the memory.
-        notes: Checks that could not be made and sizes that are not proven, one sentence each; the constants
-            that the trace read.
+        notes: Checks that were not possible, sizes that are not proven, and constants that the trace read.
     """
 
     diagnostics: tuple[Diagnostic, ...]
@@ -65,8 +64,7 @@ def diagnose_program(
     """Return the findings about a program.
 
     Args:
-        captured: With a program: as it was captured, since of a loaded one the conditions on sizes are not
-            known.
+        captured: With a program as captured: a loaded one has no conditions on sizes.
         summary: Its facts.
         topology: The target.
         dynamic: The dimensions that were declared.

@@ -153,9 +153,7 @@ _ADDS_NOTHING = "where an index without rows adds nothing"
 
 
 def _every_index(rows: ast.Name, span: Span, variables: Mapping[str, Any]) -> Fix | None:
-    """Return what a loop over the rows of `nonzero()` runs over in place of them: each index, with a row or
-    without; None where that cannot be said of the code.
-    """
+    """Return what a loop over `nonzero()` rows can run over instead: every index; None if unclear."""
     function = function_at(span)
     nodes = list(ast.walk(function)) if function is not None else []
     loop = next((n for n in nodes if isinstance(n, ast.For) and n.iter.lineno == span.line), None)

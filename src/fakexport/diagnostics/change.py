@@ -73,11 +73,6 @@ class Change:
     message: str = ""
     answer: bool | None = None
 
-    @property
-    def has_options(self) -> bool:
-        """Return whether it is more than edits."""
-        return bool(self.assume or self.inputs or self.dtype or self.dynamic)
-
 
 def edited_text(lines: Iterable[str], edits: Iterable[Edit]) -> str:
     """Return the text of a file with edits, of which the first of those that overlap counts."""

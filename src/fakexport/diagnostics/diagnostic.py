@@ -31,8 +31,7 @@ class Span:
             node carries (`stack_trace`), a guard of the shape environment (`guard`), or a search in
             the source text (`source`).
     Raises:
-        ValueError: `line` or `column` below 1, an `end_column` without or not after `column`,
-            an unknown `origin`.
+        ValueError: `line` or `column` below 1, a bad `end_column`, or an unknown `origin`.
     """
 
     path: str
@@ -120,8 +119,7 @@ class Diagnostic:
     Args:
         code: Permanent code of the rule, `FE` and three digits.
         severity: An `error` fails the check, a `warning` and a `note` do not.
-        message: Headline of at most 80 characters on one line, constant per rule. Numbers and names
-            belong into labels and notes.
+        message: Headline, at most 80 characters, constant per rule; numbers and names go to labels and notes.
         labels: Places; if there are any, exactly one of them is primary.
         notes: Further facts, each one sentence or a text of several lines (torch's own message).
         fix: The change that repairs it, if there is a specific one.

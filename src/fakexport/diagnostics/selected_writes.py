@@ -184,8 +184,7 @@ class SelectedLines:
 
     Args:
         selections: Variables that select the same elements. Those that the lines make of them are added.
-        stored: Variables that the lines assign anywhere. None is read before: it would be what a turn of a
-            loop before left.
+        stored: Variables that the lines assign. None may be read before: it would be from the previous turn.
         mask, numbers: A mask with a row for each turn of a loop, and variables that number the turn.
     """
 

@@ -88,8 +88,7 @@ class CallRecord:
         tokens: The input with the tokens to continue.
         logits: The output with their scores; those of the last token are the last ones.
         prompt: The input with the prompt: `tokens`, or that of the encoder; None if it is not text.
-        mask: The input that says which tokens are not padding. With an encoder, that of the prompt; else of
-            all tokens so far.
+        mask: The input that says which tokens are not padding: of the encoder's prompt, or of all tokens.
         positions: The input with the position of each token.
         start: The input with the place of the first of the tokens in a cache that the program itself keeps;
             None where the cache is `state`.

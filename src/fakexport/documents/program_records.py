@@ -73,8 +73,7 @@ class ParallelRecord:
         degrees: Of parallelism, `tp=8`.
         rank: From 0.
         ranks: Processes that run the model together, each with its own program.
-        shards: The part of each sharded weight by its name in the program; empty for a stored program, of
-            which recipes say it.
+        shards: The part of each sharded weight by name; empty for a stored program, whose recipes have it.
         styles: The style that the plan has for each module and each weight by name; empty likewise.
         unused_rules: Rules of the plan that name nothing in the model.
     """

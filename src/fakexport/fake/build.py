@@ -42,8 +42,7 @@ class Built:
         placement: Where the tensors are.
         build_seconds: Wall time of the construction and the placement.
         notes: Sentences about what did not go as asked: real tensors above 1 MiB, other dtypes, ties.
-        has_inputs: Whether the factory returned example inputs with the module, `()` for a `forward` that
-            takes none.
+        has_inputs: Whether the factory returned example inputs, `()` for a `forward` without any.
     """
 
     module: nn.Module

@@ -95,8 +95,7 @@ def materialize_module(
         shard_fn: Gets the full name and the fake tensor, and says which part to keep, as `tensor[part]`; None
             keeps all. Memory in use peaks at the largest whole tensor next to what is kept.
     Raises:
-        MaterializeError: as for `materialize_tensor`; or tensors that share memory would be sharded
-            differently.
+        MaterializeError: as for `materialize_tensor`; or shards of tensors with shared memory differ.
         Exception: whatever `check_fn` or `shard_fn` raises; nothing was materialized.
     Source: torchdistx `materialize_module`, which has the first three arguments.
 

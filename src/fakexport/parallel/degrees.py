@@ -107,8 +107,7 @@ class Degrees:
         """Refuse devices that the ranks cannot have one each of.
 
         Raises:
-            ValueError: fewer devices than ranks, or devices of several models. On the CPU, every rank is a
-                process of one machine.
+            ValueError: fewer devices than ranks, or several models. On the CPU, a rank is a process.
         """
         devices = topology.accelerators
         if not devices:

@@ -77,8 +77,7 @@ def plan(
         target: The devices, such as `"2xH100"`. Default: those of the archive or program; of a source, cpu.
         device_map, dtype: As for `check`; of a source only. `"auto"` is accelerate's placement, with room for
             what a call needs besides weights at the largest of the sizes.
-        batch: Sequences or images at a time; one number, or several. Default: 1 for a model of `hf:`, else
-            that of the example inputs.
+        batch: Sequences or images at a time, one or several. Default: 1 for `hf:`, else the example's.
         context: Tokens that the model attends to, those of a cache included. Default: 4,096, or fewer where
             it takes no more, for a model of `hf:`; else that of the example inputs.
         workload: What an `hf:` model does: `"forward"` without a cache, `"prefill"`, which returns one, or

@@ -44,8 +44,7 @@ class Ended:
 
     Args:
         code: Its exit code, the negative number of the signal that killed it, or None at a limit.
-        limit: The limit that it was killed at: `"seconds"`, `"bytes"`, or `"stopped"` where the caller
-            asked for it.
+        limit: What killed it: `"seconds"`, `"bytes"`, or `"stopped"` if the caller asked for it.
         seconds: How long it ran.
         peak_bytes: Its most resident memory, as the system counts it.
     """

@@ -139,8 +139,7 @@ class CanonicalProgram:
     """Everything of a program that can be compared.
 
     Args:
-        nodes: In the order of execution, those of subgraphs after the node that runs them; the position
-            of a node is its index.
+        nodes: In the order of execution, by index; those of a subgraph after the node that runs it.
         inputs: Weights, buffers, constants and user inputs, in order.
         outputs: Mutations and user outputs, in order.
         structures: The containers of the inputs and of the outputs.

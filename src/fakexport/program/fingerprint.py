@@ -81,8 +81,7 @@ class Fingerprint:
     """What `fingerprint` read off a program.
 
     Args:
-        digest: That of `ProgramIdentity`: equal for two programs exactly if `diff` finds them identical. Of
-            one version of torch.
+        digest: That of `ProgramIdentity`: equal exactly if `diff` finds no difference, on one torch version.
         node_count: All nodes.
         nodes: Calls, in the order of execution; equal ones folded.
         ports: Weights, inputs and outputs.

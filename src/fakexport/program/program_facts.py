@@ -41,8 +41,7 @@ class ProgramFacts:
         load_hooks: What the model's own `load_state_dict` runs and `bind` does not, each with its module.
         computed: Weights that a checkpoint may lack, with the values that the code of the model gives them,
             as an archive has it, and None for one that is too large; None where `model` may know.
-        prefix: How the names of the weights begin in the checkpoint, and in the program; None where they are
-            alike.
+        prefix: Prefix of the weights' names in the checkpoint, and in the program; None if they are equal.
         call: The part of its inputs and outputs in generation; None for a program that is not a call of it.
         component: The part of the model of its source that it computes, by name; None for all of it.
         adapter: How the program needs an adapter; None for a model without one.

@@ -57,8 +57,7 @@ def stand_in_inputs(
 
     Args:
         program: Not changed.
-        device: Device of all of them. Default: that of each input, or the CPU where it is not on this
-            machine.
+        device: Device of all of them. Default: that of each input, or the CPU if this machine lacks it.
     """
     values = {node.name: node.meta["val"] for node in program.graph.find_nodes(op="placeholder")}
     leaves = [

@@ -28,8 +28,7 @@ class Reading:
     """A program as it is written.
 
     Args:
-        body: The operations of the main graph; its parameters are the user's inputs, its result is that of
-            the graph, mutations included.
+        body: The operations of the main graph; parameters are the inputs, its result includes mutations.
         stored: The value of each weight and constant that the graph takes, by its name.
         names: The value of each placeholder, by the name of its node.
         kinds: Class of each module that was called, by its path; "" is the root.
@@ -45,8 +44,7 @@ def read_program(program: ExportedProgram) -> Reading:
     """Read the graph; the program is not changed.
 
     Raises:
-        PythonSourceError: it has something that Python text cannot hold: an object of a C++ class, an effect
-            token.
+        PythonSourceError: it holds something without Python text: a C++ object, an effect token.
     """
     specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
     root = with_plain_indexing(program)

@@ -96,8 +96,7 @@ def write_source(program: ExportedProgram, path: str | os.PathLike[str]) -> Pyth
 
     Args:
         program: As for `source`.
-        path: The file: `program.py`. Constants go to `program.safetensors`. An existing file is replaced
-            when the new one is complete.
+        path: The file: `program.py`, replaced as a whole. Constants go to `program.safetensors`.
     Returns:
         What was written.
     Raises:

@@ -96,7 +96,6 @@ def plain(value: Any) -> Any:
 
 
 WEIGHTS_SCHEMA = "fakexport.verify-weights/1"
-"""Name and version of the format. The version rises when a field changes its meaning or goes away."""
 
 
 def weights_to_dict(report: WeightsReport) -> dict[str, Any]:
@@ -130,7 +129,6 @@ def _finding(finding: WeightFinding) -> dict[str, Any]:
 
 
 DIFF_SCHEMA = "fakexport.diff/1"
-"""Name and version of the format. The version rises when a field changes its meaning or goes away."""
 
 
 def archive_difference_to_dict(found: ArchiveDifference) -> dict[str, Any]:
@@ -146,7 +144,6 @@ def archive_difference_to_dict(found: ArchiveDifference) -> dict[str, Any]:
 
 
 BENCH_SCHEMA = "fakexport.bench/1"
-"""Name and version of the format. The version rises when a field changes its meaning or goes away."""
 
 
 def bench_to_dict(report: BenchReport) -> dict[str, Any]:
@@ -173,7 +170,6 @@ def bench_to_dict(report: BenchReport) -> dict[str, Any]:
 
 
 COMPARISON_SCHEMA = "fakexport.compare/1"
-"""Name and version of the format. The version rises when a field changes its meaning or goes away."""
 
 
 def comparison_to_dict(comparison: Comparison) -> dict[str, Any]:

@@ -37,8 +37,7 @@ class BenchMeasures:
         first_call_s: The first call, in which `torch.compile` compiles.
         latency_s: Latency of a later call.
         ratio: Latency over that of eager, call by call in turns in one process; more than 1 is slower.
-        memory_bytes: Growth of the process's peak resident memory from before loading until after the first
-            call.
+        memory_bytes: Growth of peak resident memory from before loading until after the first call.
     """
 
     difference: float | None = None
@@ -59,8 +58,7 @@ class BenchRow:
         mode: Its name, `export+compile`.
         is_captured: Whether everything was written that has to be. True for eager, which writes nothing.
         is_equal: Whether the outputs are eager's but for rounding; None where it did not run.
-        keeps_dynamic: Whether it returns eager's outputs for other sizes too; None where no dimension varies,
-            or it did not get so far.
+        keeps_dynamic: Whether it returns eager's outputs for other sizes too; None if that was not tried.
         needs_code: Whether it is of use only where the model's Python code is; None where it did not load.
         failures: In the order in which they were met.
         measures: The figures.

@@ -92,8 +92,7 @@ class PlannedDevice:
         memory_bytes: All of its memory; None if the profile has none (the host).
         weights, constants, state, inputs: Bytes held all the time, or at the peak for state that the program
             makes; state is a cache, a recurrent state or a buffer that is written.
-        gradients, optimizer: Of training, bytes at the peak of the gradients of weights, and of what the
-            optimizer keeps.
+        gradients, optimizer: Of training: bytes at the peak of gradients, and of the optimizer's state.
         activations: Bytes of values in between and of outputs at the peak.
         temporaries: Bytes of operators' own memory at the peak; of training also gradients of activations,
             and what the optimizer computes with.
@@ -269,8 +268,7 @@ class PlanReport:
         target: The topology, as text.
         device_map: Placement, as text; None for a single device.
         workload: `forward`, `prefill`, `decode` or `train`; None for an archive, whose inputs say what it is.
-        execution: What is meant by running it: `the program's module()`, `eager mode`, both, or two steps of
-            training.
+        execution: What runs: `the program's module()`, `eager mode`, both, or two steps of training.
         dtype: Dtype of most of the weights.
         points: One per size that was asked for.
         greatest: Answers to `--max`.

@@ -38,14 +38,12 @@ class RankSummary:
         degrees: Of parallelism: `tp=8`.
         groups: By shapes, that of rank 0 first.
         whole_bytes: The same of the whole model, as one device would hold it.
-        traced: The ranks that were traced and compared: rank 0, the last one of its shapes, and one of each
-            other group.
+        traced: The traced and compared ranks: rank 0, the last of its shapes, one of each other group.
         own_numbers: Modules whose nodes have numbers of their own on each rank, such as a range of the
             vocabulary; none: ranks of a group run one program.
         collectives: Of rank 0.
         unused_rules: Rules of the plan that name no module of the model.
-        received_bytes: What rank 0 receives in one call at least, at the sizes of the example inputs; None
-            where a size is unknown.
+        received_bytes: What rank 0 receives in one call at least; None if a size is unknown.
         link_bytes_per_s: Bandwidth of the device to its peers, in one direction; None where the profile has
             none.
     """

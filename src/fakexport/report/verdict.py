@@ -72,10 +72,8 @@ class Verdict:
         summary: Facts of the program, or None where there is none.
         transfers: Moves between devices, in execution order.
         timings: Wall time and memory.
-        notes: Observations that are not findings, and after a failure what was assumed to find further
-            problems, one sentence each.
-        recovered: The program's constants that have their values and those that have none, or None where
-            there is no program.
+        notes: Observations, and after a failure the assumptions behind further problems; one sentence each.
+        recovered: The program's constants with and without a value; None without a program.
         memory_left: Bytes of each device next to the weights placed on it, for cache, inputs and activations;
             negative where they do not fit. Without the host and devices whose memory is not known.
         placement: Device by module path, as it was used; with the program, for saving.

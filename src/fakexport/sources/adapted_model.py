@@ -29,8 +29,7 @@ class AdaptedModel:
     Args:
         base: For each tensor of the module that the base model has, its name there.
         adapter: For each tensor of the module that comes from the adapter, its name in the adapter's file.
-        replaced: For each tensor of the base model that the adapter has trained as a whole, its name in the
-            adapter's file.
+        replaced: For each fully trained tensor of the base model, its name in the adapter's file.
         tied: Names of the base model that are one tensor.
     """
 

@@ -77,12 +77,10 @@ def adapter_source(
     """Return the source of a model with an adapter.
 
     Args:
-        adapter: `DIR`, or `NAME=DIR` for an adapter whose tensors have names that begin with NAME; None: no
-            adapter.
+        adapter: `DIR`, or `NAME=DIR` for tensors whose names begin with NAME; None: no adapter.
         mode: `apart`, `merged` or `inputs`.
     Raises:
-        SourceError: It is not a model of transformers, or the adapter is not one of LoRA; or the options do
-            not go together.
+        SourceError: No model of transformers, no LoRA adapter, or options that do not go together.
         ValueError: There is no such mode.
     """
     if mode not in ADAPTER_MODES:

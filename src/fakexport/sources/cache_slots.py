@@ -24,8 +24,7 @@ class CacheLayout:
 
     Args:
         spec: torch's structure of the cache.
-        names: The name of each of its tensors in the order of the structure; None for one that no call
-            changes.
+        names: The name of each tensor in the order of the structure; None if no call changes it.
         numbers: The flags and numbers, by path.
     """
 

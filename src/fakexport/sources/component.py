@@ -105,8 +105,7 @@ def component_source(
     """Return the source of a part.
 
     Args:
-        name: A role (`vision`, `language`), or a module by the model's own name or that of its class; None:
-            all of it.
+        name: A role (`vision`, `language`), or a module by its own name or that of its class; None: all.
     Raises:
         SourceError: It is not a model of transformers, or the options do not go together.
     """
@@ -217,8 +216,7 @@ class Parts:
         """Return the example inputs of a part, with how it is computed.
 
         Raises:
-            SourceError: The model has no such part, did not call it, or calls it in a way that no one program
-                can have.
+            SourceError: The model has no such part, does not call it, or its calls do not fit one program.
         """
         encoders = self._encoders()
         is_rest = name == self._rest_name() or (name in RESTS and self._rest_name() != "head")

@@ -31,8 +31,7 @@ class Call:
         again: Whether another call has inputs of other shapes, dtypes or devices, or other constants.
         times: Number of calls.
         read: Tensors of the result that the model used afterwards, by identity.
-        apart: Those of them that it does more with than concatenate a whole tuple along the first
-            dimension.
+        apart: Those that are not just concatenated as a whole along the first dimension.
     """
 
     place: Place

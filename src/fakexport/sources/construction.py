@@ -21,8 +21,7 @@ def constructed(
 
     Args:
         dtype: Default floating dtype. Default: the source's own, else torch's.
-        seed: Seed of torch's generator while the weights and the factory's inputs are drawn. The generator's
-            state is restored afterwards.
+        seed: Seed while weights and the factory's inputs are drawn; torch's generator is restored afterwards.
     Returns:
         The module as the factory returns it; and the inputs that the factory or the source provides, or None.
     Raises:

@@ -29,8 +29,7 @@ def diffusers_source(spec: str, name: str) -> Source:
     """Return the source of a diffusers model with untrained weights, or of a part of a pipeline.
 
     Args:
-        name: A class, a `config.json`, a folder that holds one, or the folder of a pipeline; each may be
-            followed by `/` and a part.
+        name: A class, `config.json`, its folder, or that of a pipeline; optionally with `/` and a part.
     Raises:
         SourceError: diffusers is missing; as `described` says.
     """

@@ -128,8 +128,7 @@ def _is_complete(request: InputRequest, inputs: Mapping[str, Any]) -> bool:
     refused: a trace would leave that to the program's run.
 
     Raises:
-        Underivable: The model raises it of its own on these inputs. What needs values that fakes do not have
-            says nothing.
+        Underivable: The model itself raises on these inputs, and not for values that fakes lack.
     """
     run = run_encoders(request, inputs)
     if type(run.error) in (ValueError, RuntimeError):

@@ -43,8 +43,7 @@ def parse_input_spec(text: str) -> InputSpec:
     Args:
         text: `DTYPE` is a name of torch's, `DIMS` are sizes between commas; `[]` is a scalar tensor.
     Raises:
-        SourceError: Another form, an unknown dtype (with the nearest names), a size that is not a positive
-            whole number.
+        SourceError: Another form, an unknown dtype (with the nearest names), or a size below 1.
 
     Example:
         >>> parse_input_spec("input_ids=int64[2,16]").shape

@@ -135,9 +135,7 @@ def _is_built_without(request: InputRequest, role: str) -> bool:
 
 
 def _with_modality(request: InputRequest, modality: _Modality, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the modality's inputs in the first layout that the model takes, and text that begins with the
-    tokens that they are put in the place of.
-    """
+    """Return the modality's inputs in the first fitting layout, and text that begins with its tokens."""
     reasons: dict[str, str] = {}
     for layout in modality.layouts(request):
         try:

@@ -29,8 +29,7 @@ def import_file(path: Path) -> ModuleType:
     exported programs.
 
     Raises:
-        SourceError: No such file, something else than a file, or it raises: names the exception and the
-            user's line.
+        SourceError: No such file, not a file, or it raises: names the exception and the user's line.
     """
     digest = hashlib.sha256(_content(path)).hexdigest()[:8]
     name = f"fakexport_source_{path.stem}_{digest}"

@@ -22,9 +22,7 @@ PADDED = "padded_feature"
 
 
 def is_sound_tower(model_class: Any) -> bool:
-    """Return whether the `forward` of a class takes sounds and their lengths, and computes windows of them
-    that a caller may pass in place of what it computes.
-    """
+    """Return whether `forward` takes sounds and their lengths, and windows of them from the caller."""
     parameters = inspect.signature(model_class.forward).parameters
     is_text = {"input_ids", "inputs_embeds"} & parameters.keys()
     computes = hasattr(sys.modules[model_class.__module__], "get_audio_cu_seqlens")

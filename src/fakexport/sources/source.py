@@ -76,8 +76,7 @@ class Source:
         assumptions: Sentences that name what the spec left open and how it was read, for the report.
         left_out: What the model can do and this source leaves out, one sentence each, for the archive.
         component: The part of the model that `tracing` traces; None for all of it.
-        quantization: How the published weights are quantized, and whether a module of `factory` is; None: the
-            source asks for none.
+        quantization: How the published weights are quantized, if the source asks for that; else None.
         parts: Returns the source of a part, from a spec for messages and its name, where a part is a model of
             its own; None: it has no such parts.
         adapter: The adapter that is on the model, and the names of its weights; None where there is none.

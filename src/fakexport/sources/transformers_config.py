@@ -92,8 +92,7 @@ def read_settings(path: Path, place: str) -> dict[str, Any]:
     """Return the content of a `config.json`, within limits.
 
     Raises:
-        SourceError: no such file; no JSON (with line and column); a value that no published model comes near,
-            see `check_settings`.
+        SourceError: no such file; no JSON (with line and column); values outside `check_settings`.
     """
     try:
         settings = json.loads(read_file(path, most_bytes=_MOST_BYTES).decode(), object_hook=_special_float)

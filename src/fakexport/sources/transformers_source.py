@@ -68,8 +68,7 @@ def transformers_source(
         workload: The call that the example inputs are of; prefill and decode imply the cache.
         returns_hidden_states: Whether the model returns the results of all of its layers.
     Raises:
-        SourceError: transformers is missing; as `transformers_config`, `transformers_class` and `hub_model`
-            say.
+        SourceError: transformers is missing; as `model_class_for`, `config_from_file` and `hub_model` say.
     """
     import_library("transformers", spec)
     model, _, class_name = name.partition(":")

@@ -96,8 +96,7 @@ class RunFile:
         path: A new file, or that of a sweep that ended early.
         resume: Whether it may exist.
     Raises:
-        RunFileError: it exists and `resume` is false, it is not the file of a sweep, or another process
-            writes it.
+        RunFileError: it exists without `resume`, is not the file of a sweep, or another process writes it.
     """
 
     def __init__(self, path: Path, *, resume: bool) -> None:

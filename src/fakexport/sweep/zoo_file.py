@@ -37,8 +37,7 @@ class ZooFile:
 
     Args:
         path: The file. Sources are relative to its folder.
-        items: In the order of the file; for each model every combination of its targets, dtypes, sizes and
-            workloads.
+        items: In the order of the file: every combination of a model's targets, dtypes, sizes and workloads.
         limits: What each process may take.
     """
 

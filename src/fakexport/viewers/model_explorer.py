@@ -32,8 +32,7 @@ class ModelExplorerFiles:
 
     Args:
         graph: A graph collection: the main graph, and one graph for each subgraph of control flow.
-        node_data: By name the node data that colors its nodes: `bytes`, `device`, and `diagnostics` if the
-            program has any.
+        node_data: Node data by name, which colors nodes: `bytes`, `device`, and `diagnostics` if any.
     """
 
     graph: Json

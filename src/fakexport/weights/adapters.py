@@ -86,8 +86,7 @@ def as_needed(
     """Return the checkpoint as a program reads it: with the adapters as weights, or without them.
 
     Raises:
-        ValueError: The program needs an adapter in another way, or the model without its adapter would be
-            bound to it.
+        ValueError: The program needs an adapter differently, or would be bound without its adapter.
     """
     mode = None if record is None else record.mode
     given = checkpoint.adapters

@@ -29,8 +29,7 @@ class BuiltAgain:
 
     Args:
         origin: How it was built, for the report.
-        values: For each dtype of construction, the value of each tensor by name, or why the code does not
-            determine it.
+        values: For each dtype of construction, the value of each tensor, or why the code does not tell it.
     """
 
     origin: str

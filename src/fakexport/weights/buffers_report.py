@@ -20,8 +20,7 @@ class WrongBuffer:
     Args:
         name: Full name: `model.rotary_emb.inv_freq`.
         fault: What is wrong, in a few words: `largest difference 0.8`.
-        difference: The largest difference; NaN where one is not a number, infinity where it cannot be
-            computed.
+        difference: The largest difference; NaN if one value is NaN, infinity if it cannot be computed.
         span: The line that creates the tensor, where it was found.
     """
 

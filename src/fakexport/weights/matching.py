@@ -72,8 +72,7 @@ def match(
         checkpoint: Only its headers are read, not its data.
         expected: What is wanted.
         model: The transformers model whose conversions count; default: that of `expected`.
-        recipes: Where there is no such model: the conversions as an archive has them; default: what the hooks
-            of the model do.
+        recipes: Without such a model: the conversions of an archive; default: those of the model's hooks.
     """
     model = expected.model if model is None else model
     plain = _matched(checkpoint, expected, as_it_is(checkpoint.entries))

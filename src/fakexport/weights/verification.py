@@ -67,8 +67,7 @@ def verified(
 
     Args:
         recipes: The conversions recorded in its archive, used instead.
-        computed: Values of weights that the checkpoint may lack, as the archive has them; None for one that
-            is too large for it.
+        computed: Values of weights that the checkpoint may lack, as the archive has them; None if too large.
         topology: For the construction of that model.
         is_converting: A different floating-point dtype is not an error.
     """

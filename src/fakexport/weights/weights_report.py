@@ -89,8 +89,7 @@ class WeightsReport:
         entries: How many the checkpoint has.
         entry_bytes: Bytes of these.
         converted: How many entries transformers merges, splits, transposes or dequantizes.
-        computed: Weights that the checkpoint lacks and the class of the model computes, as `from_pretrained`
-            does.
+        computed: Weights that the checkpoint lacks and the model's class computes, as in `from_pretrained`.
         findings: What does not fit: errors, then warnings.
     """
 

@@ -33,8 +33,7 @@ class Windows:
     converted, merged, copied or moved tensors have other addresses.
 
     Args:
-        checkpoint: Only its safetensors files are searched: torch does not report where in a file of
-            `torch.save` a tensor is.
+        checkpoint: Only safetensors files are searched: torch does not report places in a `torch.save` file.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:

@@ -30,7 +30,7 @@ def documents():
 
 
 def read(document: Any) -> Any:
-    return program_from_json(document, state_dict=None, constants=None)
+    return program_from_json(document)
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

@@ -35,17 +35,24 @@ def assert_same(a: ExportedProgram, b: ExportedProgram) -> None:
     assert nodes_equal(a, b) == ()
 
 
+def with_values(read: ExportedProgram, original: ExportedProgram) -> ExportedProgram:
+    """The program that was read, with the weights and constants of the original."""
+    read.state_dict.update(original.state_dict)
+    read.constants.update(original.constants)
+    return read
+
+
 def assert_codec(program: ExportedProgram) -> None:
     """Every way round gives the program back."""
     text = text_of(program_to_json(program))
     stocks = stock_text(program)
 
-    ours = program_from_json(json.loads(text), state_dict=None, constants=None)
+    ours = program_from_json(json.loads(text))
     ours.validate()
     assert_same(program, ours)
     assert ours.graph_module.code == program.graph_module.code
     assert text_of(program_to_json(ours)) == text
-    assert_same(program, program_from_json(json.loads(stocks), state_dict=None, constants=None))
+    assert_same(program, program_from_json(json.loads(stocks)))
     assert by_name(without_traces(json.loads(text))) == by_name(without_traces(json.loads(stocks)))
     oracle = stock_program(stocks, ours.state_dict, ours.constants)
     assert_same(oracle, stock_program(text, ours.state_dict, ours.constants))
@@ -94,7 +101,7 @@ def test_every_kind_of_argument_comes_back_and_runs(is_dynamic):
     text = text_of(program_to_json(program))
     inputs, kwargs = (torch.randn(6, 4), True), {"extra": None}
 
-    ours = program_from_json(json.loads(text), state_dict=state[0], constants=state[1])
+    ours = with_values(program_from_json(json.loads(text)), program)
 
     assert_same(program, ours)
     expected = program.module()(*inputs, **kwargs)
@@ -107,7 +114,7 @@ def test_branches_and_unbacked_symbols_come_back_and_run():
     program = branches()
     text = text_of(program_to_json(program))
 
-    ours = program_from_json(json.loads(text), state_dict={}, constants=program.constants)
+    ours = with_values(program_from_json(json.loads(text)), program)
 
     assert_same(program, ours)
     bindings = [[n.meta.get("unbacked_bindings") for n in p.graph.nodes] for p in (program, ours)]
@@ -122,7 +129,7 @@ def test_branches_and_unbacked_symbols_come_back_and_run():
 def test_ranges_hints_and_conditions_come_back():
     program = every_kind(is_dynamic=True)
 
-    ours = program_from_json(program_to_json(program), state_dict=None, constants=None)
+    ours = program_from_json(program_to_json(program))
 
     assert str(ours.range_constraints) == str(program.range_constraints)
     assert ours._guards_code == program._guards_code
@@ -174,7 +181,7 @@ def test_a_program_for_a_device_is_read_where_there_is_none(topology, tmp_path):
     code = (
         "import json, sys, torch\n"
         "from fakexport.archive.codec.program_decoder import program_from_json\n"
-        "program = program_from_json(json.load(open(sys.argv[1])), state_dict=None, constants=None)\n"
+        "program = program_from_json(json.load(open(sys.argv[1])))\n"
         "weight = program.state_dict['fc1.weight']\n"
         "is_parameter = isinstance(weight, torch.nn.Parameter)\n"
         "print(weight.device, weight.requires_grad, is_parameter, 'linear' in str(program))\n"
@@ -188,7 +195,7 @@ def test_a_program_for_a_device_is_read_where_there_is_none(topology, tmp_path):
 
 
 def test_inputs_get_storage_of_their_own():
-    program = program_from_json(program_to_json(every_kind(is_dynamic=True)), state_dict=None, constants=None)
+    program = program_from_json(program_to_json(every_kind(is_dynamic=True)))
 
     values = [n.meta["val"] for n in program.graph.nodes if n.op == "placeholder"]
     storages = [v.untyped_storage()._cdata for v in values if isinstance(v, torch.Tensor)]
@@ -203,9 +210,7 @@ def test_inputs_get_storage_of_their_own():
 def test_a_program_that_was_read_can_be_decomposed():
     program = every_kind(is_dynamic=True)
 
-    ours = program_from_json(
-        program_to_json(program), state_dict=program.state_dict, constants=program.constants
-    )
+    ours = with_values(program_from_json(program_to_json(program)), program)
 
     assert_same(program.run_decompositions(), ours.run_decompositions())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,36 +64,26 @@ class MissingObject:
     qualified_name: str
 
 
-def program_from_json(
-    document: Any,
-    *,
-    state_dict: Mapping[str, Any] | None,
-    constants: Mapping[str, Any] | None,
-    trust: bool = False,
-) -> ExportedProgram:
+def program_from_json(document: Any, *, trust: bool = False) -> ExportedProgram:
     """Return the program that a `models/model.json` describes; safe to call on untrusted documents.
 
     Does not execute, import or load anything that the document names: expressions and conditions are parsed
-        by a
-    grammar of our own, operators are looked up among those that are registered, everything is checked for
-    type and size before it is passed to torch. Works for every device, whether or not the machine has it.
+    by a grammar of our own, operators are looked up among those that are registered, everything is checked
+    for type and size before it is passed to torch. Works for every device, whether or not the machine has it.
 
     Args:
         document: From `json.loads`. Not changed.
-        state_dict: Parameters and buffers by name, used unchanged. None: fake ones, as the document
-            describes them, in the fake mode of the program.
-        constants: The same for constant tensors and for buffers that no state dict has. None: a
-            `MissingObject` for each object of a C++ class, for the caller to replace.
         trust: Also take operators that do more than compute, such as those that open files.
     Returns:
         A validated program without example inputs; each node has a fake value in `meta["val"]`, with the
-        symbols, ranges and hints of the original.
+        symbols, ranges and hints of the original. Weights and constants are fakes of the same mode, as the
+        document describes them; an object of a C++ class is a `MissingObject`, for the caller to replace.
     Raises:
         DocumentError: one line that names the place in the document and the fault.
     """
     try:
         with collection_paused():
-            return _Reading().program(document, state_dict, constants, Operators(trust=trust))
+            return _Reading().program(document, Operators(trust=trust))
     except DocumentError:
         raise
     except Exception as error:  # what only torch finds out, when it puts the checked parts together
@@ -101,13 +91,7 @@ def program_from_json(
 
 
 class _Reading:
-    def program(
-        self,
-        document: Any,
-        state_dict: Mapping[str, Any] | None,
-        constants: Mapping[str, Any] | None,
-        operators: Operators,
-    ) -> ExportedProgram:
+    def program(self, document: Any, operators: Operators) -> ExportedProgram:
         owner = mapping(document)
         field(owner, "schema_version", check_version)
         ranges = field(owner, "range_constraints", lambda v: entries(v, read_range))
@@ -128,14 +112,13 @@ class _Reading:
             meta = field(graph_module, "metadata", lambda v: entries(v, text), {})
         except DocumentError as error:
             raise error.within("graph_module") from None
-        is_whole = state_dict is not None and constants is not None
-        fakes = {} if is_whole else _fakes(main, signature)
+        state_dict, constants = _fakes(main, signature)
         return assemble(
             root=main.root,
             graph=main.graph,
             signature=signature,
-            state_dict=_in_state_dict(fakes, signature) if state_dict is None else state_dict,
-            constants=_among_constants(fakes, signature) if constants is None else constants,
+            state_dict=state_dict,
+            constants=constants,
             range_constraints={
                 table.symbols[name]: bounds for name, bounds in ranges.items() if name in table.symbols
             },
@@ -314,26 +297,20 @@ def _input_structure(value: Any) -> Any:
     return spec
 
 
-def _fakes(main: GraphDecoder, signature: ExportGraphSignature) -> dict[str, Any]:
-    """Return a fake for each weight, buffer and constant by name, as the document describes its input."""
-    fakes: dict[str, Any] = {}
+def _fakes(main: GraphDecoder, signature: ExportGraphSignature) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return fakes by name as the document describes the inputs: the state dict, and the constants."""
+    state_dict: dict[str, Any] = {}
+    constants: dict[str, Any] = {}
     for spec in signature.input_specs:
-        if isinstance(spec.arg, CustomObjArgument) and spec.target is not None:
-            fakes[spec.target] = MissingObject(spec.arg.class_fqn)
-        elif spec.target is not None and (value := main.new_tensor(spec.arg.name)) is not None:
-            fakes[spec.target] = as_parameter(value) if spec.kind is InputKind.PARAMETER else value
-    return fakes
-
-
-def _in_state_dict(fakes: dict[str, Any], signature: ExportGraphSignature) -> dict[str, Any]:
-    outside = {
-        *signature.non_persistent_buffers,
-        *signature.lifted_tensor_constants,
-        *signature.lifted_custom_objs,
-    }
-    return {name: value for name, value in fakes.items() if name not in outside}
-
-
-def _among_constants(fakes: dict[str, Any], signature: ExportGraphSignature) -> dict[str, Any]:
-    inside = _in_state_dict(fakes, signature)
-    return {name: value for name, value in fakes.items() if name not in inside}
+        if spec.target is None:
+            continue
+        if isinstance(spec.arg, CustomObjArgument):
+            constants[spec.target] = MissingObject(spec.arg.class_fqn)
+        elif (value := main.new_tensor(spec.arg.name)) is None:
+            continue
+        elif spec.kind is InputKind.PARAMETER:
+            state_dict[spec.target] = as_parameter(value)
+        else:
+            is_state = spec.kind is InputKind.BUFFER and spec.persistent is not False
+            (state_dict if is_state else constants)[spec.target] = value
+    return state_dict, constants

@@ -41,8 +41,7 @@ class ProgramOutline:
     Args:
         torch_version: Version of torch that wrote it; None if not recorded.
         call_count: Nodes that call an operator, those of subgraphs included.
-        operators: Operator name to number of calls, sorted by name. Unpacking a tuple does not count as a
-            call.
+        operators: Operator name to number of calls, sorted by name, without the unpacking of tuples.
         library_operators: Names of the operators that torch does not have, sorted.
         library_classes: The C++ classes of which the program holds objects, `signal_ops::Polynomial`, sorted.
         missing_operators: Operator name to the reason why this process cannot call it.

@@ -192,8 +192,7 @@ def weights_beside(path: Path, metadata: PackageMetadata) -> dict[str, torch.Ten
     """Return the weights that a package expects, by their names in its code; mapped, contiguous.
 
     Raises:
-        DeployError: the file or a weight is missing, a weight differs in shape or dtype, or a tied weight has
-            several values.
+        DeployError: the file or a weight is missing, a shape or dtype differs, or tied weights differ.
         CheckpointError: the file is refused.
     Warns:
         WeightsWarning: the file has unexpected keys (FE704), as for `bind`.

@@ -53,8 +53,7 @@ def write_cpp_project(
     Returns:
         What was written; `path` is the folder.
     Raises:
-        DeployError: the folder is not empty, `compile_aoti` refuses the program, or the programs of the
-            bundle do not generate.
+        DeployError: the folder is not empty, `compile_aoti` fails, or the bundle cannot generate.
         CompileFailure: Inductor cannot compile the program, or it calls operators of Python.
         FileWriteError: it cannot be written. After an error, nothing new is left behind.
 

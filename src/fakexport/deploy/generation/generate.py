@@ -38,8 +38,7 @@ def generate(
     refuses them.
 
     Args:
-        bundle: A bundle of prefill and decode, or its archive, as `fakexport export --workload generate`
-            writes it.
+        bundle: A bundle of prefill and decode, or its archive, from `fakexport export --workload generate`.
         prompts: The token ids of a prompt, or of several; None for a model that is not given text.
         max_new_tokens: Tokens after the prompt at most.
         checkpoint: The weights, as for `bind`. Default: those of the bundle.
@@ -52,12 +51,9 @@ def generate(
     Returns:
         The new tokens of each sequence.
     Raises:
-        ValueError, TypeError: no prompt, or something else than token ids; a number out of its range; devices
-            without a checkpoint.
-        UnsuitableInputs: more tokens than the model has positions or its cache has places for; prompts that
-            the program does not take.
-        DeployError: it is not a bundle of prefill and decode that fit together, or the model's generation
-            config forbids every token.
+        ValueError, TypeError: no prompt, no token ids; a number out of range; devices without a checkpoint.
+        UnsuitableInputs: more tokens than positions or cache places; prompts that do not fit the program.
+        DeployError: no matching prefill and decode, or the generation config forbids every token.
         ArchiveError, BindError, CheckpointError: as for `load_bundle` and `bind`.
         UnboundProgram: there are no weights.
 

@@ -55,13 +55,11 @@ def compile_onnx(
     bound; or `open_onnx` gets a checkpoint.
 
     Args:
-        program: Bound or weight-less; not changed. ONNX has no devices: a program for others is converted as
-            if for the CPU.
+        program: Bound or weight-less; not changed. ONNX has no devices: it is converted as for the CPU.
         path: The file, `model.onnx`; an existing one is replaced when the new one is complete.
         weights: `inside`, or `beside` in a safetensors file, which any runtime of ONNX reads as external
             data. Without weights, or with more than 2 GiB, it is `beside` either way.
-        custom_translation_table: As for `torch.onnx.export`: functions of onnxscript by the operator that
-            they translate.
+        custom_translation_table: As for `torch.onnx.export`: functions of onnxscript by operator.
         report: Called with lines of progress.
     Raises:
         CompileFailure: FE802: everything that ONNX cannot express.

@@ -89,8 +89,7 @@ class SignatureDifference:
         side: `input` or `output`.
         kind: Torch's name for it, in lower case: `parameter`, `user_input`, `buffer_mutation`.
         name: Its name; with stars in the places of indices where several differ in the same way.
-        field: `presence`, `dtype`, `shape`, `stride`, `value` (constants), `persistent`, `order` or
-            `structure`.
+        field: `presence`, `dtype`, `shape`, `stride`, `value`, `persistent`, `order` or `structure`.
         a: The property in the first program, as text; "" where there is none.
         b: The property in the second program.
         count: How many differ in this way.

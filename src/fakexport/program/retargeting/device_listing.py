@@ -39,8 +39,7 @@ class Breakage:
         literal: What is left: a device literal that is baked in.
         node: Name of the node that fails; the literal's own, for an assertion.
         operator: Its operator.
-        reason: What real devices say against it, such as `aten.embedding.default gets weight on cuda:0,
-            indices on cpu`.
+        reason: Why a real device rejects it: `aten.embedding.default gets weight on cuda:0, indices on cpu`.
     """
 
     literal: DeviceLiteral
@@ -58,8 +57,7 @@ class DeviceListing:
         devices: Devices of weights, constants and values, sorted.
         other_device: The device for which the breakages were found.
         breakages: What fails there if weights and inputs are moved and nothing else is.
-        diagnostics: FE501 for each place whose literals break something; then what `retarget` cannot repair
-            either: FE502, FE504.
+        diagnostics: FE501 for each place with a literal that breaks something; then FE502 and FE504.
     """
 
     literals: tuple[DeviceLiteral, ...]

@@ -152,12 +152,6 @@ def parse_move(program: ExportedProgram, device_map: str | Mapping[str, str]) ->
     return _module_move(program, entries)
 
 
-def names_devices(given: str | Mapping[str, str]) -> bool:
-    """Whether the left sides of a map are devices, and not module paths."""
-    pairs = _read_pairs(given) if isinstance(given, str) else given
-    return any(device_of_literal(key) is not None for key in pairs)
-
-
 def _read_pairs(text: str) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for part in text.split(","):

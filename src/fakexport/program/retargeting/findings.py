@@ -23,9 +23,7 @@ def failures(rerun: Rerun) -> tuple[Diagnostic, ...]:
 
 
 def kernel_failures(program: ExportedProgram, made: ExportedProgram) -> tuple[Diagnostic, ...]:
-    """Return the nodes whose operator takes their dtypes on the old devices, and has no kernel for them on
-    the new ones, which nothing shows on fakes: FE504.
-    """
+    """Return the nodes whose dtypes have a kernel on the old devices only, which fakes do not show: FE504."""
     found = [(visit, refused) for visit in walk(made) if (refused := refused_dtypes(visit)) is not None]
     if not found:
         return ()

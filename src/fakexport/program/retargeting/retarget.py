@@ -97,8 +97,7 @@ def retarget(
 
     Args:
         program: Not changed.
-        devices: Device to device, `{"cpu": "cuda:0"}`, also as text, `"cpu=cuda:0"`; or a device for
-            everything, `"cuda:0"`.
+        devices: `{"cpu": "cuda:0"}`, also as text, `"cpu=cuda:0"`; or one device for all, `"cuda:0"`.
         device_map: In place of `devices`, module path to device: `{"model.layers.0": "cuda:1", "": "cpu"}`.
             Tensors are moved where they enter a module on another device.
         target: The topology, the devices that exist, `"H100"`. Default: those of the `emulate` block
@@ -109,8 +108,7 @@ def retarget(
         Example inputs likewise.
     Raises:
         RetargetError: nodes of the program fail on the new devices; no program is created.
-        ValueError: a map that does not fit the program, an unknown device, or one that the topology does not
-            have.
+        ValueError: a map that does not fit the program, or a device that is unknown or not in the topology.
         TypeError: not a device map.
     Warns:
         RetargetWarning: nodes that cannot be run on fake tensors of any device, so they are not verified.

@@ -54,8 +54,7 @@ class DeviceClash:
 
     Args:
         operator: `aten.index_select.default`.
-        devices: Device by name of the argument, in the order of the schema; a list has its index:
-            `tensors[1]`.
+        devices: Device by argument name, in schema order; a list has an index: `tensors[1]`.
     """
 
     operator: str
