@@ -128,7 +128,6 @@ def calls_repeated(module: nn.Module, written: frozenset[str], times: int = CALL
         calls.are_complete = True
         return result
 
-    forward.__signature__ = getattr(original, "__signature__", None)  # type: ignore[attr-defined]
     forward.__wrapped__ = original  # type: ignore[attr-defined]
     with exchanged_forward(module, forward):
         yield calls
