@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 import torch
@@ -168,3 +169,107 @@ def test_a_block_mask_among_the_inputs_is_named():
     assert found.code == "FE202"
     assert "the input `block_mask`" in found.notes[0]
     assert found.fix.message.startswith("make that object in `forward`")
+
+
+class Asks(nn.Module):
+    """A model of one call."""
+
+    def __init__(self, call):
+        super().__init__()
+        self.call = call
+
+    def forward(self, x):
+        return self.call(x)
+
+
+def stacks(x):
+    return torch.tensor([x[0, 0], x[1, 1]])
+
+
+def reads_mean(x):
+    return torch.as_tensor(x.mean().item()) + x
+
+
+def copies_deeply(x):
+    return copy.deepcopy(x).mul_(2)
+
+
+def one_hot(x):
+    return nn.functional.one_hot(x.long().abs())
+
+
+def counts(x):
+    return x.flatten()[: sum(torch.bincount(x.long().abs().flatten(), minlength=3).tolist())]
+
+
+def truncates(x):
+    total = x.sum().item()
+    return x * int(total)
+
+
+def takes_root(x):
+    total = x.abs().sum().item()
+    return x * math.sqrt(total)
+
+
+@pytest.mark.parametrize(
+    ("call", "fix", "better"),
+    [
+        (stacks, "`torch.stack([x[0, 0], x[1, 1]])`", lambda x: torch.stack([x[0, 0], x[1, 1]])),
+        (reads_mean, "`x.mean()`", lambda x: x.mean() + x),
+        (copies_deeply, "`x.clone()`", lambda x: x.clone().mul_(2)),
+        (
+            one_hot,
+            "pass the number of classes",
+            lambda x: nn.functional.one_hot(x.long().abs(), 2),
+        ),
+        (counts, "count into a tensor of fixed size", None),
+        (
+            truncates,
+            "`tensor.to(torch.int64).item()`",
+            lambda x: x * x.sum().to(torch.int64).item(),
+        ),
+        (takes_root, "`(total ** 0.5)`", lambda x: x * x.abs().sum().item() ** 0.5),
+    ],
+)
+def test_a_call_is_told_what_to_write_instead(call, fix, better):
+    (found,) = fe.check(lambda: (Asks(call), (X,))).diagnostics
+
+    assert fix in found.fix.message
+    if better is not None:
+        program = fe.export(lambda: (Asks(better), (X,))).module()
+        torch.testing.assert_close(program(X / 2), better(X / 2))
+
+
+class HoldsLazy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.LazyLinear(2)
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+def called_once():
+    model, x = HoldsLazy(), torch.zeros(3, 4)
+    model(x)
+    return model, (x,)
+
+
+def test_a_lazy_module_has_to_be_called_first():
+    (found,) = fe.check(HoldsLazy, (X,), target=["cpu", "H100"]).diagnostics
+
+    assert (found.code, "`model(*args)`" in found.fix.message) == ("FE103", True)
+    assert fe.check(called_once, target=["cpu", "H100"]).is_clean
+
+
+class PutsOnCPU(Counts):
+    def forward(self, x, index):
+        self.kept[index] = torch.ones(2, device="cpu")
+        return x + self.kept
+
+
+def test_a_value_of_another_device_that_is_put_at_an_index_is_a_device_mismatch():
+    (found,) = fe.check(PutsOnCPU, (X, torch.tensor([1, 2])), target="H100").diagnostics
+
+    assert found.code == "FE502"

@@ -323,3 +323,28 @@ def test_no_storage_is_allocated():
 
     assert sum(p.nbytes for p in built.module.parameters()) > 60 * 2**30
     assert all(is_fake(p) for p in built.module.parameters())
+
+
+REAL = torch.ones(1, 4)
+
+
+@pytest.mark.parametrize(
+    ("made", "device"),
+    [
+        (lambda: REAL.clone(), "cuda"),
+        (lambda: torch.from_numpy(np.ones((1, 4))).float() * 2, "cuda"),
+        (lambda: torch.ones(1, 4, device="cpu"), "cpu"),
+        (lambda: REAL * torch.ones(1, 4, device="cpu"), "cpu"),
+        (lambda: REAL.double().to("cpu", torch.float32), "cpu"),
+    ],
+)
+def test_inputs_that_are_computed_from_real_data_are_where_the_model_is(made, device):
+    with emulate("H100"):
+        built = build(lambda: (nn.Linear(4, 2), (made(),)))
+
+        assert built.args[0].device.type == device
+
+
+def test_a_factory_that_returns_no_inputs_is_known_from_one_that_returns_a_module_alone():
+    assert build(lambda: (nn.Linear(4, 2), ())).has_inputs
+    assert not build(lambda: nn.Linear(4, 2)).has_inputs
