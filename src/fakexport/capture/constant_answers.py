@@ -64,7 +64,6 @@ class ConstantAnswers:
             yield
             return
         original: Callable[..., Any] = self._module.forward
-        signature = getattr(original, "__signature__", None)
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             self._begin()
@@ -73,7 +72,6 @@ class ConstantAnswers:
             finally:
                 self._end()
 
-        forward.__signature__ = signature  # type: ignore[attr-defined]
         forward.__wrapped__ = original  # type: ignore[attr-defined]
         lists = ListedConstants(self._answer) if self._is_answering else nullcontext()
         with exchanged_forward(self._module, forward), constant_questions(self._answer), lists:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from fakexport.documents import escaped
 from fakexport.error import FakexportError
 
 _WIDTH_OF_A_FILE = 100
+_COMMAND = re.compile(r"(?m)^([ \t]*)::")
 
 
 class OutputError(FakexportError, OSError):
@@ -34,18 +36,22 @@ def write_output(text: str) -> None:
         OutputError: the disk is full, or stdout is closed.
     """
     with _output_faults():
-        sys.stdout.write(_shown(text))
+        sys.stdout.write(_without_commands(_shown(text)))
 
 
 def write_report(text: str) -> None:
     """Write text for people to stdout as `write_output` does, in color where stdout is colored."""
     with _output_faults():
-        sys.stdout.write(highlighted(_shown(text), sys.stdout))
+        sys.stdout.write(highlighted(_without_commands(_shown(text)), sys.stdout))
 
 
 def write_formatted(text: str, output_format: str) -> None:
-    """Write what a command prints in this format: `text` is for people."""
-    (write_report if output_format == "text" else write_output)(text)
+    """Write what a command prints in this format: `text` is for people, `github` has commands."""
+    if output_format == "github":
+        with _output_faults():
+            sys.stdout.write(_without_old_commands(_shown(text)))
+    else:
+        (write_report if output_format == "text" else write_output)(text)
 
 
 def flush_output() -> None:
@@ -56,7 +62,7 @@ def flush_output() -> None:
 
 def write_error_line(text: str) -> None:
     """Write text, escaped in the same way, and a line end to stderr, as far as that is possible."""
-    write_leniently(sys.stderr, f"{highlighted(_shown(text), sys.stderr)}\n")
+    write_leniently(sys.stderr, f"{highlighted(_without_commands(_shown(text)), sys.stderr)}\n")
 
 
 def write_leniently(stream: TextIO, text: str) -> int:
@@ -136,3 +142,16 @@ def _occupy_closed_descriptors() -> None:
 
 def _shown(text: str) -> str:
     return "\n".join("\t".join(map(escaped, line.split("\t"))) for line in text.split("\n"))
+
+
+def _without_commands(text: str) -> str:
+    """Return text of which GitHub's runner takes no line for a workflow command.
+
+    Source: `ActionCommand.TryParseV2` and `TryParse` of actions/runner: a line that begins with `::`, and
+    `##[` anywhere. The escapes are those of JSON, too, in which the second may be a part of a string.
+    """
+    return _without_old_commands(_COMMAND.sub(r"\1\\u003a:", text))
+
+
+def _without_old_commands(text: str) -> str:
+    return text.replace("##[", r"#\u0023[")

@@ -18,6 +18,7 @@ from fakexport.report.verdict_table import result_text, weights_of
 _MOST_FINDINGS = 50
 _MOST_CHARACTERS = 20_000  # Of one finding: GitHub shows a summary of up to 1 MiB.
 _WIDTH = 100
+_MARKS = re.compile(r"[]!\"#$&()*:;<>@[\\^_`{|}~]|(?<=www)\.")
 _HEAD = ("source", "target", "verdict", "errors", "warnings", "weights per device")
 
 
@@ -105,5 +106,5 @@ def _folded(title: str, text: str) -> str:
 
 
 def _code(text: str) -> str:
-    """Return a text in a cell of a table, in which no character has a meaning."""
-    return f"<code>{html.escape(escaped(text)).replace('|', '&#124;').replace('`', '&#96;')}</code>"
+    """Return a text in a cell of a table, in which no character has a meaning: no link, no mention."""
+    return f"<code>{_MARKS.sub(lambda mark: f'&#{ord(mark[0])};', escaped(text))}</code>"

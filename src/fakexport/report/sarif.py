@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -74,7 +75,7 @@ def _rule(known: Rule) -> dict[str, Any]:
 
 def _invocation(project: ProjectReport) -> dict[str, Any]:
     refused = [
-        {"level": "error", "message": {"text": f"{source}: {reason}"}}
+        {"level": "error", "message": {"text": _plain(f"{source}: {reason}")}}
         for source, reason in project.refused.items()
     ]
     return {
@@ -99,12 +100,17 @@ def _result(
         "ruleId": found.code,
         "ruleIndex": rule_index,
         "level": found.severity,
-        "message": {"text": f"{plain_body(found)}\nsource: {source}"},
+        "message": {"text": _plain(f"{plain_body(found)}\nsource: {source}")},
         "locations": list(_locations(source, found, root)),
         "relatedLocations": [_related(number, label, root) for number, label in enumerate(others, start=1)],
         "partialFingerprints": {_FINGERPRINT: fingerprints.of(source, found)},
         "properties": {"source": source, "targets": list(found.targets), "count": found.count},
     }
+
+
+def _plain(text: str) -> str:
+    """Return a message in which nothing is a link (SARIF 2.1.0, section 3.11.6)."""
+    return re.sub(r"([\\\[\]])", r"\\\1", text)
 
 
 def _locations(source: str, found: Diagnostic, root: Path) -> Iterator[dict[str, Any]]:
@@ -121,7 +127,7 @@ def _locations(source: str, found: Diagnostic, root: Path) -> Iterator[dict[str,
 
 def _related(number: int, label: Label, root: Path) -> dict[str, Any]:
     related: dict[str, Any] = {"id": number, "physicalLocation": _physical(label.span, root)}
-    return {**related, "message": {"text": label.message}} if label.message else related
+    return {**related, "message": {"text": _plain(label.message)}} if label.message else related
 
 
 def _physical(span: Span, root: Path) -> dict[str, Any]:

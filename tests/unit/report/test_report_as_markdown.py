@@ -18,7 +18,7 @@ def test_a_row_per_source_and_target_then_differences_and_findings():
         ["<code>H100</code>", "✅ exports", "0", "1"],
         ["<code>T4</code>", "❌ fails at capture", "1", "1"],
     ]
-    assert "❌ <code>absent.py:f</code> was not checked: <code>no such file</code>" in text
+    assert "❌ <code>absent.py&#58;f</code> was not checked: <code>no such file</code>" in text
     for diagnostic in full_report().diagnostics:
         assert render_text(diagnostic) in text
 
