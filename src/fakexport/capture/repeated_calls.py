@@ -44,7 +44,7 @@ _STATE_IN_A_BUFFER = (
     "register it as a buffer and write into that: `self.steps += 1`; or take it as an input and return it"
 )
 
-_UNBACKED = re.compile(r"\bu(\d+)\b")
+_UNBACKED = re.compile(r"\b(u|zuf)(\d+)\b")  # An integer, and a float.
 _PARTS = re.compile(r"\w+|\S")
 _WRITING = re.compile(r"(?<!_)_$|__set(item)?__$")
 _DRAWS = re.compile(
@@ -244,9 +244,9 @@ class _Values(TorchFunctionMode):
         """Return a text that may have unbacked symbols, of which each call may have its own: by the order in
         which the call uses them. A sum is sorted by their names, so its parts are sorted again.
         """
-        for number in sorted(set(_UNBACKED.findall(text)), key=int):
-            self._symbols.setdefault(number, len(self._symbols))
-        renamed = _UNBACKED.sub(lambda found: f"unbacked{self._symbols[found[1]]}", text)
+        for kind, number in sorted(set(_UNBACKED.findall(text)), key=lambda found: (found[0], int(found[1]))):
+            self._symbols.setdefault(kind + number, len(self._symbols))
+        renamed = _UNBACKED.sub(lambda found: f"unbacked{self._symbols[found[0]]}", text)
         return text if renamed == text else " ".join(sorted(_PARTS.findall(renamed)))
 
 
