@@ -47,3 +47,23 @@ def test_a_condition_on_a_rounded_size_is_decided_and_kept() -> None:
 def test_numbers_of_python_are_not_touched() -> None:
     with exact_round():
         assert (round(15, -1), round(2.5), round(2.567, 1)) == (20, 2, 2.6)
+
+
+class RoundsHalves(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * round(x.shape[0] / 2)
+
+
+def test_stock_puts_round_of_a_fraction_into_the_program() -> None:
+    dynamic = ({0: torch.export.Dim.DYNAMIC},)
+    program = torch.export.export(RoundsHalves(), (X,), dynamic_shapes=dynamic)
+
+    assert round in {node.target for node in program.graph.nodes}
+
+
+def test_a_program_rounds_fractions_in_integers() -> None:
+    program = fe.export(RoundsHalves, (X,), dynamic_shapes=["x.0=2..400"])
+
+    assert round not in {node.target for node in program.graph.nodes}
+    for n in (2, 3, 5, 7, 9, 399):
+        torch.testing.assert_close(program.module()(torch.ones(n, 2)), RoundsHalves()(torch.ones(n, 2)))
