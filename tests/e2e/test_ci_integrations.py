@@ -117,7 +117,7 @@ def test_a_clean_model_passes_with_a_summary_and_sarif(step):
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert summary.startswith("before\n### fakexport check\n\n2 of 2 targets export; 0 errors, 0 warnings.")
-    assert "| <code>model.py:good</code> | <code>H100</code> | ✅ exports |" in summary
+    assert "| <code>model.py&#58;good</code> | <code>H100</code> | ✅ exports |" in summary
     assert outputs["exit-code"] == "0"
     assert results(outputs["sarif"]) == []
 
@@ -151,6 +151,19 @@ def test_no_text_of_an_input_is_run(text, step, repository):
 
     assert (done.returncode, outputs["exit-code"]) == (2, "2")
     assert not (repository / "pwned").exists()
+
+
+def test_a_source_is_no_option(step, repository):
+    done, _, outputs = step(CHECK, source="--write=json=model.py")
+
+    assert (done.returncode, outputs["exit-code"]) == (2, "2")
+    assert (repository / "model.py").read_text() == MODEL
+
+
+def test_lines_of_options_may_end_as_on_windows(step):
+    done, _, _ = step(CHECK, source="model.py:good", options="--dynamic\r\ninput.0=2..8\r\n")
+
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
