@@ -8,6 +8,7 @@ import platform
 import shlex
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
 import typer
 
@@ -52,6 +53,8 @@ def usage_fault(error: BaseException) -> str | None:
         return missing
     if isinstance(error, OSError) and error.filename is not None:
         return _one_line(f"{error.filename}: {error.strerror}")
+    if isinstance(error, FileNotFoundError) and _is_folder_gone():
+        return "the working directory does not exist any more: change to another one"
     if isinstance(error, OSError) and error.errno in _OF_THE_SYSTEM:
         return _one_line(error.strerror or str(error))
     if isinstance(error, MemoryError) or _is_library_too_large(error):
@@ -59,6 +62,14 @@ def usage_fault(error: BaseException) -> str | None:
     if isinstance(error, SystemExit):
         return f"the model's code exited: sys.exit({error.code!r})"
     return None
+
+
+def _is_folder_gone() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def internal_fault(error: BaseException, arguments: Sequence[str]) -> str:

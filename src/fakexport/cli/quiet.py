@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 import io
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
 from typing import TextIO
 
 from fakexport._libraries import PACKAGES
@@ -28,7 +30,7 @@ def quiet(*, is_debug: bool) -> Iterator[None]:
 
     torch and transformers set up their loggers again when they are imported, so a level that was set before
     would not last; disabling logging as a whole does. `torch.export` prints the graph so far when it meets a
-    data-dependent branch (torch 2.13). Everything is put back afterwards.
+    data-dependent branch (torch 2.13). Everything is put back afterwards, the working directory too.
 
     Args:
         is_debug: Drop nothing, and show what fakexport logs; stdout still goes to stderr.
@@ -36,8 +38,18 @@ def quiet(*, is_debug: bool) -> Iterator[None]:
         LittleMemoryError: there is too little memory for these libraries.
     """
     check_address_space()
-    with _transfers_shown(), _with_libraries() if is_debug else _without_libraries():
+    with _folder_kept(), _transfers_shown(), _with_libraries() if is_debug else _without_libraries():
         yield
+
+
+@contextmanager
+def _folder_kept() -> Iterator[None]:
+    """Come back to the working directory, so that a model which leaves it moves no output."""
+    here = Path.cwd()
+    try:
+        yield
+    finally:
+        os.chdir(here)
 
 
 @contextmanager
