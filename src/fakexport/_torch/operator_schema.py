@@ -83,6 +83,11 @@ def is_mutating(operator: Any) -> bool:
     return bool(operator._schema.is_mutable)
 
 
+def returns_tensor(operator: Any) -> bool:
+    """Return whether an operator always returns a tensor or a list of them: `_foreach_add_` does not."""
+    return any(str(result.type) in ("Tensor", "List[Tensor]") for result in operator._schema.returns)
+
+
 def promoted_dtype(values: Sequence[Any]) -> torch.dtype:
     """Return the dtype in which an elementwise operator computes with tensors and numbers."""
     kinds = (torch.Tensor, int, float, torch.SymInt, torch.SymFloat)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from fakexport._torch.operator_effects import effects_of
 from fakexport._torch.operator_registry import OpOverload
+from fakexport._torch.operator_schema import returns_tensor
 from fakexport.program import graph_modules
 
 
@@ -27,4 +27,4 @@ def drop_refused_nodes(program: ExportedProgram) -> None:
 def _has_raised(node: Node) -> bool:
     """Return whether an operator that returns tensors has returned nothing."""
     is_used = bool(node.users) or node.meta.get("val") is not None
-    return not is_used and isinstance(node.target, OpOverload) and effects_of(node.target).returns_tensors
+    return not is_used and isinstance(node.target, OpOverload) and returns_tensor(node.target)
