@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 
 import pytest
@@ -338,7 +339,7 @@ def test_the_reports_of_all_sources_are_one_document(wanted, repository, asked, 
     out, _ = capsys.readouterr()
     assert code == 0
     assert (repository / "models" / "all").read_text() == out
-    assert "models/mlp.py:mlp" in out
-    assert "hf:llama" in out
+    assert "models/mlp.py:mlp" in html.unescape(out)
+    assert "hf:llama" in html.unescape(out)
     if wanted != "markdown":
         json.loads(out)

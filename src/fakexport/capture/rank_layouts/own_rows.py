@@ -105,6 +105,8 @@ def _added_up(call: Call, kind: str, counterparts: Counterparts) -> Layout:
     """Return the layout of floating point results: rows of experts that are added up are a summand."""
     if kind in _ADDING:
         return Common.SUM
+    if any(operand.layout is Common.SUM for operand in call.operands()):
+        raise Fault("computes with a sum over a rank's own experts before the ranks are added up")
     if VALUE_RULES.get(kind) is not reduced:
         return Common.OWN_ROWS
     source = call.first.node
