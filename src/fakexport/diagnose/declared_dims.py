@@ -215,7 +215,8 @@ def _inputs_with(
     return tuple(found)
 
 
-_ONE = re.compile(r"^Eq\(.*, 1\)$")
+# A number that is 1, also times a factor: `Eq(3*Max(1, s0), 3)`.
+_ONE = re.compile(r"^Eq\((?:.*, 1|(\d+)\*.*, \1)\)$")
 _MOST_TRIED = 12
 
 
