@@ -20,6 +20,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -145,12 +146,9 @@ def exported(config: str) -> Any:
         built = build(source.factory, device_map="cpu", dtype=torch.bfloat16)
         with built.mode:
             inputs = source.example_inputs(built.module, "cpu", torch.bfloat16)
+        tracing = partial(source.tracing, built.module, inputs)
         captured = capture(
-            built.module,
-            inputs.args,
-            inputs.kwargs,
-            dynamic=parse_dynamic("auto"),
-            tracing=lambda: source.tracing(built.module, inputs),
+            built.module, inputs.args, inputs.kwargs, dynamic=parse_dynamic("auto"), tracing=tracing
         )
     if captured.program is None:
         raise SystemExit(str(captured.failure))

@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 from collections import Counter
+from functools import partial
 from typing import Any
 
 from benchmarks.fresh_process import in_a_process
@@ -41,24 +42,18 @@ def measure(way: str, config: str) -> dict[str, Any]:
         built = build(source.factory, device_map="balanced", dtype=torch.bfloat16)
         with built.mode:
             inputs = source.example_inputs(built.module, "cuda:0", torch.bfloat16)
-        tracing = source.tracing(built.module, inputs)
+        tracing = partial(source.tracing, built.module, inputs)
         dynamic = parse_dynamic("auto")
         with install_transfers(built.module, built.placement):
             start = time.perf_counter()
             if way == "fakexport":
-                captured = capture(
-                    built.module,
-                    inputs.args,
-                    inputs.kwargs,
-                    dynamic=dynamic,
-                    tracing=lambda: source.tracing(built.module, inputs),
-                )
+                captured = capture(built.module, inputs.args, inputs.kwargs, dynamic=dynamic, tracing=tracing)
                 if captured.program is None:
                     raise SystemExit(str(captured.failure))
                 program = captured.program
             else:
                 shapes = as_torch_shapes(dynamic, inputs.kwargs)
-                with tracing:
+                with tracing():
                     program = torch.export.export(
                         built.module, inputs.args, dict(inputs.kwargs), dynamic_shapes=shapes
                     )

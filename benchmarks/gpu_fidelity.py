@@ -28,6 +28,7 @@ import tempfile
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,13 +100,8 @@ def export_lines(case: Case, profile: str | None) -> tuple[str, ...]:
                 args, kwargs = inputs.args, dict(inputs.kwargs)
         from fakexport.sources import ExampleInputs
 
-        captured = capture(
-            built.module,
-            args,
-            kwargs,
-            dynamic=parse_dynamic(case.dynamic),
-            tracing=lambda: source.tracing(built.module, ExampleInputs(args, kwargs)),
-        )
+        tracing = partial(source.tracing, built.module, ExampleInputs(args, kwargs))
+        captured = capture(built.module, args, kwargs, dynamic=parse_dynamic(case.dynamic), tracing=tracing)
     if captured.program is None:
         assert captured.failure is not None
         return (f"failed: {captured.failure.error_types[0]}: {captured.failure.messages[0][:300]}",)

@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -106,21 +107,15 @@ def measured(
         dynamic = parse_dynamic("auto") if options.dynamic == "auto" else None
 
         def export(way: str) -> Any:
-            tracing = source.tracing(built.module, inputs)
+            tracing = partial(source.tracing, built.module, inputs)
             if way == "stock":
                 shapes = as_torch_shapes(dynamic, inputs.kwargs) if dynamic else None
-                with tracing:
+                with tracing():
                     return torch.export.export(
                         built.module, inputs.args, dict(inputs.kwargs), dynamic_shapes=shapes
                     )
             os.environ["FAKEXPORT_SPEED"] = "1" if way == "memo" else "0"
-            captured = capture(
-                built.module,
-                inputs.args,
-                inputs.kwargs,
-                dynamic=dynamic,
-                tracing=lambda: source.tracing(built.module, inputs),
-            )
+            captured = capture(built.module, inputs.args, inputs.kwargs, dynamic=dynamic, tracing=tracing)
             if captured.program is None:
                 raise SystemExit(str(captured.failure))
             return captured.program

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,8 @@ def compare_constants(source: Source, *, topology: str = "cpu") -> ConstantCompa
         built = build(source.factory, device_map=devices.default_device)
         with built.mode:
             inputs = source.example_inputs(built.module, built.placement.input_device, None)
-        captured = capture(
-            built.module, inputs.args, inputs.kwargs, tracing=lambda: source.tracing(built.module, inputs)
-        )
+        tracing = partial(source.tracing, built.module, inputs)
+        captured = capture(built.module, inputs.args, inputs.kwargs, tracing=tracing)
     if captured.failure is not None:
         raise AssertionError("the fake export failed") from captured.failure.error
     assert captured.program is not None

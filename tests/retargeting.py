@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -66,9 +67,8 @@ def _program(source: Source, topology: str) -> ExportedProgram:
         built = build(source.factory, device_map=devices.default_device)
         with built.mode:
             inputs = source.example_inputs(built.module, built.placement.input_device, None)
-        captured = capture(
-            built.module, inputs.args, inputs.kwargs, tracing=lambda: source.tracing(built.module, inputs)
-        )
+        tracing = partial(source.tracing, built.module, inputs)
+        captured = capture(built.module, inputs.args, inputs.kwargs, tracing=tracing)
     if captured.program is None:
         assert captured.failure is not None
         pytest.skip(f"it does not export for {topology}: {captured.failure.messages[0][:80]}")

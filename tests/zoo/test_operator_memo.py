@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -95,13 +96,8 @@ def captured(
         with built.mode:
             inputs = source.example_inputs(built.module, devices.default_device, dtype)
         with install_transfers(built.module, built.placement):
-            return capture(
-                built.module,
-                inputs.args,
-                inputs.kwargs,
-                dynamic=dynamic,
-                tracing=lambda: source.tracing(built.module, inputs),
-            )
+            tracing = partial(source.tracing, built.module, inputs)
+            return capture(built.module, inputs.args, inputs.kwargs, dynamic=dynamic, tracing=tracing)
 
 
 def verify(source: Source, target: str, dynamic: DynamicDims | None, dtype: torch.dtype | None) -> None:

@@ -303,10 +303,10 @@ def set_in_class(kind: type, name: str, value: Any) -> None:
 
 
 def _set(owner: Any, name: str, value: Any) -> None:
-    if owner is torch.Generator:
-        set_in_class(owner, name, value)
-    else:
+    try:
         setattr(owner, name, value)
+    except TypeError:  # A class of C++, such as `torch.Generator`.
+        set_in_class(owner, name, value)
 
 
 def _chooser(switch: _Switch, replacement: Any) -> Any:

@@ -26,6 +26,13 @@ def running_user_frames(until: CodeType) -> list[tuple[FrameType, Span]]:
     return found[::-1]
 
 
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame of user code among a frame and those that called it."""
+    while frame is not None and not is_user_code(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
 def is_asked_by_user(question: Question) -> bool:
     """Return whether user code asks, and not an operator of torch for it."""
     return question.asking is not None and is_user_code(question.asking)

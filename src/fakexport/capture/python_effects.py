@@ -22,6 +22,7 @@ from fakexport.diagnostics import Span, is_only_told
 from fakexport.program import is_user_code
 from fakexport.sources import exchanged_forward
 
+from .call_site import user_frame
 from .changed_arguments import changed_arguments, contents_of_arguments
 from .failure import span_at
 from .module_attributes import assignment_of, attributes_of, changed_attributes
@@ -83,8 +84,8 @@ def watch_forward(module: nn.Module) -> Iterator[PythonEffects]:
     """Enter a context in which calls of `module.forward` are watched; they do what they did before.
 
     `print` and the functions of `random` and of `numpy.random` (if something has imported it) are replaced
-    while the call lasts. Draws through names that the model
-    imported (`from random import random`) are seen by the generator's state, and have no place.
+    while the call lasts. Draws through names that the model imported (`from random import random`) are seen
+    by the generator's state, and have no place.
 
     Texts of unknown values that are only raised, printed or logged are not effects.
 
@@ -168,10 +169,8 @@ def _padding_watched(module: nn.Module, effects: PythonEffects) -> Iterator[None
         if given.get("src_key_padding_mask") is None or given.get("mask") is not None:
             return
         if encoder.use_nested_tensor and not encoder.training:
-            frame: FrameType | None = sys._getframe(1)
-            while frame is not None and not is_user_code(frame.f_code.co_filename):
-                frame = frame.f_back
-            effects.add(PythonEffect("padding", "src_key_padding_mask", calling_span(frame), path))
+            span = calling_span(user_frame(sys._getframe(1)))
+            effects.add(PythonEffect("padding", "src_key_padding_mask", span, path))
 
     hooks = [
         encoder.register_forward_pre_hook(functools.partial(called, path), with_kwargs=True)

@@ -28,9 +28,10 @@ from fakexport._torch.pytree import tree_flatten, tree_leaves, tree_map
 from fakexport._torch.symbolic_numbers import hint_of
 from fakexport.diagnostics import Span
 from fakexport.fake import is_fake
-from fakexport.program import content_of, is_model_code, is_user_code, plain_repr, written_state
+from fakexport.program import content_of, is_model_code, plain_repr, written_state
 from fakexport.sources import exchanged_forward
 
+from .call_site import user_frame
 from .failure import span_at
 from .left_fakes import ModelState
 from .lost_writes import WriteLost
@@ -261,8 +262,7 @@ def _strides(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _place(frame: FrameType | None) -> Place | None:
-    while frame is not None and not is_user_code(frame.f_code.co_filename):
-        frame = frame.f_back
+    frame = user_frame(frame)
     return None if frame is None else (frame.f_code, frame.f_lasti, frame.f_lineno)
 
 

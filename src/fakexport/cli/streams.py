@@ -36,20 +36,20 @@ def write_output(text: str) -> None:
         OutputError: the disk is full, or stdout is closed.
     """
     with _output_faults():
-        sys.stdout.write(_without_commands(_shown(text)))
+        sys.stdout.write(_shown(text))
 
 
 def write_report(text: str) -> None:
     """Write text for people to stdout as `write_output` does, in color where stdout is colored."""
     with _output_faults():
-        sys.stdout.write(highlighted(_without_commands(_shown(text)), sys.stdout))
+        sys.stdout.write(highlighted(_shown(text), sys.stdout))
 
 
 def write_formatted(text: str, output_format: str) -> None:
     """Write what a command prints in this format: `text` is for people, `github` has commands."""
     if output_format == "github":
         with _output_faults():
-            sys.stdout.write(_without_old_commands(_shown(text)))
+            sys.stdout.write(_shown(text, has_commands=True))
     else:
         (write_report if output_format == "text" else write_output)(text)
 
@@ -62,7 +62,7 @@ def flush_output() -> None:
 
 def write_error_line(text: str) -> None:
     """Write text, escaped in the same way, and a line end to stderr, as far as that is possible."""
-    write_leniently(sys.stderr, f"{highlighted(_without_commands(_shown(text)), sys.stderr)}\n")
+    write_leniently(sys.stderr, f"{highlighted(_shown(text), sys.stderr)}\n")
 
 
 def write_leniently(stream: TextIO, text: str) -> int:
@@ -140,18 +140,17 @@ def _occupy_closed_descriptors() -> None:
             os.open(os.devnull, os.O_RDWR)
 
 
-def _shown(text: str) -> str:
-    return "\n".join("\t".join(map(escaped, line.split("\t"))) for line in text.split("\n"))
+def _shown(text: str, *, has_commands: bool = False) -> str:
+    """Return text with escapes, and without lines that GitHub's runner takes for workflow commands.
 
+    The escapes of these are also those of JSON, where the second kind may be part of a string.
 
-def _without_commands(text: str) -> str:
-    """Return text of which GitHub's runner takes no line for a workflow command.
-
+    Args:
+        text: The text.
+        has_commands: Whether lines that begin with `::` are ours.
     Source: `ActionCommand.TryParseV2` and `TryParse` of actions/runner: a line that begins with `::`, and
-    `##[` anywhere. The escapes are those of JSON, too, in which the second may be a part of a string.
+        `##[` anywhere.
     """
-    return _without_old_commands(_COMMAND.sub(r"\1\\u003a:", text))
-
-
-def _without_old_commands(text: str) -> str:
-    return text.replace("##[", r"#\u0023[")
+    escapes = "\n".join("\t".join(map(escaped, line.split("\t"))) for line in text.split("\n"))
+    shown = escapes if has_commands else _COMMAND.sub(r"\1\\u003a:", escapes)
+    return shown.replace("##[", r"#\u0023[")

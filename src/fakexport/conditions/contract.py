@@ -67,7 +67,11 @@ def always_guards(program: ExportedProgram) -> list[str]:
         elif leaf.constant is None:
             guards.append(f"{source} == None")
         elif isinstance(leaf.constant, Enum):
-            guards.append(f"str({source}) == {str(leaf.constant)!r}")
+            kind = type(leaf.constant)
+            guards += [
+                f"type({source}).{name} == {getattr(kind, name)!r}" for name in ("__module__", "__qualname__")
+            ]
+            guards.append(f"{source}._name_ == {leaf.constant._name_!r}")
         elif type(leaf.constant) in (bool, int, float, str):
             guards.append(f"type({source}) == {type(leaf.constant).__name__}{WHILE_EXPORTING}")
             if leaf.constant == 0 and type(leaf.constant) is float:

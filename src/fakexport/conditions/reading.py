@@ -151,13 +151,19 @@ class _Reading:
         number of different tensors: a call by name is checked for those anyway.
         """
         match asked:
-            case ast.Attribute(value=owner, attr="dtype" | "ndim" | "layout"):
+            case ast.Attribute(value=owner, attr="dtype" | "ndim" | "layout" | "_name_"):
                 self._leaf(owner)
                 return True
             case ast.Attribute(value=ast.Attribute(value=owner, attr="device"), attr="type"):
                 self._leaf(owner)
                 return True
             case ast.Call(func=ast.Name(id="type" | "str"), args=[owner], keywords=[]):
+                self._leaf(owner)
+                return True
+            case ast.Attribute(
+                value=ast.Call(func=ast.Name(id="type"), args=[owner], keywords=[]),
+                attr="__module__" | "__qualname__",
+            ):
                 self._leaf(owner)
                 return True
             case ast.Call(func=ast.Name(id="len"), args=[ast.Set()], keywords=[]):

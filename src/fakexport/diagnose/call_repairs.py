@@ -1,4 +1,4 @@
-"""Suggest what to call in place of a function that torch.export cannot trace as it is called."""
+"""Suggest what to call instead of a function that torch.export cannot trace as it is called."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FIXED_COUNTS = (
 
 
 def call_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix | None:
-    """Return what to write in place of a marked call; None where this is not one of those known here.
+    """Return what to write instead of a marked call; None if no repair of the call is known.
 
     Args:
         span: The line.

@@ -237,7 +237,7 @@ def index_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix | None:
 
 
 def cast_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix | None:
-    """Return how to call a module with cast or moved weights, in place of replacing them."""
+    """Return how to call a module with cast or moved weights instead of replacing them."""
     expression, function = expression_at(span), None if span is None else function_at(span)
     match expression:
         case ast.Call(

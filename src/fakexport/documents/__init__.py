@@ -19,7 +19,7 @@ from .program_records import (
     Step,
 )
 from .search_pattern import search_pattern
-from .toml_text import parse_toml, parse_yaml
+from .toml_and_yaml import parse_toml, parse_yaml
 from .typed_json import (
     MAX_INTEGER,
     boolean,

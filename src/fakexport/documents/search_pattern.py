@@ -44,9 +44,12 @@ def _repeats(parsed: Any) -> int:
     for code, argument in parsed:
         if code in _REPEATS:
             _, most, repeated = argument
-            if most > 1 and (len(repeated) != 1 or repeated[0][0] not in _ITEMS):
+            if most <= 1:
+                count += _repeats(repeated)
+            elif len(repeated) == 1 and repeated[0][0] in _ITEMS:
+                count += 1
+            else:
                 raise DocumentError("a regular expression that repeats a group can take for ever")
-            count += int(most > 1) if len(repeated) == 1 and most > 1 else _repeats(repeated)
         elif code is codes.BRANCH:
             count += max(_repeats(branch) for branch in argument[1])
         elif code in (codes.GROUPREF, codes.GROUPREF_EXISTS):

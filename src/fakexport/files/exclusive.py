@@ -1,4 +1,4 @@
-"""Locks between processes that write one file. Windows has none of them: there the last writer wins."""
+"""Locks between processes that write one file. Windows has no such locks: the last writer wins."""
 
 from __future__ import annotations
 

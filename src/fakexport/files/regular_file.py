@@ -146,7 +146,7 @@ def open_regular(path: str | os.PathLike[str]) -> RegularFile:
     """Open a regular file for reading, through links, without waiting and without side effects.
 
     Raises:
-        OSError: there is no such file, it may not be read, or it is not a regular file. Names the path.
+        OSError: there is no such file, it may not be read, or it is not a regular file; names the path.
     """
     name = os.fspath(path)
     if "\0" in str(name):

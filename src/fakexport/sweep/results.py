@@ -119,7 +119,7 @@ def collect_results(
         runs: Name and records of each, in order; at least one.
         commands: All checks there are, such as those of a zoo file. None: those that any of the runs has.
     Raises:
-        ResultsError: there are no checks, one that is none of `commands`, or a name is there twice.
+        ResultsError: there are no checks, one of them is not in `commands`, or a name is there twice.
     """
     names = tuple(name for name, _ in runs)
     for name in names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,9 @@ def exported(source: Source, topology: str, dynamic: Any = None) -> ExportedProg
         built = build(source.factory, device_map=devices.default_device)
         with built.mode:
             inputs = source.example_inputs(built.module, built.placement.input_device, None)
+        tracing = partial(source.tracing, built.module, inputs)
         dims = None if dynamic is None else parse_dynamic(dynamic)
-        captured = capture(
-            built.module,
-            inputs.args,
-            inputs.kwargs,
-            dynamic=dims,
-            tracing=lambda: source.tracing(built.module, inputs),
-        )
+        captured = capture(built.module, inputs.args, inputs.kwargs, dynamic=dims, tracing=tracing)
     assert captured.program is not None, captured.failure
     captured.program._example_inputs = None
     return captured.program

@@ -623,8 +623,35 @@ def test_a_program_refuses_another_member_of_an_enum():
     program = fe.export(AddsColor, (X, Color.RED)).module()
 
     torch.testing.assert_close(program(X, Color.RED), X + 1)
-    with pytest.raises(AssertionError, match=r"str\(color\) == 'Color\.RED'"):
+    with pytest.raises(AssertionError, match=r"color\._name_ == 'RED'"):
         program(X, Color.GREEN)
+
+
+class Named(enum.Enum):
+    """Its members have one text, which is that of a member of `Color`."""
+
+    RED = 1
+    GREEN = 2
+
+    def __str__(self):
+        return "Color.RED"
+
+
+class AsksForColor(nn.Module):
+    def forward(self, x, color):
+        return x + 1 if color in (Color.RED, Named.RED) else x - 1
+
+
+@pytest.mark.parametrize(
+    ("example", "other"),
+    [(Color.RED, "Color.RED"), (Color.RED, 1), (Color.RED, Named.GREEN), (Named.RED, Named.GREEN)],
+)
+def test_a_program_refuses_what_looks_like_a_member_of_an_enum(example, other):
+    program = fe.export(AsksForColor, (X, example)).module()
+
+    torch.testing.assert_close(program(X, example), X + 1)
+    with pytest.raises(AssertionError, match="Guard failed"):
+        program(X, other)
 
 
 def fresh(inputs):

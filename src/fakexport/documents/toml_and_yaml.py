@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from typing import Any
 
 from .document_error import DocumentError
@@ -18,6 +17,8 @@ def parse_toml(content: bytes) -> dict[str, Any]:
         DocumentError: not UTF-8, not TOML, too deep, an integer of more digits than Python converts, or
             values that may take more than 512 MiB.
     """
+    import tomllib  # It takes 20 ms, and `--help` is waited for.
+
     # Measured on CPython 3.11: a part of a key takes 700 bytes, as a table and in the parser's notes.
     opening = content.count(b".") + content.count(b"[") + content.count(b"{")
     values = content.count(b"=") + content.count(b",") + content.count(b"\n")
