@@ -60,7 +60,12 @@ def make_private_folder(path: Path) -> None:
 
 
 def fault_of_owner(status: os.stat_result, *, is_shared: bool = False) -> str | None:
-    """Return who else could have written there: `belongs to user 1001`; None if no one else."""
+    """Return who else could have written there: `belongs to user 1001`; None if no one else.
+
+    On Windows, always None: neither owners nor modes are told, and the folders of a user are private there.
+    """
+    if not hasattr(os, "geteuid"):
+        return None
     if status.st_uid not in (0, os.geteuid()):
         return f"belongs to {_user(status.st_uid)}"
     if is_shared:
