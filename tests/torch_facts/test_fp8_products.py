@@ -68,6 +68,14 @@ def test_one_scale_for_all() -> None:
     torch.testing.assert_close(given, (rounded @ (matrix.float() * 0.5).T).bfloat16())
 
 
+def test_one_scale_for_a_weight_and_one_for_all_activations_is_refused_as_the_kernel_does() -> None:
+    matrix, _ = weight(48, 80)
+
+    for blocks in (None, [48, 80]):
+        with pytest.raises(NotImplementedError, match="static activation scales"):
+            fp8_products.matmul(ROWS, matrix, torch.tensor(0.5), blocks, None, torch.tensor(0.01))
+
+
 def test_each_row_is_multiplied_with_the_matrix_of_its_group() -> None:
     made = [weight(32, 64) for _ in range(3)]
     matrices, scales = torch.stack([m for m, _ in made]), torch.stack([s for _, s in made])

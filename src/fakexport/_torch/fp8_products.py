@@ -77,16 +77,23 @@ def matmul(
     Returns:
         `[..., N]`.
     Raises:
-        NotImplementedError: weights of 4 bits, or scales for 32 columns each (MXFP8).
+        NotImplementedError: weights of 4 bits, scales for 32 columns each (MXFP8), or a scale for all
+            activations where a weight has one scale too: the kernel refuses these (its `matmul`).
     """
     _check(weight, scales)
     operators = getattr(torch.ops, NAMESPACE)
+    has_blocks = block_size is not None and list(block_size) != list(weight.shape)
     result: Tensor
     if activation_scale is not None:
+        if not has_blocks:
+            raise NotImplementedError(
+                "the kernel finegrained-fp8 refuses static activation scales with one scale for a weight: "
+                'write "dequantize": true into the quantization_config to check the unquantized model'
+            )
         result = getattr(operators, _ROWS_STATIC)(
             given, weight, scales, activation_scale, block_size, output_dtype
         )
-    elif block_size is None or list(block_size) == list(weight.shape):
+    elif not has_blocks:
         result = getattr(operators, _ROWS_TENSOR)(given, weight, scales, output_dtype)
     else:
         result = getattr(operators, _ROWS)(given, weight, scales, block_size, output_dtype)

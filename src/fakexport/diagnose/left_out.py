@@ -68,7 +68,8 @@ def _quantization(source: Source, module: nn.Module) -> tuple[Diagnostic, ...]:
     )
     fix = (
         "install the package or choose the device that is named above, or write a factory that builds the "
-        "quantized model; to check the unquantized one, remove quantization_config from a copy of the config"
+        "quantized model; to check the unquantized one, pass a copy of config.json alone in a folder, "
+        "without quantization_config"
     )
     return (rule("FE105").diagnostic(notes=notes, fix=Fix(fix)),)
 

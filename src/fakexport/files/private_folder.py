@@ -62,7 +62,7 @@ def make_private_folder(path: Path) -> None:
 def fault_of_owner(status: os.stat_result, *, is_shared: bool = False) -> str | None:
     """Return who else could have written there: `belongs to user 1001`; None if no one else.
 
-    On Windows, always None: neither owners nor modes are told, and the folders of a user are private there.
+    Always None on Windows: `os.stat` reports neither owners nor modes there.
     """
     if not hasattr(os, "geteuid"):
         return None

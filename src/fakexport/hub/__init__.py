@@ -2,5 +2,5 @@
 
 from .faults import HubError
 from .remote_header import RemoteHeader
-from .repository import Repository, record_transfer, transfers_recorded, weight_files
+from .repository import LocalFolder, Repository, record_transfer, transfers_recorded, weight_files
 from .repository_name import HUB_ID, HubName

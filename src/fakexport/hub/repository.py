@@ -127,6 +127,36 @@ class Repository:
 
 
 @dataclass(frozen=True)
+class LocalFolder:
+    """A folder on disk in the layout of a repository, read in the same way."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """As messages call it."""
+        return str(self.path)
+
+    def file(self, file: str, *, most_bytes: int = MOST_CONFIG_BYTES) -> Path | None:
+        """Return a file of it; None if there is no such file. The limit is the reader's."""
+        return self.in_cache(file)
+
+    def in_cache(self, file: str) -> Path | None:
+        """Return a file of it; None if there is no such file."""
+        return path if (path := self.path / file).is_file() else None
+
+    def headers(self, files: Iterable[str]) -> list[RemoteHeader | None]:
+        """Return the headers of safetensors files, in order; None for a missing file."""
+        return [
+            None if (path := self.in_cache(file)) is None else RemoteHeader.of_file(path) for file in files
+        ]
+
+    def names(self) -> list[str]:
+        """Return the names of its files, sorted."""
+        return sorted(path.name for path in self.path.iterdir() if path.is_file())
+
+
+@dataclass(frozen=True)
 class _Cached:
     path: Path
     commit: str
@@ -238,7 +268,7 @@ class WeightFiles:
     file: str
 
 
-def weight_files(repository: Repository) -> WeightFiles:
+def weight_files(repository: Repository | LocalFolder) -> WeightFiles:
     """Return the safetensors file of a repository, or the index of its files.
 
     A repository that has `model.safetensors` and its index is read as transformers does: the file.
@@ -262,7 +292,7 @@ def weight_files(repository: Repository) -> WeightFiles:
     return _other(repository, names)
 
 
-def _other(repository: Repository, names: list[str]) -> WeightFiles:
+def _other(repository: Repository | LocalFolder, names: list[str]) -> WeightFiles:
     for pattern in _OTHER_NAMES:
         found = [name for name in names if fnmatchcase(name, pattern)]
         if len(found) > 1:

@@ -1,7 +1,7 @@
-"""`hf:org/name[@revision]`: the config of a repository on the hub, and what its weights say about it.
+"""A published model: its config, and what other files of the repository or folder say about its weights.
 
-Only `config.json`, the index of the weights and headers of safetensors files are read. Code of the repository
-is never run.
+Only `config.json`, `hf_quant_config.json`, the index of the weights and headers of safetensors files are
+read. Code of the repository is never run.
 """
 
 from __future__ import annotations
@@ -15,14 +15,24 @@ from typing import Any
 
 import torch
 
-from fakexport.documents import DocumentError, integer, mapping, matching, parse_json, sequence, text
+from fakexport.documents import (
+    DocumentError,
+    integer,
+    mapping,
+    matching,
+    optional,
+    parse_json,
+    sequence,
+    text,
+)
 from fakexport.files import read_file
-from fakexport.hub import HubError, HubName, RemoteHeader, Repository, weight_files
+from fakexport.hub import HubError, HubName, LocalFolder, RemoteHeader, Repository, weight_files
 from fakexport.sources.dtype_text import dtype_text
 from fakexport.sources.source_error import SourceError
 from fakexport.sources.transformers_class import takes_class
-from fakexport.sources.transformers_config import config_of, read_settings
+from fakexport.sources.transformers_config import config_of, own_code, read_settings
 
+_QUANTIZATION = "hf_quant_config.json"
 _LIBRARY_FILES = {
     "adapter_config.json": "it is a PEFT adapter: pass its base model",
     "model_index.json": "it is a pipeline of diffusers: write diffusers: and name a model with --component",
@@ -32,7 +42,7 @@ _LIBRARY_FILES = {
 
 @dataclass(frozen=True)
 class HubModel:
-    """A model of the hub.
+    """A model as it was published.
 
     Args:
         config: Its config, of transformers.
@@ -62,33 +72,101 @@ def hub_model(name: HubName, class_name: str | None, *, files: Iterable[str] = (
         if repository.config is None:
             raise SourceError(_without_config(repository))
         settings = read_settings(repository.config, str(name))
+        unknown = () if _is_quantized(settings) else tuple(_add_quantization_of(repository, settings))
         for file in files:
             repository.file(file)
     except HubError as error:
         raise SourceError(str(error)) from error
-    own_code = _own_code(settings)
-    config = _config(settings, own_code, name)
+    config = config_of(settings, str(name), class_name)
     if class_name is None:
-        _check_class(config, own_code, name)
-    notes = [f"{name} is commit {repository.commit} of the hub"]
-    if own_code:
-        notes.append("the repository's own code (auto_map) was not run: the class is that of transformers")
-    if _is_quantized(settings):
-        return HubModel(config, tuple(notes), folder=repository.config.parent)
-    said = stored_dtypes(repository)
-    notes += _compared(config.dtype, said)
-    return HubModel(config, tuple(notes), said.dtype, said.packed, repository.config.parent)
+        _check_class(config, own_code(settings), name)
+    notes = (f"{name} is commit {repository.commit} of the hub", *_class_notes(settings, config), *unknown)
+    said = StoredDtypes() if _is_quantized(settings) else stored_dtypes(repository)
+    return _described(config, notes, said, repository.config.parent)
 
 
-def _compared(named: torch.dtype | None, said: StoredDtypes) -> tuple[str, ...]:
-    """Return what the dtype of a config, and of the weights, leave open."""
+def folder_model(path: Path, class_name: str | None) -> HubModel:
+    """Return the model that a folder, or a file of the form of `config.json`, describes.
+
+    Args:
+        path: A folder with a `config.json`, or a file with any name. Headers of weights are read in a folder.
+        class_name: The class that the user named.
+    Raises:
+        SourceError: as `read_settings` and `config_of`; the code that an `auto_map` names is not loaded.
+    """
+    file = path / "config.json" if path.is_dir() else path
+    settings = read_settings(file, str(file))
+    beside = file.with_name(file.name.removesuffix("config.json") + _QUANTIZATION)
+    _add_quantization(settings, beside if file.name.endswith("config.json") and beside.is_file() else None)
+    config = config_of(settings, str(file), class_name)
+    notes = _class_notes(settings, config)
+    said, folder = StoredDtypes(), LocalFolder(file.parent)
+    if file.name == "config.json" and not _is_quantized(settings) and _has_weights(folder):
+        said = stored_dtypes(folder)
+    return _described(config, notes, said, file.parent)
+
+
+def _add_quantization_of(repository: Repository, settings: dict[str, Any]) -> Iterator[str]:
+    """Add the quantization of a repository; yield a sentence if it cannot be known whether it has one."""
+    try:
+        path = repository.file(_QUANTIZATION)
+    except HubError as error:
+        yield f"whether it is quantized by {_QUANTIZATION} is not known: {error}"
+    else:
+        _add_quantization(settings, path)
+
+
+def _add_quantization(settings: dict[str, Any], path: Path | None) -> None:
+    """Add what NVIDIA's ModelOpt writes next to a config to a config that says nothing of a quantization.
+
+    Source: ModelOpt's `hf_quant_config.json`, which vLLM and TensorRT-LLM read beside `config.json`.
+
+    Raises:
+        SourceError: the file is not of that form.
+    """
+    if path is None or _is_quantized(settings):
+        return
+    try:
+        fields = mapping(parse_json(read_file(path, most_bytes=_MOST_BYTES)))
+        found = mapping(fields.get("quantization"))
+        if optional(found.get("quant_algo"), text) is not None:
+            settings["quantization_config"] = {**found, "quant_method": "modelopt"}
+    except (DocumentError, OSError) as error:
+        raise SourceError(f"{path} cannot be read: {error}") from error
+
+
+def _has_weights(folder: LocalFolder) -> bool:
+    return any(name.endswith(".safetensors") for name in folder.names())
+
+
+def _class_notes(settings: Mapping[str, Any], config: Any) -> Iterator[str]:
+    """Yield what was taken of transformers although the config names something else."""
+    if own_code(settings):
+        yield "the repository's own code (auto_map) was not run: the class is that of transformers"
+    if (named := settings.get("model_type", config.model_type)) != config.model_type:
+        yield f"its type {named!r} is unknown to transformers: read as {config.model_type!r}, as you asked"
+
+
+def _described(config: Any, notes: Iterable[str], said: StoredDtypes, folder: Path) -> HubModel:
+    """Return the model with its dtype: that of the config, of the weights, or of a config inside of it."""
+    own, inner = config.dtype, _inner_dtype(config)
+    dtype, found = said.dtype or (None if own else inner[1] if inner else None), list(notes)
     if said.fault is not None:
-        return (f"the dtypes of its weights are not known: {said.fault}",)
-    if said.dtype is None or said.dtype == named:
-        return ()
-    if named is None:
-        return (f"its config names no dtype: {dtype_text(said.dtype)} as its weights",)
-    return (f"its config names {dtype_text(named)}, its weights are {dtype_text(said.dtype)}",)
+        found.append(f"the dtypes of its weights are not known: {said.fault}")
+    elif own is not None and said.dtype not in (None, own):
+        found.append(f"its config names {dtype_text(own)}, its weights are {dtype_text(said.dtype)}")
+    if own is None and said.dtype is not None:
+        found.append(f"its config names no dtype: {dtype_text(said.dtype)} as its weights")
+    elif own is None and inner is not None:
+        found.append(f"its config names no dtype: {dtype_text(inner[1])} as its {inner[0]}")
+    return HubModel(config, tuple(found), dtype, said.packed, folder)
+
+
+def _inner_dtype(config: Any) -> tuple[str, torch.dtype] | None:
+    """Return the first config inside of a config that names a dtype, and that dtype; the text's first."""
+    names = sorted(config.sub_configs, key=lambda name: name != "text_config")
+    found = ((name, getattr(getattr(config, name, None), "dtype", None)) for name in names)
+    return next(((name, dtype) for name, dtype in found if isinstance(dtype, torch.dtype)), None)
 
 
 def _without_config(repository: Repository) -> str:
@@ -99,44 +177,22 @@ def _without_config(repository: Repository) -> str:
     return f"{repository.name} has no config.json" + (f"; {hint}" if hint else "")
 
 
-def _own_code(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the classes of config and model that the repository has code for: `AutoModel: modeling.Own`."""
-    named = settings.get("auto_map")
-    fields = named.items() if isinstance(named, dict) else ()
-    return {key: str(value) for key, value in fields if key.startswith(("AutoModel", "AutoConfig"))}
-
-
-def _config(settings: dict[str, Any], own_code: Mapping[str, str], name: HubName) -> Any:
-    from transformers import CONFIG_MAPPING
-
-    model_type = settings.get("model_type")
-    if own_code and model_type not in CONFIG_MAPPING:
-        raise SourceError(
-            f"{name}: the model is code of the repository (auto_map names {_first(own_code)}), which "
-            f"fakexport does not run, and transformers has no type {model_type!r}: write a factory for it"
-        )
-    return config_of(settings, str(name))
-
-
-def _check_class(config: Any, own_code: Mapping[str, str], name: HubName) -> None:
+def _check_class(config: Any, own: Mapping[str, str], name: HubName) -> None:
     """Refuse to take another class than the one that the repository names."""
     classes = [str(each) for each in getattr(config, "architectures", None) or ()]
-    classes = classes or [value.rpartition(".")[2] for key, value in own_code.items() if key != "AutoConfig"]
+    classes = classes or [value.rpartition(".")[2] for key, value in own.items() if key != "AutoConfig"]
     if not classes or any(takes_class(each, config) for each in classes):
         return
-    if own_code:
+    if own:
         raise SourceError(
-            f"{name}: the class {classes[0]} is code of the repository (auto_map names {_first(own_code)}), "
-            f"which fakexport does not run: write a factory, or name a class of transformers, {name}:CLASS"
+            f"{name}: the class {classes[0]} is code of the repository (auto_map names "
+            f"{next(iter(own.values()))}), which fakexport does not run: write a factory, or name a class of "
+            f"transformers, {name}:CLASS"
         )
     raise SourceError(
         f"{name}: transformers has no class {classes[0]} for {config.model_type!r}: install a version that "
         f"has it, write a factory, or name another class, {name}:CLASS"
     )
-
-
-def _first(own_code: Mapping[str, str]) -> str:
-    return next(iter(own_code.values()))
 
 
 def _is_quantized(settings: Mapping[str, Any]) -> bool:
@@ -166,7 +222,7 @@ class StoredDtypes:
     fault: str | None = None
 
 
-def stored_dtypes(repository: Repository) -> StoredDtypes:
+def stored_dtypes(repository: Repository | LocalFolder) -> StoredDtypes:
     """Return the dtypes of the weights in the only file, or in some of the shards, from first to last.
 
     Raises nothing for a repository without such files: a model can be checked by its config alone.
@@ -183,7 +239,7 @@ def stored_dtypes(repository: Repository) -> StoredDtypes:
     return StoredDtypes(max(floats, key=floats.__getitem__, default=None), tuple(packed))
 
 
-def _files(repository: Repository) -> list[str]:
+def _files(repository: Repository | LocalFolder) -> list[str]:
     found = weight_files(repository)
     if found.index is None:
         return [found.file]

@@ -75,7 +75,8 @@ class Quantization:
         try:
             module, reason = self._quantized(construct)
         except Exception as error:  # Each package refuses in its own way what it cannot do here.
-            module, reason = construct(), first_line(error)
+            module = construct()
+            reason = str(error) if isinstance(error, SourceError) else first_line(error)
         if reason is not None:
             self._reasons[module] = reason
         return module

@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ _PLACEHOLDERS = (
     "video_token_index",
     "audio_token_id",
 )
+
+
+_IDS = ("_id", "_ids", "_index")
 
 
 def default_config(model_type: str) -> tuple[Any, tuple[str, ...]]:
@@ -58,34 +62,77 @@ _LONGEST_REASON = 200  # Some list all model types that there are.
 _DOCUMENTED = re.compile(r"\bcheckpoint=[\"']([\w.-]+/[\w.-]+)[\"']")
 
 
-def config_from_file(path: Path) -> Any:
-    """Return the config that a file of the hub's format describes.
-
-    Args:
-        path: `config.json`, or a folder that holds one. The code that an `auto_map` names is not loaded.
-    Raises:
-        SourceError: No such file; no JSON (with line and column); neither `model_type` nor
-            `architectures`; a type or class that transformers does not have; a value that it refuses, or that
-            no published model comes near, see `check_settings`.
-    """
-    path = path / "config.json" if path.is_dir() else path
-    return config_of(read_settings(path, str(path)), str(path))
-
-
-def config_of(settings: dict[str, Any], place: str) -> Any:
+def config_of(settings: Mapping[str, Any], place: str, class_name: str | None = None) -> Any:
     """Return the config that the content of a `config.json` describes.
 
+    Args:
+        place: The file or repository, for messages.
+        class_name: The class that the user named. Its config is taken for a type that transformers lacks.
     Raises:
-        SourceError: as `config_from_file`.
+        SourceError: neither `model_type` nor `architectures`; a type or class that transformers lacks; a
+            value that it refuses.
     """
-    settings.pop("auto_map", None)
-    model_type = settings.pop("model_type", None)
-    if model_type is not None:
-        return _config(_config_class(str(model_type), place), settings, place)
-    architectures = settings.get("architectures")
-    if not architectures:
+    from transformers import CONFIG_MAPPING
+
+    fields = {name: value for name, value in settings.items() if name not in ("auto_map", "model_type")}
+    model_type, architectures = settings.get("model_type"), settings.get("architectures")
+    if model_type is None and not architectures:
         raise SourceError(f"{place} is not a model config: it has neither model_type nor architectures")
-    return _config(_class_of(architectures, place).config_class, settings, place)
+    if model_type is not None and str(model_type) in CONFIG_MAPPING:
+        config_class = CONFIG_MAPPING[str(model_type)]
+    else:
+        found = _class_with_config(architectures or () if model_type is None else (class_name,))
+        if found is None:
+            raise SourceError(f"{place}{_unknown(model_type, architectures or (), own_code(settings))}")
+        config_class = found.config_class
+    config = _config(config_class, fields, place)
+    _check_sizes_read(config, fields, place)
+    return config
+
+
+def own_code(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the classes of config and model that the repository has code for: `AutoModel: modeling.Own`."""
+    named = settings.get("auto_map")
+    fields = named.items() if isinstance(named, dict) else ()
+    return {key: str(value) for key, value in fields if key.startswith(("AutoModel", "AutoConfig"))}
+
+
+def _unknown(model_type: Any, architectures: Sequence[Any], own: Mapping[str, str]) -> str:
+    """Return why a config has no class in transformers and what to do, to append to its place."""
+    import transformers
+
+    if model_type is None:
+        return f" has no model_type, and transformers has no class {architectures[0]!r}"
+    lacks = f"transformers {transformers.__version__} has no model type {str(model_type)!r}"
+    if (known := _class_with_config(architectures)) is not None:
+        return (
+            f": {lacks}; its architectures name {known.__name__}, which transformers has: write "
+            f":{known.__name__} after the source to check that class"
+        )
+    if own:
+        return (
+            f": the model is code of the repository (auto_map names {next(iter(own.values()))}), which "
+            f"fakexport does not run, and {lacks}: write a factory for it"
+        )
+    return f": {lacks}: install a version that has it, or write a factory"
+
+
+def _check_sizes_read(config: Any, settings: Mapping[str, Any], place: str) -> None:
+    """Refuse a config with sizes at its top level that transformers reads from a config inside of it.
+
+    So are those of the original LLaVA repositories. transformers gives the missing inner config its defaults.
+    """
+    inner = config.get_text_config()
+    if inner is config or any(getattr(config, name, None) is inner for name in settings):
+        return
+    for name, value in settings.items():
+        read = getattr(inner, name, value)
+        if type(value) is int and not name.endswith(_IDS) and type(read) is int and read != value:
+            raise SourceError(
+                f"{place}: {type(config).__name__} of transformers does not read {name}={value:,}: it takes "
+                f"the sizes of the text model from a text_config, which is missing, and would build one with "
+                f"{read:,}. Pass the repository that was converted for transformers (often called -hf)"
+            )
 
 
 def read_settings(path: Path, place: str) -> dict[str, Any]:
@@ -147,7 +194,8 @@ def take_quantization(config: Any) -> Quantization | None:
     if (settings := getattr(config, "quantization_config", None)) is not None:
         known = settings if isinstance(settings, dict) else {}
         if known.get("dequantize") is not True:
-            found.append(Quantization(str(known.get("quant_method") or "no method"), known))
+            method = " ".join(str(known[name]) for name in ("quant_method", "quant_algo") if known.get(name))
+            found.append(Quantization(method or "no method", known))
         del config.quantization_config
     return next((each for each in reversed(found) if each), None)
 
@@ -177,14 +225,12 @@ def _config_class(model_type: str, place: str) -> Any:
     return CONFIG_MAPPING[model_type]
 
 
-def _class_of(architectures: list[str], place: str) -> Any:
+def _class_with_config(names: Iterable[Any]) -> Any:
+    """Return the first model class of transformers among these names; None if it has none of them."""
     import transformers
 
-    for name in architectures:
-        model_class = getattr(transformers, str(name), None)
-        if getattr(model_class, "config_class", None) is not None:
-            return model_class
-    raise SourceError(f"{place} has no model_type, and transformers has no class {architectures[0]!r}")
+    classes = (getattr(transformers, str(name), None) for name in names)
+    return next((each for each in classes if getattr(each, "config_class", None) is not None), None)
 
 
 def _config(config_class: Any, settings: dict[str, Any], place: str) -> Any:

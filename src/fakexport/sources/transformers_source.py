@@ -34,13 +34,12 @@ from fakexport.sources.exporter_patches import (
 from fakexport.sources.fbgemm_layers import fbgemm_kernels
 from fakexport.sources.generation_calls import GenerationCall, use_own_operators
 from fakexport.sources.generation_defaults import GENERATION_CONFIG, generation_config_of
-from fakexport.sources.hub_model import HubModel, hub_model
+from fakexport.sources.hub_model import HubModel, folder_model, hub_model
 from fakexport.sources.quantization import Quantization
 from fakexport.sources.source import ExampleInputs, Source
 from fakexport.sources.source_error import SourceError, import_library, note_default_config
 from fakexport.sources.transformers_class import model_class_for, text_part
 from fakexport.sources.transformers_config import (
-    config_from_file,
     default_config,
     published_config,
     set_use_cache,
@@ -68,7 +67,7 @@ def transformers_source(
         workload: The call that the example inputs are of; prefill and decode imply the cache.
         returns_hidden_states: Whether the model returns the results of all of its layers.
     Raises:
-        SourceError: transformers is missing; as `model_class_for`, `config_from_file` and `hub_model` say.
+        SourceError: transformers is missing; as `model_class_for`, `folder_model` and `hub_model` say.
     """
     import_library("transformers", spec)
     model, _, class_name = name.partition(":")
@@ -159,8 +158,7 @@ def _model(model: str, class_name: str | None, *, is_generated: bool) -> HubMode
         config, assumed = default_config(model)
         return HubModel(config, (_library_default(model), *assumed))
     if model.endswith(".json") or Path(model).exists():
-        path = Path(model)
-        return HubModel(config_from_file(path), (), folder=path if path.is_dir() else path.parent)
+        return folder_model(Path(model), class_name)
     if (name := HubName.parse(model)) is None:
         raise SourceError(f"no such folder: {model}")
     return hub_model(name, class_name, files=(GENERATION_CONFIG,) if is_generated else ())
