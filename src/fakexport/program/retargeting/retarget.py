@@ -137,10 +137,7 @@ def _one_map(
 
 
 def retargeted(
-    program: ExportedProgram,
-    device_map: str | Mapping[str, str],
-    *,
-    topology: str | Topology | None = None,
+    program: ExportedProgram, device_map: str | Mapping[str, str], *, topology: str | Topology | None = None
 ) -> Retargeted:
     """As `retarget`, with what is to be told about the program."""
     move = parse_move(program, device_map)
@@ -169,11 +166,7 @@ def retargeted(
         made = WeightlessProgram.of(made)
     give_stand_in_inputs(made)
     return Retargeted(
-        made,
-        devices=devices,
-        topology=moved_to,
-        notes=layout_notes(rerun),
-        unproven=unproven_text(rerun),
+        made, devices=devices, topology=moved_to, notes=layout_notes(rerun), unproven=unproven_text(rerun)
     )
 
 
