@@ -83,7 +83,7 @@ def _python(effect: PythonEffect) -> Diagnostic:
         case "print":
             label, note = "printed once, while the model was traced", "the program prints nothing"
             fix = "remove it, or print what the program returns"
-            changes = () if effect.span is None else replaced(effect.span, "None")
+            changes = replaced(effect.span, "None")
         case "random":
             label = f"`{effect.what}` drew a number, which is a constant of the program"
             note = f"`forward` drew from the generator of {effect.what.partition('.')[0]}"

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import PurePath
 
 from fakexport._torch.absent_devices import unreached_device_type
-from fakexport._torch.data_attribute import DATA_ASSIGNED
-from fakexport._torch.exact_modulo import INEXACT_MODULO
 from fakexport.capture import CaptureFailure, Exploration, Problem
 from fakexport.devices import Topology
 from fakexport.diagnose.aliased_operands import aliased_repair
@@ -30,8 +27,9 @@ from fakexport.diagnose.forward_repairs import (
     OF_CONFIG,
     empty_setting_repair,
     forward_repair,
+    known_repair,
 )
-from fakexport.diagnose.labels import labels_of, place_text, torch_says
+from fakexport.diagnose.labels import of_failure, place_text
 from fakexport.diagnose.operators import (
     missing_fake_class,
     missing_fake_kernel,
@@ -47,7 +45,6 @@ from fakexport.diagnose.size_repairs import EVERY_INDEX, is_of_index
 from fakexport.diagnostics import Change, Diagnostic, Fix, source_text
 from fakexport.fake import SubclassNotKept
 from fakexport.program import is_library_code
-from fakexport.rules import rule
 
 Detector = Callable[[CaptureFailure], Diagnostic | tuple[Diagnostic, ...] | None]
 
@@ -267,7 +264,7 @@ _DETECTORS: tuple[Detector, ...] = (
 
 def _forward_failed(failure: CaptureFailure) -> Diagnostic:
     """Report FE202, which passes on what torch or the model said."""
-    known = next((text for mark, text in _KNOWN_FIXES if mark.search(failure.messages[0])), None)
+    known = known_repair("torch", failure.messages[0])
     if _asks_for_generator(failure):
         known = _WITHOUT_GENERATOR
     known = known or aliased_repair(failure)
@@ -275,10 +272,11 @@ def _forward_failed(failure: CaptureFailure) -> Diagnostic:
         known = empty_setting_repair(failure.culprit, failure.culprit_locals)
     repair = known or forward_repair(failure.messages[0])
     changes = (Change(dtype="float32"),) if repair.startswith(IN_FLOAT32) else ()
-    return rule("FE202").diagnostic(
-        labels=labels_of(failure, failure.error_types[0]),
-        notes=torch_says(failure),
-        fix=call_repair(failure.culprit, failure.culprit_locals) or Fix(repair, changes=changes),
+    return of_failure(
+        "FE202",
+        failure,
+        failure.error_types[0],
+        call_repair(failure.culprit, failure.culprit_locals) or Fix(repair, changes=changes),
     )
 
 
@@ -310,51 +308,6 @@ _NOT_OF_THE_TRACE = Fix(
     "by the model's code, its config or its inputs (`--input`)"
 )
 
-# Of torch's own words, where they name no way out.
-_KNOWN_FIXES = (
-    (
-        re.compile(r"Expected FakeTensor, got <class 'torch.Tensor'>"),
-        "call the function without torch.func.functionalize: `program.run_decompositions({})` makes the "
-        "ExportedProgram functional",
-    ),
-    (
-        re.compile(r"torch\._C' has no attribute '_(?:scatter|gather|broadcast)"),
-        "export the module inside of nn.DataParallel: `model.module`. torch.export traces one device's copy",
-    ),
-    (
-        re.compile(re.escape(DATA_ASSIGNED)),
-        "give the value another name, `y = ...`, and go on with that; make a weight that changes from call "
-        "to call a buffer, and write to it with `copy_`",
-    ),
-    (
-        re.compile(re.escape(INEXACT_MODULO)),
-        "compute with integers, or with a float such as 0.5, a fraction of a power of two; or give the "
-        "dimension one size with `int(size)`",
-    ),
-    (
-        re.compile(r"Encountered input mutation during higher order op tracing"),
-        "return the new value from every branch or step, and write it afterwards: `self.kept.copy_(value)`",
-    ),
-    (
-        re.compile(r"elem\.device\.type must be 'meta'"),
-        "copy a tensor with `x.clone()`: torch.export does not trace `copy.copy(x)`",
-    ),
-    (
-        re.compile(r"leaf Variable that requires grad"),
-        "write into a tensor that requires no gradient: `x.requires_grad_(False)` or `x.detach()` where the "
-        "example input is made",
-    ),
-    (
-        re.compile(r"FlexAttention does not support backward on CPU"),
-        "export without gradients: call `model.requires_grad_(False)` in the factory, and pass inputs that "
-        "require no gradient; or check for a GPU, `--target H100`",
-    ),
-    (
-        re.compile(r"Unsupported input type <class '[\w.]*?(\w+)'>"),
-        "make that object in `forward`, from tensors and numbers that are inputs (of a BlockMask: "
-        "`create_block_mask`), or register its class with `torch.export.register_dataclass`",
-    ),
-)
 _WITHOUT_GENERATOR = (
     "remove `generator=`, or pass the random numbers as an input: an ExportedProgram keeps no "
     "torch.Generator that can be saved, and never seeds it again"
