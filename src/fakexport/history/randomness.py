@@ -262,12 +262,7 @@ class Draws:
         self._last: dict[int, tuple[bytes, Position]] = {}  # By generator: the mark that it was given.
         self._origins: list[Origin] = []  # Kept alive, as marks name them: `get_rng_state` copies marks.
 
-    def next(
-        self,
-        drawn: Drawn | None,
-        generator: torch.Generator | None = None,
-        elements: int = 0,
-    ) -> Draw:
+    def next(self, drawn: Drawn | None, generator: torch.Generator | None = None, elements: int = 0) -> Draw:
         """Return the draw of the next random operation.
 
         Args:

@@ -239,11 +239,7 @@ class Recording:
         return record is not None
 
     def filled(
-        self,
-        function: Callable[..., Any],
-        tensor: torch.Tensor,
-        args: tuple[Any, ...],
-        drawn: Drawn | None,
+        self, function: Callable[..., Any], tensor: torch.Tensor, args: tuple[Any, ...], drawn: Drawn | None
     ) -> bool:
         """Return the notes that the function fills the tensor with random numbers; False where nothing is
         recorded.
