@@ -38,8 +38,7 @@ from .method_records import MethodRecords, config_record
 from .methods import check_method, made_up_prefixes, read_methods, stored_methods
 from .saved_object import refuse_unregistered_classes
 from .sharing import unify
-from .stock_archive import is_left_to_torch
-from .trusted_archive import TRUSTED, describe_trusted, load_all_with_torch, load_with_torch
+from .stock_archive import TRUSTED, describe_trusted, is_left_to_torch, load_all_with_torch, load_with_torch
 
 
 @dataclass(frozen=True)

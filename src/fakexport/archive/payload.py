@@ -15,7 +15,7 @@ from fakexport.history import UnreplayableRead, value_of
 from fakexport.program import UnboundConstant, names_by_tensor
 
 from .codec.value_encoder import Json, ValueEncoder
-from .links import Links
+from .linked_files import Links
 from .manifest import Location, TensorEntry, UnboundName, extent
 from .saved_object import object_record
 from .stored_tensor import StoredObject

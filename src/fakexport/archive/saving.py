@@ -34,7 +34,7 @@ from .bundle import Bundle
 from .codec.program_encoder import program_to_json
 from .computed_weights import ComputedRecords
 from .described_container import write_described
-from .links import Links
+from .linked_files import Links
 from .manifest import ALONE, Manifest, MethodManifest, Prefix, WeightsKind
 from .method_records import MethodRecords, apart
 from .payload import ABSENT, UNBOUND, Payload, constants_payload, weights_payload

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import PurePath
+from types import FunctionType
 
 from fakexport._torch.absent_devices import unreached_device_type
+from fakexport._torch.fake_tensors import is_fake_tensor, storage_identity
 from fakexport.capture import CaptureFailure, Exploration, Problem
 from fakexport.devices import Topology
-from fakexport.diagnose.aliased_operands import aliased_repair
 from fakexport.diagnose.call_repairs import call_repair
 from fakexport.diagnose.construction import subclass_not_kept
 from fakexport.diagnose.data_dependence import (
@@ -318,3 +320,38 @@ def _asks_for_generator(failure: CaptureFailure) -> bool:
     """Return whether `torch.Generator(device=...)` failed; a CUDA build names the driver only."""
     asked = f"{failure.messages[0]} {source_text(failure.culprit) or ''}"
     return unreached_device_type(failure.messages[0]) is not None and "enerator" in asked
+
+
+_ALIASED = re.compile(r"Input-to-input aliasing detected at nodes (\S+) and (\S+) in")
+_WEIGHT = re.compile(r"_(?:parameters|buffers)_(\w+?)_$")
+
+
+def aliased_repair(failure: CaptureFailure) -> str | None:
+    """Return what to do about two operands of `torch.cond` or `torch.while_loop` that share memory."""
+    found = next((match for text in failure.messages if (match := _ALIASED.search(text))), None)
+    if found is None:
+        return None
+    weights = [f"self.{match[1]}" for node in found.groups() if (match := _WEIGHT.search(node))]
+    names = weights if len(weights) == 2 else list(dict.fromkeys(_sharing(failure)))
+    if len(names) < 2:
+        return "give each tensor that the branches or steps read memory of its own, with `.clone()`"
+    shown = ", ".join(f"`{name}`" for name in names[:-1]) + f" and `{names[-1]}`"
+    return (
+        f"give {shown} memory of their own, with `.clone()` where they are made: they are views of one "
+        "tensor, and the branches or steps of a control-flow operator may not read two of those"
+    )
+
+
+def _sharing(failure: CaptureFailure) -> Iterator[str]:
+    """Yield the local tensors that functions of the frame read and that share memory."""
+    variables = failure.culprit_locals
+    functions = [value for value in variables.values() if isinstance(value, FunctionType)]
+    read = {name for function in functions for name in function.__code__.co_freevars}
+    memories = {
+        name: storage_identity(variables[name])
+        for name in sorted(read & variables.keys())
+        if is_fake_tensor(variables[name])
+    }
+    for name, memory in memories.items():
+        if list(memories.values()).count(memory) > 1:
+            yield name

@@ -18,7 +18,12 @@ import torch
 
 from fakexport._torch.real_execution import real_execution
 
-from .tensor_bits import bits
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of each element of a strided tensor, in one more dimension."""
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    return plain.unsqueeze(-1).view(torch.uint8)
+
 
 _sequence = itertools.count()
 _copy = torch.ops.aten.copy_.default

@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 from fakexport.error import FakexportError
 from fakexport.fake import is_fake
 from fakexport.history import UnreplayableRead, value_of
-from fakexport.program.checked_program import CheckedProgram
+from fakexport.program.calling import CheckedProgram
 
 _SHOWN = 5
 

@@ -13,9 +13,8 @@ from torch.export import ExportedProgram
 
 from fakexport.error import InvalidType, InvalidValue, first_line
 from fakexport.fake import DeviceMap, covering_entry
-from fakexport.program.devices import device_of_literal
+from fakexport.program.devices import device_of_literal, devices_of_program
 from fakexport.program.module_path import module_path
-from fakexport.program.program_devices import devices_of_program
 from fakexport.program.walk import walk
 
 
