@@ -137,12 +137,8 @@ class _Reading:
     def _absence(self, left: ast.AST, signs: list[ast.cmpop], others: list[ast.expr]) -> Expression:
         """Return that an input is None, as it was in the trace: nothing that a call by name can change."""
         leaf, rest = self._leaf(left)
-        if (
-            rest
-            or len(others) != 1
-            or not isinstance(signs[0], (ast.Eq, ast.Is))
-            or leaf.constant is not None
-        ):
+        is_equal = len(others) == 1 and isinstance(signs[0], (ast.Eq, ast.Is))
+        if rest or not is_equal or leaf.constant is not None:
             raise _Unreadable("a comparison with None")
         return True
 
@@ -151,21 +147,17 @@ class _Reading:
         number of different tensors: a call by name is checked for those anyway.
         """
         match asked:
-            case ast.Attribute(owner, "dtype" | "ndim" | "layout" | "_name_"):
+            case (
+                ast.Attribute(owner, "dtype" | "ndim" | "layout" | "_name_")
+                | ast.Attribute(ast.Attribute(owner, "device"), "type")
+                | ast.Call(ast.Name("type" | "str"), [owner], [])
+                | ast.Attribute(ast.Call(ast.Name("type"), [owner], []), "__module__" | "__qualname__")
+            ):
                 self._leaf(owner)
                 return True
-            case ast.Attribute(ast.Attribute(owner, "device"), "type"):
-                self._leaf(owner)
-                return True
-            case ast.Call(ast.Name("type" | "str"), [owner], []):
-                self._leaf(owner)
-                return True
-            case ast.Attribute(ast.Call(ast.Name("type"), [owner], []), "__module__" | "__qualname__"):
-                self._leaf(owner)
-                return True
-            case ast.Call(ast.Name("len"), [ast.Set()], []):
-                return True
-            case ast.Call(ast.Attribute(attr="is_inference_mode_enabled"), [], []):
+            case ast.Call(ast.Name("len"), [ast.Set()], []) | ast.Call(
+                ast.Attribute(attr="is_inference_mode_enabled"), [], []
+            ):
                 return True
         return False
 

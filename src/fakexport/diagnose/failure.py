@@ -151,20 +151,15 @@ def _with_answer(found: Diagnostic, exploration: Exploration | None) -> Diagnost
     place = f"{PurePath(span.path).name}:{span.line}" + ("" if is_alone else f":{span.column}")
     option = f"pass `--assume {place}={answer}`"
     shown = f"`{source_text(span) or 'it'}`"
-    if isinstance(answer, bool):
-        fix = Fix.under(
-            f"{shown} is {answer} for every input",
-            f"{option}: the program then refuses other inputs",
-            otherwise=found.fix,
-            changes=(Change(assume=(f"{place}={answer}",)),),
-        )
-    else:
-        fix = Fix.under(
-            f"{shown} is the same number for every input",
-            f"{option} with that number in place of {answer}: the program then refuses other inputs",
-            otherwise=found.fix,
-            changes=(Change(assume=(f"{place}={answer}",)),),
-        )
+    what, number = f"{answer}", ""
+    if not isinstance(answer, bool):
+        what, number = "the same number", f" with that number in place of {answer}"
+    fix = Fix.under(
+        f"{shown} is {what} for every input",
+        f"{option}{number}: the program then refuses other inputs",
+        otherwise=found.fix,
+        changes=(Change(assume=(f"{place}={answer}",)),),
+    )
     return replace(found, fix=fix)
 
 

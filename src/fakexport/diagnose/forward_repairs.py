@@ -13,8 +13,8 @@ from typing import Any
 from fakexport.diagnose.marked_code import expression_at, text_of, value_of
 from fakexport.diagnostics import Span
 
-_REPAIRS: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("repairs.toml").read_text("utf-8"))
-QUANTIZED: str = _REPAIRS["quantized"]
+REPAIRS: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("repairs.toml").read_text("utf-8"))
+QUANTIZED: str = REPAIRS["quantized"]
 IN_FLOAT32 = "check the model in float32, `--dtype float32`"
 # What starts so is about the call, and not about the model.
 OF_CALL = re.compile("pass the missing input|name the library|install the package|check the model in float32")
@@ -31,7 +31,7 @@ _NONE_IN_CONSTRUCTOR = (
 
 def known_repair(table: str, message: str) -> str | None:
     """Return what a table of `repairs.toml`, such as `forward`, says of an error; None if nothing."""
-    for entry in _REPAIRS[table]:
+    for entry in REPAIRS[table]:
         if (match := re.search(entry["error"], message)) is not None:
             return QUANTIZED if entry["fix"] == "quantized" else match.expand(entry["fix"])
     return None

@@ -24,13 +24,14 @@ _OF_MATH = frozenset({
 })  # fmt: skip
 _OF_TORCH = frozenset(("sym_float", "sym_int", "_sym_sqrt", "sym_max", "sym_min", "sym_not", "sym_ite"))
 _FUNCTIONS_OF = {"math": _OF_MATH, "torch": _OF_TORCH}
-_QUESTIONS = frozenset(("size", "stride", "storage_offset", "item"))
+_ASKED_BY_CALL = frozenset({
+    "size", "stride", "storage_offset", "item", "is_contiguous", "_is_view", "is_inference", "is_conj",
+    "is_neg",
+})  # fmt: skip
 _ARGUMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _PLACE = re.compile(r"asked at [A-Za-z0-9_.:/ -]{1,300}", re.ASCII)
 _INFERENCE_MODE = "torch.is_inference_mode_enabled"
 _EXPORTING = "torch.compiler.is_exporting()"
-_FLAGS = frozenset(("requires_grad", "is_leaf"))
-_CALLED_FLAGS = frozenset(("is_contiguous", "_is_view", "is_inference", "is_conj", "is_neg"))
 _TYPES = frozenset(("bool", "int", "float", "str"))
 _ZEROS = frozenset(("0.0", "-0.0"))
 _MOST_POWERS, _LARGEST_POWER, _MOST_BITS = 4, 16, 256
@@ -147,35 +148,27 @@ def _question(node: ast.expr) -> None:
         case ast.Subscript(ast.Name("L"), ast.Constant(str(argument))):
             if not _ARGUMENT.fullmatch(argument) or keyword.iskeyword(argument):
                 raise DocumentError(f"a condition on {argument[:40]!r}, which is not an argument")
+            return
         case ast.Subscript(owner, ast.Constant(str(key))):
             if not _KEY.fullmatch(key):
                 raise DocumentError(f"a condition on the key {key[:40]!r}")
-            _question(owner)
         case ast.Subscript(owner, index):
             if isinstance(index, ast.UnaryOp) and isinstance(index.op, ast.USub):
                 index = index.operand
             if not isinstance(index, ast.Constant) or type(index.value) is not int:
                 raise DocumentError("a condition with a subscript that is not a number or key")
-            _question(owner)
-        case ast.Call(ast.Attribute(owner, name), [], []) if name in _QUESTIONS:
-            _question(owner)
-        case ast.Attribute(owner, name) if name in ("shape", "ndim") or name in _FLAGS:
-            _question(owner)
-        case ast.Call(ast.Attribute(owner, name), [], []) if name in _CALLED_FLAGS:
-            _question(owner)
-        case ast.Call(
-            ast.Attribute(owner, "is_contiguous"),
-            [],
-            [
-                ast.keyword(
-                    "memory_format", ast.Attribute(ast.Name("torch"), "channels_last" | "channels_last_3d")
-                )
-            ],
+        case ast.Call(ast.Attribute(owner, name), [], []) if name in _ASKED_BY_CALL:
+            pass
+        case ast.Attribute(owner, "shape" | "ndim" | "requires_grad" | "is_leaf"):
+            pass
+        case ast.Call(ast.Attribute(owner, "is_contiguous"), [], [ast.keyword("memory_format", form)]) if (
+            ast.unparse(form) in ("torch.channels_last", "torch.channels_last_3d")
         ):
-            _question(owner)
+            pass
         case ast.Attribute(ast.Call(ast.Attribute(owner, "untyped_storage"), [], []), "_cdata") | ast.Call(
             ast.Attribute(ast.Call(ast.Attribute(owner, "untyped_storage"), [], []), "nbytes"), [], []
         ):
-            _question(owner)
+            pass
         case _:
             raise DocumentError(f"a condition with {ast.unparse(node)[:40]!r}")
+    _question(owner)

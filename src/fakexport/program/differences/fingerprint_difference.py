@@ -12,11 +12,12 @@ from fakexport.program.differences.program_difference import (
     DeviceChange,
     NodeChange,
     NodeGroup,
-    OperatorDifference,
     ProgramDifference,
     PropertyDifference,
-    RangeDifference,
     SignatureDifference,
+    operator_differences,
+    range_differences,
+    structure_differences,
 )
 from fakexport.program.fingerprint import Fingerprint, NodeLine
 from fakexport.program.tensor_spec import TensorSpec
@@ -60,14 +61,14 @@ def diff_fingerprints(a: Fingerprint, b: Fingerprint) -> ProgramDifference:
         is_identical_but_for_devices=a.digest == b.digest,
         node_count_a=a.node_count,
         node_count_b=b.node_count,
-        operators=tuple(_operators(a, b)),
+        operators=operator_differences(a.operators, b.operators),
         nodes_removed=tuple(places.of(change) for change in nodes if change.b is None),
         nodes_added=tuple(places.of(change) for change in nodes if change.a is None),
         changes=tuple(_node_changes(nodes, places)),
         devices=tuple(DeviceChange(*pair, count) for pair, count in devices.most_common()),
         constants=tuple(_constants(constants)),
-        signature=(*_signature(ports), *_structures(a, b)),
-        ranges=tuple(_ranges(a, b)),
+        signature=(*_signature(ports), *structure_differences(a.structures, b.structures)),
+        ranges=range_differences(a.ranges, b.ranges),
         properties=tuple(_properties(a, b)),
     )
     if found.nodes_removed or found.nodes_added or found.changes:
@@ -184,13 +185,6 @@ def _value(change: _Change, side: int) -> str:
     return detail[1] if len(change.key) == len(("operator", "module_path")) else detail[0]
 
 
-def _operators(a: Fingerprint, b: Fingerprint) -> Iterator[OperatorDifference]:
-    old, new = a.operators, b.operators
-    for operator in sorted(old.keys() | new.keys()):
-        if old.get(operator) != new.get(operator):
-            yield OperatorDifference(operator, old.get(operator, 0), new.get(operator, 0))
-
-
 def _signature(ports: Iterable[_Change]) -> Iterator[SignatureDifference]:
     for change in ports:
         side, kind, name = change.key
@@ -211,12 +205,6 @@ def _short(detail: tuple[str, str] | None) -> str:
     return "" if detail is None else _TENSOR.sub(r"\1[\2]", detail[0]) or "None"
 
 
-def _structures(a: Fingerprint, b: Fingerprint) -> Iterator[SignatureDifference]:
-    for side, old, new in zip(("input", "output"), a.structures, b.structures, strict=True):
-        if old != new:
-            yield SignatureDifference(side, f"user_{side}", "", "structure", old, new)
-
-
 def _constants(changes: Iterable[_Change]) -> Iterator[ConstantDifference]:
     for change in changes:
         (name,) = change.key
@@ -227,12 +215,6 @@ def _constants(changes: Iterable[_Change]) -> Iterator[ConstantDifference]:
         yield from (ConstantDifference(name, *field) for field in fields)
         if not fields and change.a[1] != change.b[1]:
             yield ConstantDifference(name, "value", change.a[1], change.b[1])
-
-
-def _ranges(a: Fingerprint, b: Fingerprint) -> Iterator[RangeDifference]:
-    for symbol in sorted(a.ranges.keys() | b.ranges.keys()):
-        if a.ranges.get(symbol) != b.ranges.get(symbol):
-            yield RangeDifference(symbol, a.ranges.get(symbol, ""), b.ranges.get(symbol, ""))
 
 
 def _properties(a: Fingerprint, b: Fingerprint) -> Iterator[PropertyDifference]:
