@@ -12,10 +12,10 @@ from torch.export import ExportedProgram
 
 from fakexport._torch.stock_reading import programs_of, reading_fault, unregistered_class
 from fakexport.container import ArchiveError, Container, faults_named
-from fakexport.documents import DocumentError, entries, field, mapping
+from fakexport.documents import DocumentError, UnboundName, entries, field, mapping
 from fakexport.error import type_and_line
 
-from .manifest import Location, MethodManifest, TensorEntry, UnboundName
+from .manifest import Location, MethodManifest, TensorEntry
 from .method_records import MethodRecords
 from .payload import weights_payload
 from .saved_object import unregistered

@@ -16,6 +16,7 @@ from .values import (
     is_filled,
     is_of_real_data,
     is_of_zeros,
+    known_value,
     note_edit,
     remember_filled,
     remember_value,

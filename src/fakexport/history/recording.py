@@ -134,7 +134,7 @@ class Recording:
         operation: Operation
         if effects.is_random:
             draw = self._draw(operator, result, args, kwargs)
-            operation = RandomOperation(called, inputs.args, inputs.kwargs, after, draw, dtype)
+            operation = RandomOperation(called, inputs.args, inputs.kwargs, after, dtype, draw=draw)
         else:
             operation = Operation(called, inputs.args, inputs.kwargs, after, dtype)
         storage = _aliased_storage(effects, args, kwargs)
@@ -256,8 +256,9 @@ class Recording:
         after = () if _covers_its_memory(tensor) else record.writes()
         *values, generator = args
         draw = self._draws.next(drawn, generator, tensor.numel())
+        dtype = torch.get_default_dtype()
         record.storage.last_write = RandomOperation(
-            function, (record.output, *values, None), {}, after, draw, torch.get_default_dtype()
+            function, (record.output, *values, None), {}, after, dtype, draw=draw
         )
         self._show(record)
         return True

@@ -92,6 +92,14 @@ def value_of(tensor: torch.Tensor) -> torch.Tensor:
     return replay([record_of(tensor)])[0]
 
 
+def known_value(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the value as `value_of` does; None if it is not known, or cannot be computed here."""
+    try:
+        return value_of(tensor)
+    except UnreplayableRead:
+        return None
+
+
 def remember_value(fake: torch.Tensor, real: torch.Tensor) -> None:
     """Make `real` the value of `fake`, from now on.
 

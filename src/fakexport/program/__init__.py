@@ -33,9 +33,16 @@ from fakexport.program.library_operators import (
     python_operators,
 )
 from fakexport.program.marked_text import plain_repr
-from fakexport.program.module_path import NO_PATH, module_path, plain_path, star, star_common
 from fakexport.program.module_summary import ModuleSummary, inspect_module
-from fakexport.program.operator_name import operator_name, target_name
+from fakexport.program.node_names import (
+    NO_PATH,
+    module_path,
+    operator_name,
+    plain_path,
+    star,
+    star_common,
+    target_name,
+)
 from fakexport.program.output_names import leaf_names, output_names
 from fakexport.program.program_copy import copied_graph, graph_modules, with_plain_indexing
 from fakexport.program.program_facts import ProgramFacts, calling_of, facts_of, keep_facts

@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Node
 from fakexport.diagnostics import Span
 from fakexport.program.constant_content import content_of
 from fakexport.program.marked_text import DEVICE_MARK, NODE_MARK, MarkedText, fill, plain_repr
-from fakexport.program.operator_name import operator_name
+from fakexport.program.node_names import operator_name
 from fakexport.program.output_names import output_names
 from fakexport.program.tensor_spec import Spelling, TensorSpec, symbol_ranges
 from fakexport.program.walk import Visit, attribute, walk

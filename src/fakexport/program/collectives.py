@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from fakexport._torch.functional_collectives import collective_of
-from fakexport.program.module_path import star, star_common
+from fakexport.program.node_names import star, star_common
 from fakexport.program.tensor_spec import Spelling
 from fakexport.program.transfers import example_size
 from fakexport.program.walk import Visit, walk

@@ -14,8 +14,7 @@ from torch.fx import Node
 from fakexport._torch.operator_schema import argument_names
 from fakexport._torch.pytree import tree_leaves
 from fakexport.diagnostics import Span
-from fakexport.program.module_path import module_path
-from fakexport.program.operator_name import is_factory, operator_name
+from fakexport.program.node_names import is_factory, module_path, operator_name
 from fakexport.program.program_copy import graph_modules
 from fakexport.program.source_span import source_span
 from fakexport.program.walk import Visit, walk

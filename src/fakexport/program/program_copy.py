@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Node
 
 from fakexport._torch.lazy_graph_module import lazy_graph_modules
 
-from .operator_name import operator_name
+from .node_names import operator_name
 
 
 def graph_modules(root: GraphModule) -> Iterator[GraphModule]:

@@ -17,7 +17,7 @@ import torch
 from torch.fx import Node
 
 from fakexport._torch.operator_schema import argument_names, argument_values
-from fakexport.program.operator_name import operator_name
+from fakexport.program.node_names import operator_name
 from fakexport.program.walk import Visit
 
 _HALVES = {torch.bfloat16: "Hb", torch.float16: "H"}

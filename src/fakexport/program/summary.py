@@ -16,7 +16,7 @@ from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport._torch.wrapper_subclasses import inner_tensors
 from fakexport.error import InvalidType
 from fakexport.program.module_summary import ModuleSummary, inspect_module
-from fakexport.program.operator_name import operator_name
+from fakexport.program.node_names import operator_name
 from fakexport.program.output_names import output_names
 from fakexport.program.tensor_identity import tensor_identity
 from fakexport.program.tensor_spec import Spelling, SymbolRange, plain_name, symbol_ranges, tensors_in

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fakexport.documents import DocumentError, mapping, parse_json
-from fakexport.fake import DTYPES
+from fakexport.fake import DTYPES as DTYPES
 from fakexport.files import open_regular
 from fakexport.weights.checkpoint import CheckpointError, Entry
 

@@ -28,7 +28,7 @@ from fakexport.program.differences.program_difference import (
 )
 from fakexport.program.differences.signature_difference import signature_differences
 from fakexport.program.identity import ProgramIdentity, identity_of
-from fakexport.program.module_path import star, star_common
+from fakexport.program.node_names import star, star_common
 from fakexport.program.transfers import Transfer, transfers
 
 

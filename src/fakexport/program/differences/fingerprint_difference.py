@@ -25,13 +25,8 @@ from fakexport.program.tensor_spec import TensorSpec
 _TENSOR = re.compile(r"(\w+)\[([^\]]*)\]\{([^}]*)\} ([\w:]+)")
 
 
-@dataclass(frozen=True)
-class _Row:
-    """A line of a fingerprint: what it is about, and what may change."""
-
-    key: tuple[str, ...]
-    detail: tuple[str, str]
-    count: int
+_Row = tuple[tuple[str, ...], tuple[str, str], int]
+"A line of a fingerprint: what it is about, what of it may change, and how often it is there."
 
 
 @dataclass(frozen=True)
@@ -82,17 +77,17 @@ def diff_fingerprints(a: Fingerprint, b: Fingerprint) -> ProgramDifference:
 
 def _node_rows(program: Fingerprint) -> Iterator[_Row]:
     for line in program.nodes:
-        yield _Row((line.operator, line.module_path), (line.arguments, line.value), line.count)
+        yield (line.operator, line.module_path), (line.arguments, line.value), line.count
 
 
 def _port_rows(program: Fingerprint) -> Iterator[_Row]:
     for line in program.ports:
-        yield _Row((line.side, line.kind, line.name), (line.value, line.persistence), line.count)
+        yield (line.side, line.kind, line.name), (line.value, line.persistence), line.count
 
 
 def _constant_rows(program: Fingerprint) -> Iterator[_Row]:
     for line in program.constants:
-        yield _Row((line.name,), (line.value, line.content), line.count)
+        yield (line.name,), (line.value, line.content), line.count
 
 
 def _changes(a: Iterable[_Row], b: Iterable[_Row]) -> Iterator[_Change]:
@@ -111,8 +106,8 @@ def _changes(a: Iterable[_Row], b: Iterable[_Row]) -> Iterator[_Change]:
 
 def _counted(rows: Iterable[_Row]) -> dict[tuple[str, ...], Counter[tuple[str, str]]]:
     found: dict[tuple[str, ...], Counter[tuple[str, str]]] = {}
-    for row in rows:
-        found.setdefault(row.key, Counter())[row.detail] += row.count
+    for key, detail, count in rows:
+        found.setdefault(key, Counter())[detail] += count
     return found
 
 

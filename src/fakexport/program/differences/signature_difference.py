@@ -8,7 +8,7 @@ from dataclasses import replace
 from fakexport.program.canonical import CanonicalProgram, Port
 from fakexport.program.differences.constant_difference import CONSTANT_KINDS
 from fakexport.program.differences.program_difference import SignatureDifference, structure_differences
-from fakexport.program.module_path import star, star_common
+from fakexport.program.node_names import star, star_common
 
 _Ports = dict[tuple[str, str], Port]
 

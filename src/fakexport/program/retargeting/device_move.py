@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 from fakexport.error import InvalidType, InvalidValue, first_line
 from fakexport.fake import DeviceMap, covering_entry
 from fakexport.program.devices import device_of_literal, devices_of_program
-from fakexport.program.module_path import module_path
+from fakexport.program.node_names import module_path
 from fakexport.program.walk import walk
 
 

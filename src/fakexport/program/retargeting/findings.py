@@ -8,7 +8,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from fakexport.diagnostics import Diagnostic, Fix, Label, fold
-from fakexport.program.operator_name import operator_name
+from fakexport.program.node_names import operator_name
 from fakexport.program.refused_dtypes import RefusedDtypes, refused_dtypes
 from fakexport.program.retargeting.rerun import Clash, Refusal, Rerun
 from fakexport.program.source_span import source_span

@@ -25,7 +25,7 @@ from fakexport.error import FakexportError, InvalidType
 from fakexport.fake import is_fake
 from fakexport.program.derived_program import derived_program
 from fakexport.program.devices import devices_of_program
-from fakexport.program.module_path import module_path
+from fakexport.program.node_names import module_path
 from fakexport.program.program_copy import copied_graph
 from fakexport.program.program_facts import ProgramFacts, facts_of, keep_facts
 from fakexport.program.retargeting.boundaries import Boundaries
