@@ -269,12 +269,8 @@ def _forward_failed(failure: CaptureFailure) -> Diagnostic:
         known = empty_setting_repair(failure.culprit, failure.culprit_locals)
     repair = known or forward_repair(failure.messages[0])
     changes = (Change(dtype="float32"),) if repair.startswith(IN_FLOAT32) else ()
-    return of_failure(
-        "FE202",
-        failure,
-        failure.error_types[0],
-        call_repair(failure.culprit, failure.culprit_locals) or Fix(repair, changes=changes),
-    )
+    fix = call_repair(failure.culprit, failure.culprit_locals) or Fix(repair, changes=changes)
+    return of_failure("FE202", failure, failure.error_types[0], fix)
 
 
 def _with_eager_fault(

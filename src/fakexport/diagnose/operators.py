@@ -97,12 +97,9 @@ def unsupported_python(failure: CaptureFailure) -> Diagnostic | None:
     if failure.error_types[0] not in ("Unsupported", "InternalTorchDynamoError"):
         return None
     expression = source_text(failure.culprit)
-    return of_failure(
-        "FE206",
-        failure,
-        f"TorchDynamo cannot trace `{expression}`" if expression else "here",
-        Fix("export without --strict, or guard the line: `if not torch.compiler.is_exporting():`"),
-    )
+    fix = Fix("export without --strict, or guard the line: `if not torch.compiler.is_exporting():`")
+    message = f"TorchDynamo cannot trace `{expression}`" if expression else "here"
+    return of_failure("FE206", failure, message, fix)
 
 
 def transform_lost(failure: CaptureFailure) -> Diagnostic | None:
@@ -112,15 +109,11 @@ def transform_lost(failure: CaptureFailure) -> Diagnostic | None:
     )
     if not is_lost:
         return None
-    return of_failure(
-        "FE210",
-        failure,
-        "the input of the derivative is lost here",
-        Fix(
-            "compute it with torch.autograd: `torch.autograd.grad` in `torch.enable_grad()` on "
-            "`x.detach().requires_grad_()`, or `torch.autograd.functional.jacobian`; without --strict"
-        ),
+    fix = Fix(
+        "compute it with torch.autograd: `torch.autograd.grad` in `torch.enable_grad()` on "
+        "`x.detach().requires_grad_()`, or `torch.autograd.functional.jacobian`; without --strict"
     )
+    return of_failure("FE210", failure, "the input of the derivative is lost here", fix)
 
 
 def write_lost(failure: CaptureFailure) -> Diagnostic | None:
@@ -161,19 +154,14 @@ def module_moved(failure: CaptureFailure) -> Diagnostic | None:
     if not any("Couldn't swap" in text for text in failure.messages):
         return None
     expression = source_text(failure.culprit)
-    return of_failure(
-        "FE208",
-        failure,
-        f"`{expression}` replaces weights" if expression else "here",
-        cast_repair(failure.culprit, failure.culprit_locals)
-        or Fix(
-            general_repair(
-                "create the module with that dtype and device in the constructor, and convert its input "
-                "instead: `self.norm(x.to(self.norm.weight.dtype))`",
-                failure.culprit,
-            )
-        ),
-    )
+    fix = cast_repair(failure.culprit, failure.culprit_locals)
+    if fix is None:
+        general = (
+            "create the module with that dtype and device in the constructor, and convert its input "
+            "instead: `self.norm(x.to(self.norm.weight.dtype))`"
+        )
+        fix = Fix(general_repair(general, failure.culprit))
+    return of_failure("FE208", failure, f"`{expression}` replaces weights" if expression else "here", fix)
 
 
 def _qualified(name: str) -> str:
@@ -190,12 +178,8 @@ def tensors_on_different_devices(failure: CaptureFailure) -> Diagnostic | None:
     first, second = (name for key in "abcdefgh" if (name := found[key]))
     expression = source_text(failure.culprit)
     what = f"`{expression}` gets" if expression else "this gets"
-    return of_failure(
-        "FE502",
-        failure,
-        f"{what} tensors on {first} and on {second}",
-        device_repair(failure.culprit, failure.culprit_locals),
-    )
+    fix = device_repair(failure.culprit, failure.culprit_locals)
+    return of_failure("FE502", failure, f"{what} tensors on {first} and on {second}", fix)
 
 
 def observed_results(call: OperatorCall) -> str | None:

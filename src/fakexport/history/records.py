@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
@@ -25,6 +25,10 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
     return plain.unsqueeze(-1).view(torch.uint8)
 
 
+Run = Callable[..., Any]
+Args = Sequence[Any]
+Kwargs = Mapping[str, Any]
+"""A call of an operator, as an observer gets it: what runs it, and its arguments."""
 _sequence = itertools.count()
 _copy = torch.ops.aten.copy_.default
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from fakexport._torch.operator_effects import effects_of
 from fakexport._torch.real_execution import real_execution
 from fakexport._torch.wrapper_subclasses import is_wrapper, rewrapped
 
-from .records import Constant, Operation, Output, TensorRecord, Unknown, leaves
+from .records import Args, Constant, Kwargs, Operation, Output, Run, TensorRecord, Unknown, leaves
 from .references import (
     constant_of,
     has_other_memory,
@@ -27,7 +27,7 @@ from .replay import UnreplayableRead, reading_span, replay
 _clone = torch.ops.aten.clone.default
 
 
-def note_edit(run: Callable[..., Any], operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def note_edit(run: Run, operator: Any, args: Args, kwargs: Kwargs) -> Any:
     """Observer of a mode outside of its recording: marks the memory that an operator writes into."""
     result = run()
     if torch.compiler.is_exporting():
@@ -54,7 +54,7 @@ def edit_of(fake: FakeTensor) -> str | None:
     return "given different data by `.data = ...`" if has_other_memory(fake) else None
 
 
-def _follow_views(args: Sequence[Any], result: Any, is_identity: bool) -> None:
+def _follow_views(args: Args, result: Any, is_identity: bool) -> None:
     """Let views made outside share the record of the memory, so that a write through them is seen."""
     source = args[0] if args else None
     if not isinstance(source, FakeTensor) or not has_record(source):

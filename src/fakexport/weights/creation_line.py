@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator
 from functools import cache
@@ -112,14 +113,5 @@ def _targets(target: ast.AST) -> Iterator[str]:
 @cache
 def _calls(cls: type) -> dict[str, tuple[str, ...]]:
     """Return the methods of `self` that each method calls."""
-    return {
-        function.name: tuple(
-            node.func.attr
-            for node in ast.walk(function)
-            if isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and isinstance(node.func.value, ast.Name)
-            and node.func.value.id == "self"
-        )
-        for function in _functions(cls)
-    }
+    called = ((function.name, ast.unparse(function)) for function in _functions(cls))
+    return {name: tuple(re.findall(r"\bself\.(\w+)\(", text)) for name, text in called}
