@@ -28,7 +28,9 @@ class Passage:
 
 
 def files_with_text() -> list[Path]:
-    sources = [path for end in ("*.py", "*.cpp", "*.hpp", "*.md") for path in PACKAGE.rglob(end)]
+    sources = [
+        path for end in ("*.py", "*.cpp", "*.hpp", "*.md", "repairs.toml") for path in PACKAGE.rglob(end)
+    ]
     pages = [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")]
     return sorted({*sources, *pages})
 
@@ -38,7 +40,7 @@ def passages(path: Path) -> list[Passage]:
     if path.suffix == ".py":
         found = _python(module_at(path).nodes)
     else:
-        found = (_markdown if path.suffix == ".md" else _cpp)(path.read_text(encoding="utf-8"))
+        found = _READERS[path.suffix](path.read_text(encoding="utf-8"))
     return [passage for passage in found if " " in passage.text.strip()]
 
 
@@ -76,3 +78,13 @@ def _cpp(source: str) -> Iterator[Passage]:
 def _markdown(source: str) -> Iterator[Passage]:
     without_blocks = _FENCE.sub(lambda block: "\n" * block.group().count("\n"), source)
     yield Passage(1, _INLINE_CODE.sub("`...`", without_blocks))
+
+
+def _toml(source: str) -> Iterator[Passage]:
+    """Fixes by the message of an error: the messages are of others."""
+    for number, line in enumerate(source.splitlines(), 1):
+        if not line.startswith("error"):
+            yield Passage(number, line.partition(" = ")[2])
+
+
+_READERS = {".md": _markdown, ".cpp": _cpp, ".hpp": _cpp, ".toml": _toml}

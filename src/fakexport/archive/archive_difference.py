@@ -71,11 +71,7 @@ class ArchiveDifference:
 
 
 def diff_archives(
-    a: str | os.PathLike[str],
-    b: str | os.PathLike[str],
-    *,
-    method: str | None = None,
-    trust: bool = False,
+    a: str | os.PathLike[str], b: str | os.PathLike[str], *, method: str | None = None, trust: bool = False
 ) -> ArchiveDifference:
     """Return how the second archive differs from the first.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -38,8 +38,7 @@ from .method_records import MethodRecords, config_record
 from .methods import check_method, made_up_prefixes, read_methods, stored_methods
 from .saved_object import refuse_unregistered_classes
 from .sharing import unify
-from .stock_archive import is_left_to_torch
-from .trusted_archive import TRUSTED, describe_trusted, load_all_with_torch, load_with_torch
+from .stock_archive import TRUSTED, describe_trusted, is_left_to_torch, load_all_with_torch, load_with_torch
 
 
 @dataclass(frozen=True)
@@ -334,21 +333,7 @@ def _fake(entry: TensorEntry, mode: FakeTensorMode) -> torch.Tensor:
 
 def described_facts(manifest: MethodManifest) -> ProgramFacts:
     """Return the facts of a program loaded from an archive, to be written into the next one."""
-    return ProgramFacts(
-        source=manifest.source,
-        topology=manifest.topology,
-        profiles=manifest.profiles,
-        device_map=manifest.device_map,
-        dtype=manifest.dtype,
-        dynamic_shapes=manifest.dynamic_shapes,
-        skipped_checks=manifest.skipped_checks,
-        load_hooks=manifest.load_hooks,
-        versions=manifest.versions,
-        recipes=manifest.recipes,
-        prefix=manifest.prefix,
-        call=manifest.call,
-        adapter=manifest.adapter,
-        parallel=manifest.parallel,
-        parameters=manifest.parameters,
-        unbound=tuple(UnboundConstant(**asdict(known)) for known in manifest.unbound_constants),
-    )
+    names = {each.name for each in fields(ProgramFacts)} & {each.name for each in fields(MethodManifest)}
+    same = {name: getattr(manifest, name) for name in names - {"computed"}}
+    unbound = tuple(UnboundConstant(**asdict(known)) for known in manifest.unbound_constants)
+    return ProgramFacts(**same, unbound=unbound)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 from fakexport.container import Digest, fault_of_name
-from fakexport.documents import AdapterRecord, CallRecord, ParallelRecord, Parameter, Recipe
+from fakexport.documents import AdapterRecord, CallRecord, ParallelRecord, Parameter, Recipe, UnboundName
 from fakexport.error import InvalidValue
-
-if TYPE_CHECKING:
-    from fakexport.program import UnboundConstant
 
 MOST_METHODS = 64
 MOST_COMPUTED_BYTES = 4 * 2**20
@@ -115,32 +112,6 @@ class TensorEntry:
         """Bytes from the beginning of its storage to the end of its last element; 0 where it has none."""
         elements = extent(self.shape, self.stride)
         return (self.storage_offset + elements) * DTYPE_BYTES[self.dtype] if elements else 0
-
-
-@dataclass(frozen=True)
-class UnboundName:
-    """A constant of the program that has no value; see `capture.recovered.UnboundConstant`.
-
-    Args:
-        name: Its name in `program.constants`.
-        reason: `parameter`, `random` or `unknown`.
-        detail: Why, as a sentence without capital and period.
-        weight: The parameter or buffer it comes from, where there is one.
-        operator: The operator that read the weight or drew the numbers, where there is one.
-        recipe: Digest of the operators that compute it, "" if they are unknown.
-    """
-
-    name: str
-    reason: str
-    detail: str
-    weight: str | None = None
-    operator: str | None = None
-    recipe: str = ""
-
-    @classmethod
-    def of(cls, constant: UnboundConstant) -> UnboundName:
-        """Return what the archive stores of it: all but the span, which is a path of this machine."""
-        return cls(**{each.name: getattr(constant, each.name) for each in fields(cls)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,23 +271,17 @@ class Manifest:
     def tensors(self) -> list[TensorEntry]:
         """The weights of all methods, in their order; one that several methods have is there once."""
         again = {pair for weight in self.shared for pair in weight[1:]}
-        return [
-            tensor
-            for method, manifest in self.methods.items()
-            for tensor in manifest.tensors
-            if (method, tensor.name) not in again
-        ]
+        return [tensor for pair, tensor in self._pairs() if pair not in again]
 
     @property
     def shared_tensors(self) -> list[TensorEntry]:
         """The weights that several methods have, each once."""
         first = {weight[0] for weight in self.shared}
-        return [
-            tensor
-            for method, manifest in self.methods.items()
-            for tensor in manifest.tensors
-            if (method, tensor.name) in first
-        ]
+        return [tensor for pair, tensor in self._pairs() if pair in first]
+
+    def _pairs(self) -> Iterator[tuple[tuple[str, str], TensorEntry]]:
+        for method, manifest in self.methods.items():
+            yield from (((method, tensor.name), tensor) for tensor in manifest.tensors)
 
     def _check_shared(self) -> None:
         """Refuse a pair that is in two weights, and a weight of which one method has two."""

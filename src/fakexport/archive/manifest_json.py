@@ -16,7 +16,6 @@ from fakexport.archive.manifest import (
     Manifest,
     MethodManifest,
     TensorEntry,
-    UnboundName,
 )
 from fakexport.container import Digest, Limits
 from fakexport.documents import (
@@ -24,6 +23,7 @@ from fakexport.documents import (
     CALLS,
     OPERATORS,
     PARAMETER_KINDS,
+    UNBOUND_REASONS,
     AdapterRecord,
     CallRecord,
     DocumentError,
@@ -34,6 +34,7 @@ from fakexport.documents import (
     Scalar,
     StateTensor,
     Step,
+    UnboundName,
     class_name,
     entries,
     field,
@@ -65,7 +66,6 @@ _DIMENSIONS = 64
 _OPERANDS = 100_000
 _MOST_STATE = 100_000
 _MOST_TOKENS = 1_000_000
-_REASONS = ("parameter", "random", "unknown")
 
 _sha256 = matching(re.compile(r"[0-9a-f]{64}"), "sha256 in hex")
 _device = matching(re.compile(r"[a-z_]{1,32}(:[0-9]{1,5})?"), "device")
@@ -263,7 +263,7 @@ _tensor = reader_of(
 _step = reader_of(Step, most=_OPERANDS, operator=one_of(OPERATORS, "recipe operator"), values=_indices)
 _recipe = reader_of(Recipe, most=_OPERANDS, by_type={str: _name, Step: _step, tuple[str, int]: _made})
 _unbound = reader_of(
-    UnboundName, by_type=_PLAIN, reason=one_of(_REASONS, "reason"), detail=_sentence, recipe=text
+    UnboundName, by_type=_PLAIN, reason=one_of(UNBOUND_REASONS, "reason"), detail=_sentence, recipe=text
 )
 _parameter = reader_of(
     Parameter,

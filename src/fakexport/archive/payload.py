@@ -9,14 +9,15 @@ import torch
 from torch.export import ExportedProgram
 
 from fakexport.container import Content, Streamed
+from fakexport.documents import UnboundName
 from fakexport.error import InvalidValue
 from fakexport.fake import is_fake
 from fakexport.history import UnreplayableRead, value_of
 from fakexport.program import UnboundConstant, names_by_tensor
 
 from .codec.value_encoder import Json, ValueEncoder
-from .links import Links
-from .manifest import Location, TensorEntry, UnboundName, extent
+from .linked_files import Links
+from .manifest import Location, TensorEntry, extent
 from .saved_object import object_record
 from .stored_tensor import StoredObject
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import struct
+import io
+import pickletools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,17 +20,7 @@ _DIMENSIONS = 64
 _MARK = object()
 """A place on the stack."""
 _PROTOCOL, _STOP = b"\x80\x02", b"."
-_NUMBERS = {
-    b"q": struct.Struct("<B"),
-    b"h": struct.Struct("<B"),
-    b"K": struct.Struct("<B"),
-    b"M": struct.Struct("<H"),
-    b"r": struct.Struct("<I"),
-    b"j": struct.Struct("<I"),
-    b"J": struct.Struct("<i"),
-    b"G": struct.Struct(">d"),
-}
-_LENGTHS = {b"\x8a": struct.Struct("<B"), b"X": struct.Struct("<I")}
+_ARGUMENTS = {each.code.encode("latin-1"): each.arg for each in pickletools.opcodes}
 _CLASS_MODULE = "__torch__.torch.classes."
 _LISTS = frozenset(f"build_{kind}list" for kind in ("int", "double", "bool", "tensor"))
 
@@ -97,37 +88,12 @@ def read_pickled_state(pickled: bytes) -> PickledState:
         found = _Reading().result(pickled)
     except DocumentError:
         raise
-    except (ValueError, IndexError, KeyError, TypeError, OverflowError, struct.error) as error:
+    except (ValueError, IndexError, KeyError, TypeError, OverflowError) as error:
         raise DocumentError(f"is not a pickled object: {type(error).__name__}") from error
     if not isinstance(found, PickledState):
         raise DocumentError("is not a pickled object of a C++ class")
     _refuse_too_many(found.state)
     return found
-
-
-def _argument(pickled: bytes, code: bytes, position: int) -> tuple[Any, int]:
-    """Return the argument of an operation, and where it ends."""
-    if code == b"c":
-        module, end = _line(pickled, position)
-        name, end = _line(pickled, end)
-        return _Global(module, name), end
-    if code in _NUMBERS:
-        (number,) = _NUMBERS[code].unpack_from(pickled, position)
-        return number, position + _NUMBERS[code].size
-    if code in _LENGTHS:
-        start = position + _LENGTHS[code].size
-        (length,) = _LENGTHS[code].unpack_from(pickled, position)
-        content = pickled[start : start + length]
-        if len(content) < length:
-            raise DocumentError("is truncated")
-        value = content.decode() if code == b"X" else int.from_bytes(content, "little", signed=True)
-        return value, start + length
-    return None, position
-
-
-def _line(pickled: bytes, position: int) -> tuple[str, int]:
-    end = pickled.index(b"\n", position)
-    return pickled[position:end].decode("ascii"), end + 1
 
 
 class _Reading:
@@ -162,28 +128,35 @@ class _Reading:
             b"R": self._reduce,
             b"b": self._build,
             b"Q": self._storage,
-            **dict.fromkeys((b"J", b"K", b"M", b"\x8a", b"G", b"X"), push),
+            **dict.fromkeys((b"J", b"K", b"M", b"\x8a", b"G"), push),
+            b"X": self._text,
         }
 
     def result(self, pickled: bytes) -> Any:
         """Return what is on the stack at the end, which must be a single value."""
         if not pickled.startswith(_PROTOCOL):
             raise DocumentError("is not a pickle of protocol 2")
-        position = len(_PROTOCOL)
-        while (code := pickled[position : position + 1]) != _STOP:
+        file = io.BytesIO(pickled)
+        file.seek(len(_PROTOCOL))
+        while (code := file.read(1)) != _STOP:
             step = self._steps.get(code)
             if step is None:
                 raise DocumentError(
                     f"has the operation {code!r}, which the state of an object never contains"
                 )
-            argument, position = _argument(pickled, code, position + 1)
-            step(argument)
-        if position + 1 != len(pickled) or len(self._stack) != 1:
+            form = _ARGUMENTS[code]
+            step(None if form is None else form.reader(file))
+        if file.read(1) or len(self._stack) != 1:
             raise DocumentError("has data after its end")
         return self._stack[0]
 
-    def _global(self, argument: _Global) -> None:
-        self._stack.append(argument)
+    def _global(self, names: str) -> None:
+        module, _, name = names.partition(" ")
+        self._stack.append(_Global(module, name))
+
+    def _text(self, text: str) -> None:
+        text.encode()  # Raises for half of a character, which pickletools lets pass.
+        self._stack.append(text)
 
     def _remember(self, index: int) -> None:
         self._memo[index] = self._stack[-1]

@@ -34,7 +34,7 @@ from .bundle import Bundle
 from .codec.program_encoder import program_to_json
 from .computed_weights import ComputedRecords
 from .described_container import write_described
-from .links import Links
+from .linked_files import Links
 from .manifest import ALONE, Manifest, MethodManifest, Prefix, WeightsKind
 from .method_records import MethodRecords, apart
 from .payload import ABSENT, UNBOUND, Payload, constants_payload, weights_payload
@@ -236,16 +236,15 @@ def _described(
         topology, profiles = devices.canonical, [device.profile.name for device in devices.devices]
     kind = _kind(weights)
     operators = library_operators(program)
+    same = ("dtype", "dynamic_shapes", "load_hooks", "call", "adapter", "parallel", "parameters")
     return MethodManifest(
+        **{name: getattr(facts, name) for name in same},
         versions={**facts.versions, "fakexport": __version__, "torch": str(torch.__version__)},
         source=portable(facts.source, root),
         topology=topology,
         profiles=tuple(profiles or ()),
         device_map=dict(facts.device_map or {}),
-        dtype=facts.dtype,
-        dynamic_shapes=facts.dynamic_shapes,
         skipped_checks=tuple(portable(check, root) for check in facts.skipped_checks),
-        load_hooks=facts.load_hooks,
         unbound_constants=tuple(sorted(constants.unbound, key=lambda constant: constant.name)),
         library_operators=operators,
         library_modules=library_modules(operators),
@@ -255,10 +254,6 @@ def _described(
         recipes=recipes_of(program) if kind == "none" else (),
         computed=computed,
         prefix=prefix,
-        call=facts.call,
-        adapter=facts.adapter,
-        parallel=facts.parallel,
-        parameters=facts.parameters,
     )
 
 

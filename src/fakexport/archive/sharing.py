@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 from fakexport._torch.real_execution import real_execution
 from fakexport.error import InvalidValue
 from fakexport.fake import is_fake
-from fakexport.history import UnreplayableRead, value_of
+from fakexport.history import known_value
 from fakexport.program import facts_of, names_by_tensor, tensor_identity
 from fakexport.weights import are_equal
 
@@ -141,12 +141,10 @@ def _check_same(
     is_weight = name_a in programs[method_a].state_dict or name_b in programs[method_b].state_dict
     if is_weight and (is_fake(a) or is_fake(b)):
         return  # A fake weight may know how it was drawn; nobody wants that value.
-    try:
-        values = value_of(a), value_of(b)
-    except UnreplayableRead:
+    if (of_a := known_value(a)) is None or (of_b := known_value(b)) is None:
         return
     with real_execution():
-        if not are_equal(*(value.detach() for value in values)):
+        if not are_equal(of_a.detach(), of_b.detach()):
             raise InvalidValue(f"{name} has different data in {method_a} and in {method_b}: {_ADVICE}")
 
 

@@ -1,15 +1,24 @@
-"""Archives of `torch.export.save`, which have no manifest: derive one from their records."""
+"""Archives of `torch.export.save`: a manifest from their records, and those that torch reads if trusted."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
+import torch
+from torch.export import ExportedProgram
+
+from fakexport._torch.stock_reading import programs_of, reading_fault, unregistered_class
 from fakexport.container import ArchiveError, Container, faults_named
-from fakexport.documents import DocumentError, entries, field, mapping
+from fakexport.documents import DocumentError, UnboundName, entries, field, mapping
+from fakexport.error import type_and_line
 
-from .manifest import Location, MethodManifest, TensorEntry, UnboundName
+from .manifest import Location, MethodManifest, TensorEntry
 from .method_records import MethodRecords
+from .payload import weights_payload
+from .saved_object import unregistered
 from .stored_tensor import StoredObject, StoredTensor, read_constant
 
 NO_MANIFEST = "no manifest: records are checked against their CRC-32; there are no hashes to check"
@@ -138,3 +147,53 @@ def _notes(without: int, lost: int) -> Iterator[str]:
         )
     if lost:
         yield f"{lost} constants have no data, for the same reason"
+
+
+T = TypeVar("T")
+
+TRUSTED = "trusted: torch read it, which can run code from the file"
+"Note on such a file."
+
+
+def load_with_torch(path: str | os.PathLike[str]) -> ExportedProgram:
+    """Load a file with `torch.export.load`.
+
+    Raises:
+        ArchiveError: torch cannot read it; in one line.
+    """
+    return _read(path, torch.export.load, "torch.export.load")
+
+
+def load_all_with_torch(path: str | os.PathLike[str]) -> dict[str, ExportedProgram]:
+    """Load a file of several programs with torch's `load_pt2`, by name.
+
+    Raises:
+        ArchiveError: as for `load_with_torch`.
+    """
+    return _read(path, programs_of, "torch's load_pt2")
+
+
+def describe_trusted(program: ExportedProgram) -> MethodManifest:
+    """Describe a program that torch read."""
+    weights = weights_payload(program)
+    return MethodManifest(
+        versions={},
+        source="",
+        device_map={},
+        weights="inside" if weights.tensors else "none",
+        tensors=weights.tensors,
+    )
+
+
+def _read(path: str | os.PathLike[str], read: Callable[[str], T], reader: str) -> T:
+    try:
+        return read(os.fspath(path))
+    except Exception as error:
+        raise ArchiveError(path, _reason(reading_fault(os.fspath(path), error), reader)) from error
+
+
+def _reason(fault: Exception, reader: str) -> str:
+    name = unregistered_class(fault)
+    if name is not None:
+        return unregistered(name)
+    return f"{reader} cannot read it: {type_and_line(fault)}"

@@ -32,8 +32,7 @@ from fakexport.sources import Source
 
 from .call_site import is_asked_by_user, running_user_frames
 from .failure import is_asking_for_truth
-from .implied_answers import implied_answer
-from .implied_rows import implied_rows, is_in_loop
+from .implied_answers import implied_answer, implied_rows, is_in_loop
 
 _WRITTEN = re.compile(
     r"(?P<file>.+?):(?P<line>[1-9][0-9]{0,8})(?::(?P<column>[1-9][0-9]{0,8}))?="

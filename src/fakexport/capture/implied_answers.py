@@ -1,15 +1,17 @@
 """Conditions on data whose answer the code around them implies, so that no caller has to assume it.
 
-With the other answer `forward` raises, or it computes the same.
+With the other answer `forward` raises, or it computes the same. And loops over as many rows as data say, in
+place of which every row may be visited.
 """
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Sequence
+import traceback
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from types import BuiltinFunctionType, FrameType, FunctionType
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType
 from typing import Any
 
 import torch
@@ -21,8 +23,10 @@ from fakexport.diagnostics import (
     answer_that_goes_on,
     is_caught,
     is_negated,
+    last_line_of_loop,
     selected_writes,
     source_text,
+    visited_rows,
 )
 
 from .call_site import is_asked_by_user
@@ -112,3 +116,49 @@ def _is_stateless(found: Any) -> bool:
         return not found.__closure__
     owner = getattr(found, "__self__", None)
     return isinstance(found, (BuiltinFunctionType, type)) or isinstance(owner, torch.Tensor)
+
+
+# A program has the operators of every turn: with 128 experts in each of 8 layers, 50,000 nodes.
+_MOST_ROWS = 64
+
+
+class _Row(list[int]):
+    """A row of `nonzero()`: the number of one, as what indexes a mask and what is read from it."""
+
+    def item(self) -> int:
+        return self[0]
+
+    def __int__(self) -> int:
+        return self[0]
+
+
+def implied_rows(tensor: torch.Tensor, frames: Sequence[tuple[FrameType, Span]]) -> list[_Row] | None:
+    """Return a row for each of a mask, which a loop may visit in place of those that are set; None if not.
+
+    Args:
+        tensor: What the loop runs over: what `nonzero()` returns, [rows, 1].
+        frames: The running frames of user code, outermost first, with their places.
+    """
+    frame, span = frames[-1]
+    if tensor.dim() != 2 or tensor.shape[1] != 1 or (found := visited_rows(span)) is None:
+        return None
+    mask, *written = (frame.f_locals.get(name) for name in (found.mask, *found.written))
+    if not isinstance(mask, torch.Tensor) or not all(isinstance(each, torch.Tensor) for each in written):
+        return None
+    if may_change_state(frame, found.called):
+        return None
+    is_counted = found.is_one_hot or mask.dtype == torch.bool
+    others = sorted(dim % mask.dim() for dim in found.dims) == list(range(1, mask.dim()))
+    number = mask.shape[0]
+    if not (is_counted and others and isinstance(number, int) and 0 < number <= _MOST_ROWS):
+        return None
+    return [_Row([index]) for index in range(number)]
+
+
+def is_in_loop(error: BaseException, loops: Collection[tuple[CodeType, int]]) -> bool:
+    """Return whether an error was raised in one of some loops."""
+    return any(
+        frame.f_code is code and line <= number <= last_line_of_loop(Span(code.co_filename, line))
+        for frame, number in traceback.walk_tb(error.__traceback__)
+        for code, line in loops
+    )

@@ -12,6 +12,5 @@ from .contract import (
 )
 from .expression import Operation, Question, expression_text
 from .input_leaves import InputLeaf, input_leaves
-from .linear_size import linear_size
 from .reading import UnreadableCondition, read_condition
-from .reliance import conditions_of, leaves_of
+from .reliance import conditions_of, leaves_of, linear_size

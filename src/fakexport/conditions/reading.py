@@ -96,28 +96,28 @@ class _Reading:
 
     def expression(self, node: ast.AST) -> Expression:
         match node:
-            case ast.Constant(value=bool() | int() | float() as value):
+            case ast.Constant(bool() | int() | float() as value):
                 return _number(value)
-            case ast.Name(id=name) if name in self._symbols:
+            case ast.Name(name) if name in self._symbols:
                 return self._symbols[name]
-            case ast.UnaryOp(op=ast.UAdd(), operand=operand):
+            case ast.UnaryOp(ast.UAdd(), operand):
                 return self.expression(operand)
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
+            case ast.UnaryOp(ast.USub(), operand):
                 return _negative(self.expression(operand))
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
+            case ast.UnaryOp(ast.Not(), operand):
                 return Operation("not", (self.expression(operand),))
-            case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _BINARY:
+            case ast.BinOp(left, sign, right) if type(sign) in _BINARY:
                 return _chained(_BINARY[type(sign)], self.expression(left), self.expression(right))
-            case ast.BoolOp(op=sign, values=values):
+            case ast.BoolOp(sign, values):
                 parts = tuple(map(self.expression, values))
                 return Operation("and" if isinstance(sign, ast.And) else "or", parts)
-            case ast.Compare(left=left, ops=signs, comparators=others):
+            case ast.Compare(left, signs, others):
                 return self._comparison(left, signs, others)
-            case ast.IfExp(test=test, body=body, orelse=other):
+            case ast.IfExp(test, body, other):
                 return Operation("if", tuple(map(self.expression, (test, body, other))))
-            case ast.Attribute(value=ast.Name(id="math"), attr="inf"):
+            case ast.Attribute(ast.Name("math"), "inf"):
                 return _LARGEST  # No size is beyond it.
-            case ast.Call(func=function, args=args, keywords=[]):
+            case ast.Call(function, args, []):
                 return self._call(function, args)
         return self._question(node)
 
@@ -137,12 +137,8 @@ class _Reading:
     def _absence(self, left: ast.AST, signs: list[ast.cmpop], others: list[ast.expr]) -> Expression:
         """Return that an input is None, as it was in the trace: nothing that a call by name can change."""
         leaf, rest = self._leaf(left)
-        if (
-            rest
-            or len(others) != 1
-            or not isinstance(signs[0], (ast.Eq, ast.Is))
-            or leaf.constant is not None
-        ):
+        is_equal = len(others) == 1 and isinstance(signs[0], (ast.Eq, ast.Is))
+        if rest or not is_equal or leaf.constant is not None:
             raise _Unreadable("a comparison with None")
         return True
 
@@ -151,43 +147,35 @@ class _Reading:
         number of different tensors: a call by name is checked for those anyway.
         """
         match asked:
-            case ast.Attribute(value=owner, attr="dtype" | "ndim" | "layout" | "_name_"):
-                self._leaf(owner)
-                return True
-            case ast.Attribute(value=ast.Attribute(value=owner, attr="device"), attr="type"):
-                self._leaf(owner)
-                return True
-            case ast.Call(func=ast.Name(id="type" | "str"), args=[owner], keywords=[]):
-                self._leaf(owner)
-                return True
-            case ast.Attribute(
-                value=ast.Call(func=ast.Name(id="type"), args=[owner], keywords=[]),
-                attr="__module__" | "__qualname__",
+            case (
+                ast.Attribute(owner, "dtype" | "ndim" | "layout" | "_name_")
+                | ast.Attribute(ast.Attribute(owner, "device"), "type")
+                | ast.Call(ast.Name("type" | "str"), [owner], [])
+                | ast.Attribute(ast.Call(ast.Name("type"), [owner], []), "__module__" | "__qualname__")
             ):
                 self._leaf(owner)
                 return True
-            case ast.Call(func=ast.Name(id="len"), args=[ast.Set()], keywords=[]):
-                return True
-            case ast.Call(func=ast.Attribute(attr="is_inference_mode_enabled"), args=[], keywords=[]):
+            case ast.Call(ast.Name("len"), [ast.Set()], []) | ast.Call(
+                ast.Attribute(attr="is_inference_mode_enabled"), [], []
+            ):
                 return True
         return False
 
     def _call(self, function: ast.AST, args: list[ast.expr]) -> Expression:
         match function:
-            case ast.Name(id=name) if name in _PLAIN:
+            case ast.Name(name) if name in _PLAIN:
                 sign = name
-            case ast.Attribute(value=ast.Name(id="math"), attr=name) if name in _IN_MATH:
+            case ast.Attribute(ast.Name("math"), name) if name in _IN_MATH:
                 sign = name
-            case ast.Attribute(value=ast.Name(id="torch"), attr=name) if name in _FUNCTIONS:
+            case ast.Attribute(ast.Name("torch"), name) if name in _FUNCTIONS:
                 sign = _FUNCTIONS[name]
-            case ast.Attribute(
-                value=ast.Call(func=ast.Attribute(value=owner, attr="untyped_storage"), args=[], keywords=[]),
-                attr="nbytes",
-            ) if not args:
+            case ast.Attribute(ast.Call(ast.Attribute(owner, "untyped_storage"), [], []), "nbytes") if (
+                not args
+            ):
                 return self._of_tensor(owner, "storage_bytes", 0)
-            case ast.Attribute(value=owner, attr=name) if name in _ASKED_BY_CALL and not args:
+            case ast.Attribute(owner, name) if name in _ASKED_BY_CALL and not args:
                 return self._of_tensor(owner, _ASKED_BY_CALL[name], 0)
-            case ast.Attribute(value=owner, attr="item") if not args:
+            case ast.Attribute(owner, "item") if not args:
                 return self._of_leaf(*self._leaf(owner), "value", 0)
             case _:
                 raise _Unreadable("a function that guards never call")
@@ -198,27 +186,21 @@ class _Reading:
     def _question(self, node: ast.AST) -> Expression:
         """Return `L['x'].size()[1]`, `L['x'].shape[1]`, `L['n']`."""
         match node:
-            case ast.Attribute(
-                value=ast.Call(func=ast.Attribute(value=owner, attr="untyped_storage"), args=[], keywords=[]),
-                attr="_cdata",
-            ):
+            case ast.Attribute(ast.Call(ast.Attribute(owner, "untyped_storage"), [], []), "_cdata"):
                 return self._of_tensor(owner, "storage", 0)
-            case ast.Attribute(value=owner, attr=name) if name in _FLAGS:
+            case ast.Attribute(owner, name) if name in _FLAGS:
                 return self._of_tensor(owner, _FLAGS[name], 0)
             case ast.Call(
-                func=ast.Attribute(value=owner, attr="is_contiguous"),
-                args=[],
-                keywords=[ast.keyword(arg="memory_format", value=ast.Attribute(attr=name))],
+                ast.Attribute(owner, "is_contiguous"),
+                [],
+                [ast.keyword("memory_format", ast.Attribute(attr=name))],
             ) if name in _FORMATS:
                 return self._of_tensor(owner, _FORMATS[name], 0)
-            case ast.Subscript(
-                value=ast.Call(func=ast.Attribute(value=owner, attr=attr), args=[], keywords=[]),
-                slice=ast.Constant(value=int(dim)),
-            ) if attr in _METHODS:
-                return self._of_tensor(owner, _METHODS[attr], dim)
-            case ast.Subscript(
-                value=ast.Attribute(value=owner, attr="shape"), slice=ast.Constant(value=int(dim))
+            case ast.Subscript(ast.Call(ast.Attribute(owner, attr), [], []), ast.Constant(int(dim))) if (
+                attr in _METHODS
             ):
+                return self._of_tensor(owner, _METHODS[attr], dim)
+            case ast.Subscript(ast.Attribute(owner, "shape"), ast.Constant(int(dim))):
                 return self._of_tensor(owner, "size", dim)
             case ast.Subscript():
                 return self._of_leaf(*self._leaf(node), "value", 0)
@@ -249,11 +231,11 @@ class _Reading:
 
 def _path(node: ast.AST) -> Path:
     match node:
-        case ast.Subscript(value=ast.Name(id="L"), slice=ast.Constant(value=str(name))):
+        case ast.Subscript(ast.Name("L"), ast.Constant(str(name))):
             return (name,)
-        case ast.Subscript(value=owner, slice=ast.Constant(value=int() | str() as key)):
+        case ast.Subscript(owner, ast.Constant(int() | str() as key)):
             return (*_path(owner), key)
-        case ast.Attribute(value=owner, attr=name):
+        case ast.Attribute(owner, name):
             return (*_path(owner), name)
     raise _Unreadable("a construct that guards never contain")
 

@@ -17,7 +17,6 @@ from fakexport._torch.symbolic_numbers import expression_of, expression_python
 from .condition import Condition
 from .expression import Expression, Operation, Question
 from .input_leaves import InputLeaf, input_leaves
-from .linear_size import linear_size
 from .reading import read_condition, read_expression
 
 
@@ -100,3 +99,14 @@ def _solved(sizes: Sequence[tuple[Question, Any]]) -> dict[str, Expression]:
             rest: Expression = question if plus == 0 else Operation("-", (question, plus))
             found.setdefault(name, rest if times == 1 else Operation("//", (rest, times)))
     return found
+
+
+def linear_size(expression: Any) -> tuple[str, int, int] | None:
+    """Return the symbol, factor and summand of a size such as `2*s17 + 1`; None for anything else."""
+    symbols = list(expression.free_symbols)
+    if len(symbols) != 1:
+        return None
+    times, plus = expression.diff(symbols[0]), expression.subs(symbols[0], 0)
+    if times.is_Integer and plus.is_Integer and times > 0:
+        return symbols[0].name, int(times), int(plus)
+    return None

@@ -68,19 +68,8 @@ def local_header(entry: Entry, date: int) -> bytes:
     name = entry.name.encode()
     extra = _zip64_extra(entry)
     padding = entry.data - (entry.header + LOCAL.size + len(name) + len(extra) + 4)
-    fields = LOCAL.pack(
-        b"PK\3\4",
-        _version_needed(entry),
-        _flags(entry),
-        entry.method,
-        0,
-        date,
-        0,
-        0,
-        0,
-        len(name),
-        len(extra) + 4 + padding,
-    )
+    how = _version_needed(entry), _flags(entry), entry.method
+    fields = LOCAL.pack(b"PK\3\4", *how, 0, date, 0, 0, 0, len(name), len(extra) + 4 + padding)
     return fields + name + extra + _PADDING_ID + padding.to_bytes(2, "little") + b"Z" * padding
 
 
@@ -103,65 +92,25 @@ def central_record(entry: Entry, date: int) -> bytes:
     """Return the central directory's entry for a record."""
     name = entry.name.encode()
     extra = _zip64_extra(entry)
-    fields = CENTRAL.pack(
-        b"PK\1\2",
-        0,
-        _version_needed(entry),
-        _flags(entry),
-        entry.method,
-        0,
-        date,
-        entry.crc,
-        min(entry.packed, SATURATED),
-        min(entry.size, SATURATED),
-        len(name),
-        len(extra),
-        0,
-        0,
-        0,
-        0,
-        min(entry.header, SATURATED),
-    )
+    how = _version_needed(entry), _flags(entry), entry.method
+    packed, size, header = (min(number, SATURATED) for number in (entry.packed, entry.size, entry.header))
+    sizes = packed, size, len(name), len(extra)
+    fields = CENTRAL.pack(b"PK\1\2", 0, *how, 0, date, entry.crc, *sizes, 0, 0, 0, 0, header)
     return fields + name + extra
 
 
 def end_records(count: int, directory_bytes: int, directory_offset: int) -> bytes:
     """Return the bytes after the central directory, up to the end of the file."""
-    end_64 = END_64.pack(
-        b"PK\6\6",
-        END_64.size - 12,
-        0x031E,
-        0x2D,
-        0,
-        0,
-        count,
-        count,
-        directory_bytes,
-        directory_offset,
-    )
+    place = directory_bytes, directory_offset
+    end_64 = END_64.pack(b"PK\6\6", END_64.size - 12, 0x031E, 0x2D, 0, 0, count, count, *place)
     locator = LOCATOR.pack(b"PK\6\7", 0, directory_offset + directory_bytes, 1)
     shown = min(count, 0xFFFF)
-    end = END.pack(
-        b"PK\5\6",
-        0,
-        0,
-        shown,
-        shown,
-        min(directory_bytes, SATURATED),
-        min(directory_offset, SATURATED),
-        0,
-    )
+    end = END.pack(b"PK\5\6", 0, 0, shown, shown, *(min(number, SATURATED) for number in place), 0)
     return end_64 + locator + end
 
 
 def _zip64_extra(entry: Entry) -> bytes:
-    values = []
-    if entry.size >= SATURATED:
-        values.append(entry.size)
-    if entry.packed >= SATURATED:
-        values.append(entry.packed)
-    if entry.header >= SATURATED:
-        values.append(entry.header)
+    values = [number for number in (entry.size, entry.packed, entry.header) if number >= SATURATED]
     if not values:
         return b""
     return struct.pack(f"<2H{len(values)}Q", 1, 8 * len(values), *values)

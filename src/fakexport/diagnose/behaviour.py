@@ -9,23 +9,12 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from fakexport.capture import KeptMask, PythonEffect
+from fakexport.diagnose.forward_repairs import REPAIRS
 from fakexport.diagnose.labels import labels_at
 from fakexport.diagnose.marked_code import replaced
-from fakexport.diagnostics import Change, Diagnostic, Fix
+from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.program import shared_outputs, source_span, training_operators, written_inputs
 from fakexport.rules import rule
-
-_CODES = {
-    "attribute": "FE903",
-    "variable": "FE903",
-    "print": "FE906",
-    "random": "FE907",
-    "state": "FE910",
-    "backend": "FE910",
-    "text": "FE911",
-    "unseen": "FE903",
-    "padding": "FE913",
-}
 
 
 def diagnose_behaviour(
@@ -68,56 +57,14 @@ def _written(program: ExportedProgram) -> Iterator[Diagnostic]:
 
 
 def _python(effect: PythonEffect) -> Diagnostic:
-    changes: tuple[Change, ...] = ()
-    match effect.kind:
-        case "attribute":
-            place = f"{effect.module_path}.{effect.what}".lstrip(".")
-            label, note = f"`{effect.what}` changes here", f"`{place}` was changed while `forward` ran"
-            fix = "return it, or register it as a buffer and write into that: `self.steps += 1`"
-        case "variable":
-            label, note = f"`{effect.what}` changes here", f"`{effect.what}` was changed while `forward` ran"
-            fix = (
-                "return it, or keep it in the module as a buffer and write into that: `self.steps += 1`; if "
-                "it is an argument, change a copy: `y = {**y, ...}`"
-            )
-        case "print":
-            label, note = "printed once, while the model was traced", "the program prints nothing"
-            fix = "remove it, or print what the program returns"
-            changes = () if effect.span is None else replaced(effect.span, "None")
-        case "random":
-            label = f"`{effect.what}` drew a number, which is a constant of the program"
-            note = f"`forward` drew from the generator of {effect.what.partition('.')[0]}"
-            fix = "draw with torch, or take the number as an argument of `forward`"
-        case "state":
-            label = "called once, while the model was traced"
-            note = f"the program does not call `{effect.what}`"
-            fix = (
-                "give the dtype to each call that creates a tensor: `torch.rand(4, dtype=torch.float64)`"
-                if ".set_default_" in effect.what
-                else "set it outside of `forward`, and pass what is drawn with a seed of its own as an input"
-            )
-        case "backend":
-            label = "set once, while the model was traced"
-            note = f"the program has no `{effect.what}`: it takes the kernels that its caller allows"
-            fix = "set it where the program runs, around its call"
-        case "padding":
-            label = "gets a padding mask"
-            note = (
-                "eager mode without gradients returns zeros where the end of a row is padded, and the "
-                "program computes values there"
-            )
-            fix = "create it with `enable_nested_tensor=False`: eager mode then computes these values too"
-        case "text":
-            label = f"is `{effect.what}` while the model is traced"
-            note = "the text has no value: what is compared or looked up with it is decided for all inputs"
-            fix = "compare the number itself, `n == 3` in place of `str(n) == '3'`"
-        case "unseen":
-            label = ""
-            note = f"not checked: without strict mode, tracing `forward` raises {effect.what}"
-            fix = "repair what an export without `--strict` reports"
-    return rule(_CODES[effect.kind]).diagnostic(
-        labels=labels_at(effect.span, label),
-        notes=(note,),
+    kind = "default" if ".set_default_" in effect.what and effect.kind == "state" else effect.kind
+    place = f"{effect.module_path}.{effect.what}".lstrip(".")
+    words = {"what": effect.what, "place": place, "root": effect.what.partition(".")[0]}
+    code, label, note, fix = (REPAIRS["effect"][kind][part] for part in ("code", "label", "note", "fix"))
+    changes = replaced(effect.span, "None") if kind == "print" else ()
+    return rule(code).diagnostic(
+        labels=labels_at(effect.span, label.format_map(words)),
+        notes=(note.format_map(words),),
         fix=Fix(fix, changes=changes),
         module_path=effect.module_path or None,
     )

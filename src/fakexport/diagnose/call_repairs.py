@@ -52,8 +52,8 @@ def call_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix | None:
     match text_of(call.func), call.args:
         case ("torch.tensor" | "torch.as_tensor", [ast.Call(ast.Attribute(value, "item"), [])]):
             return _instead(span, _converted(text_of(value), keywords), "keep the tensor, without `.item()`")
-        case ("torch.tensor" | "torch.as_tensor", [ast.List(elts=parts) | ast.Tuple(elts=parts)]) if (
-            parts and not any(isinstance(part, ast.Constant) for part in parts)
+        case ("torch.tensor" | "torch.as_tensor", [ast.List(parts) | ast.Tuple(parts)]) if parts and not any(
+            isinstance(part, ast.Constant) for part in parts
         ):
             stacked = f"torch.stack([{', '.join(map(text_of, parts))}])"
             return _instead(span, _converted(stacked, keywords), "stack the tensors")

@@ -7,11 +7,10 @@ import re
 from fakexport._torch.unknown_broadcasts import UNKNOWN_BROADCAST
 from fakexport.capture import CaptureFailure
 from fakexport.diagnose.call_repairs import call_repair
-from fakexport.diagnose.labels import labels_of, torch_says
+from fakexport.diagnose.labels import of_failure
 from fakexport.diagnose.repairs import branch_repair, index_repair, number_repair
 from fakexport.diagnose.size_repairs import size_repair
 from fakexport.diagnostics import Diagnostic, Fix, is_loop_test, is_test, source_text
-from fakexport.rules import rule
 
 _GUARD = re.compile(
     r"Could not guard on data-dependent expression (?P<expression>.+?) \(unhinted.*?"
@@ -44,11 +43,8 @@ def tensor_leaves_torch(failure: CaptureFailure) -> Diagnostic | None:
     """Report FE205: NumPy needs the data."""
     if not any(_NUMPY.search(text) for text in failure.messages):
         return None
-    return rule("FE205").diagnostic(
-        labels=labels_of(failure, "NumPy needs the data of this tensor"),
-        notes=torch_says(failure),
-        fix=Fix("compute it with torch operators, or wrap it in a custom operator with a fake kernel"),
-    )
+    fix = Fix("compute it with torch operators, or wrap it in a custom operator with a fake kernel")
+    return of_failure("FE205", failure, "NumPy needs the data of this tensor", fix)
 
 
 def data_dependent_value(failure: CaptureFailure) -> Diagnostic | None:
@@ -62,11 +58,7 @@ def data_dependent_value(failure: CaptureFailure) -> Diagnostic | None:
     is_index = _is_read_index(failure, _READ_IN_INDEX)
     may_be = is_index or _is_read_index(failure, _READ_BY_CUDA_BUILD)
     if may_be and (repair := index_repair(failure.culprit, failure.culprit_locals)):
-        return rule("FE203").diagnostic(
-            labels=labels_of(failure, "torch reads the numbers of this index"),
-            notes=torch_says(failure),
-            fix=repair,
-        )
+        return of_failure("FE203", failure, "torch reads the numbers of this index", repair)
     is_listed = known is not None and bool(_READ_IN_INDEX.search(failure.messages[0]))
     reads_output = is_index or is_listed or "DataDependentOutputException" in failure.error_types
     reads_output &= not _is_test(failure)
@@ -75,11 +67,9 @@ def data_dependent_value(failure: CaptureFailure) -> Diagnostic | None:
     if not (reads_output or is_refused) and (number is None or number["sizes"] != "none"):
         return None
     expression = source_text(failure.culprit)
-    return rule("FE203").diagnostic(
-        labels=labels_of(failure, f"Python needs the value of `{expression}`" if expression else "here"),
-        notes=torch_says(failure),
-        fix=known or number_repair(failure.culprit),
-    )
+    fix = known or number_repair(failure.culprit)
+    message = f"Python needs the value of `{expression}`" if expression else "here"
+    return of_failure("FE203", failure, message, fix)
 
 
 def data_dependent_branch(failure: CaptureFailure) -> Diagnostic | None:
@@ -92,40 +82,28 @@ def data_dependent_branch(failure: CaptureFailure) -> Diagnostic | None:
     expression = source_text(failure.culprit)
     message = f"`{expression}` has no value while the model is traced" if expression else "the branch is here"
     if failure.culprit is not None and is_loop_test(failure.culprit):
-        return rule("FE204").diagnostic(
-            labels=labels_of(failure, message),
-            notes=torch_says(failure),
-            fix=Fix("run a fixed number of iterations with `torch.where`, or use `torch.while_loop`"),
-        )
-    return rule("FE201").diagnostic(
-        labels=labels_of(failure, message),
-        notes=torch_says(failure),
-        fix=call_repair(failure.culprit, failure.culprit_locals) or branch_repair(failure.culprit),
-    )
+        fix = Fix("run a fixed number of iterations with `torch.where`, or use `torch.while_loop`")
+        return of_failure("FE204", failure, message, fix)
+    fix = call_repair(failure.culprit, failure.culprit_locals) or branch_repair(failure.culprit)
+    return of_failure("FE201", failure, message, fix)
 
 
 def data_dependent_shape(failure: CaptureFailure) -> Diagnostic | None:
     """Report FE301: the capture must know a size."""
     if any(text.startswith(UNKNOWN_BROADCAST) for text in failure.messages):
-        return rule("FE301").diagnostic(
-            labels=labels_of(failure, "this size has to be known to be 1"),
-            notes=torch_says(failure),
-            fix=Fix(
-                "state before the slice that there is a row, with the size of what is sliced: "
-                "`torch._check(rows.shape[0] > 0)`. `!= 0` is not enough for torch"
-            ),
+        fix = Fix(
+            "state before the slice that there is a row, with the size of what is sliced: "
+            "`torch._check(rows.shape[0] > 0)`. `!= 0` is not enough for torch"
         )
+        return of_failure("FE301", failure, "this size has to be known to be 1", fix)
     guard = _found(_GUARD, failure) or _found(_NUMBER, failure)  # Torch 2.11 asks for the number of parts.
     if guard is None and "DynamicOutputShapeException" not in failure.error_types:
         return None
     expression = source_text(failure.culprit)
     asked = f" ({guard['expression']})" if guard else ""
-    return rule("FE301").diagnostic(
-        labels=labels_of(failure, f"`{expression}` needs to know the size{asked}" if expression else "here"),
-        notes=torch_says(failure),
-        fix=call_repair(failure.culprit, failure.culprit_locals)
-        or size_repair(failure.culprit, failure.culprit_locals),
-    )
+    message = f"`{expression}` needs to know the size{asked}" if expression else "here"
+    place = failure.culprit, failure.culprit_locals
+    return of_failure("FE301", failure, message, call_repair(*place) or size_repair(*place))
 
 
 def _is_read_index(failure: CaptureFailure, said: re.Pattern[str]) -> bool:

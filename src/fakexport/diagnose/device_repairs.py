@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fakexport.diagnose.marked_code import replaced_node, text_of, value_of
+from fakexport.diagnose.marked_code import assigned, replaced_node, text_of, value_of
 from fakexport.diagnostics import Change, Fix, Span, function_at, source_text
 
 _FACTORIES = re.compile(
@@ -23,7 +23,7 @@ def device_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix:
         for name, value in variables.items()
         if hasattr(value, "device") and hasattr(value, "dtype")
     }
-    function = None if span is None else function_at(span)
+    function = function_at(span)
     if span is None or function is None:
         return _GENERAL
     marked = list(_marked(span, function))
@@ -41,13 +41,7 @@ def device_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix:
     name = next((name for name in used if devices[name] == "cpu"), None)
     if name is None:
         return _GENERAL
-    made = [
-        node
-        for node in ast.walk(function)
-        if isinstance(node, ast.Assign)
-        and node.lineno < span.line
-        and list(map(text_of, node.targets)) == [name]
-    ]
+    made = assigned(name, span)
     if len(made) == 1 and isinstance(made[0].value, ast.Call) and _is_factory(made[0].value):
         known = _assigned_before(function, made[0].lineno)
         if there := _elsewhere(devices, [each for each in devices if each in known]):
@@ -102,7 +96,7 @@ def _normal(text: str) -> str:
 
 def _is_factory(call: ast.Call) -> bool:
     match call.func:
-        case ast.Attribute(value=ast.Name(id="torch"), attr=name):
+        case ast.Attribute(ast.Name("torch"), name):
             return _FACTORIES.fullmatch(name) is not None
     return False
 

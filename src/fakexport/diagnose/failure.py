@@ -6,13 +6,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import PurePath
+from types import FunctionType
 
 from fakexport._torch.absent_devices import unreached_device_type
-from fakexport._torch.data_attribute import DATA_ASSIGNED
-from fakexport._torch.exact_modulo import INEXACT_MODULO
+from fakexport._torch.fake_tensors import is_fake_tensor, storage_identity
 from fakexport.capture import CaptureFailure, Exploration, Problem
 from fakexport.devices import Topology
-from fakexport.diagnose.aliased_operands import aliased_repair
 from fakexport.diagnose.call_repairs import call_repair
 from fakexport.diagnose.construction import subclass_not_kept
 from fakexport.diagnose.data_dependence import (
@@ -30,8 +29,9 @@ from fakexport.diagnose.forward_repairs import (
     OF_CONFIG,
     empty_setting_repair,
     forward_repair,
+    known_repair,
 )
-from fakexport.diagnose.labels import labels_of, place_text, torch_says
+from fakexport.diagnose.labels import of_failure, place_text
 from fakexport.diagnose.operators import (
     missing_fake_class,
     missing_fake_kernel,
@@ -47,7 +47,6 @@ from fakexport.diagnose.size_repairs import EVERY_INDEX, is_of_index
 from fakexport.diagnostics import Change, Diagnostic, Fix, source_text
 from fakexport.fake import SubclassNotKept
 from fakexport.program import is_library_code
-from fakexport.rules import rule
 
 Detector = Callable[[CaptureFailure], Diagnostic | tuple[Diagnostic, ...] | None]
 
@@ -152,20 +151,15 @@ def _with_answer(found: Diagnostic, exploration: Exploration | None) -> Diagnost
     place = f"{PurePath(span.path).name}:{span.line}" + ("" if is_alone else f":{span.column}")
     option = f"pass `--assume {place}={answer}`"
     shown = f"`{source_text(span) or 'it'}`"
-    if isinstance(answer, bool):
-        fix = Fix.under(
-            f"{shown} is {answer} for every input",
-            f"{option}: the program then refuses other inputs",
-            otherwise=found.fix,
-            changes=(Change(assume=(f"{place}={answer}",)),),
-        )
-    else:
-        fix = Fix.under(
-            f"{shown} is the same number for every input",
-            f"{option} with that number in place of {answer}: the program then refuses other inputs",
-            otherwise=found.fix,
-            changes=(Change(assume=(f"{place}={answer}",)),),
-        )
+    what, number = f"{answer}", ""
+    if not isinstance(answer, bool):
+        what, number = "the same number", f" with that number in place of {answer}"
+    fix = Fix.under(
+        f"{shown} is {what} for every input",
+        f"{option}{number}: the program then refuses other inputs",
+        otherwise=found.fix,
+        changes=(Change(assume=(f"{place}={answer}",)),),
+    )
     return replace(found, fix=fix)
 
 
@@ -267,7 +261,7 @@ _DETECTORS: tuple[Detector, ...] = (
 
 def _forward_failed(failure: CaptureFailure) -> Diagnostic:
     """Report FE202, which passes on what torch or the model said."""
-    known = next((text for mark, text in _KNOWN_FIXES if mark.search(failure.messages[0])), None)
+    known = known_repair("torch", failure.messages[0])
     if _asks_for_generator(failure):
         known = _WITHOUT_GENERATOR
     known = known or aliased_repair(failure)
@@ -275,11 +269,8 @@ def _forward_failed(failure: CaptureFailure) -> Diagnostic:
         known = empty_setting_repair(failure.culprit, failure.culprit_locals)
     repair = known or forward_repair(failure.messages[0])
     changes = (Change(dtype="float32"),) if repair.startswith(IN_FLOAT32) else ()
-    return rule("FE202").diagnostic(
-        labels=labels_of(failure, failure.error_types[0]),
-        notes=torch_says(failure),
-        fix=call_repair(failure.culprit, failure.culprit_locals) or Fix(repair, changes=changes),
-    )
+    fix = call_repair(failure.culprit, failure.culprit_locals) or Fix(repair, changes=changes)
+    return of_failure("FE202", failure, failure.error_types[0], fix)
 
 
 def _with_eager_fault(
@@ -310,51 +301,6 @@ _NOT_OF_THE_TRACE = Fix(
     "by the model's code, its config or its inputs (`--input`)"
 )
 
-# Of torch's own words, where they name no way out.
-_KNOWN_FIXES = (
-    (
-        re.compile(r"Expected FakeTensor, got <class 'torch.Tensor'>"),
-        "call the function without torch.func.functionalize: `program.run_decompositions({})` makes the "
-        "ExportedProgram functional",
-    ),
-    (
-        re.compile(r"torch\._C' has no attribute '_(?:scatter|gather|broadcast)"),
-        "export the module inside of nn.DataParallel: `model.module`. torch.export traces one device's copy",
-    ),
-    (
-        re.compile(re.escape(DATA_ASSIGNED)),
-        "give the value another name, `y = ...`, and go on with that; make a weight that changes from call "
-        "to call a buffer, and write to it with `copy_`",
-    ),
-    (
-        re.compile(re.escape(INEXACT_MODULO)),
-        "compute with integers, or with a float such as 0.5, a fraction of a power of two; or give the "
-        "dimension one size with `int(size)`",
-    ),
-    (
-        re.compile(r"Encountered input mutation during higher order op tracing"),
-        "return the new value from every branch or step, and write it afterwards: `self.kept.copy_(value)`",
-    ),
-    (
-        re.compile(r"elem\.device\.type must be 'meta'"),
-        "copy a tensor with `x.clone()`: torch.export does not trace `copy.copy(x)`",
-    ),
-    (
-        re.compile(r"leaf Variable that requires grad"),
-        "write into a tensor that requires no gradient: `x.requires_grad_(False)` or `x.detach()` where the "
-        "example input is made",
-    ),
-    (
-        re.compile(r"FlexAttention does not support backward on CPU"),
-        "export without gradients: call `model.requires_grad_(False)` in the factory, and pass inputs that "
-        "require no gradient; or check for a GPU, `--target H100`",
-    ),
-    (
-        re.compile(r"Unsupported input type <class '[\w.]*?(\w+)'>"),
-        "make that object in `forward`, from tensors and numbers that are inputs (of a BlockMask: "
-        "`create_block_mask`), or register its class with `torch.export.register_dataclass`",
-    ),
-)
 _WITHOUT_GENERATOR = (
     "remove `generator=`, or pass the random numbers as an input: an ExportedProgram keeps no "
     "torch.Generator that can be saved, and never seeds it again"
@@ -365,3 +311,38 @@ def _asks_for_generator(failure: CaptureFailure) -> bool:
     """Return whether `torch.Generator(device=...)` failed; a CUDA build names the driver only."""
     asked = f"{failure.messages[0]} {source_text(failure.culprit) or ''}"
     return unreached_device_type(failure.messages[0]) is not None and "enerator" in asked
+
+
+_ALIASED = re.compile(r"Input-to-input aliasing detected at nodes (\S+) and (\S+) in")
+_WEIGHT = re.compile(r"_(?:parameters|buffers)_(\w+?)_$")
+
+
+def aliased_repair(failure: CaptureFailure) -> str | None:
+    """Return what to do about two operands of `torch.cond` or `torch.while_loop` that share memory."""
+    found = next((match for text in failure.messages if (match := _ALIASED.search(text))), None)
+    if found is None:
+        return None
+    weights = [f"self.{match[1]}" for node in found.groups() if (match := _WEIGHT.search(node))]
+    names = weights if len(weights) == 2 else list(dict.fromkeys(_sharing(failure)))
+    if len(names) < 2:
+        return "give each tensor that the branches or steps read memory of its own, with `.clone()`"
+    shown = ", ".join(f"`{name}`" for name in names[:-1]) + f" and `{names[-1]}`"
+    return (
+        f"give {shown} memory of their own, with `.clone()` where they are made: they are views of one "
+        "tensor, and the branches or steps of a control-flow operator may not read two of those"
+    )
+
+
+def _sharing(failure: CaptureFailure) -> Iterator[str]:
+    """Yield the local tensors that functions of the frame read and that share memory."""
+    variables = failure.culprit_locals
+    functions = [value for value in variables.values() if isinstance(value, FunctionType)]
+    read = {name for function in functions for name in function.__code__.co_freevars}
+    memories = {
+        name: storage_identity(variables[name])
+        for name in sorted(read & variables.keys())
+        if is_fake_tensor(variables[name])
+    }
+    for name, memory in memories.items():
+        if list(memories.values()).count(memory) > 1:
+            yield name

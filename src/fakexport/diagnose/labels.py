@@ -6,7 +6,8 @@ import re
 from pathlib import PurePath
 
 from fakexport.capture import CaptureFailure
-from fakexport.diagnostics import Diagnostic, Label, Span, with_columns
+from fakexport.diagnostics import Diagnostic, Fix, Label, Span, with_columns
+from fakexport.rules import rule
 
 # What torch appends for its own developers; the user's next step is our fix.
 _FOR_DEVELOPERS = re.compile(
@@ -17,6 +18,11 @@ _FOR_DEVELOPERS = re.compile(
     re.DOTALL,
 )
 _MAX_NOTE_LINES = 12
+
+
+def of_failure(code: str, failure: CaptureFailure, message: str, fix: Fix | None) -> Diagnostic:
+    """Return the finding of a rule about a failed capture, at its culprit, with torch's own message."""
+    return rule(code).diagnostic(labels=labels_of(failure, message), notes=torch_says(failure), fix=fix)
 
 
 def labels_of(failure: CaptureFailure, message: str) -> tuple[Label, ...]:

@@ -18,24 +18,37 @@ def expression_at(span: Span | None) -> ast.expr | None:
         return None
 
 
-def replaced(span: Span, text: str) -> tuple[Change, ...]:
+def replaced(span: Span | None, text: str) -> tuple[Change, ...]:
     """Return the change of the marked text."""
-    if span.column is None or span.end_column is None:
+    if span is None or span.column is None or span.end_column is None:
         return ()
     return (Change(edits=(Edit(span.path, span.line, span.column, span.line, span.end_column, text),)),)
 
 
-def replaced_node(span: Span, node: ast.expr | ast.stmt, text: str) -> tuple[Change, ...]:
+def replaced_node(span: Span | None, node: ast.expr | ast.stmt, text: str) -> tuple[Change, ...]:
     """Return the change of a node in the file of a place."""
-    return (Change(edits=(Edit.of(span.path, node, text),)),)
+    return () if span is None else (Change(edits=(Edit.of(span.path, node, text),)),)
 
 
-def statement_at(span: Span) -> ast.stmt | None:
-    """Return the innermost statement that a line is in, unless another one may not be put before it."""
+def nodes_around(span: Span | None) -> list[ast.AST]:
+    """Return the nodes of the innermost function that a line is in."""
     function = function_at(span)
+    return [] if function is None else list(ast.walk(function))
+
+
+def assigned(name: str, span: Span) -> list[ast.Assign]:
+    """Return the assignments of a variable alone, in the function and before the line of a place."""
+    nodes = (node for node in nodes_around(span) if isinstance(node, ast.Assign) and node.lineno < span.line)
+    return [node for node in nodes if list(map(text_of, node.targets)) == [name]]
+
+
+def statement_at(span: Span | None) -> ast.stmt | None:
+    """Return the innermost statement that a line is in, unless another one may not be put before it."""
+    if span is None:
+        return None
     found = [
         node
-        for node in (ast.walk(function) if function is not None else ())
+        for node in nodes_around(span)
         if isinstance(node, ast.stmt) and node.lineno <= span.line <= (node.end_lineno or node.lineno)
     ]
     innermost = max(found, key=lambda node: (node.lineno, node.col_offset), default=None)

@@ -20,7 +20,7 @@ from fakexport._torch.script_objects import held_script_object
 from fakexport.capture import CaptureFailure, OperatorCall, ShardingChangesResult, TransformLost, WriteLost
 from fakexport.diagnose.device_repairs import device_repair
 from fakexport.diagnose.forward_repairs import QUANTIZED
-from fakexport.diagnose.labels import labels_at, labels_of, torch_says
+from fakexport.diagnose.labels import labels_at, labels_of, of_failure, torch_says
 from fakexport.diagnose.made_up_inputs import NotComparable, made_up_inputs
 from fakexport.diagnose.repairs import cast_repair, general_repair
 from fakexport.diagnostics import Diagnostic, Fix, attribute_span, source_text
@@ -97,11 +97,9 @@ def unsupported_python(failure: CaptureFailure) -> Diagnostic | None:
     if failure.error_types[0] not in ("Unsupported", "InternalTorchDynamoError"):
         return None
     expression = source_text(failure.culprit)
-    return rule("FE206").diagnostic(
-        labels=labels_of(failure, f"TorchDynamo cannot trace `{expression}`" if expression else "here"),
-        notes=torch_says(failure),
-        fix=Fix("export without --strict, or guard the line: `if not torch.compiler.is_exporting():`"),
-    )
+    fix = Fix("export without --strict, or guard the line: `if not torch.compiler.is_exporting():`")
+    message = f"TorchDynamo cannot trace `{expression}`" if expression else "here"
+    return of_failure("FE206", failure, message, fix)
 
 
 def transform_lost(failure: CaptureFailure) -> Diagnostic | None:
@@ -111,14 +109,11 @@ def transform_lost(failure: CaptureFailure) -> Diagnostic | None:
     )
     if not is_lost:
         return None
-    return rule("FE210").diagnostic(
-        labels=labels_of(failure, "the input of the derivative is lost here"),
-        notes=torch_says(failure),
-        fix=Fix(
-            "compute it with torch.autograd: `torch.autograd.grad` in `torch.enable_grad()` on "
-            "`x.detach().requires_grad_()`, or `torch.autograd.functional.jacobian`; without --strict"
-        ),
+    fix = Fix(
+        "compute it with torch.autograd: `torch.autograd.grad` in `torch.enable_grad()` on "
+        "`x.detach().requires_grad_()`, or `torch.autograd.functional.jacobian`; without --strict"
     )
+    return of_failure("FE210", failure, "the input of the derivative is lost here", fix)
 
 
 def write_lost(failure: CaptureFailure) -> Diagnostic | None:
@@ -126,9 +121,7 @@ def write_lost(failure: CaptureFailure) -> Diagnostic | None:
     if not isinstance(failure.error, WriteLost):
         return None
     return rule("FE912").diagnostic(
-        labels=labels_of(failure, "written here"),
-        notes=(str(failure.error),),
-        fix=Fix(failure.error.fix),
+        labels=labels_of(failure, "written here"), notes=(str(failure.error),), fix=Fix(failure.error.fix)
     )
 
 
@@ -161,18 +154,14 @@ def module_moved(failure: CaptureFailure) -> Diagnostic | None:
     if not any("Couldn't swap" in text for text in failure.messages):
         return None
     expression = source_text(failure.culprit)
-    return rule("FE208").diagnostic(
-        labels=labels_of(failure, f"`{expression}` replaces weights" if expression else "here"),
-        notes=torch_says(failure),
-        fix=cast_repair(failure.culprit, failure.culprit_locals)
-        or Fix(
-            general_repair(
-                "create the module with that dtype and device in the constructor, and convert its input "
-                "instead: `self.norm(x.to(self.norm.weight.dtype))`",
-                failure.culprit,
-            )
-        ),
-    )
+    fix = cast_repair(failure.culprit, failure.culprit_locals)
+    if fix is None:
+        general = (
+            "create the module with that dtype and device in the constructor, and convert its input "
+            "instead: `self.norm(x.to(self.norm.weight.dtype))`"
+        )
+        fix = Fix(general_repair(general, failure.culprit))
+    return of_failure("FE208", failure, f"`{expression}` replaces weights" if expression else "here", fix)
 
 
 def _qualified(name: str) -> str:
@@ -189,11 +178,8 @@ def tensors_on_different_devices(failure: CaptureFailure) -> Diagnostic | None:
     first, second = (name for key in "abcdefgh" if (name := found[key]))
     expression = source_text(failure.culprit)
     what = f"`{expression}` gets" if expression else "this gets"
-    return rule("FE502").diagnostic(
-        labels=labels_of(failure, f"{what} tensors on {first} and on {second}"),
-        notes=torch_says(failure),
-        fix=device_repair(failure.culprit, failure.culprit_locals),
-    )
+    fix = device_repair(failure.culprit, failure.culprit_locals)
+    return of_failure("FE502", failure, f"{what} tensors on {first} and on {second}", fix)
 
 
 def observed_results(call: OperatorCall) -> str | None:

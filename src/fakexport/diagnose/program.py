@@ -56,10 +56,7 @@ class ProgramFindings:
 
 
 def diagnose_program(
-    captured: Captured,
-    summary: ProgramSummary,
-    topology: Topology,
-    dynamic: DynamicDims,
+    captured: Captured, summary: ProgramSummary, topology: Topology, dynamic: DynamicDims
 ) -> ProgramFindings:
     """Return the findings about a program.
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from fakexport.diagnose.marked_code import (
     expression_at,
+    nodes_around,
     replaced,
     replaced_node,
     statement_at,
@@ -33,24 +34,24 @@ def branch_repair(span: Span | None) -> Fix:
     expression = expression_at(span)
     condition = condition_at(span)
     match expression:
-        case ast.Call(func=ast.Attribute(attr="equal"), args=[first, second]):
+        case ast.Call(ast.Attribute(attr="equal"), [first, second]):
             return Fix(
                 f"compare with `({text_of(first)} == {text_of(second)}).all()`, and choose with `torch.where`"
             )
-        case ast.Call(func=ast.Attribute(attr="allclose"), args=[first, second]):
+        case ast.Call(ast.Attribute(attr="allclose"), [first, second]):
             close = f"torch.isclose({text_of(first)}, {text_of(second)}).all()"
             return Fix(f"compare with `{close}`, and choose with `torch.where`")
-        case ast.Call(func=ast.Name(id="sorted" | "max" | "min" | "any" | "all" as name), args=[value]):
+        case ast.Call(ast.Name("sorted" | "max" | "min" | "any" | "all" as name), [value]):
             method = "sort().values" if name == "sorted" else f"{name}()"
             better = f"{_owner(value)}.{method}"
             return Fix(f"use `{better}` in place of Python's `{name}`", changes=replaced(span, better))
-        case ast.Call(func=ast.Name(id="bool"), args=[value]):
+        case ast.Call(ast.Name("bool"), [value]):
             return Fix(f"keep the tensor `{text_of(value)}`, without `bool`, and choose with `torch.where`")
-        case ast.Compare(left=value, ops=[ast.In() | ast.NotIn()], comparators=[items]):
+        case ast.Compare(value, [ast.In() | ast.NotIn()], [items]):
             listed = re.sub(r"^\((.*?),?\)$", r"[\1]", text_of(items))
             isin = f"torch.isin({text_of(value)}, torch.tensor({listed}, device={_owner(value)}.device))"
             return Fix(f"ask with `{isin}`, and choose with `torch.where`")
-        case ast.Call(func=function) if "distributions." in text_of(function):
+        case ast.Call(function) if "distributions." in text_of(function):
             assert isinstance(expression, ast.Call)
             others = [each for each in expression.keywords if each.arg != "validate_args"]
             unchecked = ast.keyword("validate_args", ast.Constant(False))
@@ -86,14 +87,12 @@ def _statement_repair(
             if condition.test is not asked and test != text_of(asked):
                 return Fix(general_repair(GENERAL, span))
             return Fix(f"compute both sides: `{chosen}`", changes=replaced_node(span, condition, chosen))
-        case ast.If(
-            body=[ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=None))], orelse=[]
-        ):
+        case ast.If(body=[ast.Assign([ast.Name(name)], ast.Constant(None))], orelse=[]):
             return Fix(
                 f"remove these lines: `{name}` is then always applied, even where it masks nothing",
                 changes=replaced_node(span, condition, "pass"),
             )
-        case ast.If(body=[ast.Assign(targets=[ast.Subscript(slice=ast.Name(id=name))])], orelse=[]):
+        case ast.If(body=[ast.Assign([ast.Subscript(slice=ast.Name(name))])], orelse=[]):
             if name == mask and test == text_of(asked):
                 return Fix(
                     f"remove the condition: where nothing is set in `{mask}`, its line changes nothing",
@@ -111,7 +110,7 @@ def _statement_repair(
 def _without(asked: ast.expr, test: ast.expr, span: Span) -> tuple[Change, ...]:
     """Return the change that leaves one operand of `and` out."""
     match test:
-        case ast.BoolOp(op=ast.And(), values=values):
+        case ast.BoolOp(ast.And(), values):
             kept = [text_of(value) for value in values if text_of(value) != text_of(asked)]
             if len(kept) == len(values) - 1:
                 return replaced_node(span, test, " and ".join(kept))
@@ -134,24 +133,22 @@ GENERAL = "compute both sides and choose with `torch.where`, or branch with `tor
 def number_repair(span: Span | None) -> Fix:
     """Return what to do where Python needs a number."""
     match expression_at(span):
-        case ast.Call(func=ast.Name(id="range"), args=[*_, _]):
+        case ast.Call(ast.Name("range"), [*_, _]):
             return Fix(
                 "loop a fixed number of times, and keep finished results with `torch.where(i < steps, new, "
                 "old)`"
             )
-        case ast.Call(func=ast.Name(id="int" | "float"), args=[value]):
+        case ast.Call(ast.Name("int" | "float"), [value]):
             text = text_of(value)
             read = text if ".item()" in text else f"{_owner(value)}.item()"
             return Fix(_ITEM.format(read=read, tensor=text.replace(".item()", "")))
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="math"), attr=name), args=args) if (
-            span is not None
-        ):
+        case ast.Call(ast.Attribute(ast.Name("math"), name), args):
             taken = ", ".join(text_of(each).removesuffix(".item()") for each in args)
             return Fix(
                 f"compute it on the tensor, without `.item()`: `torch.{name}({taken})`",
                 changes=replaced(span, f"torch.{name}({taken})"),
             )
-        case ast.Call(func=ast.Name(id="max" | "min" as name), args=[value]) if span is not None:
+        case ast.Call(ast.Name("max" | "min" as name), [value]):
             better = f"{_owner(value)}.{name}().item()"
             return Fix(f"use `{better}` in place of Python's `{name}`", changes=replaced(span, better))
     if (repeated := repeated_repair(span)) is not None:
@@ -172,7 +169,7 @@ def _owner(value: ast.expr) -> str:
 def repeated_repair(span: Span | None) -> Fix | None:
     """Return what to do about `torch.stack([x] * n)`; None where the line has none."""
     match expression_at(span):
-        case ast.BinOp(ast.List(elts=[ast.Name(id=tensor)]), ast.Mult(), number) if span is not None:
+        case ast.BinOp(ast.List([ast.Name(tensor)]), ast.Mult(), number) if span is not None:
             listed = f"torch.stack({source_text(span)})"
             line = getline(span.path, span.line)
             if listed in line:
@@ -194,10 +191,10 @@ def _taken_as_it_is(span: Span | None) -> str | None:
     """Return which input to pass in place of what a function computes, where it returns that one if it is
     passed; None where it takes none.
     """
-    function = None if span is None else function_at(span)
+    function = function_at(span)
     for node in function.body if function is not None else ():
         match node:
-            case ast.If(test=test, body=[ast.Return(value=ast.Name(id=returned))]) if function is not None:
+            case ast.If(test, [ast.Return(ast.Name(returned))]) if function is not None:
                 popped = {
                     part.target.id: text_of(part.value.args[0]).strip("'\"")
                     for part in ast.walk(test)
@@ -225,7 +222,7 @@ def index_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix | None:
         return f"torch.stack({text_of(part)})" if is_sequence else text_of(part)
 
     match expression_at(span):
-        case ast.Subscript(value=value, slice=index) if span is not None:
+        case ast.Subscript(value, index):
             parts = index.elts if isinstance(index, ast.Tuple) else [index]
             better = f"{text_of(value)}[{', '.join(map(stacked, parts))}]"
             if any(stacked(part) != text_of(part) for part in parts):
@@ -238,11 +235,9 @@ def index_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix | None:
 
 def cast_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix | None:
     """Return how to call a module with cast or moved weights instead of replacing them."""
-    expression, function = expression_at(span), None if span is None else function_at(span)
+    expression = expression_at(span)
     match expression:
-        case ast.Call(
-            func=ast.Attribute(value=ast.Attribute(value=ast.Name(id="self")) as module, attr=attr)
-        ):
+        case ast.Call(ast.Attribute(ast.Attribute(ast.Name("self")) as module, attr)):
             text = text_of(module)
             moved = text_of(
                 ast.Call(ast.Attribute(ast.Name("each"), attr), expression.args, expression.keywords)
@@ -252,19 +247,14 @@ def cast_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix | None:
     found = value_of(module, variables)
     if any(True for _ in getattr(found, "buffers", tuple)()):
         return None
-    calls = [
-        node
-        for node in (ast.walk(function) if function is not None else ())
-        if isinstance(node, ast.Call) and text_of(node.func) == text
-    ]
+    calls = [n for n in nodes_around(span) if isinstance(n, ast.Call) and text_of(n.func) == text]
     match calls:
         case [ast.Call(args=[ast.expr() as value], keywords=[]) as call] if not isinstance(
             value, ast.Starred
         ):
             weights = f"{{name: {moved} for name, each in {text}.named_parameters()}}"
             better = f"torch.func.functional_call({text}, {weights}, {text_of(value)})"
-            statement = None if span is None else statement_at(span)
-            if span is not None and statement is not None:
+            if (statement := statement_at(span)) is not None:
                 edits = (*replaced_node(span, statement, "pass"), *replaced_node(span, call, better))
                 return Fix(
                     f"remove this line, and write `{better}` in place of `{text_of(call)}`",
@@ -275,6 +265,6 @@ def cast_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix | None:
 
 def _mask(asked: ast.expr) -> str | None:
     match asked:
-        case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="any" | "all")):
+        case ast.Call(ast.Attribute(ast.Name(name), "any" | "all")):
             return name
     return None

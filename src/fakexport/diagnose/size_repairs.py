@@ -9,9 +9,16 @@ from collections.abc import Iterator, Mapping
 from linecache import getlines
 from typing import Any
 
-from fakexport.diagnose.marked_code import expression_at, replaced_node, statement_at, text_of
+from fakexport.diagnose.marked_code import (
+    assigned,
+    expression_at,
+    nodes_around,
+    replaced_node,
+    statement_at,
+    text_of,
+)
 from fakexport.diagnose.repairs import general_repair, repeated_repair
-from fakexport.diagnostics import Change, Edit, Fix, Span, condition_at, function_at
+from fakexport.diagnostics import Change, Edit, Fix, Span, condition_at
 
 _EXPERTS = 'set `"experts_implementation": "batched_mm"` in the config'
 
@@ -19,12 +26,8 @@ _EXPERTS = 'set `"experts_implementation": "batched_mm"` in the config'
 def size_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix:
     """Return what to do where a size must be known."""
     expression = expression_at(span)
-    condition = None if span is None else condition_at(span)
-    if (
-        isinstance(expression, ast.Call)
-        and isinstance(expression.func, ast.Name)
-        and expression.func.id == "len"
-    ):
+    condition = condition_at(span)
+    if isinstance(expression, ast.Call) and text_of(expression.func) == "len":
         return Fix(
             f"use `{text_of(expression.args[0])}.shape[0]` in place of `len`, and state what always holds "
             "before the comparison: `torch._check(n > 2)`; or count with a sum and choose with "
@@ -36,7 +39,7 @@ def size_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix:
             return Fix(
                 "skip the check while exporting, where the rest of the loop adds nothing for a size of 0: "
                 f"`if {skipped}:`",
-                changes=() if span is None else replaced_node(span, condition.test, skipped),
+                changes=replaced_node(span, condition.test, skipped),
             )
     if condition is not None:
         return _one_way(expression or condition.test, span, "; if neither does, mask with `torch.where`")
@@ -64,7 +67,7 @@ def size_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix:
     if (repeated := repeated_repair(span)) is not None:
         return repeated
     match expression:
-        case ast.Call(func=ast.Attribute(value=listed, attr="tolist")):
+        case ast.Call(ast.Attribute(listed, "tolist")):
             return Fix(
                 f"keep the tensor `{text_of(listed)}`, without `.tolist()`: how many numbers it has is known "
                 "only at run time"
@@ -108,9 +111,9 @@ def division_repair(span: Span | None) -> Fix | None:
     """Return what to do about `int(size / 2)` in a line, which makes a size a number; None if it has none."""
     for node in _calls_at(span):
         match node:
-            case ast.Call(func=ast.Name(id="int"), args=[ast.BinOp(left, ast.Div(), right)]) if (
-                span is not None and isinstance(right, ast.Constant) and isinstance(right.value, int)
-            ):
+            case ast.Call(ast.Name("int"), [ast.BinOp(left, ast.Div(), right)]) if isinstance(
+                right, ast.Constant
+            ) and isinstance(right.value, int):
                 divided = text_of(ast.BinOp(left, ast.FloorDiv(), right))
                 return Fix(
                     f"divide as integers: `{divided}` in place of `{text_of(node)}`, which is one number",
@@ -133,7 +136,7 @@ def function_repair(span: Span | None) -> Fix | None:
                 better = f"torch.{name.removeprefix('math.')}(torch.tensor({text_of(size)}))"
             case _:
                 continue
-        if span is not None and not isinstance(size, ast.Constant):
+        if not isinstance(size, ast.Constant):
             return Fix(
                 f"write `{better}` in place of `{text_of(node)}`, which is one number",
                 changes=replaced_node(span, node, better),
@@ -142,8 +145,7 @@ def function_repair(span: Span | None) -> Fix | None:
 
 
 def _calls_at(span: Span | None) -> Iterator[ast.Call]:
-    function = None if span is None else function_at(span)
-    for node in ast.walk(function) if function is not None else ():
+    for node in nodes_around(span):
         if isinstance(node, ast.Call) and span is not None and node.lineno == span.line:
             yield node
 
@@ -154,23 +156,15 @@ _ADDS_NOTHING = "where an index without rows adds nothing"
 
 def _every_index(rows: ast.Name, span: Span, variables: Mapping[str, Any]) -> Fix | None:
     """Return what a loop over `nonzero()` rows can run over instead: every index; None if unclear."""
-    function = function_at(span)
-    nodes = list(ast.walk(function)) if function is not None else []
-    loop = next((n for n in nodes if isinstance(n, ast.For) and n.iter.lineno == span.line), None)
-    made = [
-        node.value
-        for node in nodes
-        if isinstance(node, ast.Assign)
-        and node.lineno < span.line
-        and [text_of(target) for target in node.targets] == [rows.id]
-    ]
+    loops = (node for node in nodes_around(span) if isinstance(node, ast.For))
+    loop = next((node for node in loops if node.iter.lineno == span.line), None)
+    made = assigned(rows.id, span)
     if loop is None or not made or not isinstance(loop.target, ast.Name) or text_of(loop.iter) != rows.id:
         return None
     each = loop.target.id
-    match made[-1]:
-        case (
-            ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="nonzero"), args=[counted])
-            | ast.Call(func=ast.Attribute(value=counted, attr="nonzero"), args=[])
+    match made[-1].value:
+        case ast.Call(ast.Attribute(ast.Name("torch"), "nonzero"), [counted]) | ast.Call(
+            ast.Attribute(counted, "nonzero"), []
         ):
             number = f"range({_length(counted, variables)})"
         case _:
@@ -199,10 +193,10 @@ def is_of_index(asked: Span, rows: Span) -> bool:
 
     It is a number of Python once the loop is over every possible index.
     """
-    function, expression = function_at(asked), expression_at(asked)
-    for loop in ast.walk(function) if function is not None and asked.path == rows.path else ():
+    expression = expression_at(asked)
+    for loop in nodes_around(asked) if asked.path == rows.path else ():
         match loop:
-            case ast.For(target=ast.Name(id=each)) if (
+            case ast.For(ast.Name(each)) if (
                 loop.iter.lineno == rows.line < asked.line <= (loop.end_lineno or 0)
                 and expression is not None
             ):
@@ -212,13 +206,8 @@ def is_of_index(asked: Span, rows: Span) -> bool:
                     for node in ast.walk(loop)
                     if isinstance(node, ast.Assign) and each in map(text_of, node.targets)
                 ]
-                read = {
-                    f"{each}[0]",
-                    f"{each}.item()",
-                    f"{each}[0].item()",
-                    f"int({each})",
-                    f"int({each}[0])",
-                }
+                read = {f"{each}[0]", f"{each}.item()", f"{each}[0].item()"}
+                read |= {f"int({each})", f"int({each}[0])"}
                 return each in names <= {each, "self"} and set(written) <= read
     return False
 
@@ -232,12 +221,10 @@ def _reads(loop: ast.For, name: str) -> tuple[set[str], bool]:
             continue
         match node:
             case (
-                ast.Call(
-                    func=ast.Name(id="int"), args=[ast.Call(func=ast.Attribute(value=value, attr="item"))]
-                )
-                | ast.Call(func=ast.Name(id="int"), args=[value])
-                | ast.Call(func=ast.Attribute(value=value, attr="item"))
-                | ast.Subscript(value=value, slice=ast.Constant(value=0))
+                ast.Call(ast.Name("int"), [ast.Call(ast.Attribute(value, "item"))])
+                | ast.Call(ast.Name("int"), [value])
+                | ast.Call(ast.Attribute(value, "item"))
+                | ast.Subscript(value, ast.Constant(0))
             ) if isinstance(value, ast.Name) and value.id == name:
                 read.add(text_of(node))
                 covered |= {id(inner) for inner in ast.walk(node)}
@@ -247,20 +234,15 @@ def _reads(loop: ast.For, name: str) -> tuple[set[str], bool]:
 def _length(counted: ast.expr, variables: Mapping[str, Any]) -> str:
     """Return the number of elements of the vector whose nonzero elements are counted."""
     match counted:
-        case ast.Call(
-            func=ast.Attribute(value=ast.Name(id="torch"), attr="greater" | "gt" | "ne"), args=[of, _]
-        ):
+        case ast.Call(ast.Attribute(ast.Name("torch"), "greater" | "gt" | "ne"), [of, _]):
             return _length(of, variables)
-        case ast.Compare(left=of, comparators=[ast.Constant()]):
+        case ast.Compare(of, comparators=[ast.Constant()]):
             return _length(of, variables)
-        case ast.Call(
-            func=ast.Attribute(value=ast.Name(id=of), attr="sum"), keywords=[ast.keyword("dim") as dims]
-        ):
+        case ast.Call(ast.Attribute(ast.Name(of), "sum"), keywords=[ast.keyword("dim") as dims]):
             # Of all dimensions but the first.
             ndim = getattr(variables.get(of), "ndim", 0)
-            if ndim > 1 and sorted(map(int, re.findall(r"-?\d+", text_of(dims.value)))) == list(
-                range(1 - ndim, 0)
-            ):
+            listed = sorted(map(int, re.findall(r"-?\d+", text_of(dims.value))))
+            if ndim > 1 and listed == list(range(1 - ndim, 0)):
                 return f"{of}.shape[0]"
     return f"{text_of(counted)}.shape[0]"
 
@@ -269,7 +251,7 @@ def _one_way(expression: ast.expr, span: Span | None, ending: str = "") -> Fix:
     """Return how to say which way a condition on a size always goes; that nothing is empty comes first."""
     ways = _ways(expression)
     listed = ", or ".join(f"`torch._check({way})`" for way in ways.values())
-    statement = None if span is None else statement_at(span)
+    statement = statement_at(span)
     changes = tuple(
         Change(
             edits=(Edit.before(span.path, statement, f"torch._check({way})"),),
@@ -288,11 +270,9 @@ _STATE = "state before this line what always holds"
 def _ways(expression: ast.expr) -> dict[bool, str]:
     """Return the text of what holds, by the answer of a condition."""
     match expression:
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
+        case ast.UnaryOp(ast.Not(), operand):
             return {not answer: way for answer, way in _ways(operand).items()}
-        case ast.Compare(left=size, ops=[sign], comparators=[ast.Constant(value=0)]) if isinstance(
-            sign, (ast.Eq, ast.NotEq)
-        ):
+        case ast.Compare(size, [sign], [ast.Constant(0)]) if isinstance(sign, (ast.Eq, ast.NotEq)):
             is_empty = isinstance(sign, ast.Eq)
             return {not is_empty: _has_rows(size), is_empty: f"{text_of(size)} == 0"}
         case ast.Compare(ops=[ast.Eq()]):
@@ -307,9 +287,9 @@ def _has_rows(size: ast.expr) -> str:
     """Return the condition that a number is not 0; of a size the one from which torch draws a bound."""
     match size:
         case (
-            ast.Call(func=ast.Attribute(attr="numel" | "size" | "__len__"))
-            | ast.Call(func=ast.Name(id="len"))
-            | ast.Subscript(value=ast.Attribute(attr="shape"))
+            ast.Call(ast.Attribute(attr="numel" | "size" | "__len__"))
+            | ast.Call(ast.Name("len"))
+            | ast.Subscript(ast.Attribute(attr="shape"))
         ):
             return f"{text_of(size)} > 0"
     return f"{text_of(size)} != 0"
@@ -325,6 +305,6 @@ def _opposite(expression: ast.expr) -> str:
         ast.LtE: ast.Gt(),
     }
     match expression:
-        case ast.Compare(left=left, ops=[sign], comparators=[right]) if type(sign) in pairs:
+        case ast.Compare(left, [sign], [right]) if type(sign) in pairs:
             return text_of(ast.Compare(left, [pairs[type(sign)]], [right]))
     return f"not ({text_of(expression)})"

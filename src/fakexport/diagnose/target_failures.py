@@ -11,7 +11,7 @@ from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.error import InvalidValue
 from fakexport.rules import rule
 
-from .forward_repairs import QUANTIZED
+from .forward_repairs import known_repair
 from .labels import labels_at
 
 
@@ -58,24 +58,11 @@ def diagnose_not_saved(fault: Exception, *, versions: Mapping[str, str]) -> Diag
     return rule("FE406").diagnostic(
         labels=labels_at(getattr(fault, "span", None), "no archive can have this"),
         notes=(str(fault),),
-        fix=Fix(next((fix for mark, fix in _OF_WHAT if mark.search(str(fault))), _STORABLE)),
+        fix=Fix(known_repair("stored", str(fault)) or _STORABLE),
     )
 
 
 _STORABLE = "let `forward` take, return and compute strided tensors and Python's bool, int, float and str"
-_OF_WHAT = (
-    (re.compile(r"a torch\.nn\.\S+ among the inputs"), "make the module a submodule, `self.module = module`"),
-    (
-        re.compile(r"an argument of type \w+ cannot be stored"),
-        "pass a number or a string in place of the object, such as the `.value` of an enum: the program is "
-        "for this one value",
-    ),
-    (
-        re.compile(r"a Tensor that is not an input"),
-        "create the tensor before `torch.cond` or the loop is called, and not in a branch or step",
-    ),
-    (re.compile(r"tensors of torch\.(?:quint8|qint8|qint32)"), QUANTIZED),
-)
 _OF_SIZES = re.compile(r"\b(?:sizes?|shapes?|normalized_shape|dimensions?|dim|broadcast|split_sizes)\b", re.I)
 
 

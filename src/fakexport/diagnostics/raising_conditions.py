@@ -57,7 +57,7 @@ def _answer_of_part(test: ast.expr, span: Span, answer: bool) -> bool | None:
     `0 < n < m`, the place does not tell which of the two was asked.
     """
     match test:
-        case ast.BoolOp(op=op, values=values):
+        case ast.BoolOp(op, values):
             deciding = values if isinstance(op, ast.And) == answer else values[-1:]
             found = (_answer_of_part(value, span, answer) for value in deciding)
             return next((each for each in found if each is not None), None)
@@ -65,7 +65,7 @@ def _answer_of_part(test: ast.expr, span: Span, answer: bool) -> bool | None:
             return None
         case _ if is_at(test, span):
             return answer
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
+        case ast.UnaryOp(ast.Not(), operand):
             return _answer_of_part(operand, span, not answer)
     return None
 
@@ -81,7 +81,7 @@ def _only_raises(body: Sequence[ast.stmt]) -> str | None:
     ):
         return None
     match last.exc:
-        case ast.Name(id=name) | ast.Call(func=ast.Name(id=name)):
+        case ast.Name(name) | ast.Call(ast.Name(name)):
             return name
     return ""
 

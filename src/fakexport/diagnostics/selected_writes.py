@@ -7,11 +7,20 @@ selected, the lines compute on no rows and write none.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from fakexport.diagnostics.diagnostic import Span
-from fakexport.diagnostics.statement import block_around, condition_at, function_at, is_at
+from fakexport.diagnostics.statement import (
+    assignments,
+    block_around,
+    condition_at,
+    function_at,
+    is_at,
+    stored,
+)
 
 # Of no rows, these have no result; or they draw numbers, change what they are called on, or read a value.
 _REFUSED = frozenset({
@@ -88,80 +97,46 @@ def is_read_outside(names: Set[str], lines: Sequence[ast.stmt], function: ast.Fu
     inside = {id(each) for line in lines for each in ast.walk(line)}
     for each in ast.walk(function):
         match each:
-            case ast.Name(id=name, ctx=ast.Load()) if name in names and id(each) not in inside:
+            case ast.Name(name, ast.Load()) if name in names and id(each) not in inside:
                 return True
-            case ast.Global(names=shared) | ast.Nonlocal(names=shared) if not names.isdisjoint(shared):
+            case ast.Global(shared) | ast.Nonlocal(shared) if not names.isdisjoint(shared):
                 return True
     return False
 
 
-@dataclass(frozen=True)
-class _Asked:
+class _Asked(NamedTuple):
     name: str
     is_mask: bool
     is_empty: bool
 
 
+_ANY = re.compile(r"(?:(\w+)\.any\(\)|torch\.any\((\w+)\))(?:\.item\(\))?")
+_COUNT = re.compile(r"(\w+)(?:\.numel\(\)|\.size\(0\)|\.shape\[0\]) (==|>|!=) 0")
+
+
 def _asked(test: ast.expr) -> _Asked | None:
     """Return the variable of which a condition asks whether it selects something, or nothing."""
-    match test:
-        case ast.UnaryOp(op=ast.Not(), operand=operand) if (found := _asked(operand)) is not None:
-            return _Asked(found.name, found.is_mask, not found.is_empty)
-        case ast.Call(func=ast.Attribute(value=asked, attr="item"), args=[], keywords=[]):
-            return _asked(asked)
-        case (
-            ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="any"), args=[], keywords=[])
-            | ast.Call(
-                func=ast.Attribute(value=ast.Name(id="torch"), attr="any"),
-                args=[ast.Name(id=name)],
-                keywords=[],
-            )
-        ):
-            return _Asked(name, is_mask=True, is_empty=False)
-        case ast.Compare(
-            left=size, ops=[ast.Eq() | ast.Gt() | ast.NotEq() as sign], comparators=[ast.Constant(value=0)]
-        ) if (counted := _counted(size)) is not None:
-            return _Asked(counted, is_mask=False, is_empty=isinstance(sign, ast.Eq))
-    return None
-
-
-def _counted(size: ast.expr) -> str | None:
-    """Return the variable whose elements, or rows, are counted."""
-    match size:
-        case (
-            ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="numel"), args=[], keywords=[])
-            | ast.Call(
-                func=ast.Attribute(value=ast.Name(id=name), attr="size"),
-                args=[ast.Constant(value=0)],
-                keywords=[],
-            )
-            | ast.Subscript(
-                value=ast.Attribute(value=ast.Name(id=name), attr="shape"), slice=ast.Constant(value=0)
-            )
-        ):
-            return name
-    return None
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        found = _asked(test.operand)
+        return found and found._replace(is_empty=not found.is_empty)
+    text = ast.unparse(test)
+    if (match := _ANY.fullmatch(text)) is not None:
+        return _Asked(match[1] or match[2], is_mask=True, is_empty=False)
+    match = _COUNT.fullmatch(text)
+    return None if match is None else _Asked(match[1], is_mask=False, is_empty=match[2] == "==")
 
 
 def _of_one_selection(name: str, before: ast.If, function: ast.FunctionDef) -> set[str]:
     """Return the variables that hold the indices of the same elements, one for each dimension."""
-    made = [
-        node
-        for node in ast.walk(function)
-        if isinstance(node, ast.Assign) and node.lineno < before.lineno and name in _names(node.targets)
-    ]
-    last = max(made, key=lambda node: node.lineno, default=None)
-    return _names(last.targets) if last is not None and _is_selecting(last.value) else {name}
+    made = assignments(name, function, before.lineno)
+    return _names(made[-1].targets) if made and _is_selecting(made[-1].value) else {name}
 
 
 def _is_selecting(value: ast.expr) -> bool:
     """Return whether a call gives indices of the elements that are set, one tensor for each dimension."""
     match value:
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="where"), args=[_], keywords=[]):
-            return True
-        case ast.Call(
-            func=ast.Attribute(attr="nonzero"),
-            keywords=[ast.keyword(arg="as_tuple", value=ast.Constant(value=True))],
+        case ast.Call(ast.Attribute(ast.Name("torch"), "where"), [_], []) | ast.Call(
+            ast.Attribute(attr="nonzero"), keywords=[ast.keyword("as_tuple", ast.Constant(value=True))]
         ):
             return True
     return False
@@ -170,12 +145,6 @@ def _is_selecting(value: ast.expr) -> bool:
 def _names(targets: Sequence[ast.expr]) -> set[str]:
     parts = [part for each in targets for part in (each.elts if isinstance(each, ast.Tuple) else [each])]
     return {part.id for part in parts if isinstance(part, ast.Name)}
-
-
-def stored(line: ast.stmt) -> set[str]:
-    return {
-        node.id for node in ast.walk(line) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    }
 
 
 @dataclass
@@ -203,21 +172,19 @@ class SelectedLines:
         match line:
             case ast.If(body=body, orelse=orelse, test=test):
                 return self.is_quiet(test) and self._add_branches(body, orelse)
-            case ast.With(items=items, body=body):
+            case ast.With(items, body):
                 contexts = (ast.unparse(item.context_expr) for item in items)
                 return all(text.startswith("torch.") for text in contexts) and all(map(self.add, body))
-            case ast.Assign(targets=[ast.Subscript(value=written, slice=index)], value=value):
+            case ast.Assign([ast.Subscript(written, index)], value):
                 return self.is_quiet(value) and self._writes(written, index)
-            case ast.AugAssign(target=ast.Subscript(value=written, slice=index), value=value):
+            case ast.AugAssign(ast.Subscript(written, index), value=value):
                 return self.is_quiet(value) and self._writes(written, index)
-            case ast.Expr(
-                value=ast.Call(func=ast.Attribute(value=written, attr=name), args=args, keywords=[])
-            ) if name in _WRITES:
+            case ast.Expr(ast.Call(ast.Attribute(written, name), args, [])) if name in _WRITES:
                 place = 1 if name in ("index_add_", "index_copy_") else 0
                 return (
                     len(args) > place and all(map(self.is_quiet, args)) and self._writes(written, args[place])
                 )
-            case ast.Assign(targets=targets, value=value):
+            case ast.Assign(targets, value):
                 names = _names(targets)
                 is_named = all(
                     isinstance(each, ast.Name)
@@ -259,12 +226,12 @@ class SelectedLines:
             return False
         asked = value.args[0] if value.args else getattr(value.func, "value", None)
         match asked:
-            case ast.Name(id=name):
+            case ast.Name(name):
                 return name in self.selections
-            case ast.Call(func=ast.Attribute(value=inner, attr="squeeze"), args=[ast.Constant(value=0)]):
+            case ast.Call(ast.Attribute(inner, "squeeze"), [ast.Constant(0)]):
                 asked = inner
         match asked:
-            case ast.Subscript(value=ast.Name(id=name), slice=ast.Name(id=number)):
+            case ast.Subscript(ast.Name(name), ast.Name(number)):
                 return name == self.mask and number in self.numbers
         return False
 
@@ -284,7 +251,7 @@ class SelectedLines:
         A module may change what it is given in place: it has to be given what the lines made.
         """
         match call.func:
-            case ast.Name(id=name) | ast.Attribute(attr=name):
+            case ast.Name(name) | ast.Attribute(attr=name):
                 if name in _REFUSED or name.startswith("rand") or name.endswith("_"):
                     return False
         if _root_name(call.func) not in _FUNCTIONS and (called := _dotted(call.func)) is not None:
@@ -324,8 +291,8 @@ def _dotted(called: ast.expr) -> str | None:
     while isinstance(called, ast.Subscript):
         called = called.value
     match called:
-        case ast.Name(id=name):
+        case ast.Name(name):
             return name
-        case ast.Attribute(value=owner, attr=name) if (of := _dotted(owner)) is not None:
+        case ast.Attribute(owner, name) if (of := _dotted(owner)) is not None:
             return f"{of}.{name}"
     return None

@@ -8,8 +8,11 @@ import linecache
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from fakexport.diagnostics.diagnostic import Span
+
+_CONDITIONS = (ast.If, ast.IfExp, ast.While, ast.Assert)
 
 
 def with_columns(span: Span) -> Span:
@@ -24,9 +27,8 @@ def with_columns(span: Span) -> Span:
     Returns:
         The span itself where its columns are right, or where the source is not at hand.
     """
-    for negation in _source(span.path).negations if span.column else ():
-        operand = negation.operand
-        if is_at(operand, span):
+    for negation in _negations(span.path) if span.column else ():
+        if is_at(negation.operand, span):
             start, end = _columns(replace(span, line=negation.lineno), negation)
             return replace(span, line=negation.lineno, column=start, end_column=end)
     for node in _source(span.path).by_line.get(span.line, ()):
@@ -42,40 +44,36 @@ def _is_all_of(node: ast.stmt | ast.IfExp, span: Span) -> bool:
     if span.column is None:
         return isinstance(node, ast.stmt)
     start, end = _columns(span, node)
-    is_conditional = isinstance(node, (ast.If, ast.While, ast.For, ast.IfExp, ast.Assert))
+    is_conditional = isinstance(node, (*_CONDITIONS, ast.For))
     return is_conditional and (span.column, span.end_column) == (start, end)
 
 
 def is_test(span: Span) -> bool:
     """Return whether the place is a condition of an `if`, a `while` or an `assert`, or part of it."""
-    return any(_covers(node.test, span) for node in _source(span.path).conditions)
+    return any(_covers(node.test, span) for node in _nodes(span.path, *_CONDITIONS))
 
 
 def is_loop_test(span: Span) -> bool:
     """Return whether the place is the condition of a `while`, or part of it."""
-    conditions = _source(span.path).conditions
-    return any(isinstance(node, ast.While) and _covers(node.test, span) for node in conditions)
+    return any(_covers(node.test, span) for node in _nodes(span.path, ast.While))
 
 
 def is_in_for(span: Span) -> bool:
     """Return whether the innermost loop around a place is a `for`, which ends by itself."""
-    around = [
-        node
-        for node in _source(span.path).loops
-        if node.lineno <= span.line <= (node.end_lineno or node.lineno)
-    ]
+    around = [node for node in _nodes(span.path, ast.For, ast.While) if _has_line(node, span)]
     return isinstance(max(around, key=lambda node: node.lineno, default=None), ast.For)
 
 
 def last_line_of_loop(span: Span) -> int:
     """Return the last line of the `for` that starts at a line; the line itself if none does."""
-    ends = [node.end_lineno or 0 for node in _source(span.path).loops if node.lineno == span.line]
+    ends = [node.end_lineno for node in _nodes(span.path, ast.For, ast.While) if node.lineno == span.line]
     return max(ends, default=span.line)
 
 
-def condition_at(span: Span) -> ast.If | ast.IfExp | ast.While | ast.Assert | None:
+def condition_at(span: Span | None) -> ast.If | ast.IfExp | ast.While | ast.Assert | None:
     """Return the innermost statement or expression whose condition the place is in."""
-    found = [node for node in _source(span.path).conditions if _covers(node.test, span)]
+    nodes = _nodes(span.path, *_CONDITIONS) if span is not None else ()
+    found = [node for node in nodes if span is not None and _covers(node.test, span)]
     return max(found, key=lambda node: (node.lineno, node.col_offset), default=None)
 
 
@@ -83,7 +81,7 @@ def tries_around(span: Span) -> list[ast.Try | ast.With]:
     """Return the `try` statements in whose bodies a line is, and the `with` statements around it."""
     return [
         node
-        for node in _source(span.path).tries
+        for node in _nodes(span.path, ast.Try, ast.With)
         if node.body[0].lineno <= span.line <= (node.body[-1].end_lineno or 0)
     ]
 
@@ -93,12 +91,23 @@ def is_at(node: ast.expr, span: Span) -> bool:
     return node.lineno == span.line and _columns(span, node) == (span.column, span.end_column)
 
 
-def function_at(span: Span) -> ast.FunctionDef | None:
+def function_at(span: Span | None) -> ast.FunctionDef | None:
     """Return the innermost function that the line is in."""
-    found = [
-        node for node in _source(span.path).functions if node.lineno <= span.line <= (node.end_lineno or 0)
-    ]
+    nodes = _nodes(span.path, ast.FunctionDef) if span is not None else ()
+    found = [node for node in nodes if span is not None and _has_line(node, span)]
     return max(found, key=lambda node: node.lineno, default=None)
+
+
+def assignments(name: str, function: ast.AST, before: int) -> list[ast.Assign]:
+    """Return the assignments of a variable before a line, in the order of the lines."""
+    made = (node for node in ast.walk(function) if isinstance(node, ast.Assign) and node.lineno < before)
+    return sorted((node for node in made if name in stored(node)), key=lambda node: node.lineno)
+
+
+def stored(line: ast.AST) -> set[str]:
+    """Return the variables that a statement assigns."""
+    names = (node for node in ast.walk(line) if isinstance(node, ast.Name))
+    return {node.id for node in names if isinstance(node.ctx, ast.Store)}
 
 
 def block_around(line: ast.stmt, function: ast.FunctionDef) -> list[ast.stmt] | None:
@@ -112,7 +121,7 @@ def is_formatted(span: Span) -> bool:
 
     Python 3.11 says of what an f-string formats where the string is, 3.12 where the braces are.
     """
-    return any(_covers(node, span) and _ends_after(node, span) for node in _source(span.path).texts)
+    return any(_covers(node, span) and _ends_after(node, span) for node in _nodes(span.path, ast.JoinedStr))
 
 
 def whole_comprehension(span: Span) -> Span:
@@ -120,7 +129,7 @@ def whole_comprehension(span: Span) -> Span:
 
     Where a comprehension gets no iterator, Python 3.11 and 3.12 say the whole, 3.13 what it runs over.
     """
-    for node in _source(span.path).comprehensions:
+    for node in _nodes(span.path, *_COMPREHENSIONS):
         over = node.generators[0].iter
         if is_at(over, span) and not isinstance(over, _COMPREHENSIONS):
             start, end = _columns(replace(span, line=node.lineno), node)
@@ -130,14 +139,15 @@ def whole_comprehension(span: Span) -> Span:
 
 def is_negated(span: Span) -> bool:
     """Return whether the place starts with `not`."""
-    negations = _source(span.path).negations
-    return any((node.lineno, _columns(span, node)[0]) == (span.line, span.column) for node in negations)
+    place = span.line, span.column
+    return any((node.lineno, _columns(span, node)[0]) == place for node in _negations(span.path))
 
 
 def attribute_span(path: str, class_name: str, attribute: str) -> Span | None:
     """Return where a class reads `self.<attribute>`: in its `forward`, or else in another method."""
-    classes = _source(path).classes
-    owner = next((node for node in classes if node.name == class_name.rpartition(".")[2]), None)
+    owner = next(
+        (node for node in _nodes(path, ast.ClassDef) if node.name == class_name.rpartition(".")[2]), None
+    )
     methods = [item for item in owner.body if isinstance(item, ast.FunctionDef)] if owner else []
     for method in sorted(methods, key=lambda method: method.name != "forward"):
         for use in ast.walk(method):
@@ -150,7 +160,7 @@ def attribute_span(path: str, class_name: str, attribute: str) -> Span | None:
 
 def _part(node: ast.stmt | ast.IfExp) -> ast.expr | None:
     match node:
-        case ast.If(test=test) | ast.While(test=test) | ast.Assert(test=test) | ast.IfExp(test=test):
+        case ast.If(test) | ast.While(test) | ast.Assert(test) | ast.IfExp(test):
             return test
         case ast.For(iter=iterated):
             return iterated
@@ -159,8 +169,16 @@ def _part(node: ast.stmt | ast.IfExp) -> ast.expr | None:
     return None
 
 
+def _negations(path: str) -> list[ast.UnaryOp]:
+    return [node for node in _nodes(path, ast.UnaryOp) if isinstance(node.op, ast.Not)]
+
+
+def _has_line(node: ast.expr | ast.stmt, span: Span) -> bool:
+    return node.lineno <= span.line <= (node.end_lineno or node.lineno)
+
+
 def _covers(node: ast.expr, span: Span) -> bool:
-    if not node.lineno <= span.line <= (node.end_lineno or node.lineno):
+    if not _has_line(node, span):
         return False
     return span.column is None or (span.line, span.column) >= (node.lineno, _columns(span, node)[0])
 
@@ -199,7 +217,7 @@ def written_places(tree: ast.AST) -> Iterator[ast.expr]:
                 targets = node.targets
             case ast.AugAssign() | ast.AnnAssign():
                 targets = [node.target]
-            case ast.Call(func=ast.Attribute(value=owner)):
+            case ast.Call(ast.Attribute(owner)):
                 targets = [owner]
         for target in targets:
             yield from (part for part in ast.walk(target) if isinstance(part, ast.expr))
@@ -218,16 +236,16 @@ def is_only_told(span: Span) -> bool:
         node
         for nodes in _source(span.path).by_line.values()
         for node in nodes
-        if isinstance(node, ast.stmt) and node.lineno <= span.line <= (node.end_lineno or node.lineno)
+        if isinstance(node, ast.stmt) and _has_line(node, span)
     ]
     match max(around, key=lambda node: (node.lineno, node.col_offset), default=None):
         case ast.Raise():
             return True
         case ast.Assert(msg=told):
             return told is not None and _covers(told, span)
-        case ast.Expr(value=ast.Call() as call):
+        case ast.Expr(ast.Call() as call):
             return _is_telling(call)
-        case ast.With(items=items):
+        case ast.With(items):
             calls = (item.context_expr for item in items)
             return any(isinstance(call, ast.Call) and _is_telling(call) for call in calls)
     return False
@@ -235,28 +253,25 @@ def is_only_told(span: Span) -> bool:
 
 def _is_telling(call: ast.Call) -> bool:
     match call.func:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
+        case ast.Name(name) | ast.Attribute(attr=name):
             return name in _TELLING or "check" in name or "assert" in name
     return False
 
 
-_Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 @dataclass
 class _Source:
-    """What is looked up in a file."""
+    """The nodes of a file: statements and conditional expressions by line, and all by their class."""
 
     by_line: dict[int, list[ast.stmt | ast.IfExp]] = field(default_factory=dict)
-    conditions: list[ast.If | ast.IfExp | ast.While | ast.Assert] = field(default_factory=list)
-    negations: list[ast.UnaryOp] = field(default_factory=list)
-    loops: list[ast.For | ast.While] = field(default_factory=list)
-    texts: list[ast.JoinedStr] = field(default_factory=list)
-    comprehensions: list[_Comprehension] = field(default_factory=list)
-    tries: list[ast.Try | ast.With] = field(default_factory=list)
-    classes: list[ast.ClassDef] = field(default_factory=list)
-    functions: list[ast.FunctionDef] = field(default_factory=list)
+    by_kind: dict[type, list[Any]] = field(default_factory=dict)
+
+
+def _nodes(path: str, *kinds: type) -> list[Any]:
+    """Return the nodes of some classes in a file."""
+    return [node for kind in kinds for node in _source(path).by_kind.get(kind, ())]
 
 
 def _source(path: str) -> _Source:
@@ -281,20 +296,5 @@ def _read(path: str) -> _Source:
     for node in nodes:
         if isinstance(node, (ast.stmt, ast.IfExp)):
             found.by_line.setdefault(node.lineno, []).append(node)
-        if isinstance(node, (ast.If, ast.IfExp, ast.While, ast.Assert)):
-            found.conditions.append(node)
-        if isinstance(node, (ast.For, ast.While)):
-            found.loops.append(node)
-        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            found.negations.append(node)
-        elif isinstance(node, ast.JoinedStr):
-            found.texts.append(node)
-        elif isinstance(node, _COMPREHENSIONS):
-            found.comprehensions.append(node)
-        elif isinstance(node, (ast.Try, ast.With)):
-            found.tries.append(node)
-        elif isinstance(node, ast.ClassDef):
-            found.classes.append(node)
-        elif isinstance(node, ast.FunctionDef):
-            found.functions.append(node)
+        found.by_kind.setdefault(type(node), []).append(node)
     return found

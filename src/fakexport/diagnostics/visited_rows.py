@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 
 from fakexport.diagnostics.diagnostic import Span
-from fakexport.diagnostics.selected_writes import SelectedLines, is_read_outside, stored
-from fakexport.diagnostics.statement import function_at, is_at
+from fakexport.diagnostics.selected_writes import SelectedLines, is_read_outside
+from fakexport.diagnostics.statement import assignments, function_at, is_at, stored
 
 
 @dataclass(frozen=True)
@@ -36,21 +36,18 @@ class VisitedRows:
 def visited_rows(span: Span) -> VisitedRows | None:
     """Return what a loop runs over and writes; None where it does anything else."""
     function = function_at(span)
-    loops = [] if function is None else [node for node in ast.walk(function) if isinstance(node, ast.For)]
-    loop = next((each for each in loops if is_at(each.iter, span)), None)
-    match loop:
-        case ast.For(target=ast.Name(id=row), iter=ast.Name(id=rows), body=body, orelse=[]):
+    loops = () if function is None else ast.walk(function)
+    match [each for each in loops if isinstance(each, ast.For) and is_at(each.iter, span)]:
+        case [ast.For(ast.Name(row), ast.Name(rows), body, []) as loop, *_] if function is not None:
             pass
         case _:
             return None
-    if function is None:
-        return None
-    made = _assignments(rows, function, loop.lineno)
+    made = assignments(rows, function, loop.lineno)
     counted = _counted(made[-1].value) if made else None
     if counted is None or _is_stored(counted[0], made[-1].lineno, function, loop):
         return None
     mask, dims = counted
-    is_one_hot = _is_one_hot(mask, _assignments(mask, function, made[-1].lineno))
+    is_one_hot = _is_one_hot(mask, assignments(mask, function, made[-1].lineno))
     numbers = {row}
     found = SelectedLines(set(), set().union(*map(stored, body)) - {row}, mask, numbers)
     is_row = True
@@ -58,13 +55,11 @@ def visited_rows(span: Span) -> VisitedRows | None:
         if is_row and not _reads_well(line, row, mask):
             return None
         match line:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if _is_number(
-                value, row, is_row=is_row
-            ):
+            case ast.Assign([ast.Name(name)], value) if _is_number(value, row, is_row=is_row):
                 numbers.add(name)
                 found.assigned.add(name)
                 is_row = is_row and name != row
-            case ast.If(test=test, body=[ast.Continue()], orelse=[]) if found.is_quiet(test):
+            case ast.If(test, [ast.Continue()], []) if found.is_quiet(test):
                 pass  # Such a row adds nothing with the other lines and without.
             case _ if not found.add(line):
                 return None
@@ -74,16 +69,6 @@ def visited_rows(span: Span) -> VisitedRows | None:
     return VisitedRows(mask, dims, is_one_hot, tuple(written), tuple(called))
 
 
-def _assignments(name: str, function: ast.FunctionDef, before: int) -> list[ast.Assign]:
-    """Return the assignments of a variable before a line, in the order of the lines."""
-    found = [
-        node
-        for node in ast.walk(function)
-        if isinstance(node, ast.Assign) and node.lineno < before and name in stored(node)
-    ]
-    return sorted(found, key=lambda node: node.lineno)
-
-
 def _is_one_hot(mask: str, made: list[ast.Assign]) -> bool:
     """Return whether a mask is made by `one_hot`, and only turned since."""
     texts = [ast.unparse(each.value) for each in made]
@@ -91,39 +76,17 @@ def _is_one_hot(mask: str, made: list[ast.Assign]) -> bool:
     return bool(texts) and "one_hot(" in texts[0] and all(map(own.fullmatch, texts[1:]))
 
 
+_SUM = r"(\w+)\.sum\((?:dim=)?([-0-9, ()\[\]]+)\)"
+_COUNTS = (_SUM, rf"torch\.(?:greater|gt|ne)\({_SUM}, 0\)", rf"\(?{_SUM} (?:>|!=) 0\)?")
+_CALLS = (r"torch\.nonzero\({}(?:, as_tuple=False)?\)", r"{}\.nonzero\((?:as_tuple=False)?\)")
+_COUNTED = [re.compile(call.format(count)) for call in _CALLS for count in _COUNTS]
+
+
 def _counted(value: ast.expr) -> tuple[str, tuple[int, ...]] | None:
     """Return the mask of which the nonzero sums are taken, and over which dimensions."""
-    match value:
-        case (
-            ast.Call(
-                func=ast.Attribute(value=ast.Name(id="torch"), attr="nonzero"), args=[asked], keywords=more
-            )
-            | ast.Call(func=ast.Attribute(value=asked, attr="nonzero"), args=[], keywords=more)
-        ) if all(each.arg == "as_tuple" and ast.unparse(each.value) == "False" for each in more):
-            pass
-        case _:
-            return None
-    match asked:
-        case (
-            ast.Call(
-                func=ast.Attribute(value=ast.Name(id="torch"), attr="greater" | "gt" | "ne"),
-                args=[summed, ast.Constant(value=0)],
-            )
-            | ast.Compare(left=summed, ops=[ast.Gt() | ast.NotEq()], comparators=[ast.Constant(value=0)])
-        ):
-            asked = summed
-    match asked:
-        case (
-            ast.Call(
-                func=ast.Attribute(value=ast.Name(id=mask), attr="sum"),
-                keywords=[ast.keyword(arg="dim", value=dims)],
-            )
-            | ast.Call(func=ast.Attribute(value=ast.Name(id=mask), attr="sum"), args=[dims])
-        ):
-            text = ast.unparse(dims)
-            if re.fullmatch(r"[-0-9, ()\[\]]+", text):
-                return mask, tuple(map(int, re.findall(r"-?[0-9]+", text)))
-    return None
+    text = ast.unparse(value)
+    match = next((match for form in _COUNTED if (match := form.fullmatch(text)) is not None), None)
+    return None if match is None else (match[1], tuple(map(int, re.findall(r"-?[0-9]+", match[2]))))
 
 
 def _is_stored(name: str, after: int, function: ast.FunctionDef, loop: ast.For) -> bool:
@@ -133,11 +96,11 @@ def _is_stored(name: str, after: int, function: ast.FunctionDef, loop: ast.For) 
         if not after < line <= (loop.end_lineno or line):
             continue
         match node:
-            case ast.Name(id=stored_name, ctx=ast.Store()) if stored_name == name:
+            case ast.Name(stored_name, ast.Store()) if stored_name == name:
                 return True
-            case ast.Subscript(value=ast.Name(id=stored_name), ctx=ast.Store()) if stored_name == name:
+            case ast.Subscript(ast.Name(stored_name), ctx=ast.Store()) if stored_name == name:
                 return True
-            case ast.Call(func=ast.Attribute(value=ast.Name(id=stored_name), attr=attr)) if (
+            case ast.Call(ast.Attribute(ast.Name(stored_name), attr)) if (
                 stored_name == name and attr.endswith("_")
             ):
                 return True
@@ -147,12 +110,9 @@ def _is_stored(name: str, after: int, function: ast.FunctionDef, loop: ast.For) 
 def _is_number(value: ast.expr, row: str, is_row: bool) -> bool:
     """Return whether a value is the number of a row: `row[0]`, `int(row.item())`."""
     match value:
-        case (
-            ast.Call(func=ast.Name(id="int"), args=[inner])
-            | ast.Call(func=ast.Attribute(value=inner, attr="item"), args=[])
-        ):
+        case ast.Call(ast.Name("int"), [inner]) | ast.Call(ast.Attribute(inner, "item"), []):
             return (isinstance(inner, ast.Name) and inner.id == row) or _is_number(inner, row, is_row)
-        case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=0)):
+        case ast.Subscript(ast.Name(name), ast.Constant(0)):
             return is_row and name == row
     return False
 
@@ -163,12 +123,12 @@ def _reads_well(line: ast.stmt, row: str, mask: str) -> bool:
     for node in ast.walk(line):
         match node:
             case (
-                ast.Subscript(value=ast.Name(id=name) as read, slice=ast.Constant(value=0))
-                | ast.Call(func=ast.Attribute(value=ast.Name(id=name) as read, attr="item"), args=[])
-                | ast.Call(func=ast.Name(id="int"), args=[ast.Name(id=name) as read])
+                ast.Subscript(ast.Name(name) as read, ast.Constant(0))
+                | ast.Call(ast.Attribute(ast.Name(name) as read, "item"), [])
+                | ast.Call(ast.Name("int"), [ast.Name(name) as read])
             ) if name == row:
                 fit.add(id(read))
-            case ast.Subscript(value=ast.Name(id=name), slice=ast.Name() as read) if name == mask:
+            case ast.Subscript(ast.Name(name), ast.Name() as read) if name == mask:
                 fit.add(id(read))
     loads = (n for n in ast.walk(line) if isinstance(n, ast.Name) and n.id == row)
     return all(id(each) in fit for each in loads if isinstance(each.ctx, ast.Load))

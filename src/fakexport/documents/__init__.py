@@ -7,6 +7,7 @@ from .program_records import (
     ADAPTER_MODES,
     OPERATORS,
     PARAMETER_KINDS,
+    UNBOUND_REASONS,
     AdapterMode,
     AdapterRecord,
     Numbers,
@@ -17,6 +18,8 @@ from .program_records import (
     Scalar,
     Shard,
     Step,
+    UnboundName,
+    UnboundReason,
 )
 from .search_pattern import search_pattern
 from .toml_and_yaml import parse_toml, parse_yaml

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal, TypeAlias, get_args
 
 Numbers = tuple[int, ...]
@@ -128,3 +128,34 @@ class AdapterRecord:
     name: str = ""
     weights: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     inputs: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+
+
+UnboundReason = Literal["parameter", "random", "unknown"]
+UNBOUND_REASONS: tuple[str, ...] = get_args(UnboundReason)
+
+
+@dataclass(frozen=True)
+class UnboundName:
+    """A constant without a value in its program, because the model's code does not determine one.
+
+    Args:
+        name: Its name in `program.constants`: `model.rotary.scale`, `lifted_tensor_0`.
+        reason: `parameter`: its value is, or was computed from, that of a weight, which a checkpoint
+            brings; `random`: it was drawn without a seed; `unknown`: it cannot be computed here.
+        detail: Why, as a sentence without capital and period.
+        weight: The parameter, or the persistent buffer with which memory is shared; None for other reasons.
+        operator: The operator that read the weight or drew the numbers, where there is one.
+        recipe: Digest of the operators that compute it, "" if they are unknown.
+    """
+
+    name: str
+    reason: UnboundReason
+    detail: str
+    weight: str | None = None
+    operator: str | None = None
+    recipe: str = ""
+
+    @classmethod
+    def of(cls, constant: UnboundName) -> UnboundName:
+        """Return what an archive stores of one: all but the span, which is a path of this machine."""
+        return cls(**{each.name: getattr(constant, each.name) for each in fields(cls)})

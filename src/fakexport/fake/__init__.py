@@ -5,6 +5,7 @@ from fakexport.history import UnreplayableRead, remember_value, value_of
 
 from .build import Built, build
 from .cached_functions import forget_cached_fakes
+from .checkpoint_reads import DTYPES
 from .deferred import deferred_init, is_deferred
 from .materialize import MaterializeError, materialize_module, materialize_tensor
 from .mode import fake_mode, is_fake, meta_like

@@ -16,27 +16,28 @@ from fakexport.error import InvalidType
 from fakexport.history import withhold_value
 
 _NAME = "safe_open"
-_DTYPES = {
-    "BOOL": "bool",
-    "I8": "int8",
-    "I16": "int16",
-    "I32": "int32",
-    "I64": "int64",
-    "U8": "uint8",
-    "U16": "uint16",
-    "U32": "uint32",
-    "U64": "uint64",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "F32": "float32",
-    "F64": "float64",
-    "C64": "complex64",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
-    "F8_E8M0": "float8_e8m0fnu",
+DTYPES = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
+    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
+    "I16": torch.int16,
+    "U16": torch.uint16,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I32": torch.int32,
+    "U32": torch.uint32,
+    "F32": torch.float32,
+    "C64": torch.complex64,
+    "I64": torch.int64,
+    "U64": torch.uint64,
+    "F64": torch.float64,
 }
+"Dtype names of the format, and torch's dtypes. Dtypes smaller than a byte are refused."
 
 
 @contextmanager
@@ -124,11 +125,11 @@ class _Slice:
         self._device = device
 
     def __getitem__(self, index: Any) -> torch.Tensor:
-        dtype = _DTYPES.get(self.get_dtype())
-        if dtype is None or not hasattr(torch, dtype):
-            raise InvalidType(f"{self._name} has dtype {self.get_dtype()}, which this torch does not have")
+        dtype = DTYPES.get(self.get_dtype())
+        if dtype is None:
+            raise InvalidType(f"{self._name} has dtype {self.get_dtype()}, which is not supported")
         with real_execution():
-            meta = torch.empty(self.get_shape(), dtype=getattr(torch, dtype), device="meta")
+            meta = torch.empty(self.get_shape(), dtype=dtype, device="meta")
         whole = real_to_fake(self._mode, meta, self._device)
         withhold_value(whole, f"{self._name} of a checkpoint, of which only the header was read")
         return whole if index is Ellipsis else whole[index]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ from fakexport._torch.operator_flops import call_products
 from .masked_shapes import has_mask
 from .provenance import Provenance
 from .recording import Recording, recording
-from .records import Operation, Output, TensorRecord, Unknown, leaves
+from .records import Args, Kwargs, Operation, Output, Run, TensorRecord, Unknown, leaves
 from .references import Inputs, record_of, set_record
 from .replay import Replay
 
@@ -47,20 +47,13 @@ class ExampleRecording(Recording):
         self._on_read(value)
         return value
 
-    def _result(
-        self,
-        run: Callable[..., Any],
-        operator: Any,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        effects: Effects,
-    ) -> Any:
+    def _result(self, run: Run, operator: Any, args: Args, kwargs: Kwargs, effects: Effects) -> Any:
         result = super()._result(run, operator, args, kwargs, effects)
         if has_mask(operator, args):
             self._on_read(result)
         return result
 
-    def _answer(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _answer(self, operator: Any, args: Args, kwargs: Kwargs) -> Any:
         result = super()._answer(operator, args, kwargs)
         self._on_read(result)
         return result

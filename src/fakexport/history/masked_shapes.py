@@ -25,10 +25,7 @@ def has_mask(operator: Any, args: Sequence[Any]) -> bool:
 
 
 def selected(
-    mode: FakeTensorMode,
-    operator: Any,
-    args: Sequence[Any],
-    value_of: Callable[[torch.Tensor], torch.Tensor],
+    mode: FakeTensorMode, operator: Any, args: Sequence[Any], value_of: Callable[[torch.Tensor], torch.Tensor]
 ) -> torch.Tensor:
     """Return what a mask selects, as a fake tensor.
 

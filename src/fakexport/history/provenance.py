@@ -16,9 +16,8 @@ from fakexport._torch.operator_effects import Effects, effects_of
 from fakexport._torch.real_execution import real_execution
 
 from .randomness import RandomOperation
-from .records import Constant, Operation, Output, Unknown, leaves
+from .records import Constant, Operation, Output, Unknown, bits, leaves
 from .references import has_record, record_of
-from .tensor_bits import bits
 
 DependenceKind = Literal["memory", "parameter", "random", "unknown", "uninitialised"]
 

@@ -20,7 +20,8 @@ import itertools
 import struct
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
 
 import torch
 
@@ -229,28 +230,18 @@ class Draw:
             after.origin.reach(after.words, end)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RandomOperation(Operation):
     """One call of an operator that draws random numbers.
 
     Args:
-        operator, args, kwargs, after, default_dtype: As those of every operation.
         draw: Where its random numbers come from.
     """
 
-    __slots__ = ("draw",)
+    draw: Draw = field(kw_only=True)
 
-    def __init__(
-        self,
-        operator: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        after: tuple[Operation, ...],
-        draw: Draw,
-        default_dtype: torch.dtype,
-    ) -> None:
-        super().__init__(operator, args, kwargs, after, default_dtype)
-        self.draw = draw
-        draw.belongs_to(self)
+    def __post_init__(self) -> None:
+        self.draw.belongs_to(self)
 
 
 class Draws:
@@ -262,12 +253,7 @@ class Draws:
         self._last: dict[int, tuple[bytes, Position]] = {}  # By generator: the mark that it was given.
         self._origins: list[Origin] = []  # Kept alive, as marks name them: `get_rng_state` copies marks.
 
-    def next(
-        self,
-        drawn: Drawn | None,
-        generator: torch.Generator | None = None,
-        elements: int = 0,
-    ) -> Draw:
+    def next(self, drawn: Drawn | None, generator: torch.Generator | None = None, elements: int = 0) -> Draw:
         """Return the draw of the next random operation.
 
         Args:

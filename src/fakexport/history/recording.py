@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,7 +21,7 @@ from fakexport._torch.truncated_normal import truncated_normal_as_one_step
 
 from .masked_shapes import has_mask, selected
 from .randomness import Draw, Draws, RandomOperation
-from .records import Operation, Output, Shown, StorageRecord, TensorRecord, leaves
+from .records import Args, Kwargs, Operation, Output, Run, Shown, StorageRecord, TensorRecord, leaves
 from .references import Inputs, has_record, is_of_other_library, owner_of, record_of, set_record
 from .replay import Replay, resolve_if_cheap, resolve_origin
 from .values import value_of
@@ -70,9 +70,7 @@ class Recording:
             self.is_paused = before
 
     # Called by the mode for each operator.
-    def __call__(
-        self, run: Callable[..., Any], operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Any:
+    def __call__(self, run: Run, operator: Any, args: Args, kwargs: Kwargs) -> Any:
         effects = effects_of(operator)
         if self.is_paused or torch.compiler.is_exporting():
             return run()
@@ -80,14 +78,7 @@ class Recording:
             return self._record(run, operator, args, kwargs, effects)
         return self._answer(operator, args, kwargs) if effects.reads_values else run()
 
-    def _record(
-        self,
-        run: Callable[..., Any],
-        operator: Any,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        effects: Effects,
-    ) -> Any:
+    def _record(self, run: Run, operator: Any, args: Args, kwargs: Kwargs, effects: Effects) -> Any:
         if effects.is_identity and isinstance(args[0], FakeTensor):
             result = run()
             if isinstance(result, FakeTensor):
@@ -103,14 +94,7 @@ class Recording:
             self._note(operator, inputs, effects, result, args, kwargs)
         return result
 
-    def _result(
-        self,
-        run: Callable[..., Any],
-        operator: Any,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        effects: Effects,
-    ) -> Any:
+    def _result(self, run: Run, operator: Any, args: Args, kwargs: Kwargs, effects: Effects) -> Any:
         """Return what the operator returns as fakes: from fake mode, or from a replay where that
         needs values.
         """
@@ -134,7 +118,7 @@ class Recording:
         operation: Operation
         if effects.is_random:
             draw = self._draw(operator, result, args, kwargs)
-            operation = RandomOperation(called, inputs.args, inputs.kwargs, after, draw, dtype)
+            operation = RandomOperation(called, inputs.args, inputs.kwargs, after, dtype, draw=draw)
         else:
             operation = Operation(called, inputs.args, inputs.kwargs, after, dtype)
         storage = _aliased_storage(effects, args, kwargs)
@@ -157,12 +141,12 @@ class Recording:
             with real_execution():
                 shown.write(value)
 
-    def _draw(self, operator: Any, result: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Draw:
+    def _draw(self, operator: Any, result: Any, args: Args, kwargs: Kwargs) -> Draw:
         drawn = drawn_by(operator, args, kwargs, result)
         filled = result if isinstance(result, torch.Tensor) else next(leaves(result))
         return self._draws.next(drawn, kwargs.get("generator"), filled.numel())
 
-    def _answer(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _answer(self, operator: Any, args: Args, kwargs: Kwargs) -> Any:
         """Run the operator for real, on the values of its fake inputs."""
         if effects_of(operator).is_random:
             self._draw_for_real(kwargs.get("generator") or torch.default_generator)
@@ -239,11 +223,7 @@ class Recording:
         return record is not None
 
     def filled(
-        self,
-        function: Callable[..., Any],
-        tensor: torch.Tensor,
-        args: tuple[Any, ...],
-        drawn: Drawn | None,
+        self, function: Callable[..., Any], tensor: torch.Tensor, args: tuple[Any, ...], drawn: Drawn | None
     ) -> bool:
         """Return the notes that the function fills the tensor with random numbers; False where nothing is
         recorded.
@@ -260,8 +240,9 @@ class Recording:
         after = () if _covers_its_memory(tensor) else record.writes()
         *values, generator = args
         draw = self._draws.next(drawn, generator, tensor.numel())
+        dtype = torch.get_default_dtype()
         record.storage.last_write = RandomOperation(
-            function, (record.output, *values, None), {}, after, draw, torch.get_default_dtype()
+            function, (record.output, *values, None), {}, after, dtype, draw=draw
         )
         self._show(record)
         return True
@@ -301,12 +282,12 @@ def recording(
         recorder.close(is_eager)
 
 
-def _argument(place: tuple[int, str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _argument(place: tuple[int, str], args: Args, kwargs: Kwargs) -> Any:
     index, name = place
     return args[index] if index < len(args) else kwargs.get(name)
 
 
-def _stays_real(effects: Effects, inputs: Inputs, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def _stays_real(effects: Effects, inputs: Inputs, args: Args, kwargs: Kwargs) -> bool:
     """Return whether a call with real tensors is to be made for real: it writes into one, or only looks at
     one.
     """
@@ -316,9 +297,7 @@ def _stays_real(effects: Effects, inputs: Inputs, args: Sequence[Any], kwargs: M
     return effects.aliased is not None and not inputs.records and not effects.is_lift
 
 
-def _aliased_storage(
-    effects: Effects, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> StorageRecord | None:
+def _aliased_storage(effects: Effects, args: Args, kwargs: Kwargs) -> StorageRecord | None:
     """Return the memory that the outputs share with an argument, or None if they have their own."""
     if effects.aliased is None:
         return None
@@ -334,7 +313,7 @@ def _separate(tensor: Any) -> None:
         set_record(tensor, TensorRecord(Output(own, 0), record.storage))
 
 
-def _overwritten(effects: Effects, args: Sequence[Any]) -> TensorRecord | None:
+def _overwritten(effects: Effects, args: Args) -> TensorRecord | None:
     """Return the record of a tensor that gets all new values, whatever was written before, or None."""
     if not effects.overwrites or not isinstance(args[0], FakeTensor):
         return None
@@ -350,9 +329,7 @@ def _covers_its_memory(tensor: torch.Tensor) -> bool:
     return is_whole and not record_of(tensor).storage.has_changed_geometry
 
 
-def _note_writes(
-    operation: Operation, effects: Effects, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> list[TensorRecord]:
+def _note_writes(operation: Operation, effects: Effects, args: Args, kwargs: Kwargs) -> list[TensorRecord]:
     """Note what an operation wrote into, and return the records of that."""
     written = [leaf for place in effects.writes for leaf in leaves(_argument(place, args, kwargs))]
     records = [record_of(tensor) for tensor in written if isinstance(tensor, FakeTensor)]

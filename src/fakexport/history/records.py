@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
@@ -18,12 +18,22 @@ import torch
 
 from fakexport._torch.real_execution import real_execution
 
-from .tensor_bits import bits
 
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of each element of a strided tensor, in one more dimension."""
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    return plain.unsqueeze(-1).view(torch.uint8)
+
+
+Run = Callable[..., Any]
+Args = Sequence[Any]
+Kwargs = Mapping[str, Any]
+"""A call of an operator, as an observer gets it: what runs it, and its arguments."""
 _sequence = itertools.count()
 _copy = torch.ops.aten.copy_.default
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Operation:
     """One operator call of the past.
 
@@ -34,22 +44,12 @@ class Operation:
         default_dtype: The default dtype of that moment.
     """
 
-    __slots__ = ("after", "args", "default_dtype", "kwargs", "number", "operator")
-
-    def __init__(
-        self,
-        operator: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        after: tuple[Operation, ...] = (),
-        default_dtype: torch.dtype = torch.float32,
-    ) -> None:
-        self.number = next(_sequence)
-        self.operator = operator
-        self.args = args
-        self.kwargs = kwargs
-        self.after = after
-        self.default_dtype = default_dtype
+    operator: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    after: tuple[Operation, ...] = ()
+    default_dtype: torch.dtype = torch.float32
+    number: int = field(init=False, default_factory=lambda: next(_sequence))
 
     @property
     def name(self) -> str:
@@ -71,14 +71,12 @@ class Operation:
             yield reference.operation
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Output:
     """The tensor at one place among the outputs of an operation."""
 
-    __slots__ = ("index", "operation")
-
-    def __init__(self, operation: Operation, index: int) -> None:
-        self.operation = operation
-        self.index = index
+    operation: Operation
+    index: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import enum
 import functools
 import weakref
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from fakexport._torch.fake_tensors import FakeTensor, memory_of
 from fakexport._torch.real_execution import real_execution
 from fakexport._torch.wrapper_subclasses import held_bytes, is_wrapper
 
-from .records import Constant, Operation, Output, StorageRecord, TensorRecord, Unknown
+from .records import Args, Constant, Kwargs, Operation, Output, StorageRecord, TensorRecord, Unknown
 
 _RECORD = "_fakexport_record"
 _MEMORY = "_fakexport_memory"
@@ -158,7 +157,7 @@ class Inputs:
 
     __slots__ = ("args", "has_real", "kwargs", "records")
 
-    def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def __init__(self, args: Args, kwargs: Kwargs) -> None:
         self.has_real = False
         self.records: list[TensorRecord] = []
         self.args = tuple([a if type(a) in _PLAIN else self._refer(a) for a in args])
@@ -180,7 +179,7 @@ class Inputs:
             return value
         return Unknown(f"a {type(value).__name__} argument of an operator, which may have changed since")
 
-    def _refer_named(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def _refer_named(self, kwargs: Kwargs) -> dict[str, Any]:
         if all(type(a) in _SHAREABLE for a in kwargs.values()):
             return _shared(tuple(kwargs.items()))
         return {k: a if type(a) in _PLAIN else self._refer(a) for k, a in kwargs.items()}

@@ -112,33 +112,48 @@ def _entry_lines(entry: LockEntry) -> Iterator[str]:
 _LISTS = ("nodes", "ports", "constants", "properties")
 
 
+def _texts(value: Any) -> dict[str, str]:
+    return entries(value, text)
+
+
+_FIELDS: Mapping[str, Callable[[Any], Any]] = {
+    "source": text,
+    "target": text,
+    "options": _texts,
+    "topology": text,
+    "verdict": text,
+    "diagnostics": lambda found: tuple(items(found, text)),
+    "versions": _texts,
+    "weights": lambda found: entries(found, integer),
+}
+_OF_PROGRAM: Mapping[str, Callable[[Any], Any]] = {
+    "digest": text,
+    "node_count": integer,
+    "operators": lambda found: entries(found, integer),
+    "ranges": _texts,
+    "properties": lambda found: tuple(items(found, text)),
+    "structures": lambda found: items(found, text),
+    "ports": lambda found: items(found, lambda line: _line(line, 5)),
+    "constants": lambda found: items(found, lambda line: _line(line, 3)),
+    "nodes": lambda found: items(found, lambda line: _line(line, 5)),
+}
+
+
 def _data(entry: LockEntry) -> dict[str, Any]:
-    data: dict[str, Any] = {
-        "source": entry.source,
-        "target": entry.target,
-        "options": dict(entry.options),
-        "topology": entry.topology,
-        "verdict": entry.verdict,
-        "diagnostics": list(entry.codes),
-        "versions": dict(entry.versions),
-        "weights": dict(entry.weights),
-        **({"ranks": dict(entry.ranks)} if entry.ranks else {}),
-    }
-    program = entry.program
-    if program is None:
-        return data
-    return {
-        **data,
-        "digest": program.digest,
-        "node_count": program.node_count,
-        "operators": program.operators,
-        "ranges": dict(program.ranges),
-        "properties": list(program.properties),
-        "structures": list(program.structures),
-        "ports": [list(astuple(line)) for line in program.ports],
-        "constants": [list(astuple(line)) for line in program.constants],
-        "nodes": [list(astuple(line)) for line in program.nodes],
-    }
+    found = {name: _plain(getattr(entry, {"diagnostics": "codes"}.get(name, name))) for name in _FIELDS}
+    if entry.ranks:
+        found["ranks"] = dict(entry.ranks)
+    if entry.program is not None:
+        found |= {name: _plain(getattr(entry.program, name)) for name in _OF_PROGRAM}
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, tuple):
+        return list(map(_plain, value))
+    return value if isinstance(value, (str, int)) else list(astuple(value))
 
 
 def _checksum(data: Mapping[str, Any]) -> str:
@@ -146,58 +161,24 @@ def _checksum(data: Mapping[str, Any]) -> str:
 
 
 def _entry(value: Any) -> LockEntry:
-    readers: dict[str, Callable[[Any], Any]] = {
-        "source": text,
-        "target": text,
-        "options": lambda found: entries(found, text),
-        "topology": text,
-        "verdict": text,
-        "diagnostics": lambda found: items(found, text),
-        "versions": lambda found: entries(found, text),
-        "weights": lambda found: entries(found, integer),
-    }
-    of_program: dict[str, Callable[[Any], Any]] = {
-        "digest": text,
-        "node_count": integer,
-        "operators": lambda found: entries(found, integer),
-        "ranges": lambda found: entries(found, text),
-        "properties": lambda found: items(found, text),
-        "structures": lambda found: items(found, text),
-        "ports": lambda found: items(found, lambda line: _line(line, 5)),
-        "constants": lambda found: items(found, lambda line: _line(line, 3)),
-        "nodes": lambda found: items(found, lambda line: _line(line, 5)),
-    }
-    has_program = isinstance(value, dict) and "digest" in value
-    has_ranks = isinstance(value, dict) and "ranks" in value
-    known = {
-        **readers,
-        **({"ranks": _ranks} if has_ranks else {}),
-        **(of_program if has_program else {}),
-        "checksum": text,
-    }
-    fields = record(value, known)
-    checksum = fields.pop("checksum")
-    if checksum != _checksum({name: item for name, item in value.items() if name != "checksum"}):
+    given = value if isinstance(value, dict) else {}
+    of_program = _OF_PROGRAM if "digest" in given else {}
+    of_ranks = {"ranks": _ranks} if "ranks" in given else {}
+    fields = record(value, {**_FIELDS, **of_ranks, **of_program, "checksum": text})
+    if fields.pop("checksum") != _checksum(
+        {name: item for name, item in given.items() if name != "checksum"}
+    ):
         raise DocumentError(f"the entry of {fields['source']} for {fields['target']} was edited")
-    return LockEntry(
-        source=fields["source"],
-        target=fields["target"],
-        options=fields["options"],
-        topology=fields["topology"],
-        verdict=fields["verdict"],
-        codes=tuple(fields["diagnostics"]),
-        versions=fields["versions"],
-        weights=fields["weights"],
-        program=_program(fields) if has_program else None,
-        ranks=fields.get("ranks", {}),
-    )
+    program = {name: fields.pop(name) for name in of_program}
+    codes = fields.pop("diagnostics")
+    return LockEntry(**fields, codes=codes, program=_program(program) if program else None)
 
 
 def _ranks(value: Any) -> dict[str, str]:
-    found = entries(value, text)
+    found = _texts(value)
     if unknown := next((rank for rank in found if not rank.isdecimal()), None):
         raise DocumentError(f"{unknown!r} is not a rank").within("ranks")
-    return dict(found)
+    return found
 
 
 def _line(value: Any, texts: int) -> list[Any]:
@@ -208,21 +189,16 @@ def _line(value: Any, texts: int) -> list[Any]:
     return [integer(count), *map(text, rest)]
 
 
-def _program(fields: Mapping[str, Any]) -> Fingerprint:
+def _program(fields: dict[str, Any]) -> Fingerprint:
     from fakexport.program import ConstantLine, Fingerprint, NodeLine, PortLine
 
     if len(fields["structures"]) != 2:
         raise DocumentError("expected two strings").within("structures")
-    return Fingerprint(
-        digest=fields["digest"],
-        node_count=fields["node_count"],
-        nodes=tuple(NodeLine(*line) for line in fields["nodes"]),
-        ports=tuple(PortLine(*line) for line in fields["ports"]),
-        constants=tuple(ConstantLine(*line) for line in fields["constants"]),
-        structures=(fields["structures"][0], fields["structures"][1]),
-        ranges=fields["ranges"],
-        properties=tuple(fields["properties"]),
-    )
+    fields["structures"] = tuple(fields["structures"])
+    del fields["operators"]  # What the nodes say.
+    for name, kind in (("nodes", NodeLine), ("ports", PortLine), ("constants", ConstantLine)):
+        fields[name] = tuple(kind(*line) for line in fields[name])
+    return Fingerprint(**fields)
 
 
 def _toml(value: Any, *, is_long: bool = False) -> str:

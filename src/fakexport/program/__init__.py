@@ -3,8 +3,14 @@
 from fakexport.program.calling import Calling, fields_of, parameters_of
 from fakexport.program.collectives import Collective, collectives, least_received
 from fakexport.program.constant_content import content_of
-from fakexport.program.derived_program import derived_program, handed_on
-from fakexport.program.devices import DeviceLiteral, device_of_literal, devices, named_devices
+from fakexport.program.derived_program import derived_program, handed_on, with_used_weights, with_weight_names
+from fakexport.program.devices import (
+    DeviceLiteral,
+    device_of_literal,
+    devices,
+    devices_of_program,
+    named_devices,
+)
 from fakexport.program.differences.alignment import align
 from fakexport.program.differences.difference import ComparedProgram, compared, diff, diff_compared
 from fakexport.program.differences.fingerprint_difference import diff_fingerprints
@@ -27,21 +33,26 @@ from fakexport.program.library_operators import (
     python_operators,
 )
 from fakexport.program.marked_text import plain_repr
-from fakexport.program.module_path import NO_PATH, module_path, plain_path, star, star_common
 from fakexport.program.module_summary import ModuleSummary, inspect_module
-from fakexport.program.operator_name import operator_name, target_name
+from fakexport.program.node_names import (
+    NO_PATH,
+    module_path,
+    operator_name,
+    plain_path,
+    star,
+    star_common,
+    target_name,
+)
 from fakexport.program.output_names import leaf_names, output_names
-from fakexport.program.plain_indexing import with_plain_indexing
-from fakexport.program.program_copy import copied_graph, graph_modules
-from fakexport.program.program_devices import devices_of_program
+from fakexport.program.program_copy import copied_graph, graph_modules, with_plain_indexing
 from fakexport.program.program_facts import ProgramFacts, calling_of, facts_of, keep_facts
 from fakexport.program.refused_dtypes import RefusedDtypes, refused_dtypes
 from fakexport.program.retargeting.device_listing import DeviceListing, inspect_devices
 from fakexport.program.retargeting.device_move import DeviceMove
 from fakexport.program.retargeting.retarget import RetargetError, RetargetWarning, retarget, retargeted
 from fakexport.program.shared_memory import shared_outputs, written_inputs
-from fakexport.program.source_paths import SourcePaths
 from fakexport.program.source_span import (
+    SourcePaths,
     is_library_code,
     is_model_code,
     is_own_code,
@@ -55,19 +66,15 @@ from fakexport.program.stand_in_inputs import (
     has_stand_in_inputs,
     stand_in_inputs,
 )
-from fakexport.program.summary import ProgramSummary, TensorTotals, ValueSummary, summarise
-from fakexport.program.summary_of import summary_of
-from fakexport.program.symbol_range import SymbolRange, symbol_ranges
+from fakexport.program.summary import ProgramSummary, TensorTotals, ValueSummary, summarise, summary_of
 from fakexport.program.tensor_identity import names_by_tensor, tensor_identity
-from fakexport.program.tensor_spec import Spelling, plain_name, tensors_in
+from fakexport.program.tensor_spec import Spelling, SymbolRange, plain_name, symbol_ranges, tensors_in
 from fakexport.program.training_mode import training_operators
 from fakexport.program.transfers import Transfer, example_size, moved_tensor, transfers
 from fakexport.program.unbound_constant import UnboundConstant, UnboundReason
 from fakexport.program.unchecked import without_checks
 from fakexport.program.unused_parameters import UnusedParameters, unused_parameters
-from fakexport.program.used_weights import with_used_weights
 from fakexport.program.walk import Visit, attribute, walk
-from fakexport.program.weight_names import with_weight_names
 from fakexport.program.weightless import (
     UnboundProgram,
     WeightlessProgram,

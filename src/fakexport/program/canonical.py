@@ -17,10 +17,9 @@ from torch.fx import GraphModule, Node
 from fakexport.diagnostics import Span
 from fakexport.program.constant_content import content_of
 from fakexport.program.marked_text import DEVICE_MARK, NODE_MARK, MarkedText, fill, plain_repr
-from fakexport.program.operator_name import operator_name
+from fakexport.program.node_names import operator_name
 from fakexport.program.output_names import output_names
-from fakexport.program.symbol_range import symbol_ranges
-from fakexport.program.tensor_spec import Spelling, TensorSpec
+from fakexport.program.tensor_spec import Spelling, TensorSpec, symbol_ranges
 from fakexport.program.walk import Visit, attribute, walk
 
 # Their messages quote node names and torch's symbols; what they assert is another argument.

@@ -11,8 +11,9 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from fakexport._torch.functional_collectives import collective_of
-from fakexport.program.module_path import star, star_common
+from fakexport.program.node_names import star, star_common
 from fakexport.program.tensor_spec import Spelling
+from fakexport.program.transfers import example_size
 from fakexport.program.walk import Visit, walk
 
 
@@ -92,6 +93,5 @@ def _given(node: Node) -> torch.Tensor | None:
 
 def _collective(kind: str, visit: Visit, given: torch.Tensor, spelling: Spelling) -> Collective:
     spec, size = spelling.tensor(given), given.numel() * given.itemsize
-    known = size if isinstance(size, int) else size.node.hint if size.node.has_hint() else None
     text = None if isinstance(size, int) else spelling.size(size)
-    return Collective(kind, visit.module_path, 1, spec.dtype, spec.shape, known, text)
+    return Collective(kind, visit.module_path, 1, spec.dtype, spec.shape, example_size(size), text)

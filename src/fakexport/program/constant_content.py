@@ -13,7 +13,7 @@ from torch import nn
 from fakexport._torch.real_execution import real_execution
 from fakexport._torch.script_objects import class_name, pickled_object
 from fakexport.fake import is_fake
-from fakexport.history import UnreplayableRead, bits, value_of
+from fakexport.history import bits, known_value
 from fakexport.program.marked_text import plain_repr
 
 UNKNOWN = "unknown"
@@ -56,10 +56,7 @@ def digest(content: bytes) -> str:
 
 def _value(constant: Any) -> torch.Tensor | None:
     if is_fake(constant):
-        try:
-            constant = value_of(constant)
-        except UnreplayableRead:
-            return None
+        constant = known_value(constant)
     return constant if isinstance(constant, torch.Tensor) and not constant.is_meta else None
 
 

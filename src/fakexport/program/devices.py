@@ -1,4 +1,4 @@
-"""Devices that are written into a program as literals."""
+"""The devices on which a program has anything, and those that are written into it as literals."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from fakexport._torch.operator_schema import argument_names
+from fakexport._torch.pytree import tree_leaves
 from fakexport.diagnostics import Span
-from fakexport.program.module_path import module_path
-from fakexport.program.operator_name import is_factory, operator_name
+from fakexport.program.node_names import is_factory, module_path, operator_name
+from fakexport.program.program_copy import graph_modules
 from fakexport.program.source_span import source_span
 from fakexport.program.walk import Visit, walk
 
@@ -171,3 +172,13 @@ def _devices_in(value: Any) -> Iterator[tuple[str, str]]:
     elif isinstance(value, dict):
         for key, item in value.items():
             yield from ((f"[{key!r}]{place}", found) for place, found in _devices_in(item))
+
+
+def devices_of_program(program: ExportedProgram) -> tuple[str, ...]:
+    """Return the devices of weights, constants and values, sorted."""
+    values = [
+        node.meta.get("val") for module in graph_modules(program.graph_module) for node in module.graph.nodes
+    ]
+    held = [*program.state_dict.values(), *program.constants.values()]
+    tensors = (leaf for leaf in tree_leaves([held, values]) if isinstance(leaf, torch.Tensor))
+    return tuple(sorted({str(tensor.device) for tensor in tensors}))

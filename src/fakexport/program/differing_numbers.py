@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from fakexport._torch.pytree import tree_flatten
-from fakexport.program.module_path import module_path
+from fakexport.program.node_names import module_path
 
 from .program_copy import graph_modules
 

@@ -14,7 +14,7 @@ from fakexport.program.differences.constant_difference import CONSTANT_KINDS
 from fakexport.program.differences.program_difference import NodeGroup
 from fakexport.program.identity import ProgramIdentity, identity_of
 from fakexport.program.marked_text import DEVICE_MARK, NODE_MARK, fill
-from fakexport.program.module_path import star
+from fakexport.program.node_names import star
 
 
 @dataclass(frozen=True)

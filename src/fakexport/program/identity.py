@@ -20,7 +20,7 @@ from fakexport.conditions import InputLeaf, UnreadableCondition, leaves_of, read
 from fakexport.program.canonical import CanonicalProgram, MarkedLine, canonicalise
 from fakexport.program.constant_content import content_of, digest
 from fakexport.program.marked_text import DEVICE_MARK, MarkedText, plain_repr
-from fakexport.program.module_path import star
+from fakexport.program.node_names import star
 from fakexport.program.program_facts import ProgramFacts, facts_of
 from fakexport.program.tensor_identity import names_by_tensor, tensor_identity
 from fakexport.program.tensor_spec import Spelling

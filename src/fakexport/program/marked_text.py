@@ -11,7 +11,7 @@ from torch.export.graph_signature import CustomObjArgument
 from torch.fx import GraphModule, Node
 
 from fakexport.program.devices import device_of_literal
-from fakexport.program.operator_name import target_name
+from fakexport.program.node_names import target_name
 from fakexport.program.tensor_spec import Spelling, TensorSpec
 
 # Stand for a node and for a device; `repr` escapes them in strings, so no literal contains them.

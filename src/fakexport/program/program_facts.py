@@ -15,8 +15,7 @@ from torch.export import ExportedProgram
 
 from fakexport.devices import Topology
 from fakexport.documents import AdapterRecord, CallRecord, ParallelRecord, Parameter, Recipe
-from fakexport.program.calling import Calling
-from fakexport.program.checked_program import FACTS, CheckedProgram
+from fakexport.program.calling import FACTS, Calling, CheckedProgram
 from fakexport.program.retargeting.device_move import DeviceMove
 from fakexport.program.unbound_constant import UnboundConstant
 

@@ -7,82 +7,38 @@ integers on CUDA, batch norm with parameters of another dtype on the CPU (whethe
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.fx import Node
 
 from fakexport._torch.operator_schema import argument_names, argument_values
-from fakexport.program.kernel_dtypes import is_refused, kind_of, refused_kinds
-from fakexport.program.operator_name import operator_name
+from fakexport.program.node_names import operator_name
 from fakexport.program.walk import Visit
 
-_LAYER = ("input", "weight")
-_CELL = ("input", "hx", "w_ih", "w_hh")
-_LAYERS = ("input", "hx", "params")
-_ONE_DTYPE = {
-    "aten.linear.default": _LAYER,
-    "aten.mm.default": ("self", "mat2"),
-    "aten.mv.default": ("self", "vec"),
-    "aten.matmul.default": ("self", "other"),
-    "aten.addmm.default": ("self", "mat1", "mat2"),
-    "aten.addbmm.default": ("self", "batch1", "batch2"),
-    "aten.conv1d.default": _LAYER,
-    "aten.conv1d.padding": _LAYER,
-    "aten.conv2d.default": _LAYER,
-    "aten.conv2d.padding": _LAYER,
-    "aten.conv3d.default": _LAYER,
-    "aten.conv3d.padding": _LAYER,
-    "aten.conv_transpose1d.default": _LAYER,
-    "aten.conv_transpose2d.input": _LAYER,
-    "aten.conv_transpose3d.input": _LAYER,
-    "aten.convolution.default": _LAYER,
-    "aten.grid_sampler.default": ("input", "grid"),
-    "aten.binary_cross_entropy.default": ("self", "target"),
-    "aten.cdist.default": ("x1", "x2"),
-    "aten.complex.default": ("real", "imag"),
-    "aten.polar.default": ("abs", "angle"),
-    "aten.heaviside.default": ("self", "values"),
-    "aten.index_add.default": ("self", "source"),
-    "aten.index_copy.default": ("self", "source"),
-    "aten.index_put.default": ("self", "values"),
-    "aten.index_reduce.default": ("self", "source"),
-    "aten.put.default": ("self", "source"),
-    "aten.cross_entropy_loss.default": ("self", "weight"),
-    "aten.nll_loss_nd.default": ("self", "weight"),
-    "aten.gru_cell.default": _CELL,
-    "aten.lstm_cell.default": _CELL,
-    "aten.rnn_relu_cell.default": _CELL,
-    "aten.rnn_tanh_cell.default": _CELL,
-    "aten.gru.input": _LAYERS,
-    "aten.lstm.input": _LAYERS,
-    "aten.rnn_relu.input": _LAYERS,
-    "aten.rnn_tanh.input": _LAYERS,
-}
-# Half-precision values may have float32 parameters.
-_NORMS = dict.fromkeys(("aten.layer_norm.default", "aten.group_norm.default"), (*_LAYER, "bias"))
-_NORMS_ON_CPU = {
-    "aten.batch_norm.default": (*_LAYER, "bias", "running_mean", "running_var"),
-    "aten.instance_norm.default": (*_LAYER, "bias", "running_mean", "running_var"),
-}
-_OPERANDS: Mapping[str, tuple[str, ...]] = {**_ONE_DTYPE, **_NORMS, **_NORMS_ON_CPU}
-_INTEGERS = (torch.int64, torch.int32)
-# An argument that chooses elements, and what it may be.
-_CHOOSING: Mapping[str, tuple[str, tuple[torch.dtype, ...]]] = {
-    "aten.index_select.default": ("index", _INTEGERS),
-    "aten.index_add.default": ("index", _INTEGERS),
-    "aten.index_copy.default": ("index", (torch.int64,)),
-    "aten.index_fill.int_Scalar": ("index", (torch.int64,)),
-    "aten.index_fill.int_Tensor": ("index", (torch.int64,)),
-    "aten.masked_fill.Scalar": ("mask", (torch.bool,)),
-    "aten.masked_fill.Tensor": ("mask", (torch.bool,)),
-    "aten.masked_scatter.default": ("mask", (torch.bool,)),
-    "aten.nll_loss_nd.default": ("target", (torch.int64, torch.uint8)),
-}
+_HALVES = {torch.bfloat16: "Hb", torch.float16: "H"}
 _ARITHMETIC = ("aten.add.Tensor", "aten.sub.Tensor", "aten.mul.Tensor", "aten.addcmul.default")
 _AUTOCAST = "higher_order.wrap_with_autocast"
+
+
+def _tables() -> dict[str, dict[str, str]]:
+    """Return the tables of `refused_dtypes.toml`, each by operator; one in several rows has all of them."""
+    found: dict[str, dict[str, str]] = {}
+    for table, rows in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).items():
+        by_name = found[table] = {}
+        for row, names in rows.items():
+            for name in names.split():
+                by_name[f"aten.{name}"] = by_name.get(f"aten.{name}", "") + row
+    return found
+
+
+_TABLES = _tables()
+_NORMS = _TABLES["norms"] | _TABLES["norms_on_cpu"]
+_OPERANDS: Mapping[str, str] = _TABLES["one_dtype"] | _NORMS
 
 
 @dataclass(frozen=True)
@@ -155,14 +111,15 @@ def _refusal(node: Node) -> RefusedDtypes | None:
 
 def _kind_refused(call: _Call) -> RefusedDtypes | None:
     """Return an operator without a kernel for complex numbers, for integers, for bool or for floats."""
-    kinds = refused_kinds(call.name, call.device_type)
+    # Of other devices than CPU and CUDA, only what both refuse is known.
+    kinds = _TABLES["anywhere"].get(call.name, "") + _TABLES.get(call.device_type, {}).get(call.name, "")
     tensors = call.tensors if kinds else {}
     if not tensors:
         return None
     dtype = _computed(call, list(tensors.values()))
-    if dtype is None or not is_refused(dtype, kinds):
+    if dtype is None or set(_kind(dtype) + _HALVES.get(dtype, "")).isdisjoint(kinds):
         return None
-    operands = {name: t.dtype for name, t in tensors.items() if kind_of(t.dtype) == kind_of(dtype)}
+    operands = {name: t.dtype for name, t in tensors.items() if _kind(t.dtype) == _kind(dtype)}
     return RefusedDtypes(operands, ", ".join(f"`{_accepted(name, dtype, kinds)}`" for name in operands))
 
 
@@ -176,8 +133,15 @@ def _computed(call: _Call, tensors: list[torch.Tensor]) -> torch.dtype | None:
     return dtypes.pop() if len(dtypes) == 1 else None
 
 
+def _kind(dtype: torch.dtype) -> str:
+    """Return `C` for complex, `F` for floating-point, `B` for bool, `I` for integer dtypes."""
+    if dtype is torch.bool:
+        return "B"
+    return "C" if dtype.is_complex else "F" if dtype.is_floating_point else "I"
+
+
 def _accepted(name: str, dtype: torch.dtype, kinds: str) -> str:
-    match kind_of(dtype):
+    match _kind(dtype):
         case "C":
             return f"{name}.real` or `{name}.abs()"
         case "F" if "F" in kinds:
@@ -189,13 +153,13 @@ def _accepted(name: str, dtype: torch.dtype, kinds: str) -> str:
 
 def _mixed(call: _Call) -> RefusedDtypes | None:
     """Operands of several dtypes where one is needed."""
-    if call.name not in _OPERANDS or (call.name in _NORMS_ON_CPU and call.device_type != "cpu"):
+    if call.name not in _OPERANDS or (call.name in _TABLES["norms_on_cpu"] and call.device_type != "cpu"):
         return None
     if call.name == "aten.index_put.default" and _may_be_filled(call.tensor("values")):
         return None
     if call.name == "aten.cross_entropy_loss.default" and not _is_of_classes(call):
         return None
-    tensors = {argument: call.tensor(argument) for argument in _OPERANDS[call.name]}
+    tensors = {argument: call.tensor(argument) for argument in _OPERANDS[call.name].split()}
     if call.name == "aten.linear.default":
         tensors["bias"] = _bias(tensors["input"], call.tensor("bias"))
     operands = {argument: tensor.dtype for argument, tensor in tensors.items() if tensor is not None}
@@ -230,11 +194,11 @@ def _distances_refused(call: _Call) -> RefusedDtypes | None:
 
 def _wrong_choice(call: _Call) -> RefusedDtypes | None:
     """Return an index or a mask of a dtype that chooses nothing."""
-    argument, allowed = _CHOOSING.get(call.name, ("", ()))
+    argument, *allowed = _TABLES["choosing"].get(call.name, "").split() or [""]
     tensor = call.tensor(argument)
-    if tensor is None or tensor.dtype in allowed:
+    if tensor is None or _short(tensor.dtype) in allowed:
         return None
-    return RefusedDtypes({argument: tensor.dtype}, f"`{argument}.to({allowed[0]})`")
+    return RefusedDtypes({argument: tensor.dtype}, f"`{argument}.to(torch.{allowed[0]})`")
 
 
 def _not_kept(call: _Call) -> RefusedDtypes | None:
@@ -257,11 +221,8 @@ def _bool_subtracted(call: _Call) -> RefusedDtypes | None:
     if call.name not in ("aten.sub.Tensor", "aten.rsub.Scalar", "aten.rsub.Tensor"):
         return None
     operands = {name: t.dtype for name, t in call.tensors.items() if t.dtype is torch.bool}
-    return (
-        RefusedDtypes(operands, ", ".join(f"`{name}.to(torch.int64)`" for name in operands))
-        if operands
-        else None
-    )
+    fix = ", ".join(f"`{name}.to(torch.int64)`" for name in operands)
+    return RefusedDtypes(operands, fix) if operands else None
 
 
 _CHECKS: tuple[Callable[[_Call], RefusedDtypes | None], ...] = (
@@ -297,8 +258,7 @@ def _bias(values: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tenso
 
 def _is_mixed(name: str, operands: Mapping[str, torch.dtype]) -> bool:
     dtypes = set(operands.values())
-    is_norm = name in _NORMS or name in _NORMS_ON_CPU
-    if is_norm and operands.get("input") in (torch.float16, torch.bfloat16):
+    if name in _NORMS and operands.get("input") in (torch.float16, torch.bfloat16):
         parameters = {dtype for argument, dtype in operands.items() if argument != "input"}
         return len(dtypes) > 1 and parameters != {torch.float32}
     return len(dtypes) > 1

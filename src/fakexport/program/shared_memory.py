@@ -16,8 +16,7 @@ from fakexport._torch.operator_registry import OpOverload
 from fakexport._torch.operator_schema import argument_values
 from fakexport._torch.vmap_steps import without_levels
 from fakexport.diagnostics import Span
-from fakexport.program.module_path import module_path
-from fakexport.program.operator_name import operator_name
+from fakexport.program.node_names import module_path, operator_name
 from fakexport.program.output_names import output_names
 from fakexport.program.source_span import source_span
 from fakexport.program.walk import walk

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import torch
+from torch import nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec, OutputKind, OutputSpec
 
+from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport._torch.wrapper_subclasses import inner_tensors
-from fakexport.program.operator_name import operator_name
+from fakexport.error import InvalidType
+from fakexport.program.module_summary import ModuleSummary, inspect_module
+from fakexport.program.node_names import operator_name
 from fakexport.program.output_names import output_names
-from fakexport.program.symbol_range import SymbolRange, symbol_ranges
 from fakexport.program.tensor_identity import tensor_identity
-from fakexport.program.tensor_spec import Spelling, plain_name, tensors_in
+from fakexport.program.tensor_spec import Spelling, SymbolRange, plain_name, symbol_ranges, tensors_in
 from fakexport.program.walk import Visit, walk
 from fakexport.program.written_state import written_state
 
@@ -185,3 +188,31 @@ def _devices(visits: Iterable[Visit]) -> tuple[str, ...]:
     for visit in visits:
         devices.update(tensor.device for tensor in tensors_in(visit.node.meta.get("val")))
     return tuple(sorted(map(str, devices)))
+
+
+@overload
+def summary_of(module_or_program: nn.Module) -> ModuleSummary: ...
+@overload
+def summary_of(module_or_program: ExportedProgram) -> ProgramSummary: ...
+
+
+@one_at_a_time
+def summary_of(module_or_program: nn.Module | ExportedProgram) -> ModuleSummary | ProgramSummary:
+    """Describe a module or a program: parameters, bytes per device, and its parts or its operators.
+
+    Args:
+        module_or_program: Real or fake; no value is read.
+    Returns:
+        For a module the tree of its modules, repeated blocks folded; for a program its facts.
+    Raises:
+        TypeError: neither a module nor an ExportedProgram.
+
+    Example:
+        >>> summary(nn.Linear(4, 2)).total_parameters
+        10
+    """
+    if isinstance(module_or_program, nn.Module):
+        return inspect_module(module_or_program)
+    if isinstance(module_or_program, ExportedProgram):
+        return summarise(module_or_program)
+    raise InvalidType(f"expected a module or an ExportedProgram, got {type(module_or_program).__name__}")

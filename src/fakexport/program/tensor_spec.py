@@ -1,4 +1,4 @@
-"""What is known of a tensor that has no data, with sizes as text."""
+"""What is known of a tensor that has no data, with sizes as text, and the ranges of symbolic sizes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch.export import ExportedProgram
 
 from fakexport._torch.symbolic_numbers import assumptions_of
 
@@ -109,3 +110,25 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, dict):
         for item in value.values():
             yield from tensors_in(item)
+
+
+@dataclass(frozen=True)
+class SymbolRange:
+    """Smallest and greatest value of a symbol; `upper` is None for infinity, `lower` for minus infinity."""
+
+    lower: int | None
+    upper: int | None
+
+
+def symbol_ranges(program: ExportedProgram, spelling: Spelling) -> dict[str, SymbolRange]:
+    """Return the program's range constraints by the text of the symbol, sorted."""
+    ranges = {
+        spelling.expression(symbol): SymbolRange(_finite(bounds.lower), _finite(bounds.upper))
+        for symbol, bounds in program.range_constraints.items()
+    }
+    return dict(sorted(ranges.items()))
+
+
+def _finite(bound: Any) -> int | None:
+    """Return torch's and sympy's infinities are numbers too, but not integers."""
+    return int(bound) if isinstance(bound, int) or getattr(bound, "is_Integer", False) else None

@@ -10,7 +10,7 @@ from torch.fx import Node
 
 from fakexport._torch.operator_schema import argument_names, argument_values
 from fakexport.diagnostics import Span
-from fakexport.program.operator_name import operator_name
+from fakexport.program.node_names import operator_name
 from fakexport.program.walk import walk
 
 _MODES = frozenset({"train", "training"})

@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.diagnostics import Span
-from fakexport.program.operator_name import is_factory, operator_name
+from fakexport.program.node_names import is_factory, operator_name
 from fakexport.program.tensor_spec import Spelling, tensors_in
 from fakexport.program.walk import Visit, walk
 

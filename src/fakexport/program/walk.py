@@ -9,8 +9,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from fakexport.diagnostics import Span
-from fakexport.program.module_path import module_path
-from fakexport.program.operator_name import operator_name
+from fakexport.program.node_names import module_path, operator_name
 from fakexport.program.source_span import source_span
 
 

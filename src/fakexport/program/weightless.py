@@ -9,8 +9,8 @@ from torch.export import ExportedProgram
 
 from fakexport.error import FakexportError
 from fakexport.fake import is_fake
-from fakexport.history import UnreplayableRead, value_of
-from fakexport.program.checked_program import CheckedProgram
+from fakexport.history import known_value
+from fakexport.program.calling import CheckedProgram
 
 _SHOWN = 5
 
@@ -92,13 +92,7 @@ def unbound_names(program: ExportedProgram) -> tuple[str, ...]:
 
 def has_value(constant: torch.Tensor) -> bool:
     """Return whether a constant is real, or a fake whose value is known."""
-    if not is_fake(constant):
-        return not constant.is_meta
-    try:
-        value_of(constant)
-    except UnreplayableRead:
-        return False
-    return True
+    return known_value(constant) is not None if is_fake(constant) else not constant.is_meta
 
 
 def _is_fake(constant: Any) -> bool:

@@ -28,10 +28,10 @@ from fakexport.program import (
     tensor_identity,
     written_state,
 )
+from fakexport.weights.adapters import base_spec, merged_weights
 from fakexport.weights.bound_weights import BoundWeights, read_weights
 from fakexport.weights.checkpoint import Checkpoint
 from fakexport.weights.expectation import ExpectedWeights
-from fakexport.weights.merging import base_spec, merged_weights
 from fakexport.weights.verification import Verified
 from fakexport.weights.weights_report import WeightsReport
 from fakexport.weights.weights_warning import warn_of

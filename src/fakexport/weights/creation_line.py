@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator
 from functools import cache
@@ -87,43 +88,30 @@ def _writes(cls: type) -> Iterator[tuple[str, int, str]]:
 
 def _written(node: ast.AST) -> Iterator[str]:
     match node:
-        case ast.Assign(targets=targets):
+        case ast.Assign(targets):
             yield from (name for target in targets for name in _targets(target))
-        case ast.AnnAssign(target=target) | ast.AugAssign(target=target):
+        case ast.AnnAssign(target) | ast.AugAssign(target):
             yield from _targets(target)
-        case ast.Call(func=ast.Attribute(attr=called), args=[ast.Constant(value=str(name)), *_]) if (
-            called in _REGISTERING
-        ):
+        case ast.Call(ast.Attribute(attr=called), [ast.Constant(str(name)), *_]) if called in _REGISTERING:
             yield name
-        case ast.Call(
-            func=ast.Attribute(value=ast.Attribute(value=ast.Name("self"), attr=name), attr=called)
-        ):
+        case ast.Call(ast.Attribute(ast.Attribute(ast.Name("self"), name), called)):
             if called.endswith("_") and not called.endswith("__"):
                 yield name
 
 
 def _targets(target: ast.AST) -> Iterator[str]:
     match target:
-        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+        case ast.Tuple(parts) | ast.List(parts):
             for part in parts:
                 yield from _targets(part)
-        case ast.Subscript(value=value):
+        case ast.Subscript(value):
             yield from _targets(value)
-        case ast.Attribute(value=ast.Name("self"), attr=name):
+        case ast.Attribute(ast.Name("self"), name):
             yield name
 
 
 @cache
 def _calls(cls: type) -> dict[str, tuple[str, ...]]:
     """Return the methods of `self` that each method calls."""
-    return {
-        function.name: tuple(
-            node.func.attr
-            for node in ast.walk(function)
-            if isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and isinstance(node.func.value, ast.Name)
-            and node.func.value.id == "self"
-        )
-        for function in _functions(cls)
-    }
+    called = ((function.name, ast.unparse(function)) for function in _functions(cls))
+    return {name: tuple(re.findall(r"\bself\.(\w+)\(", text)) for name, text in called}

@@ -74,7 +74,7 @@ def expected_of_module(module: nn.Module) -> ExpectedWeights:
     buffers = flat_tensors(dict(module.named_buffers(remove_duplicate=False)))
     return ExpectedWeights(
         weights={name: _weight(tensor) for name, tensor in state.items()},
-        tied=_tied(state),
+        tied=tied_names(state),
         transient=frozenset(buffers.keys() - state.keys()),
         model=module,
     )
@@ -88,7 +88,7 @@ def expected_of_program(program: ExportedProgram) -> ExpectedWeights:
     return ExpectedWeights(
         weights={name: _weight(tensor) for name, tensor in state.items()},
         constants=missing,
-        tied=_tied({**state, **{name: constants[name] for name in missing}}),
+        tied=tied_names({**state, **{name: constants[name] for name in missing}}),
         transient=frozenset(constants.keys() - missing.keys()),
     )
 
@@ -111,5 +111,6 @@ def _weight(tensor: torch.Tensor) -> Weight:
     return Weight(tuple(tensor.shape), tensor.dtype)
 
 
-def _tied(tensors: Mapping[str, torch.Tensor]) -> tuple[tuple[str, ...], ...]:
+def tied_names(tensors: Mapping[str, torch.Tensor]) -> tuple[tuple[str, ...], ...]:
+    """Return the groups of at least two names whose tensors are one memory."""
     return tuple(tuple(names) for names in names_by_tensor(tensors) if len(names) > 1)

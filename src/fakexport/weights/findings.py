@@ -56,16 +56,8 @@ def _missing(match: Match, expected: ExpectedWeights, causes: Mapping[str, Cause
         "FE701", _one_per_tie(match.missing, expected), {**causes, **constants, **failed}
     ):
         is_constant = finding.names[0] in expected.constants
-        yield (
-            WeightFinding(
-                "FE701",
-                finding.names,
-                cause=finding.cause,
-                fix="pass it: `bind(..., constants={name: tensor})`",
-            )
-            if is_constant
-            else finding
-        )
+        fix = "pass it: `bind(..., constants={name: tensor})`" if is_constant else None
+        yield replace(finding, fix=fix)
 
 
 def _one_per_tie(names: tuple[str, ...], expected: ExpectedWeights) -> tuple[str, ...]:

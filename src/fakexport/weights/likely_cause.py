@@ -136,16 +136,12 @@ def _projections(missing: Shapes, unexpected: Shapes) -> Iterator[tuple[str, Cau
             chosen = _concatenated(weight.shape, siblings.get(_family(whole), [])[:_MAX_SIBLINGS], parts)
             if chosen is None:
                 continue
-            verb = "merged into" if is_merged else "split into"
-            other = "merges" if is_merged else "is merged from"
             if is_merged:
-                yield whole, Cause(f"it {other} {{}}", chosen)
-                yield from (
-                    (name, Cause(f"it is {verb} {{}} in the checkpoint", (whole,))) for name in chosen
-                )
+                of_whole, of_part = "it merges {}", "it is merged into {} in the checkpoint"
             else:
-                yield whole, Cause(f"it is {verb} {{}} in the checkpoint", chosen)
-                yield from ((name, Cause("it is part of {} in the model", (whole,))) for name in chosen)
+                of_whole, of_part = "it is split into {} in the checkpoint", "it is part of {} in the model"
+            yield whole, Cause(of_whole, chosen)
+            yield from ((name, Cause(of_part, (whole,))) for name in chosen)
 
 
 def _family(name: str) -> tuple[str, str]:

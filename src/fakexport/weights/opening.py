@@ -16,9 +16,10 @@ from fakexport.files import open_regular, read_file
 from fakexport.hub import HubError, HubName, Repository, weight_files
 from fakexport.weights.adapters import adapter_of, with_adapters
 from fakexport.weights.checkpoint import Checkpoint, CheckpointError, Entry
+from fakexport.weights.expectation import tied_names
 from fakexport.weights.mapped_file import MappedFile
 from fakexport.weights.safetensors_header import Readable, read_header_of
-from fakexport.weights.torch_file import entries_of, load_torch_file, shared_names
+from fakexport.weights.torch_file import entries_of, load_torch_file
 from fakexport.weights.weights_warning import warn_of_index
 
 _TORCH = (".pt", ".pth", ".bin", ".ckpt")
@@ -103,7 +104,7 @@ def _in_memory(tensors: Mapping[str, torch.Tensor]) -> Checkpoint:
             )
     kept = flat_tensors(tensors)
     entries = MappingProxyType(entries_of(kept, None))
-    return Checkpoint("a mapping", entries, kept.__getitem__, shared=shared_names(kept))
+    return Checkpoint("a mapping", entries, kept.__getitem__, shared=tied_names(kept))
 
 
 def with_values(checkpoint: Checkpoint, values: Mapping[str, torch.Tensor]) -> Checkpoint:
@@ -269,7 +270,7 @@ class OpenedFiles:
     def _add_torch(self, path: Path) -> list[str]:
         tensors = load_torch_file(path)
         self._take(path, entries_of(tensors, path.name), tensors.__getitem__)
-        self.shared += shared_names(tensors)
+        self.shared += tied_names(tensors)
         return list(tensors)
 
     def _take(self, path: Path, entries: Mapping[str, Entry], read: Callable[[str], torch.Tensor]) -> None:

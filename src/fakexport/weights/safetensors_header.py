@@ -12,9 +12,8 @@ from math import prod
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
-
 from fakexport.documents import DocumentError, mapping, parse_json
+from fakexport.fake import DTYPES as DTYPES
 from fakexport.files import open_regular
 from fakexport.weights.checkpoint import CheckpointError, Entry
 
@@ -25,29 +24,6 @@ _MAX_NAME = 4096
 _MAX_DIMENSIONS = 64
 _LENGTH_BYTES = 8
 _FIELDS = {"dtype", "shape", "data_offsets"}
-
-DTYPES = {
-    "BOOL": torch.bool,
-    "U8": torch.uint8,
-    "I8": torch.int8,
-    "F8_E5M2": torch.float8_e5m2,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E8M0": torch.float8_e8m0fnu,
-    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
-    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
-    "I16": torch.int16,
-    "U16": torch.uint16,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I32": torch.int32,
-    "U32": torch.uint32,
-    "F32": torch.float32,
-    "C64": torch.complex64,
-    "I64": torch.int64,
-    "U64": torch.uint64,
-    "F64": torch.float64,
-}
-"Dtype names of the format, and torch's dtypes. Dtypes smaller than a byte are refused."
 
 
 class Readable(Protocol):

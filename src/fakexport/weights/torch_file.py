@@ -6,14 +6,12 @@ import pickle
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from fakexport._torch.wrapper_subclasses import flat_tensors
 from fakexport.error import type_and_line
 from fakexport.files import open_regular
-from fakexport.program import tensor_identity
 from fakexport.weights.checkpoint import CheckpointError, Entry
 
 # Under which key training scripts put the state dict, next to optimizer and epoch.
@@ -57,14 +55,6 @@ def entries_of(tensors: Mapping[str, torch.Tensor], file: str | None) -> dict[st
         nbytes = tensor.numel() * tensor.itemsize
         found[name] = Entry(tuple(tensor.shape), tensor.dtype, file, None, nbytes)
     return found
-
-
-def shared_names(tensors: Mapping[str, torch.Tensor]) -> tuple[tuple[str, ...], ...]:
-    """Return the groups of at least two names whose tensors are one memory."""
-    groups: dict[Any, list[str]] = {}
-    for name, tensor in tensors.items():
-        groups.setdefault(tensor_identity(tensor), []).append(name)
-    return tuple(tuple(names) for names in groups.values() if len(names) > 1)
 
 
 def _reason(refusal: str) -> str:

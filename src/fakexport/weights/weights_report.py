@@ -41,9 +41,7 @@ class WeightFinding:
         """The finding for people: repeated layers are one line."""
         known = rule(self.code)
         made = known.diagnostic(
-            notes=tuple(self._notes()),
-            fix=None if self.fix is None else Fix(self.fix),
-            count=len(self.names),
+            notes=tuple(self._notes()), fix=None if self.fix is None else Fix(self.fix), count=len(self.names)
         )
         return replace(made, severity=self.severity or known.severity)
 

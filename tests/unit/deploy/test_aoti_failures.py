@@ -22,7 +22,7 @@ import fakexport as fe
 from fakexport.deploy import CompileFailure, DeployError
 from fakexport.deploy.aoti import check_devices, compile_aoti, on_target, open_aoti
 from fakexport.deploy.aoti.faults import failure_of
-from fakexport.program.program_devices import devices_of_program
+from fakexport.program.devices import devices_of_program
 from fakexport.rules import rule
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")

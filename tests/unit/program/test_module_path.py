@@ -9,7 +9,7 @@ from torch.fx import Graph
 from transformers import LlamaForCausalLM
 
 from fakexport.program import module_path, walk
-from fakexport.program.module_path import star, star_common
+from fakexport.program.node_names import star, star_common
 from tests.unit.program.small_models import MLP, Block, Blocks
 
 

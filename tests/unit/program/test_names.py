@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from fakexport.program.operator_name import target_name
+from fakexport.program.node_names import target_name
 from fakexport.program.output_names import output_names
 
 Pair = namedtuple("Pair", ["left", "right"])

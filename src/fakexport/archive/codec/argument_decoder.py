@@ -68,8 +68,8 @@ class ArgumentDecoder:
             "as_string": text,
             "as_scalar_type": read_dtype,
             "as_device": read_device,
-            "as_layout": _read_layout,
-            "as_memory_format": _read_memory_format,
+            "as_layout": lambda value: _from_table(value, _LAYOUTS, "layout"),
+            "as_memory_format": lambda value: _from_table(value, _MEMORY_FORMATS, "memory format"),
             "as_complex": _read_complex,
             "as_sym_int": lambda value: self._symbolic(value, "as_int", integer),
             "as_sym_float": lambda value: self._symbolic(value, "as_float", decimal),
@@ -154,14 +154,6 @@ def read_object(value: Any) -> CustomObjArgument:
 
 def _list_of(read: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
     return lambda value: items(value, read)
-
-
-def _read_layout(value: Any) -> Any:
-    return _from_table(value, _LAYOUTS, "layout")
-
-
-def _read_memory_format(value: Any) -> Any:
-    return _from_table(value, _MEMORY_FORMATS, "memory format")
 
 
 def _from_table(value: Any, table: Mapping[int, Any], what: str) -> Any:

@@ -33,14 +33,10 @@ _POSITIONAL, _KEYWORD = 1, 2
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _SYMBOLIC_FUNCTIONS = frozenset(SYMBOLIC_OPERATORS.values())
 # They refer to what stands outside of the program: compiled kernels, other backends.
-_OUTSIDE = frozenset(
-    (
-        "aoti_call_delegate",
-        "executorch_call_delegate",
-        "triton_kernel_wrapper_functional",
-        "triton_kernel_wrapper_mutation",
-    )
-)
+_OUTSIDE = frozenset({
+    "aoti_call_delegate", "executorch_call_delegate", "triton_kernel_wrapper_functional",
+    "triton_kernel_wrapper_mutation",
+})  # fmt: skip
 
 
 class GraphEncoder:

@@ -18,38 +18,20 @@ from .shape_expression import parse_expression
 
 _COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 _FUNCTIONS = frozenset(("max", "min", "abs", "round", "IsNonOverlappingAndDenseIndicator"))
-_FUNCTIONS_OF = {
-    "math": frozenset(
-        [
-            "acos",
-            "asin",
-            "atan",
-            "ceil",
-            "cos",
-            "cosh",
-            "exp",
-            "floor",
-            "inf",
-            "log",
-            "log2",
-            "nan",
-            "sin",
-            "sinh",
-            "sqrt",
-            "tan",
-            "tanh",
-            "trunc",
-        ]
-    ),
-    "torch": frozenset(("sym_float", "sym_int", "_sym_sqrt", "sym_max", "sym_min", "sym_not", "sym_ite")),
-}
-_QUESTIONS = frozenset(("size", "stride", "storage_offset", "item"))
+_OF_MATH = frozenset({
+    "acos", "asin", "atan", "ceil", "cos", "cosh", "exp", "floor", "inf", "log", "log2", "nan", "sin", "sinh",
+    "sqrt", "tan", "tanh", "trunc",
+})  # fmt: skip
+_OF_TORCH = frozenset(("sym_float", "sym_int", "_sym_sqrt", "sym_max", "sym_min", "sym_not", "sym_ite"))
+_FUNCTIONS_OF = {"math": _OF_MATH, "torch": _OF_TORCH}
+_ASKED_BY_CALL = frozenset({
+    "size", "stride", "storage_offset", "item", "is_contiguous", "_is_view", "is_inference", "is_conj",
+    "is_neg",
+})  # fmt: skip
 _ARGUMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _PLACE = re.compile(r"asked at [A-Za-z0-9_.:/ -]{1,300}", re.ASCII)
 _INFERENCE_MODE = "torch.is_inference_mode_enabled"
 _EXPORTING = "torch.compiler.is_exporting()"
-_FLAGS = frozenset(("requires_grad", "is_leaf"))
-_CALLED_FLAGS = frozenset(("is_contiguous", "_is_view", "is_inference", "is_conj", "is_neg"))
 _TYPES = frozenset(("bool", "int", "float", "str"))
 _ZEROS = frozenset(("0.0", "-0.0"))
 _MOST_POWERS, _LARGEST_POWER, _MOST_BITS = 4, 16, 256
@@ -65,12 +47,12 @@ def checked_guard(text: str) -> str:
     """
     tree = parse_expression(text)
     match tree:
-        case ast.BoolOp(op=ast.And(), values=[holds, ast.Constant(value=str(place))]):
+        case ast.BoolOp(ast.And(), [holds, ast.Constant(str(place))]):
             if not _PLACE.fullmatch(place):
                 raise DocumentError(f"a condition with the text {place[:40]!r}")
             tree = holds
     match tree:
-        case ast.BoolOp(op=ast.Or(), values=[holds, ast.Call() as other]) if ast.unparse(other) == _EXPORTING:
+        case ast.BoolOp(ast.Or(), [holds, ast.Call() as other]) if ast.unparse(other) == _EXPORTING:
             tree = holds
     try:
         powers = _condition(tree)
@@ -84,32 +66,30 @@ def checked_guard(text: str) -> str:
 def _condition(node: ast.expr) -> int:
     """Refuse what is not part of a condition; return how many powers it has."""
     match node:
-        case ast.Constant(value=int() as number) if number.bit_length() > _MOST_BITS:
+        case ast.Constant(int() as number) if number.bit_length() > _MOST_BITS:
             raise DocumentError("a condition with a number larger than any size")
-        case ast.Constant(value=bool() | int() | float() | None):
+        case ast.Constant(bool() | int() | float() | None):
             return 0
         case ast.UnaryOp(operand=operand):
             return _condition(operand)
-        case ast.BinOp(left=left, op=ast.Pow() | ast.LShift(), right=right):
+        case ast.BinOp(left, ast.Pow() | ast.LShift(), right):
             _power(right)
             return 1 + _base(left)
-        case ast.BinOp(left=left, right=right) if not isinstance(node.op, ast.MatMult):
+        case ast.BinOp(left, right=right) if not isinstance(node.op, ast.MatMult):
             return _condition(left) + _condition(right)
         case ast.BoolOp(values=values):
             return sum(map(_condition, values))
-        case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]) if _is_kind(left, right):
+        case ast.Compare(left, [ast.Eq()], [right]) if _is_kind(left, right):
             return 0
         case ast.Compare() if all(isinstance(sign, _COMPARISONS) for sign in node.ops):
             return sum(map(_condition, (node.left, *node.comparators)))
-        case ast.Call(func=called, args=[], keywords=[]) if ast.unparse(called) == _INFERENCE_MODE:
+        case ast.Call(called, [], []) if ast.unparse(called) == _INFERENCE_MODE:
             return 0
-        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS:
+        case ast.Call(ast.Name(name), args, []) if name in _FUNCTIONS:
             return sum(map(_condition, args))
-        case ast.Attribute(value=ast.Name(id=module), attr=name) if name in _FUNCTIONS_OF.get(module, ()):
+        case ast.Attribute(ast.Name(module), name) if name in _FUNCTIONS_OF.get(module, ()):
             return 0
-        case ast.Call(func=ast.Attribute(value=ast.Name(id=module)) as called, args=args, keywords=[]) if (
-            module in _FUNCTIONS_OF
-        ):
+        case ast.Call(ast.Attribute(ast.Name(module)) as called, args, []) if module in _FUNCTIONS_OF:
             return sum(map(_condition, (called, *args)))
     _question(node)
     return 0
@@ -118,22 +98,17 @@ def _condition(node: ast.expr) -> int:
 def _is_kind(left: ast.expr, right: ast.expr) -> bool:
     """Return whether it compares a dtype, layout, device or type with one, or counts different inputs."""
     match left, right:
-        case ast.Attribute(value=owner, attr="dtype"), ast.Attribute(value=ast.Name(id="torch"), attr=name):
+        case ast.Attribute(owner, "dtype"), ast.Attribute(ast.Name("torch"), name):
             is_known = isinstance(getattr(torch, name, None), torch.dtype)
-        case ast.Attribute(value=owner, attr="layout"), ast.Attribute(value=ast.Name(id="torch"), attr=name):
+        case ast.Attribute(owner, "layout"), ast.Attribute(ast.Name("torch"), name):
             is_known = isinstance(getattr(torch, name, None), torch.layout)
-        case (
-            ast.Attribute(value=ast.Attribute(value=owner, attr="device"), attr="type"),
-            ast.Constant(value=str(name)),
-        ):
+        case (ast.Attribute(ast.Attribute(owner, "device"), "type"), ast.Constant(str(name))):
             is_known = name.isidentifier()
-        case ast.Call(func=ast.Name(id="type"), args=[owner], keywords=[]), ast.Name(id=name):
+        case ast.Call(ast.Name("type"), [owner], []), ast.Name(name):
             is_known = name in _TYPES
-        case ast.Call(func=ast.Name(id="str"), args=[owner], keywords=[]), ast.Constant(value=str(name)):
+        case ast.Call(ast.Name("str"), [owner], []), ast.Constant(str(name)):
             is_known = name in _ZEROS
-        case ast.Call(func=ast.Name(id="len"), args=[ast.Set(elts=parts)], keywords=[]), ast.Constant(
-            value=int()
-        ):
+        case ast.Call(ast.Name("len"), [ast.Set(parts)], []), ast.Constant(int()):
             return all(map(_is_identity, parts))
         case _:
             return False
@@ -143,7 +118,7 @@ def _is_kind(left: ast.expr, right: ast.expr) -> bool:
 
 def _is_identity(node: ast.expr) -> bool:
     match node:
-        case ast.Call(func=ast.Name(id="id"), args=[owner], keywords=[]):
+        case ast.Call(ast.Name("id"), [owner], []):
             _question(owner)
             return True
     return False
@@ -162,7 +137,7 @@ def _power(exponent: ast.expr) -> None:
     if isinstance(exponent, ast.UnaryOp) and isinstance(exponent.op, ast.USub):
         exponent = exponent.operand
     match exponent:
-        case ast.Constant(value=int() | float() as number) if number is not True and number <= _LARGEST_POWER:
+        case ast.Constant(int() | float() as number) if number is not True and number <= _LARGEST_POWER:
             return
     raise DocumentError("a condition with large powers")
 
@@ -170,56 +145,30 @@ def _power(exponent: ast.expr) -> None:
 def _question(node: ast.expr) -> None:
     """`L['x'][0]['key']`, then `.size()[0]` or `.shape[0]`."""
     match node:
-        case ast.Subscript(value=ast.Name(id="L"), slice=ast.Constant(value=str(argument))):
+        case ast.Subscript(ast.Name("L"), ast.Constant(str(argument))):
             if not _ARGUMENT.fullmatch(argument) or keyword.iskeyword(argument):
                 raise DocumentError(f"a condition on {argument[:40]!r}, which is not an argument")
-        case ast.Subscript(value=owner, slice=ast.Constant(value=str(key))):
+            return
+        case ast.Subscript(owner, ast.Constant(str(key))):
             if not _KEY.fullmatch(key):
                 raise DocumentError(f"a condition on the key {key[:40]!r}")
-            _question(owner)
-        case ast.Subscript(value=owner, slice=index):
+        case ast.Subscript(owner, index):
             if isinstance(index, ast.UnaryOp) and isinstance(index.op, ast.USub):
                 index = index.operand
             if not isinstance(index, ast.Constant) or type(index.value) is not int:
                 raise DocumentError("a condition with a subscript that is not a number or key")
-            _question(owner)
-        case ast.Call(func=ast.Attribute(value=owner, attr=name), args=[], keywords=[]) if name in _QUESTIONS:
-            _question(owner)
-        case ast.Attribute(value=owner, attr=name) if name in ("shape", "ndim") or name in _FLAGS:
-            _question(owner)
-        case ast.Call(func=ast.Attribute(value=owner, attr=name), args=[], keywords=[]) if (
-            name in _CALLED_FLAGS
+        case ast.Call(ast.Attribute(owner, name), [], []) if name in _ASKED_BY_CALL:
+            pass
+        case ast.Attribute(owner, "shape" | "ndim" | "requires_grad" | "is_leaf"):
+            pass
+        case ast.Call(ast.Attribute(owner, "is_contiguous"), [], [ast.keyword("memory_format", form)]) if (
+            ast.unparse(form) in ("torch.channels_last", "torch.channels_last_3d")
         ):
-            _question(owner)
-        case ast.Call(
-            func=ast.Attribute(value=owner, attr="is_contiguous"),
-            args=[],
-            keywords=[
-                ast.keyword(
-                    arg="memory_format",
-                    value=ast.Attribute(
-                        value=ast.Name(id="torch"), attr="channels_last" | "channels_last_3d"
-                    ),
-                )
-            ],
+            pass
+        case ast.Attribute(ast.Call(ast.Attribute(owner, "untyped_storage"), [], []), "_cdata") | ast.Call(
+            ast.Attribute(ast.Call(ast.Attribute(owner, "untyped_storage"), [], []), "nbytes"), [], []
         ):
-            _question(owner)
-        case (
-            ast.Attribute(
-                value=ast.Call(func=ast.Attribute(value=owner, attr="untyped_storage"), args=[], keywords=[]),
-                attr="_cdata",
-            )
-            | ast.Call(
-                func=ast.Attribute(
-                    value=ast.Call(
-                        func=ast.Attribute(value=owner, attr="untyped_storage"), args=[], keywords=[]
-                    ),
-                    attr="nbytes",
-                ),
-                args=[],
-                keywords=[],
-            )
-        ):
-            _question(owner)
+            pass
         case _:
             raise DocumentError(f"a condition with {ast.unparse(node)[:40]!r}")
+    _question(owner)

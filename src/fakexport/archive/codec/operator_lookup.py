@@ -33,32 +33,13 @@ _OF_FBGEMM = dict.fromkeys(
 )
 _OVERLOAD = re.compile(r"torch\.ops\.([A-Za-z_]\w*)\.([A-Za-z_]\w*)\.([A-Za-z_]\w*)", re.ASCII)
 _HIGHER_ORDER = re.compile(r"torch\.ops\.higher_order\.([A-Za-z_]\w*)", re.ASCII)
-_HIGHER_ORDER_NAMES = frozenset(
-    [
-        "associative_scan",
-        "auto_functionalized",
-        "auto_functionalized_v2",
-        "call_torchbind",
-        "cond",
-        "flex_attention",
-        "foreach_map",
-        "hints_wrapper",
-        "invoke_subgraph",
-        "map_impl",
-        "out_dtype",
-        "run_const_graph",
-        "scan",
-        "strict_mode",
-        "tag_activation_checkpoint",
-        "while_loop",
-        "while_loop_stack_output",
-        "with_effects",
-        "wrap",
-        "wrap_activation_checkpoint",
-        "wrap_with_autocast",
-        "wrap_with_set_grad_enabled",
-    ]
-)
+_HIGHER_ORDER_NAMES = frozenset({
+    "associative_scan", "auto_functionalized", "auto_functionalized_v2", "call_torchbind", "cond",
+    "flex_attention", "foreach_map", "hints_wrapper", "invoke_subgraph", "map_impl", "out_dtype",
+    "run_const_graph", "scan", "strict_mode", "tag_activation_checkpoint", "while_loop",
+    "while_loop_stack_output", "with_effects", "wrap", "wrap_activation_checkpoint", "wrap_with_autocast",
+    "wrap_with_set_grad_enabled",
+})  # fmt: skip
 
 
 class Operators:

@@ -165,18 +165,20 @@ def _constant(argument: ConstantArgument) -> Json:
     return {"as_bool" if type(value) is bool else "as_string": value}
 
 
+_NAMED: dict[type, tuple[str, str]] = {
+    TensorArgument: ("as_tensor", "name"),
+    TokenArgument: ("as_tensor", "name"),
+    SymIntArgument: ("as_sym_int", "as_name"),
+    SymFloatArgument: ("as_sym_float", "as_name"),
+    SymBoolArgument: ("as_sym_bool", "as_name"),
+}
+
+
 def _by_name(argument: Any) -> Json:
-    if isinstance(argument, TensorArgument):
-        return {"as_tensor": {"name": argument.name}}
-    if isinstance(argument, SymIntArgument):
-        return {"as_sym_int": {"as_name": argument.name}}
-    if isinstance(argument, TokenArgument):
-        return {"as_tensor": {"name": argument.name}}
-    if isinstance(argument, SymFloatArgument):
-        return {"as_sym_float": {"as_name": argument.name}}
-    if isinstance(argument, SymBoolArgument):
-        return {"as_sym_bool": {"as_name": argument.name}}
-    raise InvalidValue(f"cannot store {argument.name}: a {type(argument).__name__}")
+    if type(argument) not in _NAMED:
+        raise InvalidValue(f"cannot store {argument.name}: a {type(argument).__name__}")
+    kind, key = _NAMED[type(argument)]
+    return {kind: {key: argument.name}}
 
 
 def _output_spec(spec: OutputSpec, literal: Callable[[Any], Json]) -> Json:

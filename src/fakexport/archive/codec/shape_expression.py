@@ -20,28 +20,11 @@ MAX_ARGUMENTS = 200
 MAX_DISTINCT = 200_000
 
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
-_ASSUMPTIONS = frozenset(
-    [
-        "commutative",
-        "complex",
-        "extended_real",
-        "finite",
-        "imaginary",
-        "infinite",
-        "integer",
-        "negative",
-        "nonnegative",
-        "nonpositive",
-        "nonzero",
-        "positive",
-        "real",
-        "zero",
-        "rational",
-        "even",
-        "odd",
-        "hermitian",
-    ]
-)
+_ASSUMPTIONS = frozenset({
+    "commutative", "complex", "extended_real", "finite", "imaginary", "infinite", "integer", "negative",
+    "nonnegative", "nonpositive", "nonzero", "positive", "real", "zero", "rational", "even", "odd",
+    "hermitian",
+})  # fmt: skip
 _DECIMAL = re.compile(r"-?[\d.]+(?:[eE][+-]?\d{1,4})?", re.ASCII)
 _LITERALS = ("Integer", "Float", "Rational", "Symbol", "str")
 _POWERS = frozenset(("Pow", "PowByNatural", "FloatPow", "LShift", "RShift"))
@@ -49,33 +32,11 @@ _POWERS = frozenset(("Pow", "PowByNatural", "FloatPow", "LShift", "RShift"))
 
 @cache
 def _functions() -> dict[str, Callable[..., Any]]:
-    names = [
-        "Abs",
-        "Add",
-        "And",
-        "Eq",
-        "Equality",
-        "ExprCondPair",
-        "Ge",
-        "GreaterThan",
-        "Gt",
-        "ITE",
-        "Le",
-        "LessThan",
-        "Lt",
-        "Mul",
-        "Ne",
-        "Not",
-        "Or",
-        "Piecewise",
-        "Pow",
-        "StrictGreaterThan",
-        "StrictLessThan",
-        "Unequality",
-        "Xor",
-        "ceiling",
-        "floor",
-    ]
+    names = (
+        "Abs", "Add", "And", "Eq", "Equality", "ExprCondPair", "Ge", "GreaterThan", "Gt", "ITE", "Le",
+        "LessThan", "Lt", "Mul", "Ne", "Not", "Or", "Piecewise", "Pow", "StrictGreaterThan",
+        "StrictLessThan", "Unequality", "Xor", "ceiling", "floor",
+    )  # fmt: skip
     own = {name: getattr(sympy, name) for name in names if hasattr(sympy, name)}
     own["ExprCondPair"] = sympy.functions.elementary.piecewise.ExprCondPair
     return {**own, **shape_functions()}
@@ -130,30 +91,30 @@ class ShapeExpressions:
 
     def _build(self, node: ast.expr) -> Any:
         match node:
-            case ast.Constant(value=bool() as value):
+            case ast.Constant(bool() as value):
                 return sympy.true if value else sympy.false
-            case ast.Constant(value=int() | float() as value):
+            case ast.Constant(int() | float() as value):
                 return _number(value)
-            case ast.Name(id=name):
+            case ast.Name(name):
                 constant = _constants().get(name)
                 return self._bare_symbol(name) if constant is None else constant
-            case ast.Call(func=ast.Name(id=function), args=args) if function in _LITERALS:
+            case ast.Call(ast.Name(function), args) if function in _LITERALS:
                 return self._literal(function, args, node.keywords)
-            case ast.Call(func=ast.Name(id=function), args=args, keywords=[]):
+            case ast.Call(ast.Name(function), args, []):
                 return self._call(function, *args)
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
+            case ast.UnaryOp(ast.USub(), operand):
                 return self._call("Mul", ast.Constant(-1), operand)
-            case ast.UnaryOp(op=ast.Not() | ast.Invert(), operand=operand):
+            case ast.UnaryOp(ast.Not() | ast.Invert(), operand):
                 return self._call("Not", operand)
-            case ast.UnaryOp(op=ast.UAdd(), operand=operand):
+            case ast.UnaryOp(ast.UAdd(), operand):
                 return self._build(operand)
-            case ast.BinOp(left=left, op=ast.Sub(), right=right):
+            case ast.BinOp(left, ast.Sub(), right):
                 return self._call("Add", left, ast.UnaryOp(ast.USub(), right))
-            case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATORS:
+            case ast.BinOp(left, sign, right) if type(sign) in _OPERATORS:
                 return self._call(_OPERATORS[type(sign)], left, right)
-            case ast.Compare(left=left, ops=[sign], comparators=[right]) if type(sign) in _OPERATORS:
+            case ast.Compare(left, [sign], [right]) if type(sign) in _OPERATORS:
                 return self._call(_OPERATORS[type(sign)], left, right)
-            case ast.BoolOp(op=sign, values=values):
+            case ast.BoolOp(sign, values):
                 return self._call(_OPERATORS[type(sign)], *values)
         raise DocumentError("not a shape expression")
 
@@ -162,9 +123,9 @@ class ShapeExpressions:
 
     def _literal(self, kind: str, args: list[ast.expr], options: list[ast.keyword]) -> Any:
         match kind, args:
-            case "Symbol", [ast.Constant(value=str(name))]:
+            case "Symbol", [ast.Constant(str(name))]:
                 return self._symbol(name, dict(map(_assumption, options)))
-            case "Float", [ast.Constant(value=str() | int() | float() as value)] if all(
+            case "Float", [ast.Constant(str() | int() | float() as value)] if all(
                 option.arg in ("precision", "dps") for option in options
             ):
                 return sympy.Float(_decimal(value), precision=53)
@@ -223,16 +184,16 @@ def _limited(expression: Any) -> Any:
 
 def _assumption(option: ast.keyword) -> tuple[str, bool]:
     match option:
-        case ast.keyword(arg=str(name), value=ast.Constant(value=bool() as value)) if name in _ASSUMPTIONS:
+        case ast.keyword(str(name), ast.Constant(bool() as value)) if name in _ASSUMPTIONS:
             return name, value
     raise DocumentError(f"{str(option.arg)[:40]!r} is not an assumption about a symbol")
 
 
 def _signed(node: ast.expr) -> int | float:
     match node:
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
+        case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as value)):
             return -value
-        case ast.Constant(value=int() | float() as value):
+        case ast.Constant(int() | float() as value):
             return value
     raise DocumentError("expected a number in a shape expression")
 

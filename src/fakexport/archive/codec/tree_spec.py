@@ -46,13 +46,18 @@ def _refuse_foreign(spec: Any) -> None:
 
 def tree_spec_from_text(value: Any) -> Any:
     """Return the structure of torch's text; only plain containers are accepted."""
-    try:
-        document = json.loads(text(value))
-    except (ValueError, RecursionError) as error:
-        raise (error if isinstance(error, DocumentError) else DocumentError("not valid JSON")) from None
+    document = _json(value)
     if type(document) is not list or len(document) != 2 or document[0] != TREESPEC_VERSION:
         raise DocumentError(f"expected a structure of version {TREESPEC_VERSION}")
     return _Reading().part(document[1], 0)
+
+
+def _json(value: Any) -> Any:
+    written = text(value)
+    try:
+        return json.loads(written)
+    except (ValueError, RecursionError):
+        raise DocumentError("not valid JSON") from None
 
 
 class _Reading:
@@ -85,10 +90,7 @@ class _Reading:
 
 
 def _keys(value: Any) -> list[str | int]:
-    try:
-        keys = json.loads(text(value))
-    except (ValueError, RecursionError) as error:
-        raise (error if isinstance(error, DocumentError) else DocumentError("not valid JSON")) from None
+    keys = _json(value)
     if type(keys) is not list or not all(type(key) in (str, int) for key in keys):
         raise DocumentError("expected a list of keys that are strings or integers")
     return keys

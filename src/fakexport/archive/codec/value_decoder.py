@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,38 +128,25 @@ class ValueDecoder:
         return used.isdisjoint(names)
 
     def sym_int(self, value: Any, place: str = "int") -> Any:
-        kind, content = union(value)
-        if kind == "as_int":
-            return integer(content)
-        if kind != "as_expr":
-            raise DocumentError(f"{kind[:40]!r} is not a kind of symbolic integer")
-        written, hint = self._written(content, "as_int", integer)
-        return self._number((place, written, hint))
+        return self._symbolic(value, "integer", "as_int", integer, place)
 
     def sym_float(self, value: Any) -> Any:
-        kind, content = union(value)
-        if kind == "as_float":
-            return decimal(content)
-        if kind != "as_expr":
-            raise DocumentError(f"{kind[:40]!r} is not a kind of symbolic float")
-        written, hint = self._written(content, "as_float", decimal)
-        return self._number(("float", written, hint))
+        return self._symbolic(value, "float", "as_float", decimal, "float")
 
     def sym_bool(self, value: Any) -> Any:
-        kind, content = union(value)
-        if kind == "as_bool":
-            return boolean(content)
-        if kind != "as_expr":
-            raise DocumentError(f"{kind[:40]!r} is not a kind of symbolic boolean")
-        written, _ = self._written(content, "as_bool", boolean)
-        return self._number(("bool", written, None))
+        return self._symbolic(value, "boolean", "as_bool", boolean, "bool")
 
-    def _written(self, content: Any, kind: str, read: Any) -> tuple[str, Any]:
+    def _symbolic(self, value: Any, what: str, fixed: str, read: Callable[[Any], Any], place: str) -> Any:
+        kind, content = union(value)
+        if kind == fixed:
+            return read(content)
+        if kind != "as_expr":
+            raise DocumentError(f"{kind[:40]!r} is not a kind of symbolic {what}")
         owner = mapping(content)
         hint = owner.get("hint")
         if hint is not None:
-            hint = field(owner, "hint", lambda v: field(mapping(v), kind, read))
-        return field(owner, "expr_str", text), hint
+            hint = field(owner, "hint", lambda v: field(mapping(v), fixed, read))
+        return self._number((place, field(owner, "expr_str", text), None if place == "bool" else hint))
 
     def _number(self, key: tuple[str, str, Any]) -> Any:
         number = self._numbers.get(key)

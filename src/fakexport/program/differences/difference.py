@@ -21,14 +21,14 @@ from fakexport.program.differences.program_difference import (
     DeviceChange,
     NodeChange,
     NodeGroup,
-    OperatorDifference,
     ProgramDifference,
     PropertyDifference,
-    RangeDifference,
+    operator_differences,
+    range_differences,
 )
 from fakexport.program.differences.signature_difference import signature_differences
 from fakexport.program.identity import ProgramIdentity, identity_of
-from fakexport.program.module_path import star, star_common
+from fakexport.program.node_names import star, star_common
 from fakexport.program.transfers import Transfer, transfers
 
 
@@ -85,7 +85,7 @@ def diff_compared(a: ComparedProgram, b: ComparedProgram) -> ProgramDifference:
         is_identical_but_for_devices=[line.text for line in lines] == [line.text for line in lines_b],
         node_count_a=len(first.nodes),
         node_count_b=len(second.nodes),
-        operators=tuple(_operator_differences(first, second)),
+        operators=operator_differences(_counts(first), _counts(second)),
         nodes_removed=_grouped(node for node in first.nodes if node.place.index not in both.pairs),
         nodes_added=_grouped(node for node in second.nodes if node.place.index not in both.reverse),
         nodes_rewired=_grouped(both.rewired()),
@@ -100,7 +100,7 @@ def diff_compared(a: ComparedProgram, b: ComparedProgram) -> ProgramDifference:
             )
         ),
         signature=signature_differences(first, second),
-        ranges=tuple(_range_differences(first, second)),
+        ranges=range_differences(first.ranges, second.ranges),
         properties=tuple(_property_differences(a.identity, b.identity)),
     )
 
@@ -147,13 +147,8 @@ def _devices_of(node: CanonicalNode) -> tuple[str, ...]:
     return (*node.literal_devices, *node.result_devices)
 
 
-def _operator_differences(a: CanonicalProgram, b: CanonicalProgram) -> Iterator[OperatorDifference]:
-    counts_a, counts_b = (
-        Counter(node.operator for node in program.nodes if node.is_call) for program in (a, b)
-    )
-    for operator in sorted(counts_a.keys() | counts_b.keys()):
-        if counts_a[operator] != counts_b[operator]:
-            yield OperatorDifference(operator, counts_a[operator], counts_b[operator])
+def _counts(program: CanonicalProgram) -> Counter[str]:
+    return Counter(node.operator for node in program.nodes if node.is_call)
 
 
 def _transfer_differences(
@@ -191,12 +186,6 @@ def _device_changes(both: _Both) -> tuple[DeviceChange, ...]:
         changes = zip(_devices_of(node_a), _devices_of(node_b), strict=False)
         counts.update({change for change in changes if change[0] != change[1]})
     return tuple(DeviceChange(*devices, count) for devices, count in counts.most_common())
-
-
-def _range_differences(a: CanonicalProgram, b: CanonicalProgram) -> Iterator[RangeDifference]:
-    for symbol in sorted(a.ranges.keys() | b.ranges.keys()):
-        if a.ranges.get(symbol) != b.ranges.get(symbol):
-            yield RangeDifference(symbol, a.ranges.get(symbol, ""), b.ranges.get(symbol, ""))
 
 
 def _property_differences(a: ProgramIdentity, b: ProgramIdentity) -> Iterator[PropertyDifference]:

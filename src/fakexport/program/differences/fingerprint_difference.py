@@ -12,11 +12,12 @@ from fakexport.program.differences.program_difference import (
     DeviceChange,
     NodeChange,
     NodeGroup,
-    OperatorDifference,
     ProgramDifference,
     PropertyDifference,
-    RangeDifference,
     SignatureDifference,
+    operator_differences,
+    range_differences,
+    structure_differences,
 )
 from fakexport.program.fingerprint import Fingerprint, NodeLine
 from fakexport.program.tensor_spec import TensorSpec
@@ -24,13 +25,8 @@ from fakexport.program.tensor_spec import TensorSpec
 _TENSOR = re.compile(r"(\w+)\[([^\]]*)\]\{([^}]*)\} ([\w:]+)")
 
 
-@dataclass(frozen=True)
-class _Row:
-    """A line of a fingerprint: what it is about, and what may change."""
-
-    key: tuple[str, ...]
-    detail: tuple[str, str]
-    count: int
+_Row = tuple[tuple[str, ...], tuple[str, str], int]
+"A line of a fingerprint: what it is about, what of it may change, and how often it is there."
 
 
 @dataclass(frozen=True)
@@ -60,14 +56,14 @@ def diff_fingerprints(a: Fingerprint, b: Fingerprint) -> ProgramDifference:
         is_identical_but_for_devices=a.digest == b.digest,
         node_count_a=a.node_count,
         node_count_b=b.node_count,
-        operators=tuple(_operators(a, b)),
+        operators=operator_differences(a.operators, b.operators),
         nodes_removed=tuple(places.of(change) for change in nodes if change.b is None),
         nodes_added=tuple(places.of(change) for change in nodes if change.a is None),
         changes=tuple(_node_changes(nodes, places)),
         devices=tuple(DeviceChange(*pair, count) for pair, count in devices.most_common()),
         constants=tuple(_constants(constants)),
-        signature=(*_signature(ports), *_structures(a, b)),
-        ranges=tuple(_ranges(a, b)),
+        signature=(*_signature(ports), *structure_differences(a.structures, b.structures)),
+        ranges=range_differences(a.ranges, b.ranges),
         properties=tuple(_properties(a, b)),
     )
     if found.nodes_removed or found.nodes_added or found.changes:
@@ -81,17 +77,17 @@ def diff_fingerprints(a: Fingerprint, b: Fingerprint) -> ProgramDifference:
 
 def _node_rows(program: Fingerprint) -> Iterator[_Row]:
     for line in program.nodes:
-        yield _Row((line.operator, line.module_path), (line.arguments, line.value), line.count)
+        yield (line.operator, line.module_path), (line.arguments, line.value), line.count
 
 
 def _port_rows(program: Fingerprint) -> Iterator[_Row]:
     for line in program.ports:
-        yield _Row((line.side, line.kind, line.name), (line.value, line.persistence), line.count)
+        yield (line.side, line.kind, line.name), (line.value, line.persistence), line.count
 
 
 def _constant_rows(program: Fingerprint) -> Iterator[_Row]:
     for line in program.constants:
-        yield _Row((line.name,), (line.value, line.content), line.count)
+        yield (line.name,), (line.value, line.content), line.count
 
 
 def _changes(a: Iterable[_Row], b: Iterable[_Row]) -> Iterator[_Change]:
@@ -110,8 +106,8 @@ def _changes(a: Iterable[_Row], b: Iterable[_Row]) -> Iterator[_Change]:
 
 def _counted(rows: Iterable[_Row]) -> dict[tuple[str, ...], Counter[tuple[str, str]]]:
     found: dict[tuple[str, ...], Counter[tuple[str, str]]] = {}
-    for row in rows:
-        found.setdefault(row.key, Counter())[row.detail] += row.count
+    for key, detail, count in rows:
+        found.setdefault(key, Counter())[detail] += count
     return found
 
 
@@ -184,13 +180,6 @@ def _value(change: _Change, side: int) -> str:
     return detail[1] if len(change.key) == len(("operator", "module_path")) else detail[0]
 
 
-def _operators(a: Fingerprint, b: Fingerprint) -> Iterator[OperatorDifference]:
-    old, new = a.operators, b.operators
-    for operator in sorted(old.keys() | new.keys()):
-        if old.get(operator) != new.get(operator):
-            yield OperatorDifference(operator, old.get(operator, 0), new.get(operator, 0))
-
-
 def _signature(ports: Iterable[_Change]) -> Iterator[SignatureDifference]:
     for change in ports:
         side, kind, name = change.key
@@ -211,12 +200,6 @@ def _short(detail: tuple[str, str] | None) -> str:
     return "" if detail is None else _TENSOR.sub(r"\1[\2]", detail[0]) or "None"
 
 
-def _structures(a: Fingerprint, b: Fingerprint) -> Iterator[SignatureDifference]:
-    for side, old, new in zip(("input", "output"), a.structures, b.structures, strict=True):
-        if old != new:
-            yield SignatureDifference(side, f"user_{side}", "", "structure", old, new)
-
-
 def _constants(changes: Iterable[_Change]) -> Iterator[ConstantDifference]:
     for change in changes:
         (name,) = change.key
@@ -227,12 +210,6 @@ def _constants(changes: Iterable[_Change]) -> Iterator[ConstantDifference]:
         yield from (ConstantDifference(name, *field) for field in fields)
         if not fields and change.a[1] != change.b[1]:
             yield ConstantDifference(name, "value", change.a[1], change.b[1])
-
-
-def _ranges(a: Fingerprint, b: Fingerprint) -> Iterator[RangeDifference]:
-    for symbol in sorted(a.ranges.keys() | b.ranges.keys()):
-        if a.ranges.get(symbol) != b.ranges.get(symbol):
-            yield RangeDifference(symbol, a.ranges.get(symbol, ""), b.ranges.get(symbol, ""))
 
 
 def _properties(a: Fingerprint, b: Fingerprint) -> Iterator[PropertyDifference]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -127,6 +128,28 @@ class PropertyDifference:
     kind: str
     a: str
     b: str
+
+
+def operator_differences(a: Mapping[str, int], b: Mapping[str, int]) -> tuple[OperatorDifference, ...]:
+    """Return the operators with different numbers of calls, of programs with these numbers, by name."""
+    names = sorted(name for name in a.keys() | b.keys() if a.get(name) != b.get(name))
+    return tuple(OperatorDifference(name, a.get(name, 0), b.get(name, 0)) for name in names)
+
+
+def range_differences(a: Mapping[str, str], b: Mapping[str, str]) -> tuple[RangeDifference, ...]:
+    """Return the symbols with different ranges, of programs with these ranges, by name."""
+    names = sorted(name for name in a.keys() | b.keys() if a.get(name) != b.get(name))
+    return tuple(RangeDifference(name, a.get(name, ""), b.get(name, "")) for name in names)
+
+
+def structure_differences(a: tuple[str, str], b: tuple[str, str]) -> tuple[SignatureDifference, ...]:
+    """Return which of the containers of inputs and of outputs differ."""
+    sides = zip(("input", "output"), a, b, strict=True)
+    return tuple(
+        SignatureDifference(side, f"user_{side}", "", "structure", old, new)
+        for side, old, new in sides
+        if old != new
+    )
 
 
 @dataclass(frozen=True)

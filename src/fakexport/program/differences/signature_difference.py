@@ -7,20 +7,19 @@ from dataclasses import replace
 
 from fakexport.program.canonical import CanonicalProgram, Port
 from fakexport.program.differences.constant_difference import CONSTANT_KINDS
-from fakexport.program.differences.program_difference import SignatureDifference
-from fakexport.program.module_path import star, star_common
+from fakexport.program.differences.program_difference import SignatureDifference, structure_differences
+from fakexport.program.node_names import star, star_common
 
 _Ports = dict[tuple[str, str], Port]
 
 
 def signature_differences(a: CanonicalProgram, b: CanonicalProgram) -> tuple[SignatureDifference, ...]:
     """Return what differs, inputs before outputs, equal differences of repeated modules folded."""
-    found = [
-        *_side("input", a, b, _by_name(a.inputs), _by_name(b.inputs)),
-        *_structure("input", a.structures[0], b.structures[0]),
-        *_side("output", a, b, _by_name(a.outputs), _by_name(b.outputs)),
-        *_structure("output", a.structures[1], b.structures[1]),
-    ]
+    containers = structure_differences(a.structures, b.structures)
+    found: list[SignatureDifference] = []
+    for side, of_a, of_b in (("input", a.inputs, b.inputs), ("output", a.outputs, b.outputs)):
+        found += _side(side, a, b, _by_name(of_a), _by_name(of_b))
+        found += (each for each in containers if each.side == side)
     return tuple(_folded(found))
 
 
@@ -41,11 +40,6 @@ def _side(
         if key_a != key_b:
             yield SignatureDifference(side, key_a[0].lower(), key_a[1], "order", key_a[1], key_b[1])
             return
-
-
-def _structure(side: str, a: str, b: str) -> Iterator[SignatureDifference]:
-    if a != b:
-        yield SignatureDifference(side, f"user_{side}", "", "structure", a, b)
 
 
 def _changes(

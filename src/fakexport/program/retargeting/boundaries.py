@@ -11,7 +11,7 @@ from torch.fx import Node, map_arg
 from fakexport._torch.fake_tensors import FakeTensor, fake_elsewhere
 from fakexport._torch.operator_registry import registered_overload
 from fakexport._torch.operator_schema import is_mutating
-from fakexport.program.module_path import module_path
+from fakexport.program.node_names import module_path
 from fakexport.program.retargeting.strict_devices import device_clash
 
 _ASSERT_METADATA = registered_overload("aten", "_assert_tensor_metadata", "default")

@@ -13,10 +13,9 @@ from fakexport._torch.fake_tensors import FakeTensor
 from fakexport._torch.pytree import tree_leaves
 from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.diagnostics import Diagnostic, Fix, Label, fold
-from fakexport.program.devices import DeviceLiteral, devices
-from fakexport.program.operator_name import operator_name
+from fakexport.program.devices import DeviceLiteral, devices, devices_of_program
+from fakexport.program.node_names import operator_name
 from fakexport.program.program_copy import copied_graph, graph_modules
-from fakexport.program.program_devices import devices_of_program
 from fakexport.program.retargeting.device_move import DeviceMove, full_name
 from fakexport.program.retargeting.rerun import Clash
 from fakexport.program.retargeting.retarget import (

@@ -6,34 +6,15 @@ import difflib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch.export import ExportedProgram
 
 from fakexport.error import InvalidType, InvalidValue, first_line
 from fakexport.fake import DeviceMap, covering_entry
-from fakexport.program.devices import device_of_literal
-from fakexport.program.module_path import module_path
-from fakexport.program.program_devices import devices_of_program
+from fakexport.program.devices import device_of_literal, devices_of_program
+from fakexport.program.node_names import module_path
 from fakexport.program.walk import walk
-
-
-class Move(Protocol):
-    """What every device of a program becomes."""
-
-    def of(self, device: torch.device | str, path: str = "") -> torch.device:
-        """Return the new device of a tensor that belongs to the module, or has the name, `path`."""
-
-    def of_literal(self, literal: torch.device | str, path: str = "") -> torch.device | str:
-        """Return what a device in the graph becomes.
-
-        Text stays text, and `cuda` without an index stays without.
-        """
-
-    @property
-    def new_devices(self) -> tuple[str, ...]:
-        """The devices that something moves to, sorted."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +103,10 @@ class ModuleMove:
     def of_literal(self, literal: torch.device | str, path: str = "") -> torch.device | str:
         """Return what a device in the graph of the module `path` becomes."""
         return _spelled(self.of(literal, path), literal)
+
+
+Move = DeviceMove | ModuleMove
+"What every device of a program becomes."
 
 
 def parse_move(program: ExportedProgram, device_map: str | Mapping[str, str]) -> Move:

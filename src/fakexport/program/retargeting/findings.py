@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
 
 from torch.export import ExportedProgram
+from torch.fx import Node
 
 from fakexport.diagnostics import Diagnostic, Fix, Label, fold
-from fakexport.program.operator_name import operator_name
+from fakexport.program.node_names import operator_name
 from fakexport.program.refused_dtypes import RefusedDtypes, refused_dtypes
 from fakexport.program.retargeting.rerun import Clash, Refusal, Rerun
 from fakexport.program.source_span import source_span
@@ -58,37 +57,26 @@ def unproven_text(rerun: Rerun) -> tuple[str, ...]:
 
 
 def _clash(found: Clash) -> Diagnostic:
-    return rule("FE502").diagnostic(
-        labels=tuple(_labels(found, f"{found.clash.operator} gets {found.clash.text}")),
-        notes=(f"{found.clash.operator} gets {found.clash.text}",),
-        fix=Fix("add the other device to the map as well, or move one of the tensors in the model"),
-        node=found.node.name,
-        module_path=found.path,
-    )
+    text = f"{found.clash.operator} gets {found.clash.text}"
+    fix = "add the other device to the map as well, or move one of the tensors in the model"
+    return _finding("FE502", found.node, found.path, text, text, fix)
 
 
 def _refusal(found: Refusal) -> Diagnostic:
     operator = operator_name(found.node)
-    return rule("FE504").diagnostic(
-        labels=tuple(_labels(found, f"{operator} refuses here")),
-        notes=(f"{operator} refuses: {found.reason}",),
-        fix=Fix("export the model for this device: its code may take another path there"),
-        node=found.node.name,
-        module_path=found.path,
-    )
+    note = f"{operator} refuses: {found.reason}"
+    fix = "export the model for this device: its code may take another path there"
+    return _finding("FE504", found.node, found.path, f"{operator} refuses here", note, fix)
 
 
 def _no_kernel(visit: Visit, refused: RefusedDtypes) -> Diagnostic:
-    return rule("FE504").diagnostic(
-        labels=tuple(_labels(visit, f"`{visit.operator}` refuses {refused.text} here")),
-        notes=(f"{visit.operator} refuses: {refused.text}",),
-        fix=Fix(f"convert before the call, and export again: {refused.fix}"),
-        node=visit.name,
-        module_path=visit.module_path or None,
-    )
+    label = f"`{visit.operator}` refuses {refused.text} here"
+    note = f"{visit.operator} refuses: {refused.text}"
+    fix = f"convert before the call, and export again: {refused.fix}"
+    return _finding("FE504", visit.node, visit.module_path or None, label, note, fix)
 
 
-def _labels(found: Any, text: str) -> Iterator[Label]:
-    span = source_span(found.node)
-    if span is not None:
-        yield Label(span, text)
+def _finding(code: str, node: Node, path: str | None, label: str, note: str, fix: str) -> Diagnostic:
+    span = source_span(node)
+    labels = () if span is None else (Label(span, label),)
+    return rule(code).diagnostic(labels=labels, notes=(note,), fix=Fix(fix), node=node.name, module_path=path)

@@ -12,7 +12,7 @@ from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, fake_elsew
 from fakexport._torch.program_assembly import as_parameter
 from fakexport._torch.real_execution import real_execution
 from fakexport.devices import exists_here
-from fakexport.history import UnreplayableRead, hand_on_value, is_filled, remember_value, value_of
+from fakexport.history import hand_on_value, is_filled, known_value, remember_value
 from fakexport.program.tensor_identity import tensor_identity
 
 
@@ -61,7 +61,7 @@ class MovedTensors:
         return as_parameter(made) if isinstance(old, nn.Parameter) else made
 
     def _constant(self, old: torch.Tensor, device: torch.device) -> torch.Tensor:
-        value = _known_value(old)
+        value = known_value(old)
         if value is None or (isinstance(old, FakeTensor) and is_filled(old)):
             made = fake_elsewhere(old, device)  # type: ignore[arg-type]
             hand_on_value(old, made)
@@ -76,10 +76,3 @@ class MovedTensors:
         with real_execution():
             remember_value(made, real.cpu())
         return made
-
-
-def _known_value(tensor: torch.Tensor) -> torch.Tensor | None:
-    try:
-        return value_of(tensor)
-    except UnreplayableRead:
-        return None

@@ -24,8 +24,7 @@ from fakexport._torch.vmap_steps import (
     with_other_memory,
 )
 from fakexport.program.devices import device_of_literal
-from fakexport.program.module_path import module_path
-from fakexport.program.operator_name import operator_name
+from fakexport.program.node_names import module_path, operator_name
 from fakexport.program.retargeting.boundaries import Boundaries
 from fakexport.program.retargeting.device_move import Move
 from fakexport.program.retargeting.operator_run import OperatorRuns, on_devices_of, strict_rules

@@ -24,9 +24,9 @@ from fakexport.diagnostics import Diagnostic
 from fakexport.error import FakexportError, InvalidType
 from fakexport.fake import is_fake
 from fakexport.program.derived_program import derived_program
-from fakexport.program.module_path import module_path
+from fakexport.program.devices import devices_of_program
+from fakexport.program.node_names import module_path
 from fakexport.program.program_copy import copied_graph
-from fakexport.program.program_devices import devices_of_program
 from fakexport.program.program_facts import ProgramFacts, facts_of, keep_facts
 from fakexport.program.retargeting.boundaries import Boundaries
 from fakexport.program.retargeting.device_move import ModuleMove, Move, parse_move
@@ -137,10 +137,7 @@ def _one_map(
 
 
 def retargeted(
-    program: ExportedProgram,
-    device_map: str | Mapping[str, str],
-    *,
-    topology: str | Topology | None = None,
+    program: ExportedProgram, device_map: str | Mapping[str, str], *, topology: str | Topology | None = None
 ) -> Retargeted:
     """As `retarget`, with what is to be told about the program."""
     move = parse_move(program, device_map)
@@ -169,11 +166,7 @@ def retargeted(
         made = WeightlessProgram.of(made)
     give_stand_in_inputs(made)
     return Retargeted(
-        made,
-        devices=devices,
-        topology=moved_to,
-        notes=layout_notes(rerun),
-        unproven=unproven_text(rerun),
+        made, devices=devices, topology=moved_to, notes=layout_notes(rerun), unproven=unproven_text(rerun)
     )
 
 

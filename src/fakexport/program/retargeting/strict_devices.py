@@ -16,35 +16,26 @@ from typing import Any
 import torch
 
 from fakexport._torch.operator_schema import argument_names
-from fakexport.program.operator_name import target_name
+from fakexport.program.node_names import target_name
 
-MIXED = frozenset(
-    {
-        *("copy_", "copy", "_foreach_copy_", "_foreach_copy", "slice_scatter", "select_scatter"),
-        *("diagonal_scatter", "as_strided_scatter", "expand_as", "view_as", "reshape_as", "is_same_size"),
-        "_pack_padded_sequence",  # Its lengths are on the CPU, wherever the sequence is.
-    }
-)
+MIXED = frozenset({
+    "copy_", "copy", "_foreach_copy_", "_foreach_copy", "slice_scatter", "select_scatter",
+    "diagonal_scatter", "as_strided_scatter", "expand_as", "view_as", "reshape_as", "is_same_size",
+    "_pack_padded_sequence",  # Its lengths are on the CPU, wherever the sequence is.
+})  # fmt: skip
 """They copy from one tensor into another, or read nothing but the shape of the second."""
-
-INDEXED = frozenset(
-    {
-        *("index", "_unsafe_index", "index_put", "index_put_", "_unsafe_index_put", "_index_put_impl_"),
-        *("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate"),
-    }
-)
+INDEXED = frozenset({
+    "index", "_unsafe_index", "index_put", "index_put_", "_unsafe_index_put", "_index_put_impl_",
+    "_unsafe_masked_index", "_unsafe_masked_index_put_accumulate",
+})  # fmt: skip
 """Their indices may be on the CPU, wherever the indexed tensor is; not the other way round."""
-
-WITH_SCALARS = frozenset(
-    {
-        *("fill", "fill_", "masked_fill", "masked_fill_", "index_fill", "index_fill_", "floor_divide"),
-        *("rsub", "where", "bernoulli_", "lerp", "lerp_", "mse_loss", "smooth_l1_loss", "dist", "xlogy"),
-        *("__and__", "__iand__", "__or__", "__ior__", "__xor__", "__ixor__"),
-        *("binary_cross_entropy", "binary_cross_entropy_with_logits", "clip", "clip_", "index_put"),
-    }
-)
+WITH_SCALARS = frozenset({
+    "fill", "fill_", "masked_fill", "masked_fill_", "index_fill", "index_fill_", "floor_divide",
+    "rsub", "where", "bernoulli_", "lerp", "lerp_", "mse_loss", "smooth_l1_loss", "dist", "xlogy",
+    "__and__", "__iand__", "__or__", "__ior__", "__xor__", "__ixor__",
+    "binary_cross_entropy", "binary_cross_entropy_with_logits", "clip", "clip_", "index_put",
+})  # fmt: skip
 """They take a 0-d CPU tensor as a number, as those do that torch tags as pointwise."""
-
 _POINTWISE_BUT_STRICT = frozenset({"equal"})
 
 
