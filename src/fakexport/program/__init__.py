@@ -9,13 +9,8 @@ from fakexport.program.differences.alignment import align
 from fakexport.program.differences.difference import ComparedProgram, compared, diff, diff_compared
 from fakexport.program.differences.fingerprint_difference import diff_fingerprints
 from fakexport.program.differences.program_difference import (
-    ConstantDifference,
-    NodeChange,
     NodeGroup,
-    OperatorDifference,
     ProgramDifference,
-    PropertyDifference,
-    RangeDifference,
     SignatureDifference,
 )
 from fakexport.program.differing_numbers import differing_numbers
