@@ -25,7 +25,7 @@ from fakexport.program.marked_text import plain_repr
 from fakexport.program.module_path import NO_PATH, module_path, plain_path, star, star_common
 from fakexport.program.module_summary import ModuleSummary, inspect_module
 from fakexport.program.operator_name import operator_name, target_name
-from fakexport.program.output_names import leaf_names, output_names
+from fakexport.program.output_names import leaf_names, output_names, user_inputs, user_outputs
 from fakexport.program.plain_indexing import with_plain_indexing
 from fakexport.program.program_copy import copied_graph, graph_modules
 from fakexport.program.program_devices import devices_of_program
