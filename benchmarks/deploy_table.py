@@ -30,8 +30,7 @@ from benchmarks.fresh_process import ROOT
 from fakexport.benchmark import bench
 from fakexport.benchmark.modes import MODES
 from fakexport.report.as_json import bench_to_dict
-from fakexport.report.quantity import bytes_text
-from fakexport.report.spread import duration_text
+from fakexport.report.quantity import bytes_text, duration_text
 
 PAGE = ROOT / "docs" / "deploy_table.md"
 REPEAT, WARMUP, THREADS = 30, 5, 1

@@ -25,7 +25,7 @@ AS_BUILTIN = {
     # A value of our own that contradicts itself is a fault of our own.
     ("src/fakexport/diagnostics/diagnostic.py", "ValueError"),
     ("src/fakexport/rules/rule.py", "ValueError"),
-    ("src/fakexport/report/progress.py", "ValueError"),
+    ("src/fakexport/report/verdict.py", "ValueError"),
     ("src/fakexport/history/randomness.py", "RuntimeError"),
     # What torch.onnx expects of a translation that does not take the arguments.
     ("src/fakexport/deploy/onnx/compilation.py", "NotImplementedError"),

@@ -12,8 +12,6 @@ from tests.contract.source_tree import PACKAGE, Module, imported_names, module_a
 OWN_FACES = {
     "_torch": "each module is one need with one fact test, and names the versions of torch it was seen on",
     "deploy.aoti": "imports the compiler, which only those who compile pay for",
-    "deploy.executorch": "imports ExecuTorch, an extra",
-    "deploy.onnx": "imports the ONNX exporter, an extra",
 }
 
 MODULES = modules()
@@ -96,7 +94,7 @@ def test_what_is_still_imported_past_a_face_is_needed():
         "from fakexport.documents import escaped",
         "from fakexport.error import InvalidValue",
         "from fakexport._torch.pytree import tree_leaves",
-        "from fakexport.deploy.onnx import open_onnx",
+        "from fakexport.deploy.aoti import open_aoti",
         "from fakexport.weights.binding import bound_program",
         "from .binding import bound_program",
         "from . import binding",

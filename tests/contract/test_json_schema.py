@@ -16,15 +16,16 @@ from fakexport.report.as_json import (
     BENCH_SCHEMA,
     DIFF_SCHEMA,
     PLAN_SCHEMA,
+    PROJECT_SCHEMA,
     SCHEMA,
     WEIGHTS_SCHEMA,
     archive_difference_to_dict,
     bench_to_dict,
     plan_to_dict,
+    project_to_dict,
     to_dict,
     weights_to_dict,
 )
-from fakexport.report.project_report import PROJECT_SCHEMA, project_to_dict
 from fakexport.sweep import collect_results, results_text
 from fakexport.sweep.results import RESULTS_SCHEMA
 from fakexport.weights import WeightFinding, WeightsReport

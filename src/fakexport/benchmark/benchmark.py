@@ -20,10 +20,10 @@ from fakexport.processes import Limits, processor_text, run_limited
 from fakexport.report import BenchFailure, BenchMeasures, BenchReport, BenchRow, Spread
 from fakexport.sources import parse_input_spec
 
+from .model import Request
 from .modes import MODES
 from .outcome import Outcome
 from .reference import Facts
-from .request import Request
 
 # Packages whose version says something about a mode.
 _PACKAGES_OF = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "executorch": ("executorch",)}

@@ -1,10 +1,12 @@
-"""The eager model of a benchmark: constructed in each process that needs it, the same in all of them."""
+"""What is measured, and the eager model, which is constructed in each process that needs it."""
 
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,17 +16,10 @@ from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport.capture import bound_inputs, plain
 from fakexport.sources import SEED, ExampleInputs, Source, constructed, parse_dtype, resolve
 
-from .request import Request
-
 
 @dataclass(frozen=True)
 class Inputs:
-    """The arguments of a call, on the CPU.
-
-    Args:
-        values: Values by name, in the order of the flat call.
-        positional: How many of them, from the first on, must be passed by position.
-    """
+    """The arguments of a call, on the CPU, in flat order; the first `positional` are passed by position."""
 
     values: dict[str, Any]
     positional: int = 0
@@ -63,14 +58,7 @@ Call = Callable[[Inputs], list[torch.Tensor]]
 
 @dataclass(frozen=True)
 class Model:
-    """A module and where it comes from.
-
-    Args:
-        source: Where it comes from.
-        module: In eval mode, on the CPU.
-        examples: The inputs that its factory or source provides, or None.
-        was_training: Whether it came in training mode.
-    """
+    """A module in eval mode, on the CPU, with its source and that source's example inputs, if any."""
 
     source: Source
     module: nn.Module
@@ -114,3 +102,43 @@ def copied(inputs: Inputs) -> Inputs:
 
     values: dict[str, Any] = tree_map(copy, inputs.values)
     return replace(inputs, values=values)
+
+
+_FILE = "request.json"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One model and how it is measured.
+
+    Args:
+        source: As for `check`.
+        dtype: Default floating-point dtype during construction; None for the source's own.
+        inputs: As for `check`.
+        dynamic: As for `check`.
+        libraries: Operator libraries to load first: files, or Python modules.
+        threads: Number of torch threads; None for torch's own.
+        warmup, repeat: Untimed and timed calls.
+    """
+
+    source: str
+    dtype: str | None = None
+    inputs: tuple[str, ...] = ()
+    dynamic: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+    threads: int | None = None
+    warmup: int = 3
+    repeat: int = 20
+
+    def write(self, folder: Path) -> None:
+        """Write the request to the folder of the benchmark."""
+        (folder / _FILE).write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, folder: Path) -> Request:
+        """Return the request of a folder."""
+        found: dict[str, Any] = json.loads((folder / _FILE).read_text())
+        fields: dict[str, Any] = {
+            key: tuple(item) if isinstance(item, list) else item for key, item in found.items()
+        }
+        return cls(**fields)

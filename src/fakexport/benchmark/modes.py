@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from fakexport.archive import load, save
+from fakexport._forms import Form
+from fakexport.archive import save
 from fakexport.capture import capture, parse_dynamic
-from fakexport.deploy import Artifact, CompileFailure, DeployError, LoadedProgram
+from fakexport.deploy import CompileFailure, DeployError, compile, open_program
 from fakexport.diagnose import diagnose_failure
 from fakexport.sources import SEED, ExampleInputs
 
-from .model import Call, Inputs, Model, call_of
-from .request import Request
+from .model import Call, Inputs, Model, Request, call_of
 
 
 @dataclass(frozen=True)
@@ -76,48 +76,26 @@ def _export(request: Request, model: Model, inputs: Inputs, folder: Path) -> Non
     save(_program(request, model, inputs), folder / "program.pt2")
 
 
-def _open_program(request: Request, folder: Path) -> Call:
-    return _named(LoadedProgram(load(folder / "program.pt2")))
+def _compiled(form: Form, name: str, **options: Any) -> Callable[[Request, Model, Inputs, Path], None]:
+    def make(request: Request, model: Model, inputs: Inputs, folder: Path) -> None:
+        compile(_program(request, model, inputs), folder / name, to=form, **options)
+
+    return make
 
 
-def _open_compiled(request: Request, folder: Path) -> Call:
-    return _named(LoadedProgram(load(folder / "program.pt2"), is_compiled=True))
+def _opened(name: str, **options: Any) -> Callable[[Request, Path], Call]:
+    """Return what opens a file, as a call with inputs in the order of the flat call."""
 
+    def opened(request: Request, folder: Path) -> Call:
+        artifact = open_program(folder / name, **options)
+        names = [tensor.name for tensor in artifact.signature.inputs]
 
-def _write_aoti(request: Request, model: Model, inputs: Inputs, folder: Path) -> None:
-    from fakexport.deploy.aoti import compile_aoti
+        def call(inputs: Inputs) -> list[torch.Tensor]:
+            return list(artifact(dict(zip(names, inputs.tensors, strict=True))).values())
 
-    compile_aoti(_program(request, model, inputs), folder / "model.aoti.pt2")
+        return call
 
-
-def _open_aoti(request: Request, folder: Path) -> Call:
-    from fakexport.deploy.aoti import open_aoti
-
-    return _named(open_aoti(folder / "model.aoti.pt2"))
-
-
-def _write_onnx(request: Request, model: Model, inputs: Inputs, folder: Path) -> None:
-    from fakexport.deploy.onnx import compile_onnx
-
-    compile_onnx(_program(request, model, inputs), folder / "model.onnx")
-
-
-def _open_onnx(request: Request, folder: Path) -> Call:
-    from fakexport.deploy.onnx import open_onnx
-
-    return _named(open_onnx(folder / "model.onnx"))
-
-
-def _write_executorch(request: Request, model: Model, inputs: Inputs, folder: Path) -> None:
-    from fakexport.deploy.executorch import compile_executorch
-
-    compile_executorch(_program(request, model, inputs), folder / "model.pte", backend="xnnpack")
-
-
-def _open_executorch(request: Request, folder: Path) -> Call:
-    from fakexport.deploy.executorch import open_executorch
-
-    return _named(open_executorch(folder / "model.pte"))
+    return opened
 
 
 def _program(request: Request, model: Model, inputs: Inputs) -> ExportedProgram:
@@ -138,16 +116,6 @@ def _program(request: Request, model: Model, inputs: Inputs) -> ExportedProgram:
     return captured.program
 
 
-def _named(artifact: Artifact) -> Call:
-    """Return a call that takes tensors by name as one with inputs in the order of the flat call."""
-    names = [tensor.name for tensor in artifact.signature.inputs]
-
-    def call(inputs: Inputs) -> list[torch.Tensor]:
-        return list(artifact(dict(zip(names, inputs.tensors, strict=True))).values())
-
-    return call
-
-
 MODES = {
     mode.name: mode
     for mode in (
@@ -155,11 +123,11 @@ MODES = {
         Mode("weights", _write_weights, _open_weights, has_code=True),
         Mode("torchscript-trace", _trace, _open_torchscript),
         Mode("torchscript-script", _script, _open_torchscript),
-        Mode("export", _export, _open_program),
-        Mode("export+compile", _export, _open_compiled),
-        Mode("aoti", _write_aoti, _open_aoti),
-        Mode("onnx", _write_onnx, _open_onnx),
-        Mode("executorch", _write_executorch, _open_executorch),
+        Mode("export", _export, _opened("program.pt2")),
+        Mode("export+compile", _export, _opened("program.pt2", is_compiled=True)),
+        Mode("aoti", _compiled("aoti", "model.aoti.pt2"), _opened("model.aoti.pt2", trust=True)),
+        Mode("onnx", _compiled("onnx", "model.onnx"), _opened("model.onnx")),
+        Mode("executorch", _compiled("executorch", "model.pte", backend="xnnpack"), _opened("model.pte")),
     )
 }
 "By name, in display order."

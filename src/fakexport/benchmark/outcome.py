@@ -22,11 +22,7 @@ class StepFailed(Exception):
 
 
 class Outcome:
-    """Steps, the failures in them, and facts.
-
-    Args:
-        path: The file; an existing one is read.
-    """
+    """Steps, the failures in them, and facts, in a file; an existing one is read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

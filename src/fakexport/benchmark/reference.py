@@ -18,8 +18,7 @@ from fakexport.error import InvalidValue, type_and_line
 from fakexport.program import plain_name
 from fakexport.sources import SourceError, inputs_from_specs, parse_input_spec
 
-from .model import Inputs, Model, call_of, copied
-from .request import Request
+from .model import Inputs, Model, Request, call_of, copied
 
 _SEED = 1
 
@@ -28,13 +27,7 @@ _FIRST_TOKEN = 3  # After those that mean padding, start and end in most vocabul
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about the model once the reference is written.
-
-    Args:
-        inputs, other_inputs: As the report shows them; no other inputs if nothing varies.
-        assumptions: Sentences for the report.
-        packages: The Python packages that the model's classes come from, except torch.
-    """
+    """Inputs, assumptions, and the Python packages of the model's classes, once the reference is written."""
 
     inputs: tuple[str, ...]
     other_inputs: tuple[str, ...]

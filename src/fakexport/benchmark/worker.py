@@ -21,11 +21,10 @@ from fakexport.program import plain_name
 from fakexport.report import Spread
 from fakexport.sources import load_operator_library
 
-from .model import Call, Inputs, Model, call_of, copied
+from .model import Call, Inputs, Model, Request, call_of, copied
 from .modes import MODES, Mode
 from .outcome import Outcome, StepFailed
 from .reference import Facts, expected_outputs, first_inputs, other_inputs, write_reference
-from .request import Request
 
 
 def main(arguments: Sequence[str]) -> None:

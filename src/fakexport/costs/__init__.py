@@ -3,6 +3,5 @@
 `program_costs` reads a program once, `CostsAt` evaluates it at sizes, `bounds` divides by a device's rates.
 """
 
-from fakexport.costs.bounds import Bound, bounds
-from fakexport.costs.costs_at import CostsAt, DeviceCost
+from fakexport.costs.costs_at import Bound, CostsAt, DeviceCost, bounds
 from fakexport.costs.program_costs import ProgramCosts, program_costs

@@ -1,14 +1,16 @@
-"""The costs of a program at chosen sizes, device by device."""
+"""The costs of a program at chosen sizes, device by device, and lower bounds of its time."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from fakexport._torch.size_values import size_value, symbols_of
 from fakexport._torch.symbolic_numbers import unbacked_index
 from fakexport.costs.program_costs import NodeCost, ProgramCosts
+from fakexport.devices import DeviceProfile
 from fakexport.memory import Size, Sizes, Storage
 from fakexport.program import Visit
 
@@ -18,22 +20,58 @@ class DeviceCost:
     """What one device does in one call.
 
     Args:
-        device: `cuda:0`.
-        flops: By torch's formulas.
-        least_flops: Dtype of the factors -> operations that no kernel does without.
-        read_bytes: Of weights, cache and inputs: what any kernel has to read.
-        written_bytes: Of outputs and of what a cache grows by.
+        name: `cuda:0`.
+        profile: Name of its profile.
+        flops: By the formulas of `torch.utils.flop_counter`.
+        least_flops: Dtype of what is multiplied -> operations that no kernel does without.
+        read_bytes: Bytes of weights, cache and inputs that any kernel reads.
+        written_bytes: Bytes of outputs, and what a cache grows by.
         sent_bytes: Device -> bytes that go there.
-        exchanged_bytes: What it receives from other ranks at least.
+        exchanged_bytes: Bytes that it receives from other ranks at least; 0 without tensor parallelism.
+        bounds: The times that follow, as far as the profile has the rates.
     """
 
-    device: str
+    name: str
+    profile: str = ""
     flops: int = 0
     least_flops: Counter[str] = field(default_factory=Counter)
     read_bytes: int = 0
     written_bytes: int = 0
     sent_bytes: Counter[str] = field(default_factory=Counter)
     exchanged_bytes: int = 0
+    bounds: tuple[Bound, ...] = ()
+
+    @property
+    def least_seconds(self) -> float | None:
+        """The greatest of its bounds; None if its profile has no rates."""
+        return max((bound.seconds for bound in self.bounds), default=None)
+
+    @property
+    def flops_per_byte(self) -> float | None:
+        """Arithmetic intensity: operations over the bytes that are read and written; None for no bytes."""
+        moved = self.read_bytes + self.written_bytes
+        return self.flops / moved if moved else None
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A time that one call takes on a device at least.
+
+    Args:
+        limit: What takes it: arithmetic, the device's memory, or its links to other devices.
+        seconds: No call is faster.
+        amount: Operations, or bytes, that no kernel does without.
+        per_second: The profile's rate for them.
+        dtype: Dtype of what is multiplied; "" for bytes.
+        source: Where the rate is from.
+    """
+
+    limit: Literal["compute", "memory", "link"]
+    seconds: float
+    amount: int
+    per_second: float
+    dtype: str
+    source: str
 
 
 @dataclass(frozen=True)
@@ -47,13 +85,9 @@ class ModuleCost:
 
 
 class CostsAt:
-    """A program's costs at chosen values of its symbols.
+    """A program's costs at values of its symbols, by name.
 
-    Args:
-        costs: The program's.
-        sizes: Its storages at these values.
-        values: The value of each symbol, by name; for a size that only a run tells, the greatest:
-            operations count it, and what is needed at least does not.
+    For a size that only a run tells, pass the greatest: operations count it, lower bounds do not.
     """
 
     def __init__(self, costs: ProgramCosts, sizes: Sizes, values: Mapping[str, int]) -> None:
@@ -168,3 +202,72 @@ class CostsAt:
 
 def _is_unbacked(size: Size) -> bool:
     return any(unbacked_index(symbol.name) is not None for symbol in symbols_of(size))
+
+
+_MIB = 2**20
+# AMD's GPUs have a cache behind the L2, which their profiles do not tell: 256 MiB in the MI300 series.
+_INFINITY_CACHE_BYTES = 256 * _MIB
+# More than any GPU has.
+_UNKNOWN_CACHE_BYTES = 512 * _MIB
+
+
+def bounds(cost: DeviceCost, profile: DeviceProfile, *, received_bytes: int) -> Iterator[Bound]:
+    """Yield what bounds the time of a device, as far as its profile has the rates.
+
+    Each holds by itself: arithmetic, memory and links may work at the same time, and so may units for
+    different dtypes.
+    `received_bytes` come from other devices of the program, without the host.
+    """
+
+    def source(field: str) -> str:
+        return profile.sources.get(field) or profile.sources.get("peak_flops", "")
+
+    compute = [
+        Bound("compute", flops / rate, flops, rate, dtype, source(f"peak_flops.{dtype}"))
+        for dtype, flops in cost.least_flops.items()
+        if flops and (rate := fastest_rate(dtype, profile.peak_flops))
+    ]
+    yield from sorted(compute, key=lambda bound: -bound.seconds)[:1]
+    bandwidth = profile.memory_bandwidth_bytes_per_s
+    if bandwidth:
+        cache = _cache_bytes(profile)
+        moved = max(0, cost.read_bytes - cache) + max(0, cost.written_bytes - cache)
+        yield Bound("memory", moved / bandwidth, moved, bandwidth, "", source("memory_bandwidth_bytes_per_s"))
+    sent = sum(size for device, size in cost.sent_bytes.items() if device != "cpu")
+    received = received_bytes + cost.exchanged_bytes
+    if profile.link_bandwidth_bytes_per_s and (busier := max(sent, received)):
+        # The profile adds both directions.
+        rate = profile.link_bandwidth_bytes_per_s / 2
+        yield Bound("link", busier / rate, busier, rate, "", source("link_bandwidth_bytes_per_s"))
+
+
+def fastest_rate(dtype: str, rates: Mapping[str, float]) -> float | None:
+    """Return the greatest rate at which a device may compute with a dtype, whatever the settings of torch.
+
+    Returns:
+        None if the profile has no rates at all. float32 may be computed as TF32; float16 may be added up in
+        float16, at the rate of int8 by half; a dtype without a unit of its own is converted.
+    """
+    if not rates:
+        return None
+    fallback = max(rates.values())
+    int8 = rates.get("int8", 0.0)
+    if dtype in ("float64", "complex128"):
+        return rates.get("float64") or fallback
+    if dtype in ("float32", "complex64"):
+        return max(rates.get("float32", 0.0), rates.get("tf32", 0.0)) or fallback
+    if dtype == "float16":
+        return max(rates.get("float16", 0.0), int8 / 2) or fallback
+    if dtype == "bfloat16":
+        return rates.get("bfloat16") or fallback
+    if dtype.startswith("float8"):
+        return max(rates["float8"], int8) if "float8" in rates else fallback
+    # Profiles have no rate for 4 bits, at which the newest devices are twice as fast as at 8.
+    return 2 * fallback if dtype.startswith("float4") else fallback
+
+
+def _cache_bytes(profile: DeviceProfile) -> int:
+    """Return how much of what a call reads or writes may stay on the chip from one call to the next."""
+    if profile.l2_cache_bytes is None:
+        return _UNKNOWN_CACHE_BYTES
+    return profile.l2_cache_bytes + (_INFINITY_CACHE_BYTES if profile.gcn_arch_name else 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -15,11 +15,8 @@ from fakexport._torch.operator_effects import effects_of
 from fakexport._torch.operator_flops import Product, call_products, has_formula
 from fakexport._torch.operator_memory import is_composite, tensors_in
 from fakexport._torch.operator_registry import TORCH_NAMESPACES, OpOverload
-from fakexport._torch.python_kernels import python_kernels
-from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport._torch.symbolic_numbers import without_new_guards
-from fakexport.error import type_and_line
-from fakexport.memory import value_key, values_of
+from fakexport.memory import run_on_fakes, value_key, values_of
 from fakexport.program import operator_name
 
 # Operators of these names multiply; of others torch has no formula either.
@@ -39,12 +36,7 @@ class NodeProducts:
         self._known: dict[Hashable, tuple[Product, ...]] = {}
 
     def of(self, node: Node, casts: Sequence[Any] | None) -> tuple[Product, ...]:
-        """Return what a node multiplies, `()` where it does not.
-
-        Args:
-            node: A call of an operator.
-            casts: Arguments of the `torch.autocast` around it, or None.
-        """
+        """Return what a node multiplies, or `()`; `casts` are the arguments of the autocast around it."""
         operator = node.target
         if not has_formula(operator) and not self._is_product(node):
             return ()
@@ -82,27 +74,15 @@ class NodeProducts:
     def _run(
         self, mode: FakeTensorMode, node: Node, args: Any, kwargs: Any, casts: Sequence[Any] | None
     ) -> tuple[Product, ...]:
-        """Return the products of a call; as for memory, torch's kernels in Python if others lose symbols."""
         result = node.meta.get("val")
-        reason = ""
-        for kernels in (nullcontext, python_kernels):
-            try:
-                with kernels(), torch_logs_silenced(), _casting(casts):
-                    found = call_products(mode, node.target, args, kwargs, result)
-            except Exception as error:  # A kernel that fakes lack, a size that only running tells.
-                reason = type_and_line(error)
-            else:
-                if not _has_lost_symbols(found, result):
-                    if not found:
-                        self.uncounted[operator_name(node)] = _REASON
-                    return found
-                reason = "on fakes it forgets symbolic sizes"
-        self.uncounted[operator_name(node)] = reason
-        return ()
-
-
-def _casting(casts: Sequence[Any] | None) -> AbstractContextManager[object]:
-    return nullcontext() if casts is None else torch.autocast(*casts)
+        found, reason = run_on_fakes(
+            lambda: call_products(mode, node.target, args, kwargs, result),
+            lambda made: not _has_lost_symbols(made, result),
+            casts,
+        )
+        if not found:
+            self.uncounted[operator_name(node)] = _REASON if found is not None else reason
+        return found or ()
 
 
 def _has_lost_symbols(found: Sequence[Product], result: Any) -> bool:

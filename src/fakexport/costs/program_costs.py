@@ -11,12 +11,10 @@ from torch.fx import Node
 
 from fakexport._torch.functional_collectives import collective_of
 from fakexport._torch.operator_memory import tensors_in
-from fakexport._torch.pytree import tree_leaves
 from fakexport._torch.size_values import symbols_of
-from fakexport._torch.symbolic_numbers import expression_of, noted_expression_of
 from fakexport.costs.held_reads import HeldReads, Sources, Value, sources_of
 from fakexport.costs.node_products import NodeProducts
-from fakexport.memory import REGIONS, Liveness, Size
+from fakexport.memory import REGIONS, KnownSizes, Liveness, Size, operands
 from fakexport.program import Visit, facts_of, least_received, moved_tensor, operator_name, plain_name
 
 _AUTOCAST = "higher_order.wrap_with_autocast"
@@ -25,14 +23,7 @@ _BRANCH = "higher_order.cond"
 
 @dataclass(frozen=True, slots=True)
 class NodeProduct:
-    """Floating-point operations of a node on one device.
-
-    Args:
-        device: `cuda:0`.
-        dtype: Dtype of the factors, without `torch.`.
-        flops: By torch's formula.
-        least: What no kernel does without.
-    """
+    """Floating-point operations of a node on one device: by torch's formula, and the least of any kernel."""
 
     device: str
     dtype: str
@@ -75,13 +66,9 @@ class NodeCost:
 
 @dataclass(frozen=True)
 class ProgramCosts:
-    """The costs of a program's nodes.
+    """The costs of a program's nodes that compute, read or send, in the order of execution.
 
-    Args:
-        liveness: Its storages.
-        nodes: Those that compute, read or send, in the order of execution.
-        returned: Nodes whose value is returned.
-        uncounted: Operators that multiply and count as 0, with the reason.
+    `uncounted` names operators that multiply and count as 0, with the reason.
     """
 
     liveness: Liveness
@@ -111,7 +98,7 @@ _Frame = dict[Node, Value]
 class _Reading:
     def __init__(self, program: ExportedProgram, liveness: Liveness) -> None:
         self._program, self._liveness = program, liveness
-        self._known: dict[Any, Size] = {}
+        self._size = KnownSizes()
         self.products = NodeProducts()
         held = liveness.storages[: liveness.held]
         self._places = {
@@ -198,8 +185,7 @@ class _Reading:
                 yield node, self._held(node, spec.target or node.name)
             return
         outer = self._frame(visit.caller)
-        operands = _operands(visit.caller.node)
-        for node, operand in zip(placeholders, operands, strict=False):
+        for node, operand in zip(placeholders, operands(visit.caller.node), strict=False):
             yield node, tuple(sources_of(operand, outer))
 
     def _held(self, node: Node, name: str) -> Value:
@@ -213,16 +199,6 @@ class _Reading:
     def _bytes(self, tensor: Any) -> Size:
         return self._size(tensor.numel() * tensor.itemsize)
 
-    def _size(self, number: Any) -> Size:
-        if isinstance(number, int):
-            return number
-        noted = noted_expression_of(number)
-        known = self._known.get(noted)
-        if known is None:
-            expression = expression_of(number)
-            known = self._known[noted] = int(expression) if expression.is_Integer else expression
-        return known
-
 
 def _item(node: Node, frame: _Frame) -> Value:
     """Return the sources of one of several results."""
@@ -234,15 +210,6 @@ def _item(node: Node, frame: _Frame) -> Value:
     index %= max(1, len(values))
     first = len(tensors_in(values[:index]))
     return whole[first : first + len(tensors_in(values[index]))]
-
-
-def _operands(node: Node) -> Sequence[Any]:
-    """Return what a higher-order operator hands to its subgraphs: the arguments after the last of them."""
-    leaves = tree_leaves((node.args, dict(node.kwargs)))
-    last = max(
-        (i for i, leaf in enumerate(leaves) if isinstance(leaf, Node) and leaf.op == "get_attr"), default=-1
-    )
-    return leaves[last + 1 :]
 
 
 def _callers(visit: Visit) -> Iterator[Visit]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -37,6 +38,10 @@ class CompileFailure(DeployError):
         self.diagnostics = diagnostics
 
 
+def silent(line: str) -> None:
+    """Report nothing."""
+
+
 @dataclass(frozen=True)
 class CompiledFile:
     """The files written by a compilation.
@@ -56,6 +61,21 @@ class CompiledFile:
     seconds: float
     is_cached: bool = False
     notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        path: Path,
+        files: Iterable[Path],
+        begun: float,
+        *,
+        notes: Iterable[str] = (),
+        is_cached: bool = False,
+    ) -> CompiledFile:
+        """Return what was written; `begun` is `time.monotonic()` at the start."""
+        found = tuple(files)
+        size = sum(file.stat().st_size for file in found)
+        return cls(path, found, size, time.monotonic() - begun, is_cached, tuple(notes))
 
 
 class Artifact(Protocol):

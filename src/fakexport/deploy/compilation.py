@@ -15,7 +15,7 @@ from fakexport.archive import Bundle, bind, load, load_bundle
 from fakexport.error import InvalidValue
 from fakexport.weights import CheckpointSource
 
-from .artifact import CompiledFile, Report, WeightsPlace
+from .artifact import CompiledFile, Report, WeightsPlace, silent
 from .opening import with_weights
 
 
@@ -112,7 +112,7 @@ def _compiled(
     on_progress: Report | None,
 ) -> CompiledFile:
     """Each form needs a package of its own, which is imported only here."""
-    report = on_progress or (lambda line: None)
+    report = on_progress or silent
     match to:
         case "aoti":
             from .aoti import compile_aoti

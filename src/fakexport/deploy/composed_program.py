@@ -24,12 +24,7 @@ from fakexport.program import copied_graph, derived_program, graph_modules, oper
 
 @dataclass(frozen=True)
 class Composition:
-    """What a node is made of.
-
-    Args:
-        inputs: The tensors that it takes.
-        function: Takes them, and computes the same as the node.
-    """
+    """What a node is made of: a function of some tensors that computes the same as the node."""
 
     inputs: tuple[Node, ...]
     function: Callable[..., Any]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -10,13 +11,14 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+from torch.export.graph_signature import ConstantArgument, OutputKind, TensorArgument
 
 from fakexport._torch.pytree import tree_flatten, tree_leaves, tree_unflatten
 from fakexport.error import type_and_line
-from fakexport.program import Calling, calling_of, walk
+from fakexport.program import Calling, calling_of, user_inputs, walk
+from fakexport.report import Spread
 
-from .artifact import DeployError
+from .artifact import Artifact, DeployError
 from .signature import Signature, UnsuitableInputs
 
 _CHECKED = re.compile(r"^Runtime assertion failed .* on node '(\w+)'")
@@ -129,11 +131,8 @@ def call_arguments(
 class _Layout:
     """How a program takes its arguments. Deriving it takes longer than a call of a small program.
 
-    Args:
-        signature: The tensors.
-        leaves: Names of tensors and fixed values, in the order of the flat call.
-        calling: The containers that hold them.
-        is_in_place: Whether the program writes into its inputs where `forward` does, and not at its end.
+    The flat call takes `leaves`, tensors and fixed values. If `is_in_place`, the program writes into its
+    inputs where `forward` does, and not at its end.
     """
 
     signature: Signature
@@ -144,9 +143,7 @@ class _Layout:
     @classmethod
     def of(cls, program: ExportedProgram) -> _Layout:
         signature = Signature.of(program)  # Refuses other kinds of arguments.
-        leaves = [
-            spec.arg for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT
-        ]
+        leaves = [each for each, _ in user_inputs(program)]
         outputs = program.graph_signature.output_specs
         is_in_place = all(spec.kind is not OutputKind.USER_INPUT_MUTATION for spec in outputs)
         return cls(signature, tuple(leaves), calling_of(program), is_in_place)
@@ -200,3 +197,48 @@ class _Layout:
         ]
         args, kwargs = tree_unflatten(values, self.calling.structure)
         return args, kwargs
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Outputs and wall time of the first call, and times of the calls after the warm-up, if any."""
+
+    outputs: dict[str, torch.Tensor]
+    first_call_s: float
+    latency_s: Spread | None
+
+
+def run_timed(
+    artifact: Artifact, inputs: Mapping[str, torch.Tensor], *, warmup: int = 0, repeat: int = 0
+) -> Timed:
+    """Call once for the outputs, then `warmup` times untimed, then `repeat` times timed.
+
+    Each call gets its own copies of the inputs, made before the clock starts: a program may mutate its
+        inputs. What it writes into its buffers stays, as in any series of calls.
+
+    Raises:
+        UnsuitableInputs: before anything runs.
+    """
+    given = {name: tensor.clone() for name, tensor in inputs.items()} if warmup + repeat else inputs
+    start = time.perf_counter()
+    outputs = artifact(inputs)
+    _wait()
+    first_call_s = time.perf_counter() - start
+    if warmup + repeat:  # What lies in the artifact's own memory, later calls overwrite.
+        outputs = {name: tensor.clone() for name, tensor in outputs.items()}
+    seconds = [_seconds(artifact, given) for _ in range(warmup + repeat)][warmup:]
+    return Timed(outputs, first_call_s, Spread.of(seconds) if seconds else None)
+
+
+def _seconds(artifact: Artifact, inputs: Mapping[str, torch.Tensor]) -> float:
+    own = {name: tensor.clone() for name, tensor in inputs.items()}
+    start = time.perf_counter()
+    artifact(own)
+    _wait()
+    return time.perf_counter() - start
+
+
+def _wait() -> None:
+    """Wait until accelerators are done: their kernels are only queued when a call returns."""
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()

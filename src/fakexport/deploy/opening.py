@@ -16,9 +16,9 @@ from fakexport.files import open_regular
 from fakexport.program import facts_of
 from fakexport.weights import CheckpointSource, open_checkpoint
 
-from .adapter_inputs import takes_adapter
 from .artifact import Artifact, DeployError
 from .loaded_program import LoadedProgram
+from .tensor_files import takes_adapter
 
 CompiledKind = Literal["aoti", "executorch", "onnx"]
 ArtifactKind = Literal["program"] | CompiledKind

@@ -18,11 +18,9 @@ from .artifact import DeployError
 
 @dataclass(frozen=True)
 class RankOfArchive:
-    """The program of an archive that a process runs.
+    """The program of an archive that a process runs: its method in a bundle of ranks, and which rank it is.
 
-    Args:
-        method: Its name in a bundle of ranks; None for an archive of one program, or where the caller chose.
-        record: Which rank it is; None for a program that runs alone.
+    Both are None where there is one: of an archive of one program, and for a program that runs alone.
     """
 
     method: str | None

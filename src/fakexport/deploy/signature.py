@@ -10,10 +10,11 @@ from typing import Any
 import sympy
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+from torch.export.graph_signature import ConstantArgument, TensorArgument
 
 from fakexport._torch.fake_tensors import storage_identity
 from fakexport._torch.program_assembly import guards_code
+from fakexport._torch.tensor_questions import has_property
 from fakexport.conditions import (
     Condition,
     Operation,
@@ -26,9 +27,15 @@ from fakexport.conditions import (
 )
 from fakexport.documents import boolean, field, integer, items, mapping, one_of, reader_of, text
 from fakexport.error import FakexportError, InvalidValue
-from fakexport.program import Spelling, SymbolRange, output_names, plain_name, symbol_ranges, written_inputs
-
-from .answers import answer_of, answer_text
+from fakexport.program import (
+    Spelling,
+    SymbolRange,
+    plain_name,
+    symbol_ranges,
+    user_inputs,
+    user_outputs,
+    written_inputs,
+)
 
 
 class UnsuitableInputs(FakexportError, ValueError):
@@ -81,11 +88,9 @@ class InputTensor:
 
 @dataclass(frozen=True)
 class OutputTensor:
-    """A leaf of what a call returns.
+    """A leaf of what a call returns: its path, `past_key_values.0.1`, and whether it is a tensor.
 
-    Args:
-        name: Path in the returned structure: `logits`, `past_key_values.0.1`.
-        is_tensor: Whether it is a tensor; else a number or None, which is not among the results.
+    A number or None is not among the results.
     """
 
     name: str
@@ -124,24 +129,20 @@ class Signature:
         Raises:
             ValueError: an input is neither a tensor nor a constant, or a condition cannot be checked.
         """
-        nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
         ranges = symbol_ranges(program, Spelling())
         inputs = []
-        for spec in program.graph_signature.input_specs:
-            if spec.kind is not InputKind.USER_INPUT or isinstance(spec.arg, ConstantArgument):
+        for each, node in user_inputs(program):
+            if isinstance(each, ConstantArgument):
                 continue
-            if not isinstance(spec.arg, TensorArgument):
-                raise InvalidValue(f"the input {spec.arg.name} is not a tensor; only tensors can be passed")
-            inputs.append(_input_tensor(spec.arg.name, nodes[spec.arg.name].meta["val"], ranges))
-        specs = [spec for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
-        outputs = tuple(
-            OutputTensor(name, isinstance(spec.arg, TensorArgument))
-            for name, spec in zip(output_names(program), specs, strict=True)
-        )
+            if not isinstance(each, TensorArgument):
+                raise InvalidValue(f"the input {each.name} is not a tensor; only tensors can be passed")
+            inputs.append(_input_tensor(each.name, node.meta["val"], ranges))
+        found = user_outputs(program)
+        outputs = tuple(OutputTensor(name, isinstance(each, TensorArgument)) for name, each in found)
         shapes = {tensor.name: tensor.shape for tensor in inputs}
-        conditions = (found for found in conditions_of(program) if not _is_in_shapes(found, shapes))
+        conditions = (each for each in conditions_of(program) if not _is_in_shapes(each, shapes))
         has_identity_check = has_identity_guard(guards_code(program))
-        written = tuple(dict.fromkeys(found.name for found in written_inputs(program)))
+        written = tuple(dict.fromkeys(each.name for each in written_inputs(program)))
         return cls(tuple(inputs), outputs, tuple(conditions), has_identity_check, written)
 
     def check(self, inputs: Mapping[str, torch.Tensor], *, is_in_place: bool = False) -> None:
@@ -164,10 +165,10 @@ class Signature:
                 got = ", ".join(sorted(inputs)) or "none"
                 raise UnsuitableInputs(f"the input {wanted.name!r} is missing; got {got}")
             if plain_name(given.dtype) != wanted.dtype or given.dim() != len(wanted.shape):
-                shape = ", ".join(map(str, wanted.shape))
+                has, needs = (", ".join(map(str, each.shape)) for each in (given, wanted))
                 raise UnsuitableInputs(
-                    f"the input {wanted.name!r} is {_kind(given)}, but the program expects "
-                    f"{wanted.dtype}[{shape}]"
+                    f"the input {wanted.name!r} is {plain_name(given.dtype)}[{has}], but the program expects "
+                    f"{wanted.dtype}[{needs}]"
                 )
             for index, (size, dimension) in enumerate(zip(given.shape, wanted.shape, strict=True)):
                 self._check_size(
@@ -323,5 +324,34 @@ _input_from_json = reader_of(InputTensor, by_type={Dimension: _size_from_json})
 _output_from_json = reader_of(OutputTensor)
 
 
-def _kind(tensor: torch.Tensor) -> str:
-    return f"{plain_name(tensor.dtype)}[{', '.join(map(str, tensor.shape))}]"
+def answer_of(question: Question, tensor: torch.Tensor) -> int | float | bool:
+    """Return the number or truth that a question asks of a tensor."""
+    match question.kind:
+        case "size":
+            return int(tensor.shape[question.dim])
+        case "stride":
+            return int(tensor.stride(question.dim))
+        case "offset":
+            return int(tensor.storage_offset())
+        case "storage":
+            return storage_identity(tensor)
+        case "storage_bytes":
+            return tensor.untyped_storage().nbytes()
+        case "value":
+            value: int | float | bool = tensor.item()
+            return value
+    return has_property(tensor, question.kind)
+
+
+def answer_text(question: Question, value: float) -> str:
+    """Return an answer as the beginning of an error: `` `x` has size 3 in dimension 0``."""
+    match question.kind:
+        case "size":
+            return f"`{question.input}` has size {value} in dimension {question.dim}"
+        case "stride":
+            return f"`{question.input}` has stride {value} in dimension {question.dim}"
+        case "offset":
+            return f"`{question.input}` begins at element {value} of its storage"
+        case "value":
+            return f"`{question.input}` is {value}"
+    return f"{question} is {value}"

@@ -5,9 +5,9 @@
 """
 
 from fakexport.memory.allocator import allocator_peak
-from fakexport.memory.execution import REGIONS
+from fakexport.memory.execution import REGIONS, KnownSizes, operands
 from fakexport.memory.liveness import Liveness, liveness
-from fakexport.memory.node_memory import value_key, values_of
+from fakexport.memory.node_memory import run_on_fakes, value_key, values_of
 from fakexport.memory.overheads import allocator_overhead, overheads
 from fakexport.memory.peak import LiveStorage, Sizes, sizes_at
 from fakexport.memory.size_request import SizeRequest, parse_bounds, parse_dims

@@ -23,12 +23,9 @@ from fakexport.memory.peak import Sizes
 
 @dataclass(frozen=True)
 class AllocatorPeak:
-    """What the caching allocator of one device comes to while a program is loaded and run once.
+    """The most bytes that the allocator of a device hands out at once and takes from the driver.
 
-    Args:
-        device: `cuda:0`.
-        allocated_bytes: The most that is handed out at once: `torch.cuda.max_memory_allocated`.
-        reserved_bytes: The most that is taken from the driver: `torch.cuda.max_memory_reserved`.
+    These are `torch.cuda.max_memory_allocated` and `torch.cuda.max_memory_reserved`.
     """
 
     device: str
@@ -68,15 +65,7 @@ def allocator_peak(
 
 @dataclass(slots=True, eq=False)
 class _Block:
-    """A piece of a segment, between its neighbors.
-
-    Args:
-        address: Where it begins; only the order of addresses means anything.
-        size: Bytes.
-        pool: The pool of its segment.
-        before, after: Its neighbors in the segment.
-        is_free: Whether it is cached.
-    """
+    """A piece of a segment, between its neighbors. Only the order of addresses means anything."""
 
     address: int
     size: int
@@ -117,11 +106,7 @@ class _Pool:
 
 
 class CachingAllocator:
-    """torch's allocator of the memory of one GPU.
-
-    Args:
-        expandable_segments: Whether each pool is one segment that grows.
-    """
+    """torch's allocator for one GPU; with `expandable_segments` each pool is one segment that grows."""
 
     def __init__(self, *, expandable_segments: bool = False) -> None:
         self.allocated = self.most_allocated = self.reserved = self.most_reserved = 0

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -42,12 +42,30 @@ _BRANCH = "higher_order.cond"
 _LOOP = "higher_order.while_loop"
 
 
+class KnownSizes:
+    """Makes sizes of symbolic numbers, in a simplified form; the same number is looked at once."""
+
+    def __init__(self, simplified: Callable[[Any], Any] = lambda expression: expression) -> None:
+        self._simplified = simplified
+        self._known: dict[Any, Size] = {}
+
+    def __call__(self, number: Any) -> Size:
+        if isinstance(number, int):
+            return number
+        noted = noted_expression_of(number)
+        known = self._known.get(noted)
+        if known is None:
+            expression = self._simplified(expression_of(number))
+            known = self._known[noted] = int(expression) if expression.is_Integer else expression
+        return known
+
+
 class Execution:
     """One run of a program on storages in place of tensors. `run` fills the lists."""
 
     def __init__(self, program: ExportedProgram) -> None:
         self._program = program
-        self._sizes: dict[Any, Size] = {}
+        self._size = KnownSizes(sympy.expand)
         self.storages, self._weights = held_weights(program)
         self._inputs: dict[str, list[int]] = {}
         for name, storages in held_inputs(program, self._size):
@@ -170,32 +188,27 @@ class Execution:
     ) -> Places:
         """Execute the subgraphs of a higher-order operator, one after the other."""
         name = operator_name(visit.node)
-        operands = _operands(visit.node, values)
+        given = [_placed(operand, values) for operand in operands(visit.node)]
         named = [(f"{visit.graph}.{graph}".lstrip("."), module) for graph, module in subgraphs]
         if name in REGIONS and len(named) == 1:
-            with self._casts(visit.node) if name == _AUTOCAST else nullcontext():
-                return self._graph(named[0][1], operands, graph=named[0][0], caller=visit)
+            # Of an autocast region: device type, dtype, whether it casts, and caches.
+            casts = visit.node.args[:4]
+            with self._memory.casting(*casts) if name == _AUTOCAST else nullcontext():
+                return self._graph(named[0][1], given, graph=named[0][0], caller=visit)
         if name not in (_BRANCH, _LOOP):
             self._left_out[f"{name}: its body is counted for one step"] = None
         is_asked: Places = None
         for graph, module in named:
-            returned = self._graph(module, operands, graph=graph, caller=visit)
+            returned = self._graph(module, given, graph=graph, caller=visit)
             if name == _LOOP and module is named[0][1]:
                 is_asked = returned  # Held while the body runs.
                 continue
             if name == _LOOP:
                 # From the second round on the previous values are held while the next ones are computed.
-                given = [*returned, *operands[len(returned) :]]
-                self._release(self._graph(module, given, graph=graph, caller=visit))
+                again = [*returned, *given[len(returned) :]]
+                self._release(self._graph(module, again, graph=graph, caller=visit))
             self._release(returned)
         self._release(is_asked)
-        return self._held_results(visit)
-
-    def _casts(self, node: Node) -> AbstractContextManager[None]:
-        """Return the context of an autocast region: device type, dtype, whether it casts, and caches."""
-        return self._memory.casting(*node.args[:4])
-
-    def _held_results(self, visit: Visit) -> Places:
         result = self._results(visit)
         self._hold(result)
         return result
@@ -229,16 +242,6 @@ class Execution:
             operator=taken.operator,
             visit=visit,
         )
-
-    def _size(self, number: Any) -> Size:
-        if isinstance(number, int):
-            return number
-        noted = noted_expression_of(number)
-        known = self._sizes.get(noted)
-        if known is None:
-            expression = sympy.expand(expression_of(number))
-            known = self._sizes[noted] = int(expression) if expression.is_Integer else expression
-        return known
 
     def _note_outputs(self, returned: Places) -> None:
         """Set the kinds of what is returned, and of inputs that are written or returned."""
@@ -316,11 +319,11 @@ def _is_written(node: Node) -> Iterator[bool]:
                 yield from (name in names for _ in tensors_in(leaf.meta.get("val")))
 
 
-def _operands(node: Node, values: dict[Node, Places]) -> list[Places]:
+def operands(node: Node) -> list[Any]:
     """Return what a higher-order operator hands to its subgraphs: the arguments after the last of them."""
     leaves = tree_leaves((node.args, dict(node.kwargs)))
-    last = max(i for i, leaf in enumerate(leaves) if isinstance(leaf, Node) and leaf.op == "get_attr")
-    return [_placed(leaf, values) for leaf in leaves[last + 1 :]]
+    graphs = (i for i, leaf in enumerate(leaves) if isinstance(leaf, Node) and leaf.op == "get_attr")
+    return leaves[max(graphs, default=-1) + 1 :]
 
 
 def _subgraphs(visit: Visit) -> list[tuple[str, GraphModule]]:

@@ -22,9 +22,6 @@ def held_weights(program: ExportedProgram) -> tuple[list[Storage], dict[str, int
     """Return the storages of weights and constants, and the first storage of each by its name.
 
     Tensors in the same memory, such as tied weights, are one storage.
-
-    Args:
-        program: Not changed; its weights may be fakes.
     """
     weights = {spec.target for spec in program.graph_signature.input_specs if spec.kind in _WEIGHTS}
     weights |= program.state_dict.keys()
@@ -53,12 +50,7 @@ def held_weights(program: ExportedProgram) -> tuple[list[Storage], dict[str, int
 
 
 def held_inputs(program: ExportedProgram, size: Callable[[Any], Size]) -> list[tuple[str, list[Storage]]]:
-    """Return for each input of the user the name of its placeholder and the storage of each of its tensors.
-
-    Args:
-        program: Not changed.
-        size: Makes an expression of a symbolic number.
-    """
+    """Return the name of each placeholder of the user with the storage of each of its tensors."""
     values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
     names = [
         spec.arg.name

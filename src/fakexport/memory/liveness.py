@@ -19,12 +19,7 @@ from fakexport.program import Visit, devices_of_program, facts_of
 
 @dataclass(frozen=True)
 class DeviceEvents:
-    """What happens on one device.
-
-    Args:
-        held: Storages that are there before, while and after the program runs.
-        events: As `Liveness.events`, those of this device.
-    """
+    """The storages that one device holds all the time, and the events of the others, as `Liveness.events`."""
 
     held: tuple[int, ...]
     events: tuple[tuple[int, int], ...]
@@ -101,7 +96,9 @@ def liveness(program: ExportedProgram, *, topology: Topology | None = None) -> L
         program: Not changed; with or without weights.
         topology: The devices that it is for. Default: those it was exported for, as far as they are known.
     """
-    with _machine(program, topology), _without_autocast(program):
+    # The caller's autocast is not the program's, whose own regions are entered where they are.
+    types = {device.partition(":")[0] for device in devices_of_program(program)}
+    with _machine(program, topology), autocast_on(types, None):
         execution = Execution(program)
         execution.run()
     return Liveness(
@@ -116,11 +113,12 @@ def liveness(program: ExportedProgram, *, topology: Topology | None = None) -> L
 
 
 @contextmanager
-def _without_autocast(program: ExportedProgram) -> Iterator[None]:
-    """The caller's autocast is not the program's, whose own regions are entered where they are."""
+def autocast_on(devices: set[str], dtype: torch.dtype | None) -> Iterator[None]:
+    """Cast to a dtype on types of devices, on the host if there are no others; None: cast on none of them."""
     with ExitStack() as stack:
-        for kind in {device.partition(":")[0] for device in devices_of_program(program)} - {"meta"}:
-            stack.enter_context(torch.autocast(kind, enabled=False))
+        for kind in sorted(devices - {"meta"}):
+            is_cast = dtype is not None and (kind != "cpu" or devices == {"cpu"})
+            stack.enter_context(torch.autocast(kind, enabled=is_cast, dtype=dtype if is_cast else None))
         yield
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.fx import Node
@@ -22,6 +22,8 @@ from fakexport._torch.symbolic_numbers import noted_expression_of, without_new_g
 from fakexport.devices import emulated_topology
 from fakexport.error import type_and_line
 from fakexport.memory.temporaries import temporaries
+
+T = TypeVar("T")
 
 
 class NodeMemory:
@@ -92,25 +94,18 @@ class NodeMemory:
     ) -> CallMemory | None:
         """Return what a call does by running it, or None where that does not tell.
 
-        An operator whose code takes no symbolic sizes fails, or uses those of the example inputs: then
-        torch's version of it in Python is run, which may take other memory in between.
+        torch's version in Python of an operator may take other memory in between.
         """
-        for kernels in (nullcontext, python_kernels):
-            try:
-                with kernels(), torch_logs_silenced(), self._in_casts():
-                    found = call_memory(mode, operator, args, kwargs, temporaries)
-            except Exception as error:  # A kernel that fakes lack, a size that only running tells.
-                reason = type_and_line(error)
-            else:
-                if not _has_lost_symbols(found, node):
-                    is_other = kernels is python_kernels and _is_lstm_of_cells(operator, found)
-                    return replace(found, unknown=(*found.unknown, str(operator))) if is_other else found
-                reason = "on fakes it forgets symbolic sizes"
-        self.unread[str(operator)] = reason
-        return None
-
-    def _in_casts(self) -> AbstractContextManager[object]:
-        return nullcontext() if self._casts is None else torch.autocast(*self._casts)
+        found, reason = run_on_fakes(
+            lambda: call_memory(mode, operator, args, kwargs, temporaries),
+            lambda made: not _has_lost_symbols(made, node),
+            self._casts,
+        )
+        if found is None:
+            self.unread[str(operator)] = reason
+            return None
+        is_other = reason and _is_lstm_of_cells(operator, found)
+        return replace(found, unknown=(*found.unknown, str(operator))) if is_other else found
 
     def _has_to_run(self, operator: OpOverload) -> bool:
         if self._casts is not None:
@@ -131,6 +126,29 @@ class NodeMemory:
         if isinstance(argument, dict):
             return tuple([(name, self._key(value)) for name, value in argument.items()])
         return type(argument), argument if isinstance(argument, Hashable) else id(argument)
+
+
+def run_on_fakes(
+    call: Callable[[], T], is_good: Callable[[Any], bool], casts: Sequence[Any] | None
+) -> tuple[T | None, str]:
+    """Return what a call on fakes returns, or None; and why it was not run by its own kernels, if so.
+
+    An operator whose code takes no symbolic sizes fails, or uses those of the example inputs, and its result
+    is not good: then torch's version of it in Python is run. `casts` are arguments of the autocast around it.
+    """
+    reason = ""
+    for kernels in (nullcontext, python_kernels):
+        autocast = nullcontext() if casts is None else torch.autocast(*casts)
+        try:
+            with kernels(), torch_logs_silenced(), autocast:
+                found = call()
+        except Exception as error:  # A kernel that fakes lack, a size that only running tells.
+            reason = type_and_line(error)
+        else:
+            if is_good(found):
+                return found, reason
+            reason = "on fakes it forgets symbolic sizes"
+    return None, reason
 
 
 def _is_lstm_of_cells(operator: OpOverload, memory: CallMemory) -> bool:
@@ -168,12 +186,7 @@ def values_of(node: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def value_key(value: Any, *, has_device: bool = True) -> Hashable:
-    """Return what calls have in common whose arguments are alike: dtypes, devices, sizes and strides.
-
-    Args:
-        value: An argument: a tensor, a number, or several.
-        has_device: Whether the devices of tensors count.
-    """
+    """Return what arguments of similar calls share: dtypes, sizes, strides, and optionally devices."""
     if isinstance(value, torch.Tensor):
         strides = value.stride() if value.layout is torch.strided else ()
         numbers = tuple([_number_key(number) for number in (*value.shape, *strides)])

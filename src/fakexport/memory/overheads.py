@@ -55,13 +55,9 @@ def overheads(
 def allocator_overhead(
     peak: DevicePeak, default: AllocatorPeak, growing: AllocatorPeak, *, workspace_bytes: int
 ) -> Overhead:
-    """Return what torch's caching allocator takes from the driver beyond what it was asked for.
+    """Return what torch's caching allocator takes from the driver beyond what was asked for.
 
-    Args:
-        peak: What the tensors of the program come to.
-        default: What the allocator comes to with its default settings.
-        growing: The same with `expandable_segments`.
-        workspace_bytes: What of it libraries asked for.
+    The bounds are its default settings and `expandable_segments`.
     """
     asked = peak.bytes + workspace_bytes
     found = sorted(max(0, taken.reserved_bytes - asked) for taken in (default, growing))

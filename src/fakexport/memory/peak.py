@@ -49,12 +49,7 @@ class DevicePeak:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The bytes of each storage at chosen values of the symbols.
-
-    Args:
-        liveness: What the sizes are of.
-        bytes: Size of each of its storages, before any allocator rounds it.
-    """
+    """The bytes of each storage at chosen values of the symbols, before any allocator rounds them."""
 
     liveness: Liveness
     bytes: tuple[int, ...]
@@ -67,11 +62,7 @@ class Sizes:
         return list(itertools.accumulate(changes, initial=held))[1:]
 
     def fullest_by_step(self, device: str) -> Iterator[tuple[Step, dict[Kind, int]]]:
-        """Yield each node that takes or gives back memory of a device, and the most held while it runs.
-
-        Args:
-            device: One of `liveness.devices`.
-        """
+        """Yield each node that takes or gives back memory of a device, and the most held while it runs."""
         own, storages = self.liveness.on_devices[device], self.liveness.storages
         held = dict.fromkeys(KINDS, 0)
         for index in own.held:
@@ -91,12 +82,7 @@ class Sizes:
         return sum(self.bytes[index] for index in self.liveness.state if storages[index].device == device)
 
     def peak(self, device: str, *, largest: int = 10) -> DevicePeak:
-        """Return where the most memory is held on a device.
-
-        Args:
-            device: One of `liveness.devices`.
-            largest: How many of the storages that are held there to return.
-        """
+        """Return where the most memory is held on a device, and the `largest` storages held there."""
         own = self.liveness.on_devices[device]
         line = self.timeline(device)
         top = max(range(len(line)), key=line.__getitem__, default=-1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fakexport.error import InvalidValue
@@ -30,10 +30,8 @@ class SizeRequest:
 
 
 def parse_dims(texts: Sequence[str]) -> dict[tuple[str, int], int]:
-    """Return what `--size` names.
+    """Return what `--size` names, such as `pixel_values.2=448`.
 
-    Args:
-        texts: `pixel_values.2=448`; several of them.
     Raises:
         ValueError: a text of another form.
 
@@ -41,27 +39,23 @@ def parse_dims(texts: Sequence[str]) -> dict[tuple[str, int], int]:
         >>> parse_dims(["pixel_values.2=448"])
         {('pixel_values', 2): 448}
     """
-    found = {}
-    for text in texts:
-        match = _DIM.fullmatch(text.strip())
-        if match is None:
-            raise InvalidValue(f"cannot read the size {text!r}: write NAME.DIM=N, such as pixel_values.2=448")
-        found[match["name"], int(match["dim"])] = int(match["size"])
-    return found
+    form = "NAME.DIM=N, such as pixel_values.2=448"
+    return {(m["name"], int(m["dim"])): int(m["size"]) for m in _matches(_DIM, texts, "size", form)}
 
 
 def parse_bounds(texts: Sequence[str]) -> dict[str, int]:
-    """Return what `--bound` names.
+    """Return what `--bound` names, such as `u0=4096`.
 
-    Args:
-        texts: `u0=4096`; several of them.
     Raises:
         ValueError: a text of another form.
     """
-    found = {}
+    form = "SYMBOL=N, such as u0=4096"
+    return {m["symbol"]: int(m["size"]) for m in _matches(_BOUND, texts, "bound", form)}
+
+
+def _matches(pattern: re.Pattern[str], texts: Sequence[str], what: str, form: str) -> Iterator[re.Match[str]]:
     for text in texts:
-        match = _BOUND.fullmatch(text.strip())
+        match = pattern.fullmatch(text.strip())
         if match is None:
-            raise InvalidValue(f"cannot read the bound {text!r}: write SYMBOL=N, such as u0=4096")
-        found[match["symbol"]] = int(match["size"])
-    return found
+            raise InvalidValue(f"cannot read the {what} {text!r}: write {form}")
+        yield match

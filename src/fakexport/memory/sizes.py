@@ -80,11 +80,9 @@ _ROLES: Mapping[str, tuple[str, ...]] = {"batch": ("batch",), "context": ("conte
 
 
 class ProgramSizes:
-    """The sizes of a program that may be chosen.
+    """The sizes of a program that may be chosen: its inputs and ranges are read.
 
-    Args:
-        program: An exported program. Only its inputs and ranges are read.
-        needed: Names of all symbols that a value is needed for, those without a range included.
+    `needed` names all symbols that a value is needed for, those without a range included.
     """
 
     def __init__(self, program: ExportedProgram, *, needed: Collection[str] = ()) -> None:

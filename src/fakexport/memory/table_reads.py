@@ -23,14 +23,9 @@ from fakexport.program import operator_name
 
 @dataclass(frozen=True)
 class TableRead:
-    """A table whose rows are read up to one that depends on a size.
+    """A table, such as `transformer.wpe.weight`, whose rows are read up to one that depends on a size.
 
-    Args:
-        name: `transformer.wpe.weight`.
-        rows: How many it has.
-        symbol: The size.
-        last: The last row that is read, as an expression of the symbol.
-        most: The greatest size at which the table has this row.
+    `last` is that row as an expression of the symbol, `most` the greatest size at which the table has it.
     """
 
     name: str
@@ -49,9 +44,6 @@ def tables_read(program: ExportedProgram) -> Mapping[sympy.Symbol, TableRead]:
 
     What is followed: `arange`, and `cumsum` of a mask, whose greatest value is reached without padding, with
     a number added to them, in other shapes and dtypes. Rows that are chosen otherwise bound nothing.
-
-    Args:
-        program: Not changed.
     """
     found: dict[sympy.Symbol, TableRead] = {}
     for read in _reads(program):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -21,7 +20,7 @@ from fakexport._torch.training_record import (
 from fakexport.diagnostics import Span
 from fakexport.error import FakexportError
 from fakexport.fake import Built
-from fakexport.memory.liveness import Liveness
+from fakexport.memory.liveness import Liveness, autocast_on
 from fakexport.memory.storage import Storage
 from fakexport.memory.temporaries import temporaries
 from fakexport.program import is_user_code, plain_name
@@ -90,12 +89,12 @@ def training_liveness(
     held = [tensor for tensor in tensors_in((list(args), dict(kwargs))) if tensor.device.type != "meta"]
     tracker = TrainingTracker(module, held, temporaries, is_user_code)
     devices = {tensor.device.type for tensor in (*trained, *held)}
-    with built.mode, _grad_mode(), _autocast(devices, None):
+    with built.mode, torch.inference_mode(False), torch.enable_grad(), autocast_on(devices, None):
         own = OPTIMIZERS[optimizer](trained, foreach=optimizer_is_foreach(trained))
         with tracker.record():
             for _ in range(_STEPS):
                 own.zero_grad(set_to_none=True)
-                with _autocast(devices, autocast):
+                with autocast_on(devices, autocast):
                     loss = loss_of(module(*args, **kwargs))
                 torch.clear_autocast_cache()  # As at the end of the outermost region, which this is not.
                 if not loss.requires_grad:
@@ -123,7 +122,7 @@ def eager_liveness(built: Built, args: tuple[Any, ...], kwargs: Mapping[str, Any
     held = tensors_in((list(args), dict(kwargs)))
     tracker = TrainingTracker(built.module, held, temporaries, is_user_code)
     devices = {tensor.device.type for tensor in (*built.module.parameters(), *held)}
-    with built.mode, torch.inference_mode(False), torch.no_grad(), _autocast(devices, None):
+    with built.mode, torch.inference_mode(False), torch.no_grad(), autocast_on(devices, None):
         with tracker.record():
             output = built.module(*args, **kwargs)
         del output
@@ -155,21 +154,6 @@ def loss_of(output: Any) -> torch.Tensor:
 def _outputs(output: Any) -> list[torch.Tensor]:
     values = list(output.values()) if isinstance(output, Mapping) else output
     return tensors_in(values)
-
-
-@contextmanager
-def _grad_mode() -> Iterator[None]:
-    with torch.inference_mode(False), torch.enable_grad():
-        yield
-
-
-@contextmanager
-def _autocast(devices: set[str], dtype: torch.dtype | None) -> Iterator[None]:
-    with ExitStack() as stack:
-        for kind in sorted(devices - {"meta"}):
-            is_cast = dtype is not None and (kind != "cpu" or devices == {"cpu"})
-            stack.enter_context(torch.autocast(kind, enabled=is_cast, dtype=dtype if is_cast else None))
-        yield
 
 
 def _liveness(record: TrainingRecord) -> Liveness:

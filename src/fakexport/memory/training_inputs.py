@@ -18,13 +18,7 @@ from fakexport.memory.sizes import role_of
 
 @dataclass(frozen=True)
 class TrainingInputs:
-    """Arguments of a model's call, and what their sizes mean.
-
-    Args:
-        args, kwargs: Fakes.
-        batch: Their dimension 0; None if there is none.
-        context: Tokens; None if no input is text.
-    """
+    """Fake arguments of a model's call, and the batch and the tokens that their sizes mean, if any."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]

@@ -9,7 +9,7 @@ Source: https://huggingface.co/docs/accelerate/usage_guides/big_modeling
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -30,12 +30,7 @@ _ROUNDS = 6
 
 @dataclass(frozen=True)
 class AutomaticPlacement:
-    """Where the modules of a model are.
-
-    Args:
-        entries: Device by module path.
-        summary: One line for the report: the first and the last module of each device.
-    """
+    """The device of each module path, and a line for the report: first and last module of each device."""
 
     entries: Mapping[str, str]
     summary: str
@@ -89,17 +84,14 @@ def _inferred() -> Callable[[nn.Module, Mapping[str, int]], Mapping[str, Any]]:
 
     def infer(module: nn.Module, room: Mapping[str, int]) -> Mapping[str, Any]:
         memory = dict(enumerate(room.values()))
-        whole = sorted({name for part in module.modules() for name in _unsplit(part)})
+        named = (getattr(part, "_no_split_modules", None) or () for part in module.modules())
+        whole = sorted({name for names in named for name in names})
         found: Mapping[str, Any] = infer_auto_device_map(
             module, max_memory=memory, no_split_module_classes=whole
         )
         return found
 
     return infer
-
-
-def _unsplit(part: nn.Module) -> Iterable[str]:
-    return getattr(part, "_no_split_modules", None) or ()
 
 
 def _module(

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,24 +21,20 @@ from fakexport.capture import loaded_libraries
 from fakexport.devices import Topology, emulate
 from fakexport.error import InvalidValue
 from fakexport.memory import OptimizerName, SizeRequest, parse_bounds, parse_dims
+from fakexport.parallel import Degrees, refuse_with_parallel
 from fakexport.planning.automatic_placement import AUTO, automatic_placement
-from fakexport.planning.plan_source import PlanSource
 from fakexport.planning.point import PlannedProgram
-from fakexport.planning.rank_degrees import check_parallel, degrees_on
-from fakexport.planning.search import greatest
-from fakexport.planning.smallest import smallest_machines
-from fakexport.planning.source_columns import SourceColumns
-from fakexport.planning.source_programs import SourcePrograms
-from fakexport.planning.source_runs import SourceRuns
-from fakexport.planning.training import Training
+from fakexport.planning.search import greatest, smallest_machines
+from fakexport.planning.source_programs import PlanSource, SourcePrograms
+from fakexport.planning.source_runs import SourceColumns, SourceRuns, Training
 from fakexport.program import facts_of
-from fakexport.report import Greatest, PlannedPoint, PlannedStep, PlanReport, Progress
+from fakexport.report import Greatest, PlannedModule, PlannedPoint, PlanReport, Progress
 from fakexport.sources import WorkloadName, parse_dtype
 
 PROGRAM = "the program's module()"
 EAGER = "eager mode"
 AOTI = "the program that AOTInductor compiles for the CPU"
-_Planned = TypeVar("_Planned", SourcePrograms, SourceRuns, SourceColumns)
+SourcePlan = SourcePrograms | SourceRuns | SourceColumns
 
 
 @one_at_a_time
@@ -163,9 +159,10 @@ def plan(
     placed = functools.partial(_placed, subject, target, device_map, dtype, asked)
     if is_training:
         training = Training(optimizer or "adamw", checkpointing, _autocast_dtype(autocast))
-        return _of_runs(*placed(lambda *where: SourceRuns(source_on(*where), training)), asked)
+        runs = placed(lambda *where: SourceRuns(source_on(*where), training))
+        return _of_source(*runs, asked, execution=f"two steps with {training}")
     if eager:
-        return _of_columns(*placed(lambda *where: SourceColumns(source_on(*where), has_aoti=aoti)), asked)
+        return _of_source(*placed(lambda *where: SourceColumns(source_on(*where), has_aoti=aoti)), asked)
     report = _of_source(*placed(programs_on), asked)
     if not smallest:
         return report
@@ -193,14 +190,14 @@ def _placed(
     device_map: str | Mapping[str, str] | None,
     dtype: str | torch.dtype | None,
     asked: _Asked,
-    source_on: Callable[[Topology, str | Mapping[str, str] | None], _Planned],
-) -> tuple[_Planned, str | None]:
+    source_on: Callable[[Topology, str | Mapping[str, str] | None], SourcePlan],
+) -> tuple[SourcePlan, str | None]:
     """Return what plans the source where its modules are, and a line about a placement that was chosen."""
     topology = Topology.parse(target or "cpu")
     if device_map != AUTO:
         return source_on(topology, device_map), None
     largest = max(asked.points(), key=lambda request: (request.batch or 0, request.context or 0))
-    made: dict[str, _Planned] = {}
+    made: dict[str, SourcePlan] = {}
 
     def planned(entries: Mapping[str, str]) -> PlannedPoint:
         source = made[str(entries)] = source_on(topology, entries)
@@ -257,74 +254,32 @@ def _of_program(
     )
 
 
-def _of_source(programs: SourcePrograms, where: str | None, asked: _Asked) -> PlanReport:
-    requests = [programs.completed(request) for request in asked.points()]
-    points = tuple(programs.at(request) for request in requests)
+def _of_source(
+    planned: SourcePlan, where: str | None, asked: _Asked, *, execution: str | None = None
+) -> PlanReport:
+    """Return the report of a source; `where` says which placement was chosen for it."""
+    requests = [planned.completed(request) for request in asked.points()]
+    points = tuple(planned.at(request) for request in requests)
+    placed = [] if where is None else [where]
     defaults = _defaults(next(asked.points()), requests[0])
-    found = tuple(_greatest(programs, role, requests[0]) for role in asked.maximum)
-    planned = programs.program_at(requests[0])
+    found: tuple[Greatest, ...] = ()
+    modules: tuple[PlannedModule, ...] = ()
+    if isinstance(planned, SourcePrograms):
+        found = tuple(_greatest(planned, role, requests[0]) for role in asked.maximum)
+        modules = planned.program_at(requests[0]).modules(requests[0]) if asked.has_modules else ()
     return PlanReport(
-        subject=programs.source.spec,
-        target=programs.given.topology.canonical,
-        device_map=AUTO if where else programs.given.placement,
-        workload=programs.workload,
-        execution=_execution(points),
-        dtype=planned.dtype,
+        subject=planned.source.spec,
+        target=planned.given.topology.canonical,
+        device_map=AUTO if where else planned.given.placement,
+        workload=planned.workload,
+        execution=execution or _execution(points),
+        dtype=planned.dtype(requests[0]),
         points=points,
         greatest=found,
         timeline=tuple(planned.timeline(requests[0])) if asked.has_timeline else (),
-        modules=planned.modules(requests[0]) if asked.has_modules else (),
-        left_out=tuple(dict.fromkeys((*programs.left_out, *planned.left_out))),
-        assumptions=(*programs.assumptions, *defaults, *([where] if where else [])),
-        versions=_versions(),
-    )
-
-
-def _of_runs(runs: SourceRuns, where: str | None, asked: _Asked) -> PlanReport:
-    requests = list(asked.points())
-    points = tuple(runs.at(request) for request in requests)
-    return PlanReport(
-        subject=runs.source.spec,
-        target=runs.given.topology.canonical,
-        device_map=AUTO if where else runs.given.placement,
-        workload=runs.workload,
-        execution=f"two steps with {runs.training}",
-        dtype=runs.run(requests[0]).dtype,
-        points=points,
-        timeline=tuple(runs.timeline(requests[0])) if asked.has_timeline else (),
-        left_out=tuple(runs.left_out),
-        assumptions=(*runs.source.assumptions, *runs.assumptions, *([where] if where else [])),
-        versions=_versions(),
-    )
-
-
-def _of_columns(columns: SourceColumns, where: str | None, asked: _Asked) -> PlanReport:
-    """Return the report of eager mode next to the program, as far as there is one."""
-    requests = [columns.completed(request) for request in asked.points()]
-    points = tuple(columns.at(request) for request in requests)
-    runs, programs = columns.runs, columns.programs
-    shown = [programs.program_at(request) for request in requests[:1] if points[0].devices]
-    left_out = [*programs.left_out, *(text for planned in shown for text in planned.left_out)]
-    steps: list[PlannedStep] = []
-    if asked.has_timeline:
-        steps += (step for planned in shown for step in planned.timeline(requests[0]))
-        steps += (replace(step, is_eager=True) for step in runs.timeline(requests[0]))
-    defaults = _defaults(next(asked.points()), requests[0])
-    return PlanReport(
-        subject=runs.source.spec,
-        target=runs.given.topology.canonical,
-        device_map=AUTO if where else runs.given.placement,
-        workload=runs.workload,
-        execution=_execution(points),
-        dtype=runs.run(requests[0]).dtype,
-        points=points,
-        timeline=tuple(steps),
-        left_out=tuple(dict.fromkeys((*runs.left_out, *left_out, *columns.refusals))),
-        assumptions=tuple(
-            dict.fromkeys(
-                (*runs.source.assumptions, *defaults, *runs.assumptions, *([where] if where else []))
-            )
-        ),
+        modules=modules,
+        left_out=tuple(dict.fromkeys(planned.left_out_at(requests[0]))),
+        assumptions=tuple(dict.fromkeys((*planned.assumptions, *defaults, *placed))),
         versions=_versions(),
     )
 
@@ -377,3 +332,39 @@ def _greatest(programs: SourcePrograms, role: str, request: SizeRequest) -> Grea
 
 def _versions() -> dict[str, str]:
     return {"fakexport": __version__, "torch": str(torch.__version__), **loaded_libraries()}
+
+
+# Over all devices of a topology.
+_OVER_ALL = ("tp", "tp,ep")
+
+
+def check_parallel(
+    parallel: str,
+    device_map: str | Mapping[str, str] | None,
+    workload: WorkloadName,
+    *,
+    is_smallest: bool,
+    is_eager: bool,
+) -> None:
+    """Refuse what does not go with parallelism."""
+    if is_eager:
+        raise InvalidValue("--parallel does not apply to --eager")
+    if workload == "train":
+        raise InvalidValue("--parallel does not apply to --workload train")
+    if parallel not in _OVER_ALL:
+        Degrees.parse(parallel)
+        if is_smallest:
+            raise InvalidValue(f"--smallest chooses the degree: write --parallel tp, not {parallel}")
+    refuse_with_parallel(Degrees(2), device_map=device_map)
+
+
+def degrees_on(topology: Topology, parallel: str | None) -> Degrees | None:
+    """Return the degrees on some devices; `tp` is over all of them, and one device holds the whole model."""
+    if parallel is None:
+        return None
+    count = len(topology.accelerators)
+    if parallel in _OVER_ALL:
+        return Degrees(count, count if "ep" in parallel else 1) if count > 1 else None
+    degrees = Degrees.parse(parallel)
+    degrees.check_devices(topology)
+    return degrees

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from fakexport.costs import Bound, CostsAt, DeviceCost, bounds
+from fakexport.costs import CostsAt, DeviceCost, bounds
 from fakexport.devices import DeviceProfile, Topology
 from fakexport.memory import ChosenSizes, ProgramSizes
-from fakexport.report import PlannedBound, PlannedCosts, PlannedDeviceCost, PlannedModule
-
-_FIELDS = {"memory": "memory_bandwidth_bytes_per_s", "link": "link_bandwidth_bytes_per_s"}
+from fakexport.report import PlannedCosts, PlannedModule
 
 
 def planned_costs(
@@ -44,27 +43,17 @@ def _is_used(cost: DeviceCost) -> bool:
     return bool(cost.flops or moved)
 
 
-def _device(cost: DeviceCost, others: Mapping[str, DeviceCost], profile: DeviceProfile) -> PlannedDeviceCost:
+def _device(cost: DeviceCost, others: Mapping[str, DeviceCost], profile: DeviceProfile) -> DeviceCost:
     received = sum(
-        other.sent_bytes[cost.device] for other in others.values() if not other.device.startswith("cpu")
+        other.sent_bytes[cost.name] for other in others.values() if not other.name.startswith("cpu")
     )
-    return PlannedDeviceCost(
-        name=cost.device,
+    return replace(
+        cost,
         profile=profile.name,
-        flops=cost.flops,
-        least_flops=dict(sorted(cost.least_flops.items())),
-        read_bytes=cost.read_bytes,
-        written_bytes=cost.written_bytes,
-        sent_bytes=dict(sorted(cost.sent_bytes.items())),
-        exchanged_bytes=cost.exchanged_bytes,
-        bounds=tuple(_bound(bound, profile) for bound in bounds(cost, profile, received_bytes=received)),
+        least_flops=Counter(dict(sorted(cost.least_flops.items()))),
+        sent_bytes=Counter(dict(sorted(cost.sent_bytes.items()))),
+        bounds=tuple(bounds(cost, profile, received_bytes=received)),
     )
-
-
-def _bound(bound: Bound, profile: DeviceProfile) -> PlannedBound:
-    named = _FIELDS.get(bound.limit, f"peak_flops.{bound.dtype}")
-    source = profile.sources.get(named) or profile.sources.get("peak_flops", "")
-    return PlannedBound(bound.limit, bound.seconds, bound.amount, bound.per_second, bound.dtype, source)
 
 
 def _tokens(sizes: ProgramSizes, chosen: ChosenSizes) -> int | None:

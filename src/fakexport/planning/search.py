@@ -1,14 +1,17 @@
-"""The largest size that fits, found by evaluation: no program is traced for it."""
+"""The largest size that fits, found by evaluation, and the fewest devices that are enough."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from fakexport.devices import DeviceProfile, Topology, load_profiles
 from fakexport.error import InvalidValue
 from fakexport.memory import SizeRequest
+from fakexport.parallel import DegreeMismatch
 from fakexport.planning.point import PlannedProgram
-from fakexport.report import Greatest, PlannedPoint
+from fakexport.planning.source_programs import SourcePrograms
+from fakexport.report import Greatest, Machine, PlannedPoint
 
 _NO_BOUND = 2**40
 
@@ -59,3 +62,69 @@ def _last(is_good: Callable[[int], bool], lowest: int, bound: int) -> int | None
         else:
             bad = middle
     return good
+
+
+COUNTS = (1, 2, 4, 8, 16)
+"""The numbers of devices that are tried."""
+
+PLACEMENT = "balanced"
+
+
+def smallest_machines(
+    programs_on: Callable[[Topology, str | None], SourcePrograms],
+    request: SizeRequest,
+    *,
+    is_parallel: bool = False,
+) -> tuple[Machine, ...]:
+    """Return for each CUDA profile the smallest number of devices on which a model fits.
+
+    The program of a number of devices is that of the profile with the most memory. It is evaluated for all of
+    them, so an operator that another model of GPU computes otherwise is not told apart.
+
+    Args:
+        programs_on: Returns the programs of the model for a topology and a device map.
+        request: The sizes.
+        is_parallel: The model is sharded over several devices, and not placed on them by a device map. A
+            number of them over which it cannot be sharded is left out.
+    Returns:
+        The profiles by name, those that fit first, by the memory of all of their devices.
+    """
+    profiles = [p for p in load_profiles().values() if p.device_type == "cuda" and p.memory_bytes]
+    largest = max(profiles, key=lambda profile: profile.memory_bytes or 0)
+    found: dict[str, Machine] = {}
+    for count in COUNTS:
+        left = [profile for profile in profiles if profile.name not in found]
+        if not left:
+            break
+        devices = Topology.parse(_several(count, largest))
+        device_map = None if count == 1 or is_parallel else PLACEMENT
+        try:
+            planned, sizes = _planned(programs_on(devices, device_map), request)
+        except DegreeMismatch:
+            continue
+        for profile, point in _on_each(planned, left, count, sizes):
+            if point.fit == "fits":
+                headroom = min((d.headroom for d in point.devices if d.headroom), key=lambda h: h.lower)
+                placed = f"tp={count}" if is_parallel and count > 1 else device_map
+                found[profile.name] = Machine(profile.name, count, placed, headroom)
+    total = {profile.name: profile.memory_bytes or 0 for profile in profiles}
+    fitting = sorted(found.values(), key=lambda m: ((m.count or 0) * total[m.profile], m.profile))
+    others = sorted(profile.name for profile in profiles if profile.name not in found)
+    return (*fitting, *(Machine(name, None, None, None) for name in others))
+
+
+def _planned(programs: SourcePrograms, request: SizeRequest) -> tuple[PlannedProgram, SizeRequest]:
+    sizes = programs.completed(request)
+    return programs.program_at(sizes), sizes
+
+
+def _on_each(
+    planned: PlannedProgram, profiles: Sequence[DeviceProfile], count: int, request: SizeRequest
+) -> Iterator[tuple[DeviceProfile, PlannedPoint]]:
+    for profile in profiles:
+        topology = Topology.parse(_several(count, profile))
+        yield profile, replace(planned, topology=topology).totals_at(request)
+
+
+def _several(count: int, profile: DeviceProfile) -> str:
+    return profile.name if count == 1 else f"{count}x{profile.name}"

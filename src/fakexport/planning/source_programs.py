@@ -1,19 +1,24 @@
-"""The programs of a source for sizes that are asked for, as few as there can be."""
+"""A model that is planned, and its programs for the sizes that are asked for, as few as possible."""
 
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
 
 from fakexport._torch.quiet_logs import torch_logs_silenced
-from fakexport.capture import PartialProgram, export
-from fakexport.devices import emulate
+from fakexport.capture import PartialProgram, export, parse_assumed
+from fakexport.devices import Topology, emulate
 from fakexport.error import FakexportError, InvalidValue, type_and_line
 from fakexport.memory import BeyondTable, SizeRequest
-from fakexport.planning.plan_source import PlanSource
+from fakexport.parallel import Degrees, parallel_source
 from fakexport.planning.point import PlannedProgram
-from fakexport.report import PlannedPoint
-from fakexport.sources import SourceError, Workload, WorkloadName
+from fakexport.report import PlannedPoint, PlannedStep, Progress
+from fakexport.sources import Source, SourceError, Workload, WorkloadName, resolve
 
 _BATCH = 1
 _CONTEXT = 4096
@@ -47,6 +52,18 @@ class SourcePrograms:
         self.left_out: list[str] = []
         """What of the model its programs leave out, one sentence each."""
         self._programs: dict[tuple[int, int], PlannedProgram] = {}
+
+    def left_out_at(self, request: SizeRequest) -> tuple[str, ...]:
+        """Return what of the model the programs so far leave out, one sentence each."""
+        return (*self.left_out, *self.program_at(request).left_out)
+
+    def dtype(self, request: SizeRequest) -> str:
+        """Return the dtype of most of the weights."""
+        return self.program_at(request).dtype
+
+    def timeline(self, request: SizeRequest) -> Iterator[PlannedStep]:
+        """Yield what each device holds, node by node."""
+        return self.program_at(request).timeline(request)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -141,3 +158,47 @@ class SourcePrograms:
             planned = PlannedProgram.of(program, self.given.topology, has_aoti=self._has_aoti)
         self.left_out += [str(one.message) for one in said if issubclass(one.category, PartialProgram)]
         return planned
+
+
+@dataclass(frozen=True)
+class PlanSource:
+    """A model, and what it is built for.
+
+    Args:
+        subject: The model, as `resolve` takes it.
+        topology: The devices.
+        device_map: Where its modules are; None: where the source puts them.
+        dtype: The dtype that it is cast to; None: that of the source.
+        announce: Called before each export or run.
+        parallel: Degrees of parallelism: planned is rank 0, of which no other rank has more; None: all of it.
+        assume: Answers of what data decide, as `check` takes them.
+    """
+
+    subject: str | nn.Module | Callable[[], Any]
+    topology: Topology
+    device_map: str | Mapping[str, str] | None
+    dtype: torch.dtype | None
+    announce: Callable[[Progress], None]
+    parallel: Degrees | None = None
+    assume: tuple[str, ...] = ()
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the plan takes for granted, one sentence each."""
+        assumed = tuple(each.sentence for each in parse_assumed(self.assume))
+        if self.parallel is None:
+            return assumed
+        return (f"planned is rank 0 of {self.parallel.ranks}; no other rank needs more", *assumed)
+
+    @property
+    def placement(self) -> str | None:
+        """The device map as the user wrote it."""
+        return None if self.device_map is None else str(self.device_map)
+
+    def resolved(self, workload: Workload) -> Source:
+        """Return the source for a workload: its example inputs have the sizes of the workload."""
+        return parallel_source(resolve(self.subject, workload=workload), self.parallel)
+
+    def note_trace(self) -> None:
+        """Announce that the model is exported or run on fakes."""
+        self.announce(Progress(1, 1, self.topology.canonical, "trace"))

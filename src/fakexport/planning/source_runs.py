@@ -1,4 +1,4 @@
-"""A model that runs on fakes at the sizes that are asked for: in eager mode, or trained for two steps."""
+"""A model that runs on fakes: in eager mode, also next to its program, or trained for two steps."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.capture import build_source
 from fakexport.devices import emulate
-from fakexport.error import InvalidValue, type_and_line
+from fakexport.error import FakexportError, InvalidValue, type_and_line
 from fakexport.fake import Built, DeviceMap, install_transfers
 from fakexport.memory import (
+    BeyondTable,
     ChosenSizes,
     Liveness,
+    OptimizerName,
     SizeRequest,
     TrainingInputs,
     Untrainable,
@@ -30,16 +32,15 @@ from fakexport.memory import (
     training_inputs,
     training_liveness,
 )
-from fakexport.planning.plan_source import PlanSource
 from fakexport.planning.point import (
+    PlannedProgram,
     dtype_of_weights,
     multiplying,
     planned_devices,
     planned_steps,
     unmodeled_lines,
 )
-from fakexport.planning.source_programs import PlanError
-from fakexport.planning.training import Training, enable_checkpointing
+from fakexport.planning.source_programs import PlanError, PlanSource, SourcePrograms
 from fakexport.report import PlannedPoint, PlannedStep
 from fakexport.sources import ExampleInputs, SourceError, Workload, WorkloadName, known_masks
 
@@ -52,7 +53,6 @@ _CONTEXT = 4096
 class _Run:
     liveness: Liveness
     chosen: ChosenSizes
-    dtype: str
 
 
 class SourceRuns:
@@ -68,11 +68,22 @@ class SourceRuns:
         self.training = training
         self.workload: WorkloadName = "forward" if training is None else "train"
         self.source = given.resolved(Workload(self.workload))
-        self.assumptions: dict[str, None] = {}
-        """What was chosen for the runs, one sentence each."""
-        self.left_out: dict[str, None] = {}
-        """What of the model the runs leave out, one sentence each."""
+        self._assumed: dict[str, None] = {}
+        self._left_out: dict[str, None] = {}
         self._runs: dict[str, _Run] = {}
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What was taken for granted in the runs so far, one sentence each."""
+        return (*self.source.assumptions, *self._assumed)
+
+    def left_out_at(self, request: SizeRequest) -> tuple[str, ...]:
+        """Return what of the model the runs so far left out, one sentence each."""
+        return tuple(self._left_out)
+
+    def dtype(self, request: SizeRequest) -> str:
+        """Return the dtype of most of the weights."""
+        return dtype_of_weights(self.run(request).liveness)
 
     def completed(self, request: SizeRequest) -> SizeRequest:
         """Return the sizes as they are: those that are left open are chosen where the model is built."""
@@ -123,9 +134,9 @@ class SourceRuns:
                     f"{option}: {self.source.spec} does not run on fake tensors for {spec}: "
                     f"{type_and_line(error)}"
                 ) from error
-        self.left_out.update(dict.fromkeys(unmodeled_lines(found)))
+        self._left_out.update(dict.fromkeys(unmodeled_lines(found)))
         chosen = ChosenSizes({}, inputs.batch, inputs.context, ())
-        return _Run(found, chosen, dtype_of_weights(found))
+        return _Run(found, chosen)
 
     @one_at_a_time
     def _liveness(self, built: Built, inputs: TrainingInputs) -> Liveness:
@@ -160,7 +171,7 @@ class SourceRuns:
             ("context", request.context, inputs.context),
         ):
             if given is None and size is not None:
-                self.assumptions[f"--{role} was not given: {size:,} is assumed"] = None
+                self._assumed[f"--{role} was not given: {size:,} is assumed"] = None
         return inputs
 
     def _prepare(self, module: nn.Module) -> None:
@@ -170,7 +181,7 @@ class SourceRuns:
         if not module.training:
             module.train()
             if self.source.kind == "python":
-                self.assumptions["the model is in eval mode: it is planned in training mode"] = None
+                self._assumed["the model is in eval mode: it is planned in training mode"] = None
         if self.training.checkpointing:
             enable_checkpointing(module, self.source.spec)
 
@@ -181,17 +192,17 @@ class SourceRuns:
             text = "the loss is the model's own, with labels"
         else:
             text = "the loss is what the model returns as one, or else the mean of the squares of its outputs"
-        self.assumptions[text] = None
+        self._assumed[text] = None
 
     def _note_inputs(self, inputs: ExampleInputs, module: nn.Module) -> None:
         if "attention_mask" in inputs.kwargs:
-            self.assumptions["the attention mask is that of a padded batch"] = None
-        self.assumptions.update(dict.fromkeys(inputs.assumptions))
-        self.left_out.update(dict.fromkeys(f"{name} ({why})" for name, why in inputs.omitted.items()))
+            self._assumed["the attention mask is that of a padded batch"] = None
+        self._assumed.update(dict.fromkeys(inputs.assumptions))
+        self._left_out.update(dict.fromkeys(f"{name} ({why})" for name, why in inputs.omitted.items()))
         quantization = self.source.quantization
         if quantization is not None and (reason := quantization.left_out(module)) is not None:
             text = f"FE105: the config is quantized ({quantization.method}), and this is not: {reason}"
-            self.left_out[text] = None
+            self._left_out[text] = None
 
 
 def _longest(module: nn.Module) -> int:
@@ -224,3 +235,123 @@ def _within_tables(module: nn.Module) -> Iterator[None]:
             handle = table.register_forward_pre_hook(functools.partial(check, name=name))
             stack.callback(handle.remove)
         yield
+
+
+# Of transformers, its former name there, and of timm.
+_CHECKPOINTING = (
+    "activation_checkpointing_enable",
+    "gradient_checkpointing_enable",
+    "set_grad_checkpointing",
+)
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a model is trained.
+
+    Args:
+        optimizer: One of torch's, with its defaults.
+        checkpointing: Whether the model recomputes the activations of its blocks in the backward pass.
+        autocast: Dtype of mixed precision; None: everything is computed in the dtype of the weights.
+    """
+
+    optimizer: OptimizerName = "adamw"
+    checkpointing: bool = False
+    autocast: torch.dtype | None = None
+
+    def __str__(self) -> str:
+        """Name it for a title: `AdamW, checkpointing`."""
+        parts = [_NAMES[self.optimizer]]
+        parts += ["checkpointing"] if self.checkpointing else []
+        parts += [f"autocast to {str(self.autocast).removeprefix('torch.')}"] if self.autocast else []
+        return ", ".join(parts)
+
+
+_NAMES: Mapping[OptimizerName, str] = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}
+
+
+def enable_checkpointing(module: nn.Module, spec: str) -> None:
+    """Let a model recompute the activations of its blocks.
+
+    Raises:
+        ValueError: it has no method for that, or refuses. One line.
+    """
+    enable = next(filter(callable, (getattr(module, name, None) for name in _CHECKPOINTING)), None)
+    if enable is None:
+        raise InvalidValue(
+            f"--checkpointing: {spec} has no {_CHECKPOINTING[0]}; call "
+            "torch.utils.checkpoint in its forward and leave the option out"
+        )
+    try:
+        enable()
+    except (ValueError, AssertionError, NotImplementedError) as error:
+        raise InvalidValue(f"--checkpointing: {spec}: {type_and_line(error)}") from error
+
+
+class SourceColumns:
+    """Answers with what the program of a source holds and, next to it, with what eager mode holds.
+
+    Eager mode takes models that do not export, and sizes that the program does not accept: then it is alone.
+
+    Args:
+        given: The model, and what it is built for.
+        has_aoti: Whether the program has a column of AOTInductor as well.
+    """
+
+    def __init__(self, given: PlanSource, *, has_aoti: bool = False) -> None:
+        self.given = given
+        self.runs = SourceRuns(given, None)
+        self.programs = SourcePrograms(given, "forward", has_aoti=has_aoti)
+        self.source, self.workload = self.runs.source, self.runs.workload
+        self._found: dict[str, PlannedProgram] = {}
+        self._refusals: dict[str, None] = {}
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What was taken for granted, one sentence each."""
+        return self.runs.assumptions
+
+    def left_out_at(self, request: SizeRequest) -> tuple[str, ...]:
+        """Return what of the model is left out, and why there is no program, one sentence each."""
+        program = self._found.get(str(request))
+        own = () if program is None else program.left_out
+        return (*self.runs.left_out_at(request), *self.programs.left_out, *own, *self._refusals)
+
+    def dtype(self, request: SizeRequest) -> str:
+        """Return the dtype of most of the weights."""
+        return self.runs.dtype(request)
+
+    def timeline(self, request: SizeRequest) -> Iterator[PlannedStep]:
+        """Yield what each device holds, of the program and of eager mode."""
+        if (program := self._found.get(str(request))) is not None:
+            yield from program.timeline(request)
+        yield from (replace(step, is_eager=True) for step in self.runs.timeline(request))
+
+    def completed(self, request: SizeRequest) -> SizeRequest:
+        """Return the sizes with the defaults that the program has."""
+        try:
+            return self.programs.completed(request)
+        except (PlanError, InvalidValue) as error:
+            self._note(error)
+            return request
+
+    def at(self, request: SizeRequest) -> PlannedPoint:
+        """Return the plan at the sizes that are asked for.
+
+        Raises:
+            ValueError, PlanError: eager mode does not run at these sizes.
+        """
+        eager = self.runs.at(replace(request, bounds={}))
+        try:
+            program = self._found[str(request)] = self.programs.program_at(request)
+            point = program.at(request)
+        except BeyondTable:
+            raise
+        except (PlanError, InvalidValue) as error:
+            self._note(error)
+            self._found.pop(str(request), None)
+            point = replace(eager, devices=())
+        return replace(point, eager=eager.devices)
+
+    def _note(self, error: FakexportError) -> None:
+        self._refusals[f"the program: {error}"] = None

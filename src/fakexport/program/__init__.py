@@ -15,13 +15,8 @@ from fakexport.program.differences.alignment import align
 from fakexport.program.differences.difference import ComparedProgram, compared, diff, diff_compared
 from fakexport.program.differences.fingerprint_difference import diff_fingerprints
 from fakexport.program.differences.program_difference import (
-    ConstantDifference,
-    NodeChange,
     NodeGroup,
-    OperatorDifference,
     ProgramDifference,
-    PropertyDifference,
-    RangeDifference,
     SignatureDifference,
 )
 from fakexport.program.differing_numbers import differing_numbers
@@ -43,7 +38,7 @@ from fakexport.program.node_names import (
     star_common,
     target_name,
 )
-from fakexport.program.output_names import leaf_names, output_names
+from fakexport.program.output_names import leaf_names, output_names, user_inputs, user_outputs
 from fakexport.program.program_copy import copied_graph, graph_modules, with_plain_indexing
 from fakexport.program.program_facts import ProgramFacts, calling_of, facts_of, keep_facts
 from fakexport.program.refused_dtypes import RefusedDtypes, refused_dtypes

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx import Node
 
 
 def output_names(program: ExportedProgram) -> tuple[str, ...]:
@@ -14,6 +16,20 @@ def output_names(program: ExportedProgram) -> tuple[str, ...]:
     """
     structure = program.call_spec.out_spec
     return () if structure is None else leaf_names(structure)
+
+
+def user_outputs(program: ExportedProgram) -> list[tuple[str, Any]]:
+    """Return the path of each returned leaf, and what `torch.export` says of it."""
+    specs = program.graph_signature.output_specs
+    arguments = [spec.arg for spec in specs if spec.kind is OutputKind.USER_OUTPUT]
+    return list(zip(output_names(program), arguments, strict=True))
+
+
+def user_inputs(program: ExportedProgram) -> list[tuple[Any, Node]]:
+    """Return what `torch.export` says of each input of a call, and its placeholder, in the flat order."""
+    placeholders = program.graph.find_nodes(op="placeholder")
+    pairs = zip(program.graph_signature.input_specs, placeholders, strict=True)
+    return [(spec.arg, node) for spec, node in pairs if spec.kind is InputKind.USER_INPUT]
 
 
 def leaf_names(structure: Any) -> tuple[str, ...]:

@@ -1,13 +1,18 @@
-"""What an archive holds as data for other programs; `docs/json.md` documents it."""
+"""What an archive holds as data for other programs, and sums of its weights: see `docs/json.md`."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fakexport.report.archive_totals import WeightTotals, weight_bytes
-from fakexport.report.as_json import plain
+from fakexport.archive import DTYPE_BYTES
+from fakexport.report.as_json import picked, plain
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from fakexport.archive import ArchiveDescription, MethodDescription, MethodManifest, TensorEntry
 
 INSPECT_SCHEMA = "fakexport.inspect/2"
@@ -17,7 +22,6 @@ _FACTS = (
     *("versions", "source", "topology", "profiles", "device_map", "dtype", "dynamic_shapes"),
     *("library_modules", "skipped_checks"),
 )
-_OF_TENSORS = ("name", "aliases", "is_parameter", "dtype", "shape", "device")
 
 
 def archive_to_dict(found: ArchiveDescription) -> dict[str, Any]:
@@ -27,10 +31,7 @@ def archive_to_dict(found: ArchiveDescription) -> dict[str, Any]:
     whole, shared = WeightTotals.of(manifest.tensors), WeightTotals.of(manifest.shared_tensors)
     return {
         "schema": INSPECT_SCHEMA,
-        "path": found.path,
-        "file_bytes": found.file_bytes,
-        "has_manifest": found.has_manifest,
-        "notes": list(found.notes),
+        **picked(found, "path", "file_bytes", "has_manifest", "notes"),
         "weights": whole.count,
         "weight_bytes": whole.bytes,
         "shared_weights": shared.count,
@@ -46,12 +47,11 @@ def archive_to_dict(found: ArchiveDescription) -> dict[str, Any]:
 
 
 def _method(method: str, found: MethodDescription) -> dict[str, Any]:
-    manifest = found.manifest
     return {
         "method": method,
-        **{name: plain(getattr(manifest, name)) for name in _FACTS},
+        **picked(found.manifest, *_FACTS),
         "program": plain(found.program),
-        "weights": _weights(manifest),
+        "weights": _weights(found.manifest),
         "constants": plain(found.constants),
         "records": list(found.records),
     }
@@ -61,18 +61,41 @@ def _weights(manifest: MethodManifest) -> dict[str, Any]:
     return {
         "kind": manifest.weights,
         **plain(WeightTotals.of(manifest.tensors)),
-        "prefix": _prefix(manifest.prefix),
+        "prefix": manifest.prefix and dict(zip(("checkpoint", "program"), manifest.prefix, strict=True)),
         "tensors": [_weight(tensor) for tensor in manifest.tensors],
     }
 
 
-def _prefix(prefix: tuple[str, str] | None) -> dict[str, str] | None:
-    return None if prefix is None else {"checkpoint": prefix[0], "program": prefix[1]}
-
-
 def _weight(tensor: TensorEntry) -> dict[str, Any]:
     return {
-        **{name: plain(getattr(tensor, name)) for name in _OF_TENSORS},
+        **picked(tensor, "name", "aliases", "is_parameter", "dtype", "shape", "device"),
         "bytes": weight_bytes(tensor),
         "file": tensor.location.file if tensor.location else None,
     }
+
+
+@dataclass(frozen=True)
+class WeightTotals:
+    """Number and bytes of weights, also by dtype and by device; one that has several names counts once."""
+
+    count: int
+    bytes: int
+    by_dtype: Mapping[str, int]
+    by_device: Mapping[str, int]
+
+    @classmethod
+    def of(cls, tensors: Iterable[TensorEntry]) -> WeightTotals:
+        by_dtype: Counter[str] = Counter()
+        by_device: Counter[str] = Counter()
+        count = 0
+        for tensor in tensors:
+            count += 1
+            by_dtype[tensor.dtype] += weight_bytes(tensor)
+            by_device[tensor.device] += weight_bytes(tensor)
+        by_name = (dict(sorted(sizes.items())) for sizes in (by_dtype, by_device))
+        return cls(count, by_dtype.total(), *by_name)
+
+
+def weight_bytes(tensor: TensorEntry) -> int:
+    """Return bytes of the elements of one weight."""
+    return math.prod(tensor.shape) * DTYPE_BYTES[tensor.dtype]

@@ -7,9 +7,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from fakexport.documents import escaped
-from fakexport.report.archive_totals import WeightTotals
-from fakexport.report.device_sizes import device_sizes
-from fakexport.report.quantity import bytes_text, plural
+from fakexport.report.archive_json import WeightTotals
+from fakexport.report.quantity import bytes_text, device_sizes, plural
 from fakexport.report.table import layout, wrapped
 
 if TYPE_CHECKING:
@@ -124,10 +123,6 @@ def _method(found: MethodDescription, has_manifest: bool) -> Iterator[tuple[str,
     yield "needs trust", [f"{name} {reason}" for name, reason in program.refused_operators.items()]
     yield "missing", [f"{name}: {reason}" for name, reason in program.missing_operators.items()]
     yield "weights", list(_weights(manifest))
-
-
-def _known(text: str | None) -> list[str]:
-    return [text] if text else []
 
 
 def _device_map(device_map: Mapping[str, str]) -> list[str]:

@@ -9,9 +9,8 @@ from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from fakexport.report.bench_report import BenchReport
-from fakexport.report.plan_report import PlannedDevice, PlannedPoint, PlanReport
-from fakexport.report.planned_costs import PlannedCosts
-from fakexport.report.verdict import Report, TargetDifference, Verdict
+from fakexport.report.plan_report import PlanReport
+from fakexport.report.verdict import ProjectReport, Report, Verdict
 
 if TYPE_CHECKING:
     from fakexport.archive import ArchiveDifference
@@ -43,11 +42,12 @@ def to_dict(report: Report) -> dict[str, Any]:
     """
     return {
         "schema": SCHEMA,
-        "source": report.source,
-        "is_clean": report.is_clean,
-        "versions": dict(report.versions),
+        **picked(report, "source", "is_clean", "versions"),
         "targets": [_target(verdict) for verdict in report.verdicts],
-        "differences": [_difference(difference) for difference in report.differences],
+        "differences": [
+            {"first": each.first, "second": each.second, **plain(each.difference)}
+            for each in report.differences
+        ],
         "diagnostics": plain(report.diagnostics),
         "measured": [{"target": v.target.name, **plain(v.timings)} for v in report.verdicts],
     }
@@ -56,29 +56,42 @@ def to_dict(report: Report) -> dict[str, Any]:
 def _target(verdict: Verdict) -> dict[str, Any]:
     return {
         **plain(verdict.target),
-        "is_exportable": verdict.is_exportable,
-        "failed_stage": verdict.failed_stage,
-        "notes": list(verdict.notes),
-        "summary": plain(verdict.summary),
-        "transfers": plain(verdict.transfers),
-        "memory_left": plain(verdict.memory_left),
-        "recovered": _recovered(verdict.recovered),
+        **picked(verdict, "is_exportable", "failed_stage", "notes", "summary", "transfers", "memory_left"),
+        "recovered": None if verdict.recovered is None else _recovered(verdict.recovered),
         "ranks": plain(verdict.ranks),
     }
 
 
-def _recovered(recovered: Recovered | None) -> dict[str, Any] | None:
-    if recovered is None:
-        return None
+def _recovered(found: Recovered) -> dict[str, Any]:
+    unbound = [{"code": constant.code, **plain(constant)} for constant in found.unbound]
+    return {**picked(found, "names", "bytes"), "unbound": unbound}
+
+
+PROJECT_SCHEMA = "fakexport.check-project/1"
+
+
+def project_to_dict(report: ProjectReport) -> dict[str, Any]:
+    """Return the reports as dicts, lists, strings, numbers, booleans and None."""
     return {
-        "names": list(recovered.names),
-        "bytes": recovered.bytes,
-        "unbound": [{"code": constant.code, **plain(constant)} for constant in recovered.unbound],
+        "schema": PROJECT_SCHEMA,
+        "is_clean": report.exit_code == 0,
+        "reports": [to_dict(part) for part in report.reports],
+        "refused": [{"source": source, "reason": reason} for source, reason in report.refused.items()],
     }
 
 
-def _difference(difference: TargetDifference) -> dict[str, Any]:
-    return {"first": difference.first, "second": difference.second, **plain(difference.difference)}
+# By the class: what follows from the fields of a value and is in its data as well.
+_PROPERTIES = {
+    "PlannedPoint": ("fit",),
+    "PlannedDevice": ("total", "headroom", "fit"),
+    "PlannedCosts": ("least_seconds", "most_tokens_per_second"),
+    "DeviceCost": ("least_seconds", "flops_per_byte"),
+}
+
+
+def picked(value: Any, *names: str) -> dict[str, Any]:
+    """Return some attributes of a value as plain data, by their names."""
+    return {name: plain(getattr(value, name)) for name in names}
 
 
 def plain(value: Any) -> Any:
@@ -87,7 +100,8 @@ def plain(value: Any) -> Any:
     An infinite distance, which JSON has no number for, is "inf".
     """
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        names = [field.name for field in fields(value)]
+        return picked(value, *names, *_PROPERTIES.get(type(value).__name__, ()))
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -102,27 +116,16 @@ def weights_to_dict(report: WeightsReport) -> dict[str, Any]:
     """Return every field as plain data; `weights.schema.json` is its JSON Schema."""
     return {
         "schema": WEIGHTS_SCHEMA,
-        "source": report.source,
-        "checkpoint": report.checkpoint,
-        "is_bindable": report.is_bindable,
-        "weights": report.weights,
-        "entries": report.entries,
-        "entry_bytes": report.entry_bytes,
-        "converted": report.converted,
-        "computed": list(report.computed),
+        **picked(report, "source", "checkpoint", "is_bindable", "weights", "entries", "entry_bytes"),
+        **picked(report, "converted", "computed"),
         "findings": [_finding(finding) for finding in report.findings],
     }
 
 
 def _finding(finding: WeightFinding) -> dict[str, Any]:
-    diagnostic = finding.diagnostic
     return {
-        "code": finding.code,
-        "severity": diagnostic.severity,
-        "message": diagnostic.message,
-        "names": list(finding.names),
-        "expected": finding.expected,
-        "found": finding.found,
+        **picked(finding.diagnostic, "code", "severity", "message"),
+        **picked(finding, "names", "expected", "found"),
         "cause": finding.cause_text,
         "fix": finding.fix,
     }
@@ -135,11 +138,9 @@ def archive_difference_to_dict(found: ArchiveDifference) -> dict[str, Any]:
     """Return every field as plain data; `diff.schema.json` is its JSON Schema."""
     return {
         "schema": DIFF_SCHEMA,
-        "is_same": found.is_same,
-        "notes": list(found.notes),
+        **picked(found, "is_same", "notes"),
         "program": {"first": found.path_a, "second": found.path_b, **plain(found.program)},
-        "weights": plain(found.weights),
-        "facts": plain(found.facts),
+        **picked(found, "weights", "facts"),
     }
 
 
@@ -155,17 +156,9 @@ def bench_to_dict(report: BenchReport) -> dict[str, Any]:
     measured = [{"mode": row["mode"], **row.pop("measures")} for row in rows]
     return {
         "schema": BENCH_SCHEMA,
-        "source": report.source,
-        "inputs": list(report.inputs),
-        "other_inputs": list(report.other_inputs),
-        "assumptions": list(report.assumptions),
-        "versions": dict(report.versions),
+        **picked(report, "source", "inputs", "other_inputs", "assumptions", "versions"),
         "modes": rows,
-        "measured": {
-            "processor": report.processor,
-            "threads": report.threads,
-            "modes": measured,
-        },
+        "measured": {**picked(report, "processor", "threads"), "modes": measured},
     }
 
 
@@ -176,15 +169,11 @@ def comparison_to_dict(comparison: Comparison) -> dict[str, Any]:
     """Return every field as plain data. A distance without a reference is null, an infinite one "inf"."""
     return {
         "schema": COMPARISON_SCHEMA,
-        "is_identical": comparison.is_identical,
-        "is_equal": comparison.is_equal,
-        "kernels": comparison.kernels,
-        "unmatched": comparison.unmatched,
+        **picked(comparison, "is_identical", "is_equal", "kernels", "unmatched"),
         "first_difference": _place(comparison.first_difference),
         "first_divergence": _place(comparison.first_divergence),
         "outputs": [{"name": output.name, **_error(output.error)} for output in comparison.outputs],
-        "modules": plain(comparison.modules),
-        "assumptions": list(comparison.assumptions),
+        **picked(comparison, "modules", "assumptions"),
     }
 
 
@@ -192,9 +181,7 @@ def _place(place: Place | None) -> dict[str, Any] | None:
     if place is None:
         return None
     return {
-        "node": place.node,
-        "operator": place.operator,
-        "kernel": place.kernel,
+        **picked(place, "node", "operator", "kernel"),
         "eager_kernel": place.eager_kernel or place.kernel,
         "module": place.module_path,
         "path": None if place.span is None else place.span.path,
@@ -205,9 +192,7 @@ def _place(place: Place | None) -> dict[str, Any] | None:
 
 def _error(error: TensorError) -> dict[str, Any]:
     return {
-        "is_equal": error.is_equal,
-        "is_close": error.is_close,
-        "difference": plain(error.difference),
+        **picked(error, "is_equal", "is_close", "difference"),
         "error": plain(error.program),
         "eager_error": plain(error.eager),
         "tolerance": plain(error.tolerance),
@@ -221,37 +206,4 @@ def plan_to_dict(report: PlanReport) -> dict[str, Any]:
     """Return the plan as dicts, lists, strings, numbers, booleans and None; sizes in bytes."""
     data = plain(report)
     del data["timeline"]  # A file of its own: `--timeline`.
-    data["points"] = [_point(point) for point in report.points]
     return {"schema": PLAN_SCHEMA, **data}
-
-
-def _point(point: PlannedPoint) -> dict[str, Any]:
-    return {
-        **plain(point),
-        "fit": point.fit,
-        "devices": [_device(device) for device in point.devices],
-        "eager": [_device(device) for device in point.eager],
-        "aoti": [_device(device) for device in point.aoti],
-        "costs": None if point.costs is None else _costs(point.costs),
-    }
-
-
-def _costs(costs: PlannedCosts) -> dict[str, Any]:
-    return {
-        **plain(costs),
-        "devices": [
-            {**plain(d), "least_seconds": d.least_seconds, "flops_per_byte": d.flops_per_byte}
-            for d in costs.devices
-        ],
-        "least_seconds": costs.least_seconds,
-        "most_tokens_per_second": costs.most_tokens_per_second,
-    }
-
-
-def _device(device: PlannedDevice) -> dict[str, Any]:
-    return {
-        **plain(device),
-        "total": plain(device.total),
-        "headroom": plain(device.headroom),
-        "fit": device.fit,
-    }

@@ -1,13 +1,16 @@
-"""What ways to hand a model over come to, as values."""
+"""What a benchmark of deployment formats measured, as values and as text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
-from fakexport.report.spread import Spread
+from fakexport.documents import escaped
+from fakexport.report.quantity import Spread, bytes_text, duration_text, plural, range_text
+from fakexport.report.table import layout, wide_layout, wrapped
 
+T = TypeVar("T")
 BenchStep = Literal["make", "load", "run", "compare", "resize", "time"]
 
 
@@ -96,3 +99,67 @@ class BenchReport:
     versions: Mapping[str, str]
     processor: str
     threads: int
+
+
+_NONE = "-"
+_HEAD = (
+    *("mode", "captures", "as eager", "dynamic", "needs code", "difference", "size"),
+    *("make", "load", "first call", "latency", "quartiles", "x eager", "memory"),
+)
+_RIGHT = range(5, len(_HEAD))
+_WHAT: dict[BenchStep, str] = {
+    "make": "cannot be exported",
+    "load": "does not load",
+    "run": "does not run",
+    "compare": "returns different outputs",
+    "resize": "does not keep dynamic shapes",
+    "time": "is not timed",
+}
+
+
+def render_bench(report: BenchReport, *, width: int) -> str:
+    """Return what was run, one row per mode, why cells are empty, and one line of summary."""
+    parts = ["\n".join(layout(_about(report)))]
+    parts[0] += "".join(f"\n{line}" for text in report.assumptions for line in wrapped(text, width))
+    parts.append("\n".join(wide_layout([_HEAD, *map(_row, report.rows)], width=width, right=_RIGHT)))
+    told = [(row.mode, failure) for row in report.rows for failure in row.failures]
+    lines = (wrapped(f"{mode} {failure_text(why)}", width, later="    ") for mode, why in told)
+    parts.append("\n".join(line for text in lines for line in text))
+    as_eager = sum(row.is_equal is True for row in report.rows)
+    parts.append(f"{as_eager} of {plural(len(report.rows), 'mode')} match eager up to rounding")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def failure_text(failure: BenchFailure) -> str:
+    """Return `cannot be exported: FE203: ...`."""
+    return f"{_WHAT[failure.step]}: {failure.reason}"
+
+
+def _about(report: BenchReport) -> list[tuple[str, str]]:
+    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    rows = [("model", report.source), ("inputs", ", ".join(report.inputs) or "none")]
+    if report.other_inputs:
+        rows.append(("other sizes", ", ".join(report.other_inputs)))
+    rows.append(("machine", f"{report.processor}, {plural(report.threads, 'thread')}"))
+    rows.append(("versions", versions))
+    return [(name, escaped(text)) for name, text in rows]
+
+
+def _row(row: BenchRow) -> tuple[str, ...]:
+    found = row.measures
+    verdicts = (row.is_captured, row.is_equal, row.keeps_dynamic, row.needs_code)
+    return (
+        row.mode,
+        *(_cell(is_so, lambda is_so: "yes" if is_so else "no") for is_so in verdicts),
+        _cell(found.difference, "{:.2g}".format),
+        _cell(found.size_bytes, bytes_text),
+        *(_cell(seconds, duration_text) for seconds in (found.make_s, found.load_s, found.first_call_s)),
+        _cell(found.latency_s, lambda latency: duration_text(latency.median)),
+        _cell(found.latency_s, range_text),
+        _cell(found.ratio, lambda ratio: f"{ratio.median:.2f}"),
+        _cell(found.memory_bytes, bytes_text),
+    )
+
+
+def _cell(value: T | None, text: Callable[[T], str]) -> str:
+    return _NONE if value is None else text(value)

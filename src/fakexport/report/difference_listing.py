@@ -1,4 +1,4 @@
-"""What differs between the programs of two targets."""
+"""What differs between two programs or two archives, as text."""
 
 from __future__ import annotations
 
@@ -12,14 +12,10 @@ from fakexport.report.transfer_listing import place_text, route_text
 from fakexport.report.verdict import TargetDifference
 
 if TYPE_CHECKING:
+    from fakexport.archive import ArchiveDifference, FactDifference, WeightDifference
     from fakexport.program import (
-        ConstantDifference,
-        NodeChange,
         NodeGroup,
-        OperatorDifference,
         ProgramDifference,
-        PropertyDifference,
-        RangeDifference,
         SignatureDifference,
         Transfer,
     )
@@ -49,12 +45,12 @@ def difference_headline(found: ProgramDifference) -> str:
 
 def difference_items(found: ProgramDifference) -> Iterator[tuple[str, list[str]]]:
     """Yield each kind of difference with what it found, in words; also kinds that found nothing."""
-    yield "operators", [_operator(item) for item in found.operators]
+    yield "operators", [f"{item.operator} {item.count_a:,} -> {item.count_b:,}" for item in found.operators]
     yield "removed", [_group(item) for item in found.nodes_removed]
     yield "added", [_group(item) for item in found.nodes_added]
     yield "rewired", [_group(item) for item in found.nodes_rewired]
     yield "order", ["common nodes are in a different order"] * found.is_reordered
-    yield "changed", [_change(item) for item in found.changes]
+    yield "changed", [f"{_group(item.nodes)}: {item.field} {item.a} -> {item.b}" for item in found.changes]
     yield (
         "devices",
         [f"{item.device_a} -> {item.device_b} in {plural(item.count, 'value')}" for item in found.devices],
@@ -64,10 +60,16 @@ def difference_items(found: ProgramDifference) -> Iterator[tuple[str, list[str]]
         [f"less {_transfer(item)}" for item in found.transfers_removed]
         + [f"more {_transfer(item)}" for item in found.transfers_added],
     )
-    yield "constants", [_constant(item) for item in found.constants]
+    yield "constants", [f"{item.name}: {_values(item.field, item.a, item.b)}" for item in found.constants]
     yield "signature", [_signature(item) for item in found.signature]
-    yield "ranges", [_range(item) for item in found.ranges]
-    yield "properties", [_property(item) for item in found.properties]
+    yield "ranges", [f"{item.symbol}: {item.a or 'none'} -> {item.b or 'none'}" for item in found.ranges]
+    yield (
+        "properties",
+        [
+            f"{item.kind} no longer {item.a}" if item.a else f"{item.kind} now {item.b}"
+            for item in found.properties
+        ],
+    )
 
 
 def paragraph(title: str, items: Sequence[str], width: int) -> Iterator[str]:
@@ -81,17 +83,9 @@ def paragraph(title: str, items: Sequence[str], width: int) -> Iterator[str]:
         yield from wrapped(item, max(width, len(margin) + 30), first=first, later=f"{margin}  ")
 
 
-def _operator(item: OperatorDifference) -> str:
-    return f"{item.operator} {item.count_a:,} -> {item.count_b:,}"
-
-
 def _group(item: NodeGroup) -> str:
     where = ", ".join(text for text in (item.module_path, place_text(item.span)) if text)
     return f"{item.count:,} x {item.operator}" + (f"  ({where})" if where else "")
-
-
-def _change(item: NodeChange) -> str:
-    return f"{_group(item.nodes)}: {item.field} {item.a} -> {item.b}"
 
 
 def _transfer(item: Transfer) -> str:
@@ -100,24 +94,46 @@ def _transfer(item: Transfer) -> str:
     return f"{route_text(item)}, {size}" + (f"  ({where})" if where else "")
 
 
-def _constant(item: ConstantDifference) -> str:
-    return f"{item.name}: {_values(item.field, item.a, item.b)}"
-
-
 def _signature(item: SignatureDifference) -> str:
     times = f" ({item.count} times)" if item.count > 1 else ""
     return f"{item.side} {item.name}, {item.kind}: {_values(item.field, item.a, item.b)}{times}"
-
-
-def _range(item: RangeDifference) -> str:
-    return f"{item.symbol}: {item.a or 'none'} -> {item.b or 'none'}"
-
-
-def _property(item: PropertyDifference) -> str:
-    return f"{item.kind} no longer {item.a}" if item.a else f"{item.kind} now {item.b}"
 
 
 def _values(field: str, a: str, b: str) -> str:
     if field == "presence" and not (a and b):
         return "only in the second" if b else "only in the first"
     return f"{field} {a or 'none'} -> {b or 'none'}"
+
+
+_MOST_NAMES = 4
+
+
+def render_archive_difference(found: ArchiveDifference, *, width: int = 100) -> str:
+    """Return what differs in the programs, the weights and the descriptions, and one line of summary.
+
+    Plain text without colors; the same archives return the same text. Each list is cut after 12 items.
+    """
+    lines = [line for note in found.notes for line in wrapped(f"note: {note}", width)]
+    lines += difference_listing(TargetDifference(found.path_a, found.path_b, found.program), width=width)
+    lines += paragraph("weights", [weight_text(item) for item in found.weights], width)
+    lines += paragraph("described as", [fact_text(item) for item in found.facts], width)
+    summary = "same program, same weights" if found.is_same else "the archives differ"
+    return "\n".join([*lines, "", summary]) + "\n"
+
+
+def weight_text(item: WeightDifference) -> str:
+    # Imported here because the room of weights imports torch, and this one does not.
+    from fakexport.weights import fold_names
+
+    names = fold_names(item.names)
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    where = f"{plural(len(item.names), 'weight')}: {', '.join(names[:_MOST_NAMES])}{more}"
+    if item.field == "presence":
+        return f"only in the {'second' if item.b else 'first'}: {where}"
+    if item.field == "data":
+        return f"different data in {where}"
+    return f"{item.field} {item.a or 'none'} -> {item.b or 'none'} in {where}"
+
+
+def fact_text(item: FactDifference) -> str:
+    return f"{item.field}: {item.a or 'none'} -> {item.b or 'none'}"

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from fakexport.diagnostics import Diagnostic, render_text
 from fakexport.documents import escaped
 from fakexport.report.difference_listing import difference_listing
-from fakexport.report.project_report import ProjectReport, project_summary_line
 from fakexport.report.rank_summary import rank_listing
 from fakexport.report.text import summary_line
-from fakexport.report.verdict import Report, Verdict
+from fakexport.report.verdict import ProjectReport, Report, Verdict, project_summary_line
 from fakexport.report.verdict_table import result_text, weights_of
 
 _MOST_FINDINGS = 50

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fakexport.documents import escaped
-from fakexport.report.device_sizes import device_sizes
-from fakexport.report.quantity import bytes_text, device_names, elements_text
+from fakexport.report.quantity import bytes_text, device_names, device_sizes, elements_text
 from fakexport.report.table import wide_layout, wrapped
 
 if TYPE_CHECKING:
@@ -26,14 +25,10 @@ def render_modules(root: ModuleSummary, *, width: int = 100) -> str:
     in common is in the last line alone.
     """
     rows = list(_rows(root, depth=0))
-    used = [i for i in range(len(_HEAD)) if _is_telling(i, {row[i] for row in rows} - {""})]
+    used = [i for i in range(len(_HEAD)) if len({row[i] for row in rows} - {""}) > (i in _IF_THEY_DIFFER)]
     shown = [[row[i] for i in used] for row in (_HEAD, *rows)]
     lines = wide_layout(shown, width=width, right=[used.index(i) for i in _RIGHT])
     return "\n".join([*lines, "", *wrapped(_totals(root), width)]) + "\n"
-
-
-def _is_telling(column: int, values: set[str]) -> bool:
-    return len(values) > (1 if column in _IF_THEY_DIFFER else 0)
 
 
 def _rows(entry: ModuleSummary, depth: int) -> Iterator[tuple[str, ...]]:

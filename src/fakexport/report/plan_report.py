@@ -297,7 +297,8 @@ class PlanReport:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows."""
-        from .page import plan_document, render_in_notebook
+        from .page.plan_page import plan_document
+        from .page.rendering import render_in_notebook
 
         return render_in_notebook(plan_document(self))
 

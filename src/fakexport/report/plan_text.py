@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fakexport.documents import escaped
-from fakexport.report.cost_text import cost_lines, module_lines
 from fakexport.report.plan_report import (
     Greatest,
     Interval,
@@ -17,6 +16,7 @@ from fakexport.report.plan_report import (
     PlanReport,
     worst_fit,
 )
+from fakexport.report.planned_costs import cost_lines, module_lines
 from fakexport.report.quantity import bytes_text
 from fakexport.report.table import layout, wide_layout, wrapped
 
@@ -141,7 +141,7 @@ def memory_table(point: PlannedPoint) -> list[list[str]]:
         ]
     ]
     rows += [
-        _row(name, [getattr(device, field) for device in devices])
+        [name, *(bytes_text(getattr(device, field)) for device in devices)]
         for name, field in _CLASSES
         if name in _ALWAYS or any(getattr(device, field) for device in devices)
     ]
@@ -149,7 +149,8 @@ def memory_table(point: PlannedPoint) -> list[list[str]]:
         found = [[o.bytes for o in device.overheads if o.name == name] for device in devices]
         rows.append([name, *(_interval(own[0]) if own else "" for own in found)])
     rows.append(["total", *(_interval(device.total) for device in devices)])
-    rows.append(["memory", *(_bytes(device.memory_bytes) for device in devices)])
+    memory = [device.memory_bytes for device in devices]
+    rows.append(["memory", *("not known" if size is None else bytes_text(size) for size in memory)])
     return rows
 
 
@@ -164,14 +165,6 @@ _CLASSES = (
     ("temporaries", "temporaries"),
 )
 _ALWAYS = frozenset({"weights", "activations"})
-
-
-def _row(name: str, sizes: Sequence[int]) -> list[str]:
-    return [name, *(bytes_text(size) for size in sizes)]
-
-
-def _bytes(size: int | None) -> str:
-    return "not known" if size is None else bytes_text(size)
 
 
 def _interval(size: Interval) -> str:

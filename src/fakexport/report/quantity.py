@@ -1,9 +1,12 @@
-"""Numbers as people read them: sizes, counts, times, and rows of devices."""
+"""Numbers as people read them: sizes, counts, times and their spread, and rows of devices."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 
 _BYTE_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _ELEMENT_UNITS = ("K", "M", "B", "T")
@@ -23,12 +26,7 @@ def elements_text(count: int) -> str:
 
 
 def rate_text(rate: float, unit: str) -> str:
-    """Return a rate with a decimal prefix, as vendors publish it: `989.4 TFLOP/s`, `3.35 TB/s`.
-
-    Args:
-        rate: Per second, in `unit`.
-        unit: `FLOP/s`, `B/s`.
-    """
+    """Return a rate with a decimal prefix, as vendors publish it: `989.4 TFLOP/s`, `3.35 TB/s`."""
     for prefix, size in reversed(_RATE_PREFIXES.items()):
         if rate >= size:
             return f"{rate / size:.4g} {prefix}{unit}"
@@ -72,3 +70,73 @@ def _scaled(value: float, base: int, units: tuple[str, ...]) -> tuple[str, str]:
             return f"{scaled:,.1f}", unit
         scaled /= base
     return f"{scaled:,.1f}", units[-1]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What a number of measurements come to, in their unit.
+
+    Args:
+        median: Half of them are less.
+        lower, upper: The quartiles: half of them are between. One odd measurement moves none of the three.
+        count: How many there are.
+
+    Example:
+        >>> Spread.of([1.0, 3.0, 2.0])
+        Spread(median=2.0, lower=1.5, upper=2.5, count=3)
+    """
+
+    median: float
+    lower: float
+    upper: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Return the spread of one or more measurements."""
+        if len(values) == 1:
+            return cls(values[0], values[0], values[0], 1)
+        lower, median, upper = statistics.quantiles(values, n=4, method="inclusive")
+        return cls(median, lower, upper, len(values))
+
+
+def latency_text(latency_s: Spread) -> str:
+    """Of times in seconds: `1.24 ms (1.20 to 1.31 ms, 20 calls)`."""
+    calls = plural(latency_s.count, "call")
+    return f"{duration_text(latency_s.median)} ({range_text(latency_s)}, {calls})"
+
+
+def range_text(times_s: Spread) -> str:
+    """Return the quartiles of times in seconds: `1.20 to 1.31 ms`."""
+    lower, upper = duration_text(times_s.lower), duration_text(times_s.upper)
+    number, unit = lower.split()
+    return f"{number if upper.endswith(f' {unit}') else lower} to {upper}"
+
+
+def duration_text(duration_s: float) -> str:
+    """Return a time with three digits that count: `85.1 us`, `1.24 ms`, `12.0 s`."""
+    for unit, scale in (("us", 1e6), ("ms", 1e3)):
+        if (scaled := duration_s * scale) < 999.5:
+            return f"{_three_digits(scaled)} {unit}"
+    return f"{_three_digits(duration_s)} s"
+
+
+def _three_digits(number: float) -> str:
+    return f"{number:.{2 if number < 9.995 else 1 if number < 99.95 else 0}f}"
+
+
+def device_sizes(sizes: Mapping[str, int]) -> str:
+    """Return every size with its devices: `cpu 480 B, cuda:0 93.0 GiB, cuda:1..6 95.0 GiB`."""
+    return ", ".join(f"{device_names(names)} {text}" for names, text in equal_rows(sizes))
+
+
+def equal_rows(sizes: Mapping[str, int]) -> list[tuple[list[str], str]]:
+    """Return rows of devices, neighbors by index, whose sizes read the same, and the text of that size."""
+    ordered = sorted(sizes, key=_natural)
+    return [(list(row), text) for text, row in groupby(ordered, key=lambda name: bytes_text(sizes[name]))]
+
+
+def _natural(name: str) -> tuple[str, int]:
+    """Sort `cuda:2` before `cuda:10`."""
+    device_type, _, index = name.partition(":")
+    return device_type, int(index) if index.isdecimal() else -1

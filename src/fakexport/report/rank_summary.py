@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fakexport.documents import escaped
-from fakexport.report.quantity import bytes_text, plural
-from fakexport.report.spread import duration_text
+from fakexport.report.quantity import bytes_text, duration_text, plural
 from fakexport.report.table import layout
 
 if TYPE_CHECKING:
@@ -19,12 +18,7 @@ _INDENT = "    "
 
 @dataclass(frozen=True)
 class RankGroup:
-    """Ranks whose weights have the same shapes.
-
-    Args:
-        ranks: From 0.
-        weight_bytes: Parameters, buffers and constants of one of them.
-    """
+    """Ranks, from 0, whose weights have the same shapes, and the bytes of the weights of one of them."""
 
     ranks: tuple[int, ...]
     weight_bytes: int
@@ -77,7 +71,7 @@ def rank_listing(name: str, summary: RankSummary) -> list[str]:
         (
             f"{found.count} x",
             found.kind,
-            _size(found),
+            "?" if found.bytes is None else bytes_text(found.bytes),
             f"{found.dtype}[{', '.join(found.shape)}]",
             found.module_path,
         )
@@ -129,7 +123,3 @@ def _ranks(ranks: Iterable[int]) -> str:
     if len(found) > 2 and found == tuple(range(found[0], found[-1] + 1)):
         return f"ranks {found[0]} to {found[-1]}"
     return f"{'rank' if len(found) == 1 else 'ranks'} {', '.join(map(str, found))}"
-
-
-def _size(found: Collective) -> str:
-    return "?" if found.bytes is None else bytes_text(found.bytes)

@@ -13,9 +13,8 @@ from urllib.parse import quote
 from fakexport._libraries import named_path
 from fakexport.diagnostics import Diagnostic, Label, Span, plain_body, source_line
 from fakexport.report.as_json import json_text, plain
-from fakexport.report.project_report import ProjectReport
 from fakexport.report.rule_page import EXPORTDB, explain
-from fakexport.report.verdict import Report
+from fakexport.report.verdict import ProjectReport, Report
 from fakexport.report.verdict_table import result_text
 from fakexport.rules import Rule, rule
 

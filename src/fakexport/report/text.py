@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from fakexport.diagnostics import render_github as annotation
 from fakexport.diagnostics import render_text
 from fakexport.documents import escaped
 from fakexport.report.difference_listing import difference_listing
-from fakexport.report.quantity import plural
+from fakexport.report.quantity import bytes_text, plural
 from fakexport.report.rank_summary import rank_listing
 from fakexport.report.transfer_listing import transfer_listing
 from fakexport.report.verdict import Report
 from fakexport.report.verdict_table import remarks, result_text, verdict_table
+
+if TYPE_CHECKING:
+    from fakexport.weights import WeightsReport
 
 MIN_WIDTH = 40
 
@@ -79,3 +83,29 @@ def render_github(report: Report) -> str:
     lines = [annotation(diagnostic) for diagnostic in by_severity]
     lines += [escaped(f"target {v.target.name}: {result_text(v)}") for v in report.verdicts]
     return "\n".join([*lines, summary_line(report)]) + "\n"
+
+
+def render_weights(report: WeightsReport) -> str:
+    """Return what was compared, the diagnostics, and one line of summary.
+
+    Plain text without colors; the same report returns the same text. Names of repeated layers are folded,
+    `weights_to_dict` has all of them.
+    """
+    entries = f"{report.entries:,} entries, {bytes_text(report.entry_bytes)}"
+    converted = f"; {report.converted} of them are converted as transformers does" if report.converted else ""
+    head = [
+        escaped(f"model       {report.source}: {plural(report.weights, 'weight')}"),
+        escaped(f"checkpoint  {report.checkpoint}: {entries}{converted}"),
+    ]
+    if report.computed:
+        listed = ", ".join(report.computed)
+        head.append(escaped(f"computed    {listed}: the checkpoint lacks them, as the model's class allows"))
+    severities = [diagnostic.severity for diagnostic in report.diagnostics]
+    errors = plural(severities.count("error"), "error")
+    warnings = plural(severities.count("warning"), "warning")
+    parts = [
+        "\n".join(head),
+        *map(render_text, report.diagnostics),
+        f"{report.summary}; {errors}, {warnings}",
+    ]
+    return "\n\n".join(parts) + "\n"

@@ -1,23 +1,22 @@
-"""The moves between devices, with bytes and source line."""
+"""The moves between devices, with bytes and source line, and the devices that a program names."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from fakexport.diagnostics import Span
+from fakexport.diagnostics import Diagnostic, Span, render_text
 from fakexport.documents import escaped
 from fakexport.report.quantity import bytes_text, device_names, plural
 from fakexport.report.table import layout
 from fakexport.report.verdict import Verdict
 
 if TYPE_CHECKING:
-    from fakexport.program import Transfer
+    from fakexport.program import DeviceListing, DeviceLiteral, Transfer
 
 _MOST_SINGLE_LINES = 20
 _MOST_LINES = 40
-_INDENT = "    "
 _NUMBER = re.compile(r"[0-9]+")
 _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 
@@ -33,7 +32,10 @@ def transfer_listing(verdict: Verdict, *, width: int) -> list[str]:
     is_folded = any(len(group) > 1 for group in groups)
     cells = [_cells(group, is_folded=is_folded) for group in shown]
     lines = layout(cells, right=(0,) if is_folded else (), indent=_INDENT)
-    listing = [_heading(verdict), *_with_places(lines, [_place(group[0]) for group in shown], width)]
+    listing = [
+        _heading(verdict),
+        *_with_places(lines, [escaped(place_text(group[0].span)) for group in shown], width),
+    ]
     if hidden:
         listing.append(f"{_INDENT}and {sum(map(len, hidden)):,} more; --format json lists them all")
     return listing
@@ -115,10 +117,6 @@ def _modules(group: Sequence[Transfer]) -> str:
     return f"{paths[0][: position.end()]}..{last[differing[0]]}{paths[0][position.end() :]}"
 
 
-def _place(transfer: Transfer) -> str:
-    return escaped(place_text(transfer.span))
-
-
 def _with_places(lines: Sequence[str], places: Sequence[str], width: int) -> Iterator[str]:
     """Yield the places in a column of their own, or below their lines where that is too wide."""
     longest = max(map(len, lines))
@@ -130,3 +128,54 @@ def _with_places(lines: Sequence[str], places: Sequence[str], width: int) -> Ite
             yield line
             if place:
                 yield f"{_INDENT}    {place}"
+
+
+_INDENT = "    "
+
+
+def render_device_literals(listing: DeviceListing) -> str:
+    """Return one line per literal in the order of execution, then the diagnostics, then a summary.
+
+    Literals of one line of source that are equal but for the node share a line, with their number.
+    """
+    on = ", ".join(listing.devices)
+    parts = [[escaped(f"a program on {on or 'no device'}, and what would fail on {listing.other_device}")]]
+    if listing.literals:
+        parts.append(layout(list(_literal_rows(listing)), right=(0,), indent=_INDENT))
+    parts += [[render_text(diagnostic)] for diagnostic in listing.diagnostics]
+    parts.append([_literal_summary(listing)])
+    return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
+
+
+def render_diagnostics(diagnostics: Iterable[Diagnostic]) -> str:
+    """Return the diagnostics below each other, as text that ends in one line end."""
+    return "\n\n".join(map(render_text, diagnostics)) + "\n"
+
+
+def _literal_rows(listing: DeviceListing) -> Iterator[tuple[str, ...]]:
+    breaking = {breakage.literal for breakage in listing.breakages}
+    counts: dict[tuple[str, ...], int] = {}
+    for literal in listing.literals:
+        row = _literal_cells(literal, literal in breaking)
+        counts[row] = counts.get(row, 0) + 1
+    for row, count in counts.items():
+        yield (f"{count} x", *row)
+
+
+def _literal_cells(literal: DeviceLiteral, is_breaking: bool) -> tuple[str, ...]:
+    source = "baked in" if literal.is_baked_in else "intent"
+    name = "constant" if literal.kind == "constant" else literal.operator
+    cells = (
+        f"{source}, breaks" if is_breaking else source,
+        literal.kind,
+        f"{name} {literal.argument}={literal.device}",
+        place_text(literal.span),
+    )
+    return tuple(map(escaped, cells))
+
+
+def _literal_summary(listing: DeviceListing) -> str:
+    baked = sum(literal.is_baked_in for literal in listing.literals)
+    nodes = len({breakage.node for breakage in listing.breakages})
+    of_all = plural(len(listing.literals), "device literal")
+    return f"{of_all}, {baked} baked in; {plural(nodes, 'node')} would fail on {listing.other_device}"

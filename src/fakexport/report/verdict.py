@@ -1,13 +1,14 @@
-"""What a check found: one verdict per target, the differences between targets, and the diagnostics."""
+"""What a check is doing, and what it found: verdicts, differences between targets, diagnostics."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from fakexport.diagnostics import Diagnostic
 from fakexport.documents import escaped
+from fakexport.report.quantity import plural
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -149,7 +150,8 @@ class Report:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows."""
-        from .page import check_document, render_in_notebook
+        from .page.check_page import check_document
+        from .page.rendering import render_in_notebook
 
         return render_in_notebook(check_document(self))
 
@@ -173,3 +175,83 @@ def _headline(error: Diagnostic) -> str:
     """Return `FE201 branch on tensor data at model.py:7`."""
     where = "" if error.primary is None else f" at {error.primary.span.path}:{error.primary.span.line}"
     return escaped(f"{error.code} {error.message}{where}")
+
+
+@dataclass(frozen=True)
+class ProjectReport:
+    """What `fakexport check` found in the sources of `[tool.fakexport]`.
+
+    Args:
+        reports: One per source that could be checked, in their order.
+        refused: Source -> why it could not be checked, one line each.
+    """
+
+    reports: tuple[Report, ...]
+    refused: Mapping[str, str]
+
+    @property
+    def exit_code(self) -> int:
+        """The worst of all sources: 0 clean, 1 findings, 2 not checked."""
+        if self.refused:
+            return 2
+        return 0 if all(report.is_clean for report in self.reports) else 1
+
+
+def project_summary_line(report: ProjectReport) -> str:
+    """Return `3 sources: 1 clean, 1 with findings, 1 not checked`, without a line end."""
+    clean = sum(part.is_clean for part in report.reports)
+    counts = {
+        "clean": clean,
+        "with findings": len(report.reports) - clean,
+        "not checked": len(report.refused),
+    }
+    said = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    return f"{plural(sum(counts.values()), 'source')}: {said}"
+
+
+Step = Literal["build", "trace", "explore", "analyse", "compare"]
+
+
+@dataclass
+class BlockCount:
+    """How far a trace is; changes while it runs.
+
+    Args:
+        done: Number of the model's repeated blocks that are traced.
+        total: How many there are; 0 for a model without such blocks.
+    """
+
+    done: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The step that a check is about to take. Given to `on_progress` before the step begins.
+
+    Args:
+        target_index: Number of the target, from 1: `2` of 3. The last one for `compare`.
+        target_count: Number of targets in this check.
+        target: Name of the target, as in `TargetSpec.name`; the last one for `compare`, which is about all.
+        step: `build` makes the fake module and its inputs, `trace` captures the program, `explore` looks for
+            further problems of a model that could not be captured, `analyse` reads facts and findings off the
+            program, `compare` finds what differs between the targets.
+        finding: For `explore`, what stopped the capture, on one line; "" for the other steps.
+        blocks: For `trace`, counts the model's blocks while they are traced: `blocks.done` of `blocks.total`.
+            None for the other steps, and with `strict=True`.
+    Raises:
+        ValueError: an index outside 1 to `target_count`, or an unknown step.
+    """
+
+    target_index: int
+    target_count: int
+    target: str
+    step: Step
+    finding: str = ""
+    blocks: BlockCount | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.target_index <= self.target_count:
+            raise ValueError(f"target_index counts from 1 to {self.target_count}, got {self.target_index}")
+        if self.step not in get_args(Step):
+            raise ValueError(f"step must be one of {', '.join(get_args(Step))}; got {self.step!r}")

@@ -7,8 +7,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fakexport.documents import escaped
-from fakexport.report.device_sizes import device_sizes, equal_rows
-from fakexport.report.quantity import bytes_text, device_names, elements_text, plural, seconds_text
+from fakexport.report.quantity import (
+    bytes_text,
+    device_names,
+    device_sizes,
+    elements_text,
+    equal_rows,
+    plural,
+    seconds_text,
+)
 from fakexport.report.table import wide_layout, wrapped
 from fakexport.report.transfer_listing import transferred_text
 from fakexport.report.verdict import Report, Verdict

@@ -7,5 +7,4 @@ from .results import collect_results, results_text
 from .results_page import results_document
 from .run_file import STATUSES, RunFile, SweepRecord, read_run
 from .sweep import Sweep, Tally, run_sweep
-from .sweep_item import SweepItem
-from .zoo_file import read_zoo
+from .zoo_file import SweepItem, read_zoo

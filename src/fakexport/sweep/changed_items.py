@@ -11,8 +11,7 @@ from pathlib import Path
 from fakexport._libraries import named_path
 from fakexport.error import FakexportError
 
-from .sweep_item import SweepItem
-from .zoo_file import ZooFile, ZooFileError, items_of
+from .zoo_file import SweepItem, ZooFile, ZooFileError, items_of
 
 
 class RevisionError(FakexportError, ValueError):
@@ -77,7 +76,7 @@ class _Repository:
     _names: dict[Path, tuple[tuple[int, str], ...]] = field(default_factory=dict)
 
     def may_have_changed(self, item: SweepItem) -> bool:
-        if any(self._touches(file) for file in self._named(item.libraries)):
+        if any(self._touches((self.folder / library).resolve()) for library in item.libraries):
             return True
         if item.source.startswith(("hf:", "diffusers:", "timm:")):
             named = named_path(item.source, self.folder)
@@ -91,16 +90,11 @@ class _Repository:
                 return any(self._gone())
         starts = [start.resolve() for start in starts if start.resolve().is_relative_to(self.root)]
         files = self._imported(starts)
-        return any(self._touches(file) or self._touches_data(file.parent) for file in files)
+        data = {folder for file in self.changed if file.suffix != ".py" for folder in file.parents}
+        return any(self._touches(file) or file.parent in data for file in files)
 
     def _touches(self, place: Path) -> bool:
         return place in self.changed or any(place in file.parents for file in self.changed)
-
-    def _touches_data(self, folder: Path) -> bool:
-        return any(file.suffix != ".py" and folder in file.parents for file in self.changed)
-
-    def _named(self, texts: Iterable[str]) -> Iterator[Path]:
-        return ((self.folder / text).resolve() for text in texts)
 
     def _imported(self, starts: Sequence[Path]) -> set[Path]:
         """Return files and all files of the repository that they import, also through others.

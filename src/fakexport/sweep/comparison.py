@@ -1,22 +1,19 @@
-"""What changed from one run of a sweep to another."""
+"""What a sweep found: the diagnostics of a check, and what changed from one run to another."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from .findings import findings_of
+from fakexport.documents import DocumentError, field, items, mapping, text
+
 from .run_file import STATUSES, SweepRecord
 
 
 @dataclass(frozen=True)
 class Change:
-    """A check whose outcome is another one.
-
-    Args:
-        command: The check.
-        before, after: The records; None where a run does not have it.
-    """
+    """A check whose outcome is another one, with its records; None where a run does not have it."""
 
     command: str
     before: SweepRecord | None
@@ -67,3 +64,46 @@ def is_worse(before: SweepRecord, after: SweepRecord) -> bool:
 
 def _errors(record: SweepRecord) -> set[str]:
     return {finding.code for finding in findings_of(record) if finding.severity == "error"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A diagnostic, as far as a sweep shows it; "" for no place (`model.py:7`) or no fix."""
+
+    code: str
+    severity: str
+    message: str
+    place: str
+    notes: tuple[str, ...]
+    fix: str
+
+
+def findings_of(record: SweepRecord) -> tuple[Finding, ...]:
+    """Return the diagnostics of a record; none where there is no report, or not one that is understood."""
+    try:
+        return tuple(field(record.report or {}, "diagnostics", lambda found: items(found, _finding), []))
+    except DocumentError:
+        return ()
+
+
+def _finding(value: Any) -> Finding:
+    found = mapping(value)
+    labels = field(found, "labels", lambda each: items(each, mapping), [])
+    primary = next((label for label in labels if label.get("is_primary") is True), {})
+    fix = found.get("fix")
+    return Finding(
+        field(found, "code", text),
+        field(found, "severity", text),
+        field(found, "message", text),
+        _place(primary.get("span")),
+        tuple(field(found, "notes", lambda notes: items(notes, text), [])),
+        "" if fix is None else field(mapping(fix), "message", text),
+    )
+
+
+def _place(span: Any) -> str:
+    if span is None:
+        return ""
+    owner = mapping(span)
+    line = owner.get("line")
+    return f"{field(owner, 'path', text)}:{line}" if type(line) is int else field(owner, "path", text)

@@ -16,7 +16,7 @@ from fakexport.error import FakexportError
 
 from .run_file import STATUSES, SweepRecord
 from .sweep import Sweep, check_item
-from .sweep_item import SweepItem
+from .zoo_file import SweepItem
 
 _LOCAL = "local"
 _RETRIES = 3

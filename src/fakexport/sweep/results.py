@@ -6,13 +6,12 @@ import json
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from fakexport.error import FakexportError
 
-from .comparison import is_worse
-from .findings import findings_of
+from .comparison import findings_of, is_worse
 from .run_file import STATUSES, SweepRecord
 
 NOT_RUN = "not run"
@@ -27,12 +26,7 @@ class ResultsError(FakexportError, ValueError):
 
 @dataclass(frozen=True)
 class Environment:
-    """Where checks ran.
-
-    Args:
-        versions: Package -> version; empty where a check took down the node that it ran on.
-        machine: System, processor and memory; as `versions`.
-    """
+    """Package versions and the machine where checks ran; empty where a check took down its node."""
 
     versions: Mapping[str, str]
     machine: str
@@ -176,9 +170,7 @@ def results_to_dict(results: SweepResults) -> dict[str, Any]:
         "schema": RESULTS_SCHEMA,
         "total": len(results.checks),
         "runs": [_run(results, run, name) for run, name in enumerate(results.names)],
-        "environments": [
-            {"versions": dict(each.versions), "machine": each.machine} for each in results.environments
-        ],
+        "environments": [asdict(each) for each in results.environments],
         "checks": [_check(results, check) for check in results.checks],
     }
 
@@ -189,27 +181,21 @@ def _run(results: SweepResults, run: int, name: str) -> dict[str, Any]:
         "name": name,
         "counts": {**every, **results.counts(run)},
         "reasons": [
-            {"status": status, "reason": reason, "count": count}
-            for status, reason, count in results.reasons(run)
+            dict(zip(("status", "reason", "count"), each, strict=True)) for each in results.reasons(run)
         ],
     }
 
 
 def _check(results: SweepResults, check: CheckResults) -> dict[str, Any]:
     return {
-        "command": check.command,
-        "source": check.source,
-        "options": check.options,
+        **{name: getattr(check, name) for name in ("command", "source", "options")},
         "results": [None if record is None else _result(results, record) for record in check.records],
     }
 
 
 def _result(results: SweepResults, record: SweepRecord) -> dict[str, Any]:
     return {
-        "status": record.status,
-        "reason": record.reason,
-        "seconds": record.seconds,
-        "peak_bytes": record.peak_bytes,
+        **{name: getattr(record, name) for name in ("status", "reason", "seconds", "peak_bytes")},
         "environment": results.environment(record),
         "codes": list(dict.fromkeys(finding.code for finding in findings_of(record))),
     }

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from fakexport.report import (
     Cell,
     Code,
-    Column,
     Document,
     Paragraph,
     Part,
@@ -18,7 +17,7 @@ from fakexport.report import (
     bytes_text,
 )
 
-from .findings import Finding, findings_of
+from .comparison import Finding, findings_of
 from .results import NOT_RUN, CheckResults, SweepResults
 from .run_file import STATUSES, SweepRecord
 
@@ -28,13 +27,8 @@ _FROM_BAD = (*reversed(STATUSES[1:]), NOT_RUN, _PASSED)
 _CHANGES = ("worse", "not in both", "better", "same")
 _MOST_REASONS = 200
 _MOST_CHARACTERS = 200
-_RUN_COLUMNS = (
-    Column("status", is_choice=True),
-    Column("reason"),
-    Column("seconds"),
-    Column("peak memory"),
-    Column("environment", is_choice=True),
-)
+_RUN_COLUMNS = ("status", "reason", "seconds", "peak memory", "environment")
+_RUN_CHOICES = ("status", "environment")
 
 
 def results_document(results: SweepResults) -> Document:
@@ -66,52 +60,43 @@ def _counts(results: SweepResults) -> Iterator[Part]:
     options = list(dict.fromkeys(check.options for check in results.checks))
     shown = [status for status in _ORDER if any(status in check.statuses for check in results.checks)]
     shown = [_PASSED, *(status for status in shown if status != _PASSED)]
-    columns = (
-        Column("checks"),
-        Column("run", is_choice=True),
-        Column("of"),
-        *map(Column, shown),
-        Column("share"),
-    )
     rows = []
     for name in (None, *options) if len(options) > 1 else (None,):
         of = sum(name is None or check.options == name for check in results.checks)
         for run, title in enumerate(results.names):
             found = results.counts(run, name)
             share = 100 * found.get(_PASSED, 0) / of if of else 0.0
+            counts = (of, *(found.get(status, 0) for status in shown))
             cells = [
-                Cell("all" if name is None else name or "(no options)"),
-                Cell(title),
-                Cell(f"{of:,}", of),
+                *(Cell(f"{count:,}", count) for count in counts),
+                Cell(f"{share:.1f} %", round(share, 1)),
             ]
-            cells += [Cell(f"{found.get(status, 0):,}", found.get(status, 0)) for status in shown]
-            rows.append(Row((*cells, Cell(f"{share:.1f} %", round(share, 1)))))
-    yield Table("Number of checks by status; the share is of those that export", columns, tuple(rows))
+            rows.append(Row.of("all" if name is None else name or "(no options)", title, *cells))
+    caption = "Number of checks by status; the share is of those that export"
+    yield Table(caption, ("checks", "run", "of", *shown, "share"), tuple(rows), ("run",))
 
 
 def _reasons(results: SweepResults) -> Iterator[Table]:
-    columns = (Column("reason"), Column("status", is_choice=True), Column("checks"))
     for run, name in enumerate(results.names):
         found = results.reasons(run)
         rows = tuple(
-            Row((Cell(_short(reason)), Cell(status, tone=_tone(status)), Cell(f"{count:,}", count)))
+            Row.of(_short(reason), Cell(status, tone=_tone(status)), Cell(f"{count:,}", count))
             for status, reason, count in found[:_MOST_REASONS]
         )
         if rows:
-            lost = len(found) - len(rows)
-            yield Table(f"Why checks of {name} do not pass; SOURCE is the model", columns, rows, lost)
+            caption = f"Why checks of {name} do not pass; SOURCE is the model"
+            yield Table(caption, ("reason", "status", "checks"), rows, ("status",), len(found) - len(rows))
 
 
 def _checks(results: SweepResults) -> Table:
     is_one = len(results.names) == 1
-    columns = [Column("model"), Column("options", is_choice=True)]
-    for name in results.names:
-        prefix = "" if is_one else f"{name}: "
-        columns += [Column(prefix + column.title, column.is_choice) for column in _RUN_COLUMNS]
-    columns += [] if is_one else [Column("change", is_choice=True)]
+    prefixes = ["" if is_one else f"{name}: " for name in results.names]
+    change = () if is_one else ("change",)
+    columns = ("model", "options", *(each + title for each in prefixes for title in _RUN_COLUMNS), *change)
+    choices = ("options", *(each + title for each in prefixes for title in _RUN_CHOICES), *change)
     ordered = sorted(results.checks, key=_rank)
     rows = tuple(_row(results, check) for check in ordered)
-    return Table("One row per check; open it for the command and the findings", tuple(columns), rows)
+    return Table("One row per check; open it for the command and the findings", columns, rows, choices)
 
 
 def _rank(check: CheckResults) -> tuple[int, int]:
@@ -120,12 +105,10 @@ def _rank(check: CheckResults) -> tuple[int, int]:
 
 
 def _row(results: SweepResults, check: CheckResults) -> Row:
-    cells = [Cell(check.source), Cell(check.options)]
-    for record in check.records:
-        cells += _result(results, record)
+    cells = [cell for record in check.records for cell in _result(results, record)]
     if len(check.records) > 1:
         cells.append(Cell(check.change, tone="bad" if check.change == "worse" else None))
-    return Row(tuple(cells), tuple(_details(results, check)))
+    return Row.of(check.source, check.options, *cells, details=_details(results, check))
 
 
 def _result(results: SweepResults, record: SweepRecord | None) -> list[Cell]:
@@ -166,21 +149,11 @@ def _lines(finding: Finding) -> Iterator[str]:
 
 
 def _environments(results: SweepResults) -> Table:
-    columns = (Column("environment"), Column("machine"), Column("versions"))
-    rows = tuple(
-        Row(
-            (
-                Cell(_letter(at)),
-                Cell(each.machine or "not recorded"),
-                Cell(
-                    ", ".join(f"{name} {version}" for name, version in each.versions.items())
-                    or "not recorded"
-                ),
-            )
-        )
-        for at, each in enumerate(results.environments)
-    )
-    return Table("Where the checks ran", columns, rows)
+    rows = []
+    for at, each in enumerate(results.environments):
+        versions = ", ".join(f"{name} {version}" for name, version in each.versions.items())
+        rows.append(Row.of(_letter(at), each.machine or "not recorded", versions or "not recorded"))
+    return Table("Where the checks ran", ("environment", "machine", "versions"), tuple(rows))
 
 
 def _letter(position: int) -> str:

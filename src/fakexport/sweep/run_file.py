@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fakexport.documents import (
+    DocumentError,
+    decimal,
+    entries,
+    field,
+    integer,
+    mapping,
+    one_of,
+    optional,
+    parse_json,
+    reader_of,
+    text,
+)
 from fakexport.error import FakexportError
 from fakexport.files import lock_or_refuse
 
@@ -46,7 +60,7 @@ class SweepRecord:
     seconds: float
     peak_bytes: int
     report: dict[str, Any] | None
-    versions: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = dataclasses.field(default_factory=dict)
     machine: str = ""
     output: str = ""
 
@@ -63,30 +77,33 @@ def read_run(path: Path) -> dict[str, SweepRecord]:
         if not line.endswith(b"\n"):
             break
         try:
-            fields = json.loads(line)
-            if fields.pop("schema") != SCHEMA:
-                raise RunFileError(f"{path}:{number}: not a line of a sweep that this version reads")
-            record = SweepRecord(**fields)
-            if not _has_types(record):
-                raise RunFileError(f"{path}:{number}: a field of the line has another type")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if isinstance(error, RunFileError):
-                raise
-            raise RunFileError(f"{path}:{number}: not a line of a sweep") from error
-        if record.command in found or record.status not in STATUSES:
-            raise RunFileError(f"{path}:{number}: the check is there twice, or its status is unknown")
+            fields = mapping(parse_json(line))
+            field(fields, "schema", one_of((SCHEMA,), "format that this version reads"))
+            record = _record({name: value for name, value in fields.items() if name != "schema"})
+        except DocumentError as error:
+            raise RunFileError(f"{path}:{number}: not a line of a sweep: {error}") from error
+        if record.command in found:
+            raise RunFileError(f"{path}:{number}: the check is there twice")
         found[record.command] = record
     return found
 
 
-def _has_types(record: SweepRecord) -> bool:
-    """Check what the dataclass does not; what is in the report is checked where it is used."""
-    kinds = {str: (record.command, record.reason, record.machine, record.output), int: (record.peak_bytes,)}
-    kinds[dict] = (record.versions, {} if record.report is None else record.report)
-    is_typed = all(type(value) is kind for kind, values in kinds.items() for value in values)
-    names = [text for pair in record.versions.items() for text in pair] if is_typed else []
-    is_number = type(record.seconds) in (int, float) and 0 <= record.seconds < math.inf
-    return is_typed and is_number and record.peak_bytes >= 0 and all(type(name) is str for name in names)
+def _seconds(value: Any) -> float:
+    seconds = decimal(value)
+    if not 0 <= seconds < math.inf:
+        raise DocumentError("expected a number of seconds")
+    return seconds
+
+
+# What is in the report is checked where it is used.
+_record = reader_of(
+    SweepRecord,
+    status=one_of(STATUSES, "status"),
+    seconds=_seconds,
+    peak_bytes=lambda value: integer(value, 0),
+    report=lambda value: optional(value, mapping),
+    versions=lambda value: entries(value, text),
+)
 
 
 class RunFile:

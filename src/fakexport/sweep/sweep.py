@@ -20,7 +20,7 @@ from fakexport._version import __version__
 from fakexport.processes import Ended, Limits, NoWarmStart, WarmStart, machine_text, run_limited
 
 from .run_file import STATUSES, RunFile, SweepRecord
-from .sweep_item import SweepItem
+from .zoo_file import SweepItem
 
 _INTERNAL_FAULT = "[FE001]"
 _ON_THE_COMMAND_LINE = ("--format", "json", "--no-progress")
@@ -52,13 +52,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Tally:
-    """How far a sweep is.
-
-    Args:
-        done, total: Checks.
-        bad: How many of those that are done do not export.
-        seconds_left: How long the rest takes if it takes as long as what ran in this sweep.
-    """
+    """Progress of a sweep: checks that are done, how many of them do not export, and the time left."""
 
     done: int
     total: int

@@ -6,6 +6,7 @@ import difflib
 import itertools
 import math
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,6 @@ from fakexport.documents import DocumentError, field, items, mapping, parse_yaml
 from fakexport.error import FakexportError
 from fakexport.files import read_file
 from fakexport.processes import Limits
-
-from .sweep_item import SweepItem
 
 _MOST_BYTES = 16 << 20
 _MOST_CHECKS = 10_000
@@ -33,12 +32,9 @@ class ZooFileError(FakexportError, ValueError):
 
 @dataclass(frozen=True)
 class ZooFile:
-    """The checks of a sweep.
+    """The checks of a sweep, every combination that the file names, and what each process may take.
 
-    Args:
-        path: The file. Sources are relative to its folder.
-        items: In the order of the file: every combination of a model's targets, dtypes, sizes and workloads.
-        limits: What each process may take.
+    Sources are relative to the file's folder.
     """
 
     path: Path
@@ -191,3 +187,50 @@ def _check_keys(table: Mapping[str, Any], known: set[str]) -> None:
             near = difflib.get_close_matches(str(key), sorted(known), n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"it can have {', '.join(sorted(known))}"
             raise DocumentError(f"unknown key: {hint}").within(str(key))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepItem:
+    """A model, and how it is checked: the options of `fakexport check`, as they are written there.
+
+    Args:
+        source: The model.
+        target: One topology.
+        dtype, device_map, component: None for the default.
+        dynamic: What `--dynamic` is given, in order; nothing for sizes that do not vary.
+        workload: The call.
+        assume, inputs, libraries: What `--assume`, `--input` and `--library` are given.
+    """
+
+    source: str
+    target: str = "cpu"
+    dtype: str | None = None
+    dynamic: tuple[str, ...] = ()
+    workload: str = "forward"
+    device_map: str | None = None
+    component: str | None = None
+    assume: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+
+    @property
+    def arguments(self) -> list[str]:
+        """The command line after `fakexport`, without what only says how it is printed."""
+        given = [
+            ("--target", self.target),
+            ("--device-map", self.device_map),
+            ("--dtype", self.dtype),
+            *(("--dynamic", each) for each in self.dynamic),
+            ("--workload", self.workload if self.workload != "forward" else None),
+            ("--component", self.component),
+            *(("--assume", each) for each in self.assume),
+            *(("--input", each) for each in self.inputs),
+            *(("--library", each) for each in self.libraries),
+        ]
+        options = [text for name, value in given if value is not None for text in (name, value)]
+        return ["check", self.source, *options]
+
+    @property
+    def command(self) -> str:
+        """The command that does this check alone. It names the item in a run: no two have the same."""
+        return shlex.join(["fakexport", *self.arguments])

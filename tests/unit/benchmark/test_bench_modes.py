@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from fakexport.benchmark import worker
+from fakexport.benchmark.model import Request
 from fakexport.benchmark.modes import MODES
 from fakexport.benchmark.outcome import Outcome
 from fakexport.benchmark.reference import Facts
-from fakexport.benchmark.request import Request
 
 MODELS = Path(__file__).with_name("bench_models.py")
 IN_PYTHON = ("eager", "weights", "torchscript-trace", "torchscript-script", "export")

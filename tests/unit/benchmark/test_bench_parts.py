@@ -17,10 +17,9 @@ import torch
 from fakexport._libraries import packages_of
 from fakexport.benchmark import bench
 from fakexport.benchmark.benchmark import run_part
-from fakexport.benchmark.model import Inputs
+from fakexport.benchmark.model import Inputs, Request
 from fakexport.benchmark.outcome import Outcome, StepFailed
 from fakexport.benchmark.reference import in_other_sizes
-from fakexport.benchmark.request import Request
 from fakexport.benchmark.worker import OtherOutputs, agreement, hidden, in_turns
 from fakexport.capture import parse_dynamic
 

@@ -25,8 +25,7 @@ from fakexport.container.writer import write_container
 from fakexport.deploy import DeployError, UnsuitableInputs, artifact_kind, run
 from fakexport.deploy.aoti import compile_aoti, open_aoti
 from fakexport.deploy.aoti.metadata import PackageMetadata
-from fakexport.deploy.aoti.package import read_metadata
-from fakexport.deploy.aoti.package_cache import PackageCache, cache_key
+from fakexport.deploy.aoti.package import PackageCache, cache_key, read_metadata
 from fakexport.deploy.artifact import CompiledFile
 from fakexport.deploy.opening import open_artifact
 from fakexport.program import UnboundProgram

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fakexport.deploy.aoti.input_layout import input_orders, laid_out
+from fakexport.deploy.aoti.graph import input_orders, laid_out
 from fakexport.deploy.artifact import DeployError
 
 

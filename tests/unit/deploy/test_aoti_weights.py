@@ -14,8 +14,7 @@ from fakexport._torch.inductor import AotiPackage
 from fakexport.container.reader import read_container
 from fakexport.deploy import DeployError
 from fakexport.deploy.aoti import compile_aoti, open_aoti
-from fakexport.deploy.aoti.constants import read_constants
-from fakexport.deploy.aoti.package import read_metadata
+from fakexport.deploy.aoti.package import read_constants, read_metadata
 from fakexport.deploy.weights_file import file_beside
 from fakexport.weights import WeightsWarning
 

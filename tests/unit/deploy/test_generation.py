@@ -18,7 +18,7 @@ from torch.export import ExportedProgram
 from transformers.generation import TopKLogitsWarper, TopPLogitsWarper
 
 import fakexport as fe
-from fakexport.deploy.generation.restrictions import Place, restricted
+from fakexport.deploy.generation.sampling import Place, restricted
 from fakexport.documents import CallRecord, GenerationDefaults
 from fakexport.program import facts_of, keep_facts
 from fakexport.sources import Workload, resolve

@@ -12,8 +12,8 @@ from torch.export import Dim, ExportedProgram
 from torch.fx import Node
 from transformers import AutoModelForCausalLM, MixtralConfig
 
-from fakexport.program import ConstantDifference, RangeDifference, diff, transfers
-from fakexport.program.differences.program_difference import DeviceChange
+from fakexport.program import diff, transfers
+from fakexport.program.differences.program_difference import ConstantDifference, DeviceChange, RangeDifference
 from tests.unit.program import small_models
 from tests.unit.program.small_models import MLP, Blocks, export_for
 

@@ -7,19 +7,21 @@ from dataclasses import replace
 from fakexport.capture import Recovered, UnboundConstant
 from fakexport.diagnostics import Diagnostic, Fix, Label, Span
 from fakexport.program import (
-    ConstantDifference,
-    NodeChange,
     NodeGroup,
-    OperatorDifference,
     ProgramDifference,
     ProgramSummary,
-    RangeDifference,
     SignatureDifference,
     SymbolRange,
     Transfer,
     ValueSummary,
 )
-from fakexport.program.differences.program_difference import DeviceChange
+from fakexport.program.differences.program_difference import (
+    ConstantDifference,
+    DeviceChange,
+    NodeChange,
+    OperatorDifference,
+    RangeDifference,
+)
 from fakexport.program.summary import TensorTotals
 from fakexport.report import Report, TargetDifference, TargetSpec, Timings, Verdict
 

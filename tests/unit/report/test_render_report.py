@@ -8,7 +8,7 @@ import pytest
 
 from fakexport.capture import Recovered
 from fakexport.diagnostics import Diagnostic
-from fakexport.program import OperatorDifference
+from fakexport.program.differences.program_difference import OperatorDifference
 from fakexport.program.summary import TensorTotals
 from fakexport.report import TargetDifference, TargetSpec, render_report
 from fakexport.report.difference_listing import difference_listing

@@ -29,19 +29,33 @@ from fakexport.program import (
 )
 from fakexport.weights import CheckpointError, Weight
 
-from ..artifact import CompiledFile, DeployError, Report, WeightsPlace
+from ..artifact import CompiledFile, DeployError, Report, WeightsPlace, silent
 from ..composed_program import IN_PYTHON, composed
 from ..signature import Signature
 from ..weights_file import FileLayout, check_owner, file_beside
-from .constants import constants_record, known_constants, read_constants
 from .faults import failure_of
-from .gpu_target import check_devices, device_type, on_target
-from .graph import example_arguments, graph_of
-from .host import compiler_version, instructions_here, machine_here, versions_here
-from .input_layout import input_orders
+from .graph import example_arguments, graph_of, input_orders
+from .host import (
+    check_devices,
+    compiler_version,
+    device_type,
+    instructions_here,
+    machine_here,
+    on_target,
+    versions_here,
+)
 from .metadata import PackageMetadata, TensorDescription
-from .package import CONSTANTS, PROGRAM, read_metadata, write_package
-from .package_cache import PackageCache, cache_key
+from .package import (
+    CONSTANTS,
+    PROGRAM,
+    PackageCache,
+    cache_key,
+    constants_record,
+    known_constants,
+    read_constants,
+    read_metadata,
+    write_package,
+)
 from .stand_ins import held_tensors, weightless_archive, with_own_weights, with_stand_ins
 
 
@@ -57,8 +71,7 @@ def compile_aoti(
     """Compile a program to native code for the CPU or the GPU of this machine.
 
     The result is a torch package, which `open_aoti`, `torch._inductor.aoti_load_package` and C++ can open.
-    Code
-    whose weights are bound later does not depend on their values: all checkpoints fit it.
+    Code whose weights are bound later does not depend on their values: all checkpoints fit it.
 
     Args:
         program: With or without weights; not changed.
@@ -104,7 +117,7 @@ def compile_aoti(
     # torch's operator has a kernel that native code calls; that of transformers is written in Python.
     program = composed(on_target(program, target), IN_PYTHON)
     # What cannot be described is refused here, before the work.
-    job = _Job(program, Signature.of(program), input_orders(program), place, compiler, report or _silent)
+    job = _Job(program, Signature.of(program), input_orders(program), place, compiler, report or silent)
     notes = []
     with tempfile.TemporaryDirectory(prefix="fakexport-aoti-") as folder:
         kept = None if cache is None else PackageCache(Path(cache), job.key)
@@ -118,14 +131,7 @@ def compile_aoti(
         files = _written(package, out, program, is_beside=place == "beside")
     if unbound:
         notes.append(_note_of_unbound(out))
-    return CompiledFile(
-        path=out,
-        files=files,
-        size_bytes=sum(file.stat().st_size for file in files),
-        seconds=time.monotonic() - begun,
-        is_cached=is_cached,
-        notes=tuple(notes),
-    )
+    return CompiledFile.of(out, files, begun, notes=notes, is_cached=is_cached)
 
 
 @dataclass(frozen=True)
@@ -173,7 +179,7 @@ class _Job:
         more = {} if is_inside else {PROGRAM: self.archive}
         if constants:
             more[CONSTANTS] = constants_record(constants)
-        program_id = "" if is_inside else _sha256(self.archive)
+        program_id = "" if is_inside else hashlib.sha256(self.archive).hexdigest()
         metadata = self._metadata([name for name in names if name not in constants], program_id)
         package = folder / "package.pt2"
         write_package(package, files, metadata, more)
@@ -258,11 +264,3 @@ def _note_of_unbound(out: Path) -> str:
     except (CheckpointError, DeployError) as error:
         return f"{out.name} has no weights, and {error}"
     return f"{out.name} has no weights; it will use those of {beside.name}, which exists"
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _silent(_: str) -> None:
-    """Report nothing."""

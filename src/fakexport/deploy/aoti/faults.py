@@ -7,14 +7,12 @@ import os
 import re
 from collections.abc import Iterator
 
-from torch.fx import Node
-
 from fakexport._torch.inductor import failed_node, is_compiler_fault, root_cause
-from fakexport.diagnose import labels_at
-from fakexport.program import module_path, operator_name, source_span
+from fakexport.program import operator_name
 from fakexport.rules import rule
 
 from ..artifact import CompileFailure, DeployError
+from ..unsupported import finding_at
 
 _LACKING = {
     re.compile("No space left on device"): errno.ENOSPC,
@@ -54,19 +52,9 @@ def failure_of(error: Exception) -> DeployError:
     notes = (f"{type(cause).__name__}: {note}",)
     if node is None:
         return CompileFailure((rule("FE803").diagnostic(notes=notes),))
-    name = _operator(node)
-    diagnostic = rule("FE803").diagnostic(
-        labels=labels_at(source_span(node), f"`{name}` comes from here"),
-        notes=(f"the operator is `{name}`", *notes),
-        node=node.name,
-        module_path=module_path(node) or None,
-    )
-    return CompileFailure((diagnostic,))
-
-
-def _operator(node: Node) -> str:
-    original = node.meta.get("original_aten")
-    return operator_name(node) if original is None else str(original)
+    name = str(node.meta.get("original_aten") or operator_name(node))
+    said = (f"the operator is `{name}`", *notes)
+    return CompileFailure((finding_at("FE803", node, f"`{name}` comes from here", notes=said),))
 
 
 def _lines_of_compiler(text: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What Inductor is given: the graph of a program and arguments in its structure."""
+"""What Inductor is given: the graph of a program, arguments in its structure, and their memory layout."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, InputKind
+from torch.export.graph_signature import ConstantArgument, TensorArgument
 from torch.fx import GraphModule
 
 from fakexport._torch.pytree import tree_unflatten
+from fakexport._torch.symbolic_numbers import hint_of
+from fakexport.program import user_inputs
+
+from ..artifact import DeployError
 
 
 def graph_of(program: ExportedProgram) -> GraphModule:
@@ -30,13 +34,46 @@ def graph_of(program: ExportedProgram) -> GraphModule:
 
 def example_arguments(program: ExportedProgram) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments in their structure, as empty tensors: the compiler reads sizes off the graph."""
-    values = {node.name: node.meta["val"] for node in program.graph.find_nodes(op="placeholder")}
     flat = [
-        spec.arg.value
-        if isinstance(spec.arg, ConstantArgument)
-        else torch.empty(0, device=values[spec.arg.name].device)
-        for spec in program.graph_signature.input_specs
-        if spec.kind is InputKind.USER_INPUT
+        each.value if isinstance(each, ConstantArgument) else torch.empty(0, device=node.meta["val"].device)
+        for each, node in user_inputs(program)
     ]
     args, kwargs = tree_unflatten(flat, program.call_spec.in_spec)
     return args, kwargs
+
+
+def input_orders(program: ExportedProgram) -> tuple[tuple[int, ...], ...]:
+    """Return, for each input tensor, its dimensions from the outermost in memory to the innermost.
+
+    Raises:
+        DeployError: elements of an input share memory, or have gaps between them.
+    """
+    found = user_inputs(program)
+    return tuple(
+        _order(node.name, node.meta["val"]) for each, node in found if isinstance(each, TensorArgument)
+    )
+
+
+def laid_out(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
+    """Return the tensor, or a dense copy with its dimensions in this order."""
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return tensor.permute(order).contiguous().permute(back)
+
+
+def _order(name: str, value: torch.Tensor) -> tuple[int, ...]:
+    order = tuple(sorted(range(value.dim()), key=lambda d: (-_number(value.stride(d)), d)))
+    expected: Any = 1
+    for dimension in reversed(order):
+        if _number(value.shape[dimension]) != 1 and _number(value.stride(dimension)) != _number(expected):
+            raise DeployError(
+                f"the input `{name}` of the program is a view of a larger tensor, or was expanded, "
+                "and compiled code would assume the example's memory layout: export with contiguous "
+                "inputs"
+            )
+        expected = expected * value.shape[dimension]
+    return order
+
+
+def _number(size: Any) -> int:
+    """Return the size in the example; only the order of sizes matters."""
+    return int(hint_of(size) or 2) if isinstance(size, torch.SymInt) else int(size)

@@ -35,13 +35,10 @@ _DTYPES_OF_WEIGHTS = 64
 
 @dataclass(frozen=True)
 class TensorDescription:
-    """A weight, or a constant without a value, that is bound when the package is opened; contiguous.
+    """A contiguous weight, or constant without a value, that is bound when the package is opened.
 
-    Args:
-        name: Its name in the code.
-        dtype: torch's name without `torch.`.
-        shape: Its sizes.
-        aliases: Other names of it in the program, where weights are tied: a file may have any of them.
+    The code knows it by `name`; `dtype` is torch's name without `torch.`. A file may have any of the
+    `aliases`, the other names of a tied weight.
     """
 
     name: str
@@ -88,20 +85,9 @@ class PackageMetadata:
 
     def to_text(self) -> str:
         """Return as JSON; `from_text` reads it."""
-        tensors = list(map(asdict, self.tensors))
-        document = {
-            "format": FORMAT,
-            "signature": self.signature.to_dict(),
-            "orders": [list(order) for order in self.orders],
-            "device": self.device,
-            "program_id": self.program_id,
-            "weights": {"place": self.place, "tensors": tensors, "unread": list(self.unread)},
-            "versions": dict(self.versions),
-            "machine": self.machine,
-            "instructions": list(self.instructions),
-            "libraries_for": list(self.libraries_for),
-            "library_modules": dict(self.library_modules),
-        }
+        document = {"format": FORMAT, **vars(self), "signature": self.signature.to_dict()}
+        document["tensors"] = [asdict(tensor) for tensor in self.tensors]
+        document["weights"] = {name: document.pop(name) for name in ("place", "tensors", "unread")}
         return json.dumps(document, sort_keys=True)
 
     @classmethod
@@ -114,36 +100,15 @@ class PackageMetadata:
         owner = mapping(parse_json(content.encode()))
         field(owner, "format", one_of((FORMAT,), "format that this fakexport version reads"))
         weights = field(owner, "weights", mapping)
-        found = cls(
-            signature=field(owner, "signature", Signature.from_dict),
-            orders=tuple(field(owner, "orders", lambda value: items(value, _order))),
-            device=field(owner, "device", text),
-            place=field(weights, "place", one_of(_PLACES, "location of weights")),
-            tensors=tuple(field(weights, "tensors", lambda value: items(value, _tensor))),
-            program_id=field(owner, "program_id", text),
-            unread=_texts(weights, "unread"),
-            versions=field(owner, "versions", lambda value: entries(value, text)),
-            machine=field(owner, "machine", text),
-            instructions=_texts(owner, "instructions"),
-            libraries_for=tuple(field(owner, "libraries_for", lambda value: items(value, _of_a_library))),
-            library_modules=field(owner, "library_modules", lambda value: entries(value, module_name)),
-        )
+        found = _metadata({**{name: owner[name] for name in owner.keys() - {"format", "weights"}}, **weights})
         shapes = [tensor.shape for tensor in found.signature.inputs]
         if [sorted(order) for order in found.orders] != [list(range(len(shape))) for shape in shapes]:
             raise DocumentError("`orders` do not match the inputs")
         return found
 
 
-def _texts(owner: dict[str, Any], name: str) -> tuple[str, ...]:
-    return tuple(field(owner, name, lambda value: items(value, text)))
-
-
 def _of_a_library(value: Any) -> str:
     return class_name(value) if "::" in text(value) else operator_name(value)
-
-
-def _order(value: Any) -> tuple[int, ...]:
-    return tuple(items(value, _size))
 
 
 def _size(value: Any) -> int:
@@ -152,4 +117,12 @@ def _size(value: Any) -> int:
 
 _tensor = reader_of(
     TensorDescription, by_type={int: _size}, dtype=lambda value: text(value, _DTYPES_OF_WEIGHTS)
+)
+_metadata = reader_of(
+    PackageMetadata,
+    by_type={int: _size, Signature: Signature.from_dict, TensorDescription: _tensor},
+    place=one_of(_PLACES, "location of weights"),
+    versions=lambda value: entries(value, text),
+    libraries_for=lambda value: tuple(items(value, _of_a_library)),
+    library_modules=lambda value: entries(value, module_name),
 )

@@ -16,29 +16,24 @@ from fakexport.archive import bind, load, refuse_unregistered, refuse_unregister
 from fakexport.container import ArchiveError, read_container
 from fakexport.devices import exists_here
 from fakexport.documents import DocumentError
+from fakexport.error import first_line
 from fakexport.program import plain_name
 from fakexport.weights import Checkpoint, CheckpointSource, WeightFinding, are_equal, open_checkpoint, warn_of
 
 from ..artifact import DeployError
 from ..signature import Signature
 from ..weights_file import check_owner, file_beside
-from .constants import read_constants
+from .graph import laid_out
 from .host import instructions_here, machine_here
-from .input_layout import laid_out
 from .metadata import PackageMetadata, TensorDescription
-from .package import PROGRAM, read_metadata, verify_package
+from .package import PROGRAM, read_constants, read_metadata, verify_package
 from .stand_ins import held_tensors
 
 _SHOWN = 3
 
 
 class AotiArtifact:
-    """A program as native code in this process, with its weights; `open_aoti` makes it.
-
-    Args:
-        package: The loaded code, bound.
-        metadata: Its metadata.
-    """
+    """A program as native code in this process, bound to its weights; `open_aoti` makes it."""
 
     def __init__(self, package: AotiPackage, metadata: PackageMetadata) -> None:
         self._package = package
@@ -65,7 +60,7 @@ class AotiArtifact:
             with torch.no_grad():
                 leaves = self._package.run(flat)
         except RuntimeError as error:
-            raise DeployError(f"the compiled program failed on these inputs: {_first_line(error)}") from error
+            raise DeployError(f"the compiled program failed on these inputs: {first_line(error)}") from error
         # What is no tensor in the program, a number, comes as a tensor.
         outputs = zip(self.signature.outputs, leaves, strict=True)
         return {output.name: leaf for output, leaf in outputs if output.is_tensor}
@@ -161,7 +156,7 @@ def _loaded(path: Path) -> AotiPackage:
     try:
         return AotiPackage(path)
     except RuntimeError as error:
-        raise DeployError(f"{path} cannot be loaded: {_first_line(error)}") from error
+        raise DeployError(f"{path} cannot be loaded: {first_line(error)}") from error
 
 
 def _of_checkpoint(
@@ -182,10 +177,6 @@ def _of_checkpoint(
             is_buffer = not isinstance(held[wanted.name], nn.Parameter)
             weights[wanted.name] = found.clone() if is_buffer else found
     return weights
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or ["no reason given"])[0]
 
 
 def weights_beside(path: Path, metadata: PackageMetadata) -> dict[str, torch.Tensor]:

@@ -1,23 +1,53 @@
-"""The file of a compiled program: torch's package with fakexport's metadata."""
+"""The file of a compiled program: torch's package with fakexport's metadata, and a cache of packages."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-from collections.abc import Iterable, Mapping
+import shutil
+import tempfile
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from fakexport.container import ArchiveError, Container, Content, Digest, FileSlice, write_container
-from fakexport.documents import DocumentError, entries, text
+import torch
+from torch.export import ExportedProgram
 
+from fakexport.container import (
+    MIB,
+    ArchiveError,
+    Container,
+    Content,
+    Digest,
+    FileSlice,
+    read_container,
+    write_container,
+)
+from fakexport.documents import DocumentError, entries, text
+from fakexport.files import (
+    PrivateFolderError,
+    fault_of_owner,
+    make_private_folder,
+    new_file,
+    open_regular,
+    private_folder,
+)
+from fakexport.program import has_value
+from fakexport.weights import DTYPES, Weight, open_checkpoint
+
+from ..artifact import DeployError
+from ..weights_file import FileLayout, raw_chunks
 from .metadata import KEY, PackageMetadata
 
 PROGRAM = "data/fakexport/program.pt2"
 """The record of the weight-less archive, where weights are bound later."""
 
 CONSTANTS = "data/fakexport/constants.safetensors"
-"""The record of the constants whose values are known, where weights are bound later."""
+"""The record of the constants whose values are known, where weights are bound later.
+
+No checkpoint contains them: literals of the model's code, and non-persistent buffers.
+"""
 
 _DIGESTS = "data/fakexport/sha256.json"
 _FOLDER = "data/aotinductor/model/"
@@ -45,11 +75,11 @@ def write_package(
         folder = _OBJECTS_FOLDER if file.name.startswith(_OBJECT) else _FOLDER
         records[folder + file.name] = content
     records.update(more)
-    write_container(path, records, last=(_DIGESTS, _digests))
 
+    def digests(written: tuple[Digest, ...]) -> bytes:
+        return json.dumps({digest.name: digest.sha256 for digest in written}, indent=1).encode()
 
-def _digests(written: tuple[Digest, ...]) -> bytes:
-    return json.dumps({digest.name: digest.sha256 for digest in written}, indent=1).encode()
+    write_container(path, records, last=(_DIGESTS, digests))
 
 
 def read_metadata(package: Container) -> PackageMetadata:
@@ -90,3 +120,111 @@ def verify_package(package: Container) -> str:
         if package.verify(name) != digest:
             raise ArchiveError(package.path, "is damaged: its sha256 differs from the recorded one", name)
     return hashlib.sha256(package.record(_DIGESTS)).hexdigest()
+
+
+def known_constants(program: ExportedProgram, names: Collection[str]) -> dict[str, torch.Tensor]:
+    """Return the constants with a value among these names; they may be fake.
+
+    A constant whose dtype safetensors does not support is left out: it is bound like a weight.
+    """
+    return {
+        name: held
+        for name, held in program.constants.items()
+        if name in names
+        and isinstance(held, torch.Tensor)
+        and held.dtype in DTYPES.values()
+        and has_value(held)
+    }
+
+
+def constants_record(constants: dict[str, torch.Tensor]) -> bytes:
+    """Return the content of the record."""
+    layout = FileLayout.of({name: Weight(tuple(held.shape), held.dtype) for name, held in constants.items()})
+    content = io.BytesIO()
+    layout.write(content, constants)
+    return content.getvalue()
+
+
+def read_constants(package: Container) -> dict[str, torch.Tensor]:
+    """Return the constants of a package, on the CPU, in memory of their own.
+
+    Raises:
+        ArchiveError, CheckpointError: the record is damaged.
+    """
+    if CONSTANTS not in package.entries:
+        return {}
+    with tempfile.TemporaryDirectory(prefix="fakexport-") as folder:
+        file = Path(folder, "constants.safetensors")
+        file.write_bytes(package.record(CONSTANTS))
+        opened = open_checkpoint(file)
+        return {name: opened.tensor(name).clone() for name in opened.entries}
+
+
+def cache_key(archive: bytes, values: Mapping[str, torch.Tensor], facts: Mapping[str, object]) -> str:
+    """Return a sha256 of the archive without weights, the values that go into the code, and other facts."""
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    digest.update(hashlib.sha256(archive).digest())
+    for name, tensor in sorted(values.items()):
+        digest.update(hashlib.sha256(name.encode()).digest())
+        content = hashlib.sha256()
+        for chunk in raw_chunks(tensor):
+            content.update(chunk)
+        digest.update(content.digest())
+    return digest.hexdigest()
+
+
+class PackageCache:
+    """The entry of a key in a folder of packages, whose code is run: no other user may write to either.
+
+    Args:
+        folder: Created when something is stored in it.
+        key: As returned by `cache_key`.
+    Raises:
+        DeployError: others can write to the folder; one line, with the fix.
+    """
+
+    def __init__(self, folder: Path, key: str) -> None:
+        try:
+            self._folder = private_folder(folder)
+        except PrivateFolderError as error:
+            raise DeployError(f"the cache contains code that is executed: {error}") from None
+        self._path = self._folder / f"{key}.aoti.pt2"
+
+    def taken(self, folder: Path) -> Path | None:
+        """Return a copy of the entry, if it exists, is undamaged, and this fakexport can open it.
+
+        The copy is what is checked: changes to the entry in the meantime have no effect.
+
+        Args:
+            folder: Where the copy goes; no other user can write there.
+        Raises:
+            DeployError: there is an entry that other users could have written.
+        """
+        copy = folder / "cached.pt2"
+        try:
+            with open_regular(self._path) as entry:
+                if (fault := fault_of_owner(entry.status)) is not None:
+                    raise DeployError(
+                        f"{self._path} {fault}, and its code would be executed: delete the file"
+                    )
+                with copy.open("xb") as target:
+                    target.writelines(entry.pieces())
+            with read_container(copy, trust=True) as package:
+                read_metadata(package)
+                verify_package(package)
+        except (ArchiveError, OSError):
+            return None
+        return copy
+
+    def keep(self, package: Path) -> str | None:
+        """Store a copy as the entry; return why, as a sentence, if that fails."""
+        try:
+            make_private_folder(self._folder)
+            with (
+                new_file(self._path, mode=0o600, replaces_input=True) as target,
+                package.open("rb") as source,
+            ):
+                shutil.copyfileobj(source, target, MIB)
+        except (OSError, PrivateFolderError) as error:
+            return f"not kept in the cache: {error}"
+        return None

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from torch.export import ExportedProgram
-from torch.export.graph_signature import OutputKind
 
 from fakexport._torch.inductor_buffers import BufferLine, PlannedWrapper, UnplannedGraph, planned_wrapper
 from fakexport._torch.tracing_lock import one_at_a_time
@@ -17,10 +16,10 @@ from fakexport.program import (
     devices_of_program,
     module_path,
     operator_name,
-    output_names,
     plain_name,
     source_span,
     unbound_names,
+    user_outputs,
 )
 
 from ..artifact import DeployError
@@ -37,14 +36,7 @@ LEFT_OUT = (
 
 @dataclass(frozen=True, slots=True)
 class WrapperStep:
-    """A line of the wrapper that takes memory, or calls a kernel.
-
-    Args:
-        name: The buffer, or the kernel.
-        operator: That of the first node that it was lowered from.
-        module_path: The module of that node; "" where it is not known.
-        span: The user's line.
-    """
+    """A line of the wrapper that takes memory, or calls a kernel: a buffer or kernel, and its first node."""
 
     name: str
     operator: str
@@ -80,7 +72,7 @@ def planned_buffers(program: ExportedProgram) -> Liveness:
         raise DeployError(f"AOTInductor's buffers cannot be planned: {error}") from error
     except Exception as error:
         raise failure_of(error) from error
-    return _Run(held).of(wrapper, [*_returned_names(program)])
+    return _Run(held).of(wrapper, [name for name, _ in user_outputs(program)])
 
 
 def why_unplanned(device: str) -> str:
@@ -91,18 +83,10 @@ def why_unplanned(device: str) -> str:
     )
 
 
-def _returned_names(program: ExportedProgram) -> Iterator[str]:
-    """Yield the names of the outputs that the caller gets."""
-    specs = program.graph_signature.output_specs
-    names = iter(output_names(program))
-    yield from (next(names, "") for spec in specs if spec.kind is OutputKind.USER_OUTPUT)
-
-
 class _Run:
     """One call of the wrapper: each handle holds memory until it is reset, or to the end of the call.
 
-    Args:
-        held: Of the program: its weights and inputs are those of the compiled one.
+    `held` is of the program: its weights and inputs are those of the compiled one.
     """
 
     def __init__(self, held: Liveness) -> None:
@@ -143,7 +127,7 @@ class _Run:
                 self._holders[self._handles[line.name]] = 1
             case "call":
                 step = self._step(line)
-                taken = [self._temporary(step, device, size) for device, size in line.workspace]
+                taken = [self._add(step, "temporary", device, size) for device, size in line.workspace]
                 self._events += [(len(self._steps) - 1, ~index) for index in taken]
             case "free":
                 self._free(line.name)
@@ -163,36 +147,25 @@ class _Run:
                 self._events.append((len(self._steps) - 1, ~index))
 
     def _step(self, line: BufferLine) -> WrapperStep:
-        node = line.node
-        step = (
-            WrapperStep(line.name, line.name)
-            if node is None
-            else WrapperStep(line.name, operator_name(node), module_path(node), source_span(node))
-        )
+        step = WrapperStep(line.name, line.name)
+        if (node := line.node) is not None:
+            step = WrapperStep(line.name, operator_name(node), module_path(node), source_span(node))
         self._steps.append(step)
         return step
 
     def _take(self, line: BufferLine) -> int:
-        step = self._step(line)
-        return self._add(
-            Storage(
-                name=line.name,
-                kind="activation",
-                device=line.device,
-                bytes=line.bytes,
-                shape=line.shape,
-                dtype="" if line.dtype is None else plain_name(line.dtype),
-                operator=step.operator,
-                visit=step,
-            )
-        )
+        dtype = "" if line.dtype is None else plain_name(line.dtype)
+        return self._add(self._step(line), "activation", line.device, line.bytes, line.shape, dtype)
 
-    def _temporary(self, step: WrapperStep, device: str, size: Size) -> int:
-        return self._add(
-            Storage(step.name, "temporary", device, size, None, "", operator=step.operator, visit=step)
-        )
-
-    def _add(self, storage: Storage) -> int:
-        self._storages.append(storage)
+    def _add(
+        self,
+        step: WrapperStep,
+        kind: Kind,
+        device: str,
+        size: Size,
+        shape: tuple[Size, ...] | None = None,
+        dtype: str = "",
+    ) -> int:
+        self._storages.append(Storage(step.name, kind, device, size, shape, dtype, step.operator, step))
         self._events.append((len(self._steps) - 1, len(self._storages) - 1))
         return len(self._storages) - 1

@@ -31,12 +31,8 @@ def with_stand_ins(program: ExportedProgram) -> ExportedProgram:
     """Return the program with contiguous real tensors instead of weights and constants, without memory.
 
     For a compiler that must not see values. Fake tensors would not work: Inductor distinguishes weights by
-        their
-    address, which is the same for all fakes, so that weights of the same shape would become one; and it reads
-    the values of scalars. Tensors on an accelerator do take memory there.
-
-    Args:
-        program: With or without weights; not changed.
+    their address, which is the same for all fakes, so that weights of the same shape would become one; and it
+    reads the values of scalars. Tensors on an accelerator do take memory there.
     """
     return _with_tensors(program, _stand_in)
 

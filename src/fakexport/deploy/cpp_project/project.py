@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+import torch
 from torch.export import ExportedProgram
 
 from fakexport.archive import Bundle
-from fakexport.diagnose import labels_at
+from fakexport.container import read_container
 from fakexport.diagnostics import Diagnostic, Fix
 from fakexport.files import FileWriteError
-from fakexport.program import Visit, library_operators, python_operators, target_name, walk
-from fakexport.rules import rule
+from fakexport.program import (
+    Visit,
+    library_operators,
+    python_operators,
+    target_name,
+    unbound_names,
+    walk,
+    written_state,
+)
+from fakexport.weights import Weight
 
 from ..aoti import compile_aoti
-from ..artifact import CompiledFile, CompileFailure, DeployError, Report
+from ..aoti.package import read_metadata
+from ..aoti.stand_ins import held_tensors, without_values
+from ..artifact import CompiledFile, CompileFailure, DeployError, Report, silent
 from ..composed_program import IN_PYTHON, composed
+from ..generation.calls import Call, calls_of
 from ..signature import Dimension, Signature
-from .generation import packages, write_generation
+from ..unsupported import finding_at
+from ..weights_file import FileLayout
 
 _TEMPLATE = Path(__file__).with_name("template")
 _PACKAGE, _README = "model.aoti.pt2", "README.md"
-
-_PLACE = "{signature}"
 
 
 def write_cpp_project(
@@ -64,19 +77,21 @@ def write_cpp_project(
     """
     begun, target = time.monotonic(), Path(folder)
     _refuse_to_overwrite(target)
-    calls = packages(program) if isinstance(program, Bundle) else {}
+    calls: Mapping[str, Call] = {}
+    if isinstance(program, Bundle):
+        calls = dict(zip(("prefill.aoti.pt2", "decode.aoti.pt2"), calls_of(program), strict=True))
     programs = [call.program for call in calls.values()] if isinstance(program, Bundle) else [program]
     programs = [composed(one, IN_PYTHON) for one in programs]
     if findings := tuple(found for one in programs for found in findings_of_program(one)):
         raise CompileFailure(findings)
-    kept, told = None if cache is None else Path(cache), report or (lambda line: None)
+    kept, told = None if cache is None else Path(cache), report or silent
     try:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name[:200]}.") as temporary:
             new = Path(temporary, "project")
             shutil.copytree(_TEMPLATE, new, copy_function=shutil.copyfile)
             text = (new / _README).read_text("utf-8")
             if calls:
-                is_cached, notes = write_generation(calls, new, cache=kept, report=told)
+                is_cached, notes = _write_generation(calls, new, cache=kept, report=told)
                 text = readme(text, (call.signature for call in calls.values()))
             else:
                 compiled = compile_aoti(
@@ -88,15 +103,8 @@ def write_cpp_project(
             new.replace(target)
     except OSError as error:  # Its file is in the folder that is gone.
         raise FileWriteError(target, error) from error
-    files = tuple(sorted(path for path in target.rglob("*") if path.is_file()))
-    return CompiledFile(
-        path=target,
-        files=files,
-        size_bytes=sum(file.stat().st_size for file in files),
-        seconds=time.monotonic() - begun,
-        is_cached=is_cached,
-        notes=notes,
-    )
+    files = sorted(path for path in target.rglob("*") if path.is_file())
+    return CompiledFile.of(target, files, begun, notes=notes, is_cached=is_cached)
 
 
 def _refuse_to_overwrite(target: Path) -> None:
@@ -118,11 +126,12 @@ def findings_of_program(program: ExportedProgram) -> Iterator[Diagnostic]:
     for name, visits in calls.items():
         first, module = visits[0], made[name]
         maker = "" if module is None else f", in {module}"
-        yield rule("FE804").diagnostic(
-            labels=labels_at(first.span, f"{name} is called here"),
+        yield finding_at(
+            "FE804",
+            first.node,
+            f"{name} is called here",
             notes=(f"{name} at node {first.node.name} is implemented in Python{maker}",),
             fix=Fix("implement it in C++, or compile with --to aoti and run the package from Python"),
-            node=first.node.name,
             module_path=first.module_path or None,
             count=len(visits),
         )
@@ -130,7 +139,9 @@ def findings_of_program(program: ExportedProgram) -> Iterator[Diagnostic]:
 
 def readme(template: str, signatures: Iterable[Signature]) -> str:
     """Return the template's text with the signatures filled in."""
-    return template.replace(_PLACE, "\n\n".join("\n".join(_lines(signature)) for signature in signatures))
+    return template.replace(
+        "{signature}", "\n\n".join("\n".join(_lines(signature)) for signature in signatures)
+    )
 
 
 def _lines(signature: Signature) -> Iterator[str]:
@@ -149,3 +160,52 @@ def _range(size: Dimension) -> str:
     bounds = [f"at least {size.lower}"] * (size.lower is not None)
     bounds += [f"at most {size.upper}"] * (size.upper is not None)
     return f"`{size}` {' and '.join(bounds)}" if bounds else ""
+
+
+def _write_generation(
+    calls: Mapping[str, Call], folder: Path, *, cache: Path | None, report: Report
+) -> tuple[bool, tuple[str, ...]]:
+    """Compile both programs into a folder, and write their weights once.
+
+    Return whether both came from the cache, and the notes of the compilation.
+    """
+    made = []
+    for name, call in calls.items():
+        report(f"{call.method}: compiling")
+        made.append(compile_aoti(without_values(call.program), folder / name, weights="beside", cache=cache))
+    has_weights = not any(unbound_names(call.program) for call in calls.values())
+    if has_weights:
+        report("writing the weights")
+        _write_weights(
+            {folder / name: call.program for name, call in calls.items()}, folder / "model.safetensors"
+        )
+    (folder / "generation.json").write_text(_record(*calls.values()), "utf-8")
+    notes = () if has_weights else ("the programs have no weights: pass them with `generate --weights PATH`",)
+    return all(one.is_cached for one in made), notes
+
+
+def _write_weights(programs: Mapping[Path, ExportedProgram], path: Path) -> None:
+    """Write what the code of either program reads, each weight under one name."""
+    tensors: dict[str, torch.Tensor] = {}
+    for package, program in programs.items():
+        with read_container(package, trust=True) as opened:
+            metadata = read_metadata(opened)
+        held = held_tensors(program)
+        for tensor in metadata.tensors:
+            if tensors.keys().isdisjoint((tensor.name, *tensor.aliases)):
+                tensors[tensor.name] = held[tensor.name]
+    weights = {name: Weight(tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
+    FileLayout.of(weights).write_beside(path, tensors)
+
+
+def _record(prefill: Call, decode: Call) -> str:
+    defaults = dataclasses.asdict(prefill.record.defaults)
+    record = {"prefill": _call(prefill), "decode": _call(decode), "defaults": defaults}
+    return json.dumps({"format": "fakexport.generation/2", **record}, indent=1) + "\n"
+
+
+def _call(call: Call) -> dict[str, object]:
+    record = dataclasses.asdict(call.record)
+    del record["defaults"], record["workload"]
+    kept = () if call.record.start is None else written_state(call.program)
+    return {**record, "kept": sorted(kept), "length": call.length, "vocabulary": call.vocabulary}

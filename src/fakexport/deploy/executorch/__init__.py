@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .backend import Backend
 from .compiling import compile_executorch
+from .description import Backend
 from .running import open_executorch

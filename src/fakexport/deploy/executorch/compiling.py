@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.export.graph_signature import ConstantArgument, OutputKind
 from torch.fx import Node
 
 from fakexport._torch.attention_layout import functional_program
@@ -23,21 +23,20 @@ from fakexport._torch.mxfp4_products import PACKED
 from fakexport._torch.symbolic_numbers import keep_ranges, pending_symbols_dropped
 from fakexport.diagnostics import Diagnostic
 from fakexport.files import new_file
-from fakexport.program import UnboundProgram, devices_of_program, handed_on, unbound_names
+from fakexport.program import UnboundProgram, devices_of_program, handed_on, unbound_names, user_inputs
 
-from ..artifact import CompiledFile, CompileFailure, DeployError, Report
+from ..artifact import CompiledFile, CompileFailure, DeployError, Report, silent
 from ..composed_program import Composition, Compositions, composed, grouped_product, packed_product
-from ..dropped_assertions import assertion_notes
-from ..object_findings import findings_of_objects
 from ..signature import InputTensor, Signature
-from .backend import Backend
-from .description import METHOD, Description, write_checked
+from ..unsupported import assertion_notes, findings_of_objects
+from .description import METHOD, Backend, Description, write_checked
 from .findings import failed_instruction, findings_of_graph, lowering_failure, short_plans, unbounded_inputs
 from .native_log import native_log
 from .trial import FailedCall, call_failure, edge_manager, planned_sizes, refused_operators, trial_arguments
 
 logger = logging.getLogger(__name__)
 
+_KEEPS_BUFFERS = "the program mutates buffers: they keep their values from call to call while it is loaded"
 _SIMPLE = (bool, int, float, str, type(None))
 
 
@@ -67,7 +66,7 @@ def compile_executorch(
     Reports:
         FE801
     """
-    begin, tell = time.perf_counter(), report or (lambda line: None)
+    begun, tell = time.monotonic(), report or silent
     _refuse(program)
     signature = Signature.of(program)
     _fail((*findings_of_objects(program, "FE801", "ExecuTorch"), *unbounded_inputs(program)))
@@ -75,18 +74,19 @@ def compile_executorch(
         program = composed(program, WITHOUT_KERNEL)
         tell(f"lowering for ExecuTorch, {backend}")
         functional = _functional(program)
-        description = Description(signature, _arguments(program), _written(functional), backend, _versions())
+        versions = {name: importlib.metadata.version(name) for name in ("fakexport", "torch", "executorch")}
+        description = Description(signature, _arguments(program), _written(functional), backend, versions)
         lowered = _lowered(functional, backend, description)
         content = bytes(lowered.buffer)
         tensors = _tensors(description)
         _fail(tuple(short_plans(tensors, planned_sizes(content, list(tensors)))))
         tell("calling it once with the ExecuTorch runtime")
-        dropped = tuple(assertion_notes(program, "ExecuTorch"))
-        notes = (*_notes(functional), *dropped, *_tried(program, functional, backend, lowered))
+        notes = [*assertion_notes(program, "ExecuTorch"), *_tried(program, functional, backend, lowered)]
+        if any(spec.kind is OutputKind.BUFFER_MUTATION for spec in functional.graph_signature.output_specs):
+            notes.insert(0, _KEEPS_BUFFERS)
     with new_file(path) as file:
         write_checked(file, content)
-    seconds = time.perf_counter() - begin
-    return CompiledFile(Path(path), (Path(path),), len(content), seconds, notes=notes)
+    return CompiledFile.of(Path(path), [Path(path)], begun, notes=notes)
 
 
 def _refuse(program: ExportedProgram) -> None:
@@ -182,17 +182,13 @@ def _fail(found: tuple[Diagnostic, ...]) -> None:
 def _arguments(program: ExportedProgram) -> tuple[dict[str, Any], ...]:
     """Return what ExecuTorch's method takes: the tensors, and the constants from the capture."""
     taken: list[dict[str, Any]] = []
-    for spec in program.graph_signature.input_specs:
-        if spec.kind is not InputKind.USER_INPUT:
-            continue
-        if not isinstance(spec.arg, ConstantArgument):
-            taken.append({"input": spec.arg.name})
-        elif isinstance(spec.arg.value, _SIMPLE):
-            taken.append({"value": spec.arg.value})
+    for each, _ in user_inputs(program):
+        if not isinstance(each, ConstantArgument):
+            taken.append({"input": each.name})
+        elif isinstance(each.value, _SIMPLE):
+            taken.append({"value": each.value})
         else:
-            raise DeployError(
-                f"the input {spec.arg.name} is {spec.arg.value!r}, which no .pte file can store"
-            )
+            raise DeployError(f"the input {each.name} is {each.value!r}, which no .pte file can store")
     return tuple(taken)
 
 
@@ -206,17 +202,6 @@ def _tensors(description: Description) -> dict[int, InputTensor]:
 def _written(program: ExportedProgram) -> tuple[str, ...]:
     specs = program.graph_signature.output_specs
     return tuple(str(spec.target) for spec in specs if spec.kind is OutputKind.USER_INPUT_MUTATION)
-
-
-def _notes(program: ExportedProgram) -> tuple[str, ...]:
-    kinds = {spec.kind for spec in program.graph_signature.output_specs}
-    if OutputKind.BUFFER_MUTATION in kinds:
-        return ("the program mutates buffers: they keep their values from call to call while it is loaded",)
-    return ()
-
-
-def _versions() -> dict[str, str]:
-    return {name: importlib.metadata.version(name) for name in ("fakexport", "torch", "executorch")}
 
 
 def _empty(node: Node) -> Composition | None:

@@ -2,8 +2,7 @@
 
 The file has a second method, `fakexport`, which takes no arguments and returns the text. The text can also be
 found in the bytes, so that the file is not run before its checksum is verified: ExecuTorch's loader aborts
-    the
-process on some damaged files.
+the process on some damaged files.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import hashlib
 import json
 import mmap
 from dataclasses import dataclass
-from typing import Any, BinaryIO, get_args
+from typing import Any, BinaryIO, Literal, get_args
 
 from fakexport.documents import (
     DocumentError,
@@ -29,7 +28,34 @@ from fakexport.files import RegularFile
 
 from ..artifact import DeployError
 from ..signature import Signature
-from .backend import Backend
+
+Backend = Literal["portable", "xnnpack"]
+"ExecuTorch's own kernels only, or XNNPACK for what it supports and those kernels for the rest."
+
+# What ExecuTorch's runtime calls those that are no kernels of its own.
+RUNTIME_NAMES: dict[Backend, str] = {"xnnpack": "XnnpackBackend"}
+
+
+def partitioners(backend: Backend) -> list[Any]:
+    """Return the partitioners for the parts of a program that the backend runs.
+
+    XNNPACK's own configs take a product of matrices together with everything that `nn.Linear` did around it.
+    If that computes the weight (of a quantized or parametrized layer), XNNPACK would misinterpret memory.
+    Here a product is partitioned if its own operands allow it. A plain linear layer is an operator of its
+    own, and has its own config.
+    """
+    if backend == "portable":
+        return []
+    from executorch.backends.xnnpack.partition.config import ALL_PARTITIONER_CONFIGS
+    from executorch.backends.xnnpack.partition.config.gemm_configs import AddmmConfig, GEMMConfig, MMConfig
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+
+    own = {
+        config: type(config.__name__, (config,), {"get_deps": GEMMConfig.get_deps})
+        for config in (AddmmConfig, MMConfig)
+    }
+    return [XnnpackPartitioner(configs=[own.get(config, config) for config in ALL_PARTITIONER_CONFIGS])]
+
 
 METHOD = "fakexport"
 _FORMAT = "fakexport.executorch/1"
@@ -60,17 +86,8 @@ class Description:
 
     def to_json(self) -> str:
         """Return the text for the file, with room for the checksum."""
-        return json.dumps(
-            {
-                "format": _FORMAT,
-                "sha256": _UNKNOWN,
-                "signature": self.signature.to_dict(),
-                "arguments": self.arguments,
-                "written": self.written,
-                "backend": self.backend,
-                "versions": self.versions,
-            }
-        )
+        head = {"format": _FORMAT, "sha256": _UNKNOWN}
+        return json.dumps({**head, **vars(self), "signature": self.signature.to_dict()})
 
     @classmethod
     def from_json(cls, value: Any) -> Description:

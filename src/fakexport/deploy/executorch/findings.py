@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule, Node
 
 from fakexport._torch.operator_registry import TORCH_NAMESPACES
@@ -16,10 +15,12 @@ from fakexport._torch.pytree import tree_leaves
 from fakexport._torch.symbolic_numbers import expression_of, finite_bound, has_unbacked_symbols
 from fakexport.diagnose import labels_at
 from fakexport.diagnostics import Diagnostic, Fix, Span
-from fakexport.program import module_path, source_span, span_of_trace, target_name
+from fakexport.error import type_and_line
+from fakexport.program import module_path, source_span, span_of_trace, target_name, user_inputs
 from fakexport.rules import rule
 
 from ..signature import InputTensor
+from ..unsupported import finding_at
 
 # Control flow that ExecuTorch 1.5 emits, and its own calls of a backend.
 _RUNNABLE_HIGHER_ORDER = frozenset({"cond", "map_impl", "scan", "executorch_call_delegate"})
@@ -32,15 +33,10 @@ def unbounded_inputs(program: ExportedProgram) -> Iterator[Diagnostic]:
 
     ExecuTorch plans memory for the largest sizes, and uses the example's if there is no bound.
     """
-    given = {
-        spec.arg.name for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT
-    }
     places: dict[Any, list[str]] = {}
-    for node in program.graph.find_nodes(op="placeholder"):
+    for _, node in user_inputs(program):
         value = node.meta.get("val")
-        if node.name not in given or not isinstance(value, torch.Tensor):
-            continue
-        for index, size in enumerate(value.shape):
+        for index, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
             symbols: Set[Any] = set() if isinstance(size, int) else expression_of(size).free_symbols
             for symbol in symbols:
                 if finite_bound(program.range_constraints[symbol].upper) is None:
@@ -130,10 +126,9 @@ def lowering_failure(program: ExportedProgram, error: Exception) -> Diagnostic:
     if said is not None:
         node = next((n for n in program.graph.nodes if n.name == said["node"]), None)
         span = span_of_trace(said["rest"]) or (None if node is None else source_span(node))
-    reason = next(iter(text.strip().splitlines()), "")
     return rule("FE801").diagnostic(
         labels=labels_at(span, "the program cannot be lowered here"),
-        notes=(f"ExecuTorch: {type(error).__name__}: {reason}",),
+        notes=(f"ExecuTorch: {type_and_line(error)}",),
         node=None if node is None else node.name,
         module_path=None if node is None else module_path(node) or None,
     )
@@ -206,12 +201,12 @@ def _operator_finding(name: str, reason: str, nodes: list[Node], said: str | Non
         if is_custom
         else "use operators that ExecuTorch supports, or move it out of the model"
     )
-    return rule("FE801").diagnostic(
-        labels=labels_at(source_span(nodes[0]), f"{name} {reason}"),
+    return finding_at(
+        "FE801",
+        nodes[0],
+        f"{name} {reason}",
         notes=(f"{name} at node {nodes[0].name} {reason}", *((said,) if said else ())),
         fix=Fix(fix),
-        node=nodes[0].name,
-        module_path=module_path(nodes[0]) or None,
         count=len(nodes),
         fault="operator library" if is_custom else "target",
     )
@@ -219,17 +214,14 @@ def _operator_finding(name: str, reason: str, nodes: list[Node], said: str | Non
 
 def _size_finding(origin: Node, nodes: list[Node]) -> Diagnostic:
     name = _name(origin.target)
-    return rule("FE801").diagnostic(
-        labels=labels_at(
-            source_span(origin),
-            (f"{name} returns a data-dependent size (unbacked SymInt) without an upper bound"),
-        ),
+    return finding_at(
+        "FE801",
+        origin,
+        f"{name} returns a data-dependent size (unbacked SymInt) without an upper bound",
         notes=(
             f"{_name(nodes[0].target)} at node {nodes[0].name} needs memory of that size, but "
             "ExecuTorch plans all memory before a call",
         ),
         fix=Fix("bound the size where it is read: `n = x.item(); torch._check(n <= 64)`"),
-        node=origin.name,
-        module_path=module_path(origin) or None,
         count=len(nodes),
     )

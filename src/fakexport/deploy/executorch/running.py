@@ -15,8 +15,7 @@ from fakexport.weights import CheckpointSource
 from ..artifact import Artifact, DeployError
 from ..loaded_program import named_outputs
 from ..signature import Signature
-from .backend import RUNTIME_NAMES
-from .description import Description, described
+from .description import RUNTIME_NAMES, Description, described
 from .native_log import NativeLog, native_log
 
 _FORWARD = "forward"

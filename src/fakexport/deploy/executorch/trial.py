@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, InputKind
+from torch.export.graph_signature import ConstantArgument
 from torch.fx import Node
 
 from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport._torch.symbolic_numbers import expression_of, hint_of
 from fakexport.diagnostics import Diagnostic
 from fakexport.fake import is_fake
-from fakexport.program import example_inputs_of, has_stand_in_inputs, target_name
+from fakexport.program import example_inputs_of, has_stand_in_inputs, target_name, user_inputs
 
-from .backend import Backend, partitioners
+from .description import Backend, partitioners
 from .findings import unrun_operators
 from .native_log import native_log
 
@@ -29,15 +29,13 @@ def trial_arguments(program: ExportedProgram) -> tuple[tuple[Any, ...], bool]:
     """Return arguments for a call of the program, and whether they are the program's own."""
     examples = None if has_stand_in_inputs(program) else example_inputs_of(program)
     leaves = [] if examples is None else tree_leaves(examples)
-    specs = [spec for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
-    nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
-    if len(leaves) == len(specs) and not any(map(_is_unreal, leaves)):
+    given = user_inputs(program)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if len(leaves) == len(given) and not any(is_fake(tensor) or tensor.is_meta for tensor in tensors):
         return tuple(_own(leaf) for leaf in leaves), True
     zeros = (
-        spec.arg.value
-        if isinstance(spec.arg, ConstantArgument)
-        else _zeros(nodes[spec.arg.name].meta["val"], program)
-        for spec in specs
+        each.value if isinstance(each, ConstantArgument) else _zeros(node.meta["val"], program)
+        for each, node in given
     )
     return tuple(zeros), False
 
@@ -53,12 +51,7 @@ def planned_sizes(content: bytes, indices: Sequence[int]) -> dict[int, tuple[int
 
 @dataclass(frozen=True)
 class FailedCall:
-    """A call that ExecuTorch's runtime refused.
-
-    Args:
-        reason: What it said.
-        instruction: Index in the method of the kernel call that failed, if that was the cause.
-    """
+    """Why the runtime refused a call, and the index of the kernel call that failed, if one did."""
 
     reason: str
     instruction: int | None
@@ -154,10 +147,6 @@ def _own(argument: Any) -> Any:
     if not isinstance(argument, torch.Tensor):
         return argument
     return argument.detach().clone(memory_format=torch.contiguous_format)
-
-
-def _is_unreal(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) and (is_fake(leaf) or leaf.is_meta)
 
 
 def _zeros(value: torch.Tensor, program: ExportedProgram) -> torch.Tensor:

@@ -1,6 +1,5 @@
 """Generate tokens with the prefill and decode programs of a bundle, without the model's package."""
 
-from .generate import generate
-from .generator import Generated, Generator
+from .generator import Generated, Generator, generate
+from .prompts import Tokenizer
 from .sampling import Sampling
-from .tokenizer import Tokenizer

@@ -9,12 +9,11 @@ from typing import cast
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import OutputKind
 from torch.fx import Node
 
 from fakexport.archive import Bundle
 from fakexport.documents import CallRecord
-from fakexport.program import facts_of, output_names, plain_name, written_state
+from fakexport.program import facts_of, plain_name, user_outputs, written_state
 
 from ..artifact import DeployError
 from ..loaded_program import LoadedProgram
@@ -25,14 +24,7 @@ HOW_TO_EXPORT = "`fakexport export SOURCE --workload generate -o FILE` writes a 
 
 @dataclass(frozen=True)
 class Call:
-    """A program that generates.
-
-    Args:
-        method: Its name in the bundle.
-        record: The part of each of its inputs and outputs.
-        program: The program.
-        signature: What it takes and returns.
-    """
+    """A program that generates: its method in the bundle, and the part of each of its inputs and outputs."""
 
     method: str
     record: CallRecord
@@ -179,10 +171,9 @@ def _check_same_state(prefill: Call, decode: Call) -> None:
 
 def _dtypes(program: ExportedProgram) -> dict[str, str | None]:
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
-    specs = [spec for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
     found: dict[str, str | None] = {}
-    for name, spec in zip(output_names(program), specs, strict=True):
-        value = values.get(getattr(spec.arg, "name", None) or "")
+    for name, each in user_outputs(program):
+        value = values.get(getattr(each, "name", None) or "")
         found[name] = plain_name(value.dtype) if isinstance(value, torch.Tensor) else None
     return found
 

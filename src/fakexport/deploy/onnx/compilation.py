@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +17,23 @@ from fakexport._torch.mxfp4_products import PACKED
 from fakexport._torch.operator_registry import registered_overload
 from fakexport.diagnose import labels_at
 from fakexport.diagnostics import Diagnostic, Fix
-from fakexport.error import InvalidValue
+from fakexport.error import InvalidValue, first_line
 from fakexport.files import new_file
 from fakexport.program import SourcePaths, devices_of_program, retarget, span_of_trace, unbound_names
 from fakexport.rules import rule
 
-from ..artifact import CompiledFile, CompileFailure, DeployError, Report, WeightsPlace
+from ..artifact import CompiledFile, CompileFailure, DeployError, Report, WeightsPlace, silent
 from ..composed_program import composed, packed_product
 from ..signature import Signature
 from ..weights_file import FileLayout, file_beside, raw_chunks
 from .conversion import Converted, convert
 from .description import KEY, Description
-from .messages import messages
 
 LARGEST_BYTES = 2**31 - 2**20
 "Size limit of an ONNX file: protobuf reads at most 2 GiB. Weights of larger models are next to it."
 
+# The model refers to places in the weights file, which contains the model's digest.
 _ANY_DIGEST = "0" * 64
-(
-    "The model refers to places in the weights file, which contains the model's digest: a placeholder of "
-    "the same length."
-)
 
 
 def compile_onnx(
@@ -75,7 +71,7 @@ def compile_onnx(
     import onnx  # noqa: F401  (before the work, where it is missing)
 
     started = time.monotonic()
-    say = report or _nothing
+    say = report or silent
     target = Path(path)
     if target.suffix != ".onnx":
         raise InvalidValue(f"{target}: the name of an ONNX file must end in .onnx")
@@ -104,13 +100,7 @@ def compile_onnx(
         notes += (f"it has no weights; they will be in {beside.name} next to it once they are bound",)
     elif weights == "inside" and not is_inside:
         notes += (f"its weights exceed the size of an ONNX file: they are in {beside.name}",)
-    size = sum(file.stat().st_size for file in files)
-    seconds = time.monotonic() - started
-    return CompiledFile(target, tuple(files), size, seconds, notes=(*converted.notes, *notes))
-
-
-def _nothing(line: str) -> None:
-    pass
+    return CompiledFile.of(target, files, started, notes=(*converted.notes, *notes))
 
 
 def _on_the_cpu(program: ExportedProgram) -> tuple[ExportedProgram, tuple[str, ...]]:
@@ -203,8 +193,8 @@ def check_model(model: Any) -> None:
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:
         if found := _WRONG_NODE.search(str(error)):
             raise CompileFailure((_finding(model, found),)) from error
-        first = next(iter(str(error).strip().splitlines()), "")
-        raise DeployError(f"ONNX's checker rejects the model that torch.onnx produced: {first}") from error
+        reason = first_line(error)
+        raise DeployError(f"ONNX's checker rejects the model that torch.onnx produced: {reason}") from error
 
 
 def _finding(model: Any, found: re.Match[str]) -> Diagnostic:
@@ -265,3 +255,14 @@ def translations() -> Mapping[Any, Callable[..., Any]]:
 
     found = {name: registered_overload(*name.split(".")) for name in (TORCHS, TRANSFORMERS)}
     return {operator: product for operator in found.values() if operator is not None}
+
+
+def messages(message: Any, kind: str) -> Iterator[Any]:
+    """Yield every part of one kind, `NodeProto`: of graphs within nodes, of functions, of sparse tensors."""
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        for part in [value] if hasattr(value, "ListFields") else value:
+            if field.message_type.name == kind:
+                yield part
+            yield from messages(part, kind)

@@ -8,42 +8,30 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, OutputKind
+from torch.export.graph_signature import ConstantArgument
 
 from fakexport._torch.symbolic_numbers import pending_symbols_dropped
 from fakexport.fake import is_fake
 from fakexport.history import value_of
-from fakexport.program import derived_program, has_value
+from fakexport.program import derived_program, has_value, user_outputs
 
 from ..artifact import CompileFailure, DeployError
-from ..dropped_assertions import assertion_notes
-from ..object_findings import findings_of_objects
 from ..signature import Signature
+from ..unsupported import assertion_notes, findings_of_objects
 from .attention_masks import hide_altogether
-from .findings import findings_of_failure, findings_of_program
+from .findings import findings_of_failure, findings_of_program, innermost
 
-_DRAWS = frozenset(
-    (
-        "Bernoulli",
-        "Dropout",
-        "Multinomial",
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-    )
-)
+_DRAWS = {
+    *("Bernoulli", "Dropout", "Multinomial"),
+    *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
+}
 
 
 @dataclass(frozen=True)
 class Converted:
-    """A program as a graph of `onnx_ir`.
+    """A program as a graph of `onnx_ir`, in which `weights` are the initializers without a value.
 
-    Args:
-        model: Its initializers that are weights have no value.
-        weights: Names of these initializers.
-        outputs: The names in the graph of the signature's output tensors, in their order.
-        notes: Differences from the program, as sentences.
+    `outputs` are the names in the graph of the signature's output tensors; `notes` say how it differs.
     """
 
     model: Any
@@ -78,7 +66,7 @@ def convert(
     except OnnxExporterError as error:
         if found := findings_of_failure(_plain(program), signature, error, translations):
             raise CompileFailure(found) from error
-        raise DeployError(f"torch.onnx cannot convert the program: {_innermost(error)}") from error
+        raise DeployError(f"torch.onnx cannot convert the program: {innermost(error)}") from error
     assert exported is not None  # None is for the exporter of old.
     assert exported.exported_program is not None
     if found := tuple(findings_of_program(exported.exported_program, signature)):
@@ -89,7 +77,7 @@ def convert(
     try:
         onnxscript.optimizer.optimize(model)
     except Exception as error:
-        raise DeployError(f"onnxscript cannot simplify the graph: {_innermost(error)}") from error
+        raise DeployError(f"onnxscript cannot simplify the graph: {innermost(error)}") from error
     named = _name(model, program, signature)
     return Converted(
         model=model,
@@ -120,9 +108,7 @@ def _name(model: Any, program: ExportedProgram, signature: Signature) -> dict[st
     from onnx_ir.traversal import RecursiveGraphIterator
 
     graph = model.graph
-    specs = [spec for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
-    pairs = zip(signature.outputs, specs, strict=True)
-    wanted = [output.name for output, spec in pairs if not isinstance(spec.arg, ConstantArgument)]
+    wanted = [name for name, each in user_outputs(program) if not isinstance(each, ConstantArgument)]
     for value, tensor in zip(graph.inputs, signature.inputs, strict=True):
         value.name = tensor.name  # The optimiser renames an input that is an output as well.
     taken = {value.name for value in graph.inputs} | set(graph.initializers)
@@ -165,9 +151,3 @@ def _notes(program: ExportedProgram, model: Any) -> Iterator[str]:
     yield from assertion_notes(program, "ONNX")
     if draws := sorted({node.op_type for node in RecursiveGraphIterator(model.graph)} & _DRAWS):
         yield f"the runtime that executes the file draws its own random numbers: {', '.join(draws)}"
-
-
-def _innermost(error: BaseException) -> str:
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}"

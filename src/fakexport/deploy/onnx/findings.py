@@ -12,12 +12,12 @@ from torch.fx import Node
 
 from fakexport._torch.onnx_translations import node_of_failure, prepared, untranslated_nodes
 from fakexport._torch.operator_registry import TORCH_NAMESPACES
-from fakexport.diagnose import labels_at
 from fakexport.diagnostics import Diagnostic, Fix
-from fakexport.program import module_path, operator_name, source_span, target_name
-from fakexport.rules import rule
+from fakexport.error import type_and_line
+from fakexport.program import operator_name, target_name
 
 from ..signature import Signature
+from ..unsupported import finding_at
 
 # Besides operators, a program calls functions of Python and torch: `math.floor`, `torch.sym_max`.
 _OF_TORCH = TORCH_NAMESPACES | {"higher_order", "math", "operator", "torch"}
@@ -38,12 +38,12 @@ def findings_of_program(program: ExportedProgram, signature: Signature) -> Itera
         if spec.kind in _WRITES:
             node = nodes[spec.arg.name]
             what = f"{_WRITES[spec.kind]} {spec.target}"
-            yield rule("FE802").diagnostic(
-                labels=labels_at(source_span(node), f"{what} is written here"),
+            yield finding_at(
+                "FE802",
+                node,
+                f"{what} is written here",
                 notes=(f"{what} would have its old value in the next call: ONNX has no state",),
                 fix=Fix("return it as an output, and pass it as an input to the next call"),
-                node=node.name,
-                module_path=module_path(node) or None,
                 fault="model",
             )
         elif isinstance(spec.arg, TensorArgument) and nodes[spec.arg.name].meta["val"].dtype.is_complex:
@@ -95,36 +95,37 @@ def _missing(name: str, nodes: list[Node]) -> Diagnostic:
         if is_custom
         else "use other operators"
     )
-    return rule("FE802").diagnostic(
-        labels=labels_at(source_span(nodes[0]), f"{name} has no translation to ONNX"),
+    return finding_at(
+        "FE802",
+        nodes[0],
+        f"{name} has no translation to ONNX",
         notes=(f"{name} at node {nodes[0].name} is not an operator that torch.onnx translates",),
         fix=Fix(fix),
-        node=nodes[0].name,
-        module_path=module_path(nodes[0]) or None,
         count=len(nodes),
         fault="operator library" if is_custom else "target",
     )
 
 
 def _stopped(node: Node, error: BaseException) -> Diagnostic:
+    name = operator_name(node)
+    label = f"{name} cannot be translated with these arguments"
+    note = f"torch.onnx at node {node.name}, {name}: {innermost(error)}"
+    return finding_at("FE802", node, label, notes=(note,), fix=Fix("use other operators"))
+
+
+def innermost(error: BaseException) -> str:
+    """Return the error that caused the others, on one line."""
     while error.__cause__ is not None:
         error = error.__cause__
-    reason = next(iter(str(error).strip().splitlines()), "")
-    name = operator_name(node)
-    return rule("FE802").diagnostic(
-        labels=labels_at(source_span(node), f"{name} cannot be translated with these arguments"),
-        notes=(f"torch.onnx at node {node.name}, {name}: {type(error).__name__}: {reason}",),
-        fix=Fix("use other operators"),
-        node=node.name,
-        module_path=module_path(node) or None,
-    )
+    return type_and_line(error)
 
 
 def _complex(node: Node, what: str) -> Diagnostic:
-    return rule("FE802").diagnostic(
-        labels=labels_at(source_span(node), "this tensor is complex"),
+    return finding_at(
+        "FE802",
+        node,
+        "this tensor is complex",
         notes=(f"the {what} {node.name} is complex, but ONNX operators take real numbers only",),
         fix=Fix(f"make the {what} real: torch.view_as_real, torch.view_as_complex"),
-        node=node.name,
         fault="model",
     )

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from fakexport.documents import DocumentError
+from fakexport.error import first_line
 from fakexport.files import read_file
+from fakexport.program import plain_name
 from fakexport.weights import (
     CheckpointSource,
-    ExpectedWeights,
     as_needed,
     fitting_weights,
     open_checkpoint,
@@ -23,23 +24,15 @@ from fakexport.weights import (
 from ..artifact import DeployError
 from ..signature import Signature
 from ..weights_file import check_owner
-from .compilation import LARGEST_BYTES
+from .compilation import LARGEST_BYTES, messages
 from .description import KEY, Description
-from .messages import messages
 
 _ONLY_FATAL = 4
 _UNKNOWN_OPERATOR = "NOT_IMPLEMENTED"
 
 
 class OnnxArtifact:
-    """An ONNX file in ONNX Runtime, with its weights.
-
-    Args:
-        name: Name of the file, for errors.
-        description: The file's description.
-        session: ONNX Runtime session, on the CPU.
-        kept: Objects that the session refers to but does not own.
-    """
+    """An ONNX file in ONNX Runtime, on the CPU; `kept` is what the session refers to but does not own."""
 
     def __init__(self, name: str, description: Description, session: Any, kept: object) -> None:
         self._name = name
@@ -63,7 +56,7 @@ class OnnxArtifact:
         try:
             values = self._session.run_with_ort_values(self._description.outputs, feeds)
         except Exception as error:
-            raise DeployError(f"{self._name}: ONNX Runtime: {_first_line(error)}") from error
+            raise DeployError(f"{self._name}: ONNX Runtime: {first_line(error)}") from error
         names = [output.name for output in self.signature.outputs if output.is_tensor]
         return {name: from_ort(value) for name, value in zip(names, values, strict=True)}
 
@@ -107,7 +100,7 @@ def open_onnx(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | No
     except DeployError as error:
         raise DeployError(f"{file}: {error}") from None
     except Exception as error:
-        reason = _first_line(error)
+        reason = first_line(error)
         if _UNKNOWN_OPERATOR in reason:
             reason = f"no CPU kernel for an operator: {reason}"
         raise DeployError(f"{file}: ONNX Runtime rejects it: {reason}") from error
@@ -155,15 +148,11 @@ def _weights(
                 f"{file}: merge the adapter before the program is compiled, with fakexport bind"
             )
     found = verified(expected, opened, name=file.name, recipes=description.manifest.recipes)
-    bound = fitting_weights(expected, opened, found, _row_major(expected))
-    return {name: to_ort(bound.tensors[name]) for name in names}
-
-
-def _row_major(expected: ExpectedWeights) -> dict[str, torch.Tensor]:
-    return {
-        name: torch.empty(weight.shape, dtype=weight.dtype, device="meta")
-        for name, weight in expected.all.items()
+    row_major = {
+        name: torch.empty(each.shape, dtype=each.dtype, device="meta") for name, each in expected.all.items()
     }
+    bound = fitting_weights(expected, opened, found, row_major)
+    return {name: to_ort(bound.tensors[name]) for name in names}
 
 
 def _check_names(session: Any, description: Description) -> None:
@@ -174,10 +163,6 @@ def _check_names(session: Any, description: Description) -> None:
     is_same = inputs == {tensor.name for tensor in description.signature.inputs}
     if not is_same or not outputs.issuperset(description.outputs) or len(tensors) != len(description.outputs):
         raise DeployError("its description belongs to a different graph")
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def read_model(content: bytes, name: str) -> Any:
@@ -228,50 +213,18 @@ def _is_outside(tensor: Any) -> bool:
     return bool(tensor.data_location or tensor.external_data)
 
 
-_TYPES = {
-    torch.float32: "FLOAT",
-    torch.float64: "DOUBLE",
-    torch.float16: "FLOAT16",
-    torch.bfloat16: "BFLOAT16",
-    torch.float8_e4m3fn: "FLOAT8E4M3FN",
-    torch.float8_e4m3fnuz: "FLOAT8E4M3FNUZ",
-    torch.float8_e5m2: "FLOAT8E5M2",
-    torch.float8_e5m2fnuz: "FLOAT8E5M2FNUZ",
-    torch.bool: "BOOL",
-    torch.uint8: "UINT8",
-    torch.uint16: "UINT16",
-    torch.uint32: "UINT32",
-    torch.uint64: "UINT64",
-    torch.int8: "INT8",
-    torch.int16: "INT16",
-    torch.int32: "INT32",
-    torch.int64: "INT64",
-    # As pairs of real numbers.
-    torch.complex64: "FLOAT",
-    torch.complex128: "DOUBLE",
-}
-# What numpy has no dtype for goes as integers of the same width.
-_BITS = {
-    torch.bfloat16: torch.uint16,
-    torch.float8_e4m3fn: torch.uint8,
-    torch.float8_e4m3fnuz: torch.uint8,
-    torch.float8_e5m2: torch.uint8,
-    torch.float8_e5m2fnuz: torch.uint8,
-}
-
-
 def onnx_type(dtype: torch.dtype) -> int:
     """Return ONNX's number for a dtype.
 
     Raises:
         DeployError: ONNX does not support it.
     """
-    import onnx
+    from onnx_ir.tensor_adapters import from_torch_dtype
 
-    if dtype not in _TYPES:
-        raise DeployError(f"ONNX does not support the dtype {str(dtype).removeprefix('torch.')}")
-    number: int = onnx.TensorProto.DataType.Value(_TYPES[dtype])
-    return number
+    try:
+        return int(from_torch_dtype(dtype.to_real()))  # A complex number is a pair of real ones.
+    except TypeError:
+        raise DeployError(f"ONNX does not support the dtype {plain_name(dtype)}") from None
 
 
 def to_ort(tensor: torch.Tensor) -> Any:
@@ -281,9 +234,10 @@ def to_ort(tensor: torch.Tensor) -> Any:
     plain = tensor.detach().to("cpu").contiguous()
     if plain.is_complex():
         plain = torch.view_as_real(plain)
-    if plain.dtype not in _BITS:
+    if not (plain.is_floating_point() and (plain.itemsize == 1 or plain.dtype is torch.bfloat16)):
         return OrtValue.ortvalue_from_numpy(plain.numpy())
-    bits = plain.view(_BITS[plain.dtype]).numpy()
+    # numpy has no dtype for it, so it goes as integers of the same width.
+    bits = plain.view(torch.uint8 if plain.itemsize == 1 else torch.uint16).numpy()
     return OrtValue.ortvalue_from_numpy_with_onnx_type(bits, onnx_type(plain.dtype))
 
 

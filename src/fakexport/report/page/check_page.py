@@ -1,4 +1,4 @@
-"""What `fakexport check` found, as a page."""
+"""What `fakexport check` found, and how two programs or archives differ, as pages."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from fakexport.diagnostics import Diagnostic, Severity, render_text
-from fakexport.report.page.difference_page import difference_parts
+from fakexport.report.difference_listing import difference_headline, difference_items, fact_text, weight_text
 from fakexport.report.page.document import (
+    Branch,
     Cell,
     Code,
-    Column,
     Document,
     Facts,
     Items,
+    Paragraph,
     Part,
     Row,
     Section,
@@ -22,13 +23,11 @@ from fakexport.report.page.document import (
     Tone,
     Tree,
 )
-from fakexport.report.page.module_tree import module_branch
-from fakexport.report.project_report import ProjectReport, project_summary_line
-from fakexport.report.quantity import bytes_text, seconds_text
+from fakexport.report.quantity import bytes_text, device_names, elements_text, seconds_text
 from fakexport.report.rank_summary import RankSummary, rank_lines
 from fakexport.report.text import summary_line
 from fakexport.report.transfer_listing import place_text, route_text
-from fakexport.report.verdict import Report, Verdict
+from fakexport.report.verdict import ProjectReport, Report, TargetDifference, Verdict, project_summary_line
 from fakexport.report.verdict_table import (
     STATE,
     fact_cells,
@@ -41,8 +40,10 @@ from fakexport.report.verdict_table import (
 )
 
 if TYPE_CHECKING:
-    from fakexport.program import Transfer
+    from fakexport.archive import ArchiveDifference
+    from fakexport.program import ModuleSummary, ProgramDifference, Transfer
 
+_OPEN_LEVELS = 2
 _ELSEWHERE = "fakexport check --format json"
 _HEAD = (
     *("target", "verdict", "devices", "nodes", "parameters", "weights per device", "transfers"),
@@ -58,16 +59,12 @@ def check_document(report: Report) -> Document:
 
 def project_document(project: ProjectReport) -> Document:
     """Return the page of all sources of a repository, one after the other."""
-    rows = [
-        Row((Cell(report.source), _clean_cell(report), Cell(summary_line(report))))
-        for report in project.reports
-    ]
-    rows += [
-        Row((Cell(source), Cell("not checked", tone="bad"), Cell(reason)))
-        for source, reason in project.refused.items()
-    ]
-    columns = (Column("source"), Column("result", is_choice=True), Column("reason"))
-    overview = Section("Sources", (Table("One row per source", columns, tuple(rows)),))
+    results = {True: Cell("clean", tone="good"), False: Cell("with findings", tone="bad")}
+    rows = [Row.of(each.source, results[each.is_clean], summary_line(each)) for each in project.reports]
+    unchecked = Cell("not checked", tone="bad")
+    rows += [Row.of(source, unchecked, reason) for source, reason in project.refused.items()]
+    columns = ("source", "result", "reason")
+    overview = Section("Sources", (Table("One row per source", columns, tuple(rows), ("result",)),))
     parts = (
         Section(f"{report.source}: {section.title}", section.parts)
         for report in project.reports
@@ -80,10 +77,6 @@ def project_document(project: ProjectReport) -> Document:
         tuple(chain([overview], parts)),
         _ELSEWHERE,
     )
-
-
-def _clean_cell(report: Report) -> Cell:
-    return Cell("clean", tone="good") if report.is_clean else Cell("with findings", tone="bad")
 
 
 def _sections(report: Report) -> Iterator[Section]:
@@ -105,12 +98,10 @@ def _sections(report: Report) -> Iterator[Section]:
 
 
 def _verdicts(report: Report) -> Table:
-    choices = ("verdict", "devices")
     is_shown = any(map(has_state, report.verdicts))
-    titles = (*_HEAD, STATE) if is_shown else _HEAD
-    columns = tuple(Column(title, is_choice=title in choices) for title in titles)
     rows = tuple(_verdict(report, each, is_state_shown=is_shown) for each in report.verdicts)
-    return Table("One row per target", columns, rows)
+    columns = (*_HEAD, STATE) if is_shown else _HEAD
+    return Table("One row per target", columns, rows, ("verdict", "devices"))
 
 
 def _verdict(report: Report, verdict: Verdict, *, is_state_shown: bool) -> Row:
@@ -168,18 +159,10 @@ def _trees(report: Report) -> Iterator[Tree]:
         if verdict.modules is not None and verdict.modules not in shown:
             shown.append(verdict.modules)
             caption = f"Modules on {verdict.target.name}; equal blocks are one line, with the numbers of one"
-            yield Tree(caption, (module_branch(verdict.modules),))
+            yield Tree(caption, (_branch(verdict.modules),))
 
 
 _TONES: dict[Severity, Tone | None] = {"error": "bad", "warning": "warn", "note": None}
-_COLUMNS = (
-    Column("finding"),
-    Column("severity", is_choice=True),
-    Column("code", is_choice=True),
-    Column("place"),
-    Column("times"),
-    Column("targets"),
-)
 
 
 def diagnostic_table(diagnostics: Iterable[Diagnostic]) -> Table:
@@ -187,20 +170,23 @@ def diagnostic_table(diagnostics: Iterable[Diagnostic]) -> Table:
     found = list(diagnostics)
     first = next((each for each in found if each.severity == "error"), None)
     rows = tuple(_row(each, is_open=each is first) for each in found)
-    return Table("One row per finding; open it for the source and a fix", _COLUMNS, rows)
+    columns = ("finding", "severity", "code", "place", "times", "targets")
+    caption = "One row per finding; open it for the source and a fix"
+    return Table(caption, columns, rows, ("severity", "code"))
 
 
 def _row(found: Diagnostic, *, is_open: bool) -> Row:
     place = "" if found.primary is None else place_text(found.primary.span)
-    cells = (
-        Cell(found.message),
+    return Row.of(
+        found.message,
         Cell(found.severity, tone=_TONES[found.severity]),
-        Cell(found.code),
-        Cell(place or found.module_path or ""),
+        found.code,
+        place or found.module_path or "",
         Cell(f"{found.count:,}", found.count),
-        Cell(", ".join(found.targets)),
+        ", ".join(found.targets),
+        details=(Code(render_text(found)),),
+        is_open=is_open,
     )
-    return Row(cells, (Code(render_text(found)),), is_open)
 
 
 def rank_parts(name: str, summary: RankSummary) -> Iterator[Part]:
@@ -208,47 +194,100 @@ def rank_parts(name: str, summary: RankSummary) -> Iterator[Part]:
     yield Items(tuple(line.strip() for line in rank_lines(name, summary)))
     columns = ("count", "kind", "bytes each", "tensor of a rank", "module")
     rows = tuple(
-        Row(
-            (
-                Cell(f"{found.count:,}", found.count),
-                Cell(found.kind),
-                Cell("?" if found.bytes is None else bytes_text(found.bytes), found.bytes),
-                Cell(f"{found.dtype}[{', '.join(found.shape)}]"),
-                Cell(found.module_path),
-            )
+        Row.of(
+            Cell(f"{found.count:,}", found.count),
+            found.kind,
+            Cell("?" if found.bytes is None else bytes_text(found.bytes), found.bytes),
+            f"{found.dtype}[{', '.join(found.shape)}]",
+            found.module_path,
         )
         for found in summary.collectives
     )
-    yield Table(f"Collectives of one call on {name}", tuple(map(Column, columns)), rows)
-
-
-_TRANSFER_COLUMNS = (
-    Column("route", is_choice=True),
-    Column("position"),
-    Column("bytes"),
-    Column("tensor"),
-    Column("operator", is_choice=True),
-    Column("module"),
-    Column("place"),
-)
+    yield Table(f"Collectives of one call on {name}", columns, rows)
 
 
 def transfer_table(caption: str, transfers: Iterable[Transfer]) -> Table:
     """Return a row per transfer; bytes of symbolic sizes are those of the example inputs."""
-    return Table(caption, _TRANSFER_COLUMNS, tuple(map(_transfer_row, transfers)))
+    columns = ("route", "position", "bytes", "tensor", "operator", "module", "place")
+    return Table(caption, columns, tuple(map(_transfer_row, transfers)), ("route", "operator"))
 
 
 def _transfer_row(transfer: Transfer) -> Row:
     size = "?" if transfer.bytes is None else bytes_text(transfer.bytes)
     if transfer.bytes_expression:
         size += f" ({transfer.bytes_expression})"
-    cells = (
-        Cell(route_text(transfer)),
+    return Row.of(
+        route_text(transfer),
         Cell(f"{transfer.index:,}", transfer.index),
         Cell(size, transfer.bytes),
-        Cell(f"{transfer.dtype}[{', '.join(transfer.shape)}]"),
-        Cell(transfer.operator),
-        Cell(transfer.module_path),
-        Cell(place_text(transfer.span)),
+        f"{transfer.dtype}[{', '.join(transfer.shape)}]",
+        transfer.operator,
+        transfer.module_path,
+        place_text(transfer.span),
     )
-    return Row(cells)
+
+
+def archive_difference_document(found: ArchiveDifference) -> Document:
+    """Return the page of `fakexport diff`: programs, weights, and how the archives are described."""
+    sections = (
+        Section(
+            "Program", tuple(difference_parts(TargetDifference(found.path_a, found.path_b, found.program)))
+        ),
+        Section(
+            "Weights",
+            _one("Weights that differ", ((item.field, weight_text(item)) for item in found.weights)),
+        ),
+        Section(
+            "Described as", _one("Descriptions that differ", ((i.field, fact_text(i)) for i in found.facts))
+        ),
+        Section("Notes", (Items(found.notes),) if found.notes else ()),
+    )
+    return Document(
+        f"{found.path_a} → {found.path_b}",
+        "same program, same weights" if found.is_same else "the archives differ",
+        "good" if found.is_same else "bad",
+        sections,
+        "fakexport diff --format json",
+    )
+
+
+def program_difference_document(found: ProgramDifference) -> Document:
+    """Return the page of a difference between two programs that have no names."""
+    parts = tuple(difference_parts(TargetDifference("first", "second", found)))
+    tone: Tone | None = "good" if found.is_identical else None
+    return Document(
+        "Difference of two programs",
+        difference_headline(found),
+        tone,
+        (Section("Program", parts),),
+        "the value",
+    )
+
+
+def difference_parts(difference: TargetDifference) -> Iterator[Part]:
+    """Yield what there is to say, and a row per difference where there are some."""
+    found = difference.difference
+    title = f"{difference.first} → {difference.second}"
+    yield Paragraph(f"{title}: {difference_headline(found)}")
+    items = ((kind, text) for kind, texts in difference_items(found) for text in texts)
+    yield from _one(f"From {difference.first} to {difference.second}", items)
+
+
+def _one(caption: str, items: Iterable[tuple[str, str]]) -> tuple[Table, ...]:
+    """Return a table, or nothing where it would be empty."""
+    rows = tuple(Row.of(text, kind) for kind, text in items)
+    return (Table(caption, ("difference", "kind"), rows, ("kind",)),) if rows else ()
+
+
+def _branch(module: ModuleSummary, depth: int = 0) -> Branch:
+    """Return a module with those below it. The numbers of a row of equal modules are those of one."""
+    what = f"{module.count:,} × {module.class_name}" if module.count > 1 else module.class_name
+    facts = [what, f"{elements_text(module.total_parameters)} parameters", bytes_text(module.total_bytes)]
+    facts += [", ".join(module.dtypes), device_names(module.devices)]
+    facts += [f"tied to {', '.join(module.tied_to)}"] if module.tied_to else []
+    return Branch(
+        module.name or "(root)",
+        tuple(fact for fact in facts if fact),
+        tuple(_branch(child, depth + 1) for child in module.children),
+        is_open=depth < _OPEN_LEVELS and module.count == 1,
+    )

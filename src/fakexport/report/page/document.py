@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,31 +25,18 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Column:
-    """A column of a table.
-
-    Args:
-        title: Its heading.
-        is_choice: Whether rows can be chosen by its values, of which there are few.
-    """
-
-    title: str
-    is_choice: bool = False
-
-
-@dataclass(frozen=True)
 class Row:
-    """A row of a table.
-
-    Args:
-        cells: As many as there are columns; the first one names the row.
-        details: What opens below the first cell.
-        is_open: Whether that is open from the beginning.
-    """
+    """A row of a table: as many cells as there are columns, and what opens below the first one."""
 
     cells: tuple[Cell, ...]
     details: tuple[Part, ...] = ()
     is_open: bool = False
+
+    @classmethod
+    def of(cls, *cells: str | Cell, details: Iterable[Part] = (), is_open: bool = False) -> Row:
+        """Return a row of texts and cells."""
+        made = tuple(Cell(cell) if isinstance(cell, str) else cell for cell in cells)
+        return cls(made, tuple(details), is_open)
 
 
 @dataclass(frozen=True)
@@ -57,26 +45,21 @@ class Table:
 
     Args:
         caption: What it is of.
-        columns, rows: In the order in which they are shown first.
+        columns, rows: Headings and rows, in the order in which they are shown first.
+        choices: Headings of columns with few values, by which rows can be chosen.
         left_out: How many rows more there are, for which the page has no room.
     """
 
     caption: str
-    columns: tuple[Column, ...]
+    columns: tuple[str, ...]
     rows: tuple[Row, ...]
+    choices: tuple[str, ...] = ()
     left_out: int = 0
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A line of a tree.
-
-    Args:
-        name: What it is.
-        facts: What there is to say about it.
-        children: What is below it.
-        is_open: Whether that is shown from the beginning.
-    """
+    """A line of a tree: its name, what there is to say about it, and what is below it."""
 
     name: str
     facts: tuple[str, ...]

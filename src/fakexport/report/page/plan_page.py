@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fakexport.report.cost_text import cost_lines
+from fakexport.report.charts import fullest_columns, held_bytes
 from fakexport.report.page.document import (
     Area,
+    Branch,
     Cell,
     Chart,
-    Column,
     Document,
     Facts,
     Items,
@@ -22,8 +22,6 @@ from fakexport.report.page.document import (
     Tone,
     Tree,
 )
-from fakexport.report.page.module_tree import cost_branches
-from fakexport.report.plan_chart import fullest_columns, held_bytes
 from fakexport.report.plan_report import (
     Fit,
     PlannedDevice,
@@ -41,7 +39,8 @@ from fakexport.report.plan_text import (
     state_lines,
     verdict_text,
 )
-from fakexport.report.quantity import bytes_text
+from fakexport.report.planned_costs import PlannedModule, cost_lines, flops_text, named_modules
+from fakexport.report.quantity import bytes_text, device_names
 
 _TONES: dict[Fit, Tone | None] = {
     "fits": "good",
@@ -50,6 +49,7 @@ _TONES: dict[Fit, Tone | None] = {
     "unknown": None,
 }
 _WORST: tuple[Fit, ...] = ("does not fit", "may not fit", "unknown", "fits")
+_OPEN_LEVELS = 2
 _MOST_CHARTS = 16
 _MOST_COLUMNS = 1600
 _LEAST_COLUMNS = 100
@@ -78,7 +78,7 @@ def _sections(report: PlanReport) -> Iterator[Section]:
         caption = (
             "What each module computes and reads; equal blocks are one line, with the sum of all of them"
         )
-        yield Section("Modules", (Tree(caption, cost_branches(report.modules)),))
+        yield Section("Modules", (Tree(caption, _branches(report.modules)),))
     uncounted = [text for point in report.points if point.costs for text in point.costs.left_out]
     notes = (
         *(f"left out: {text}" for text in (*report.left_out, *dict.fromkeys(uncounted))),
@@ -89,28 +89,21 @@ def _sections(report: PlanReport) -> Iterator[Section]:
 
 
 def _sizes(report: PlanReport) -> Table:
-    columns = (Column("sizes"), Column("fit", is_choice=True), Column("verdict"), Column("most on a device"))
     rows = []
     for point in report.points:
         most = max((device.total.upper for device in point.columns), default=0)
-        details = tuple(Paragraph(text) for text in state_lines(point))
-        details += () if point.costs is None else tuple(Paragraph(text) for text in cost_lines(point.costs))
-        fit = Cell(point.fit, tone=_TONES[point.fit])
-        cells = (Cell(sizes_text(point)), fit, Cell(verdict_text(point)), Cell(bytes_text(most), most))
-        rows.append(Row(cells, details, is_open=len(report.points) == 1))
-    return Table("One row per choice of sizes", columns, tuple(rows))
+        details = [*state_lines(point), *(() if point.costs is None else cost_lines(point.costs))]
+        cells = (Cell(point.fit, tone=_TONES[point.fit]), verdict_text(point), Cell(bytes_text(most), most))
+        is_open = len(report.points) == 1
+        rows.append(Row.of(sizes_text(point), *cells, details=map(Paragraph, details), is_open=is_open))
+    columns = ("sizes", "fit", "verdict", "most on a device")
+    return Table("One row per choice of sizes", columns, tuple(rows), ("fit",))
 
 
 def _answers(report: PlanReport) -> Iterator[Part]:
     if report.greatest:
         yield Items(tuple(map(greatest_text, report.greatest)))
     if report.machines:
-        columns = (
-            Column("devices"),
-            Column("enough", is_choice=True),
-            Column("to spare"),
-            Column("placement"),
-        )
         rows = []
         for machine in report.machines:
             spare = None if machine.headroom is None else machine.headroom.lower
@@ -118,14 +111,14 @@ def _answers(report: PlanReport) -> Iterator[Part]:
             answer = Cell("none tried", tone="bad") if machine.count is None else Cell("enough", tone="good")
             size = Cell("" if spare is None else bytes_text(spare), spare)
             placed = "" if machine.count is None else machine.device_map or "one device"
-            rows.append(Row((Cell(name), answer, size, Cell(placed))))
-        yield Table("How many devices of each model are enough", columns, tuple(rows))
+            rows.append(Row.of(name, answer, size, placed))
+        columns = ("devices", "enough", "to spare", "placement")
+        yield Table("How many devices of each model are enough", columns, tuple(rows), ("enough",))
 
 
 def _memory(point: PlannedPoint) -> Iterator[Table]:
     (_, *devices), *rows = memory_table(point)
-    columns = (Column("memory"), *map(Column, devices))
-    yield Table(f"At {sizes_text(point)}", columns, tuple(Row(tuple(map(Cell, row))) for row in rows))
+    yield Table(f"At {sizes_text(point)}", ("memory", *devices), tuple(Row.of(*row) for row in rows))
 
 
 def _columns(report: PlanReport) -> list[tuple[PlannedDevice, bool]]:
@@ -151,29 +144,17 @@ def _largest(report: PlanReport, device: PlannedDevice, *, is_eager: bool) -> Ta
         return None
     where = f"{device.name}{' in eager mode' if is_eager else ''}"
     phase = f" ({device.peak.node})" if report.workload == "train" else ""
-    columns = (
-        Column("what"),
-        Column("kind", is_choice=True),
-        Column("bytes"),
-        Column("tensor"),
-        Column("place"),
-    )
     rows = tuple(map(_tensor, device.largest))
-    return Table(peak_text(device.peak, where, phase).removesuffix("; largest there:"), columns, rows)
+    caption = peak_text(device.peak, where, phase).removesuffix("; largest there:")
+    return Table(caption, ("what", "kind", "bytes", "tensor", "place"), rows, ("kind",))
 
 
 def _tensor(tensor: PlannedTensor) -> Row:
     shape = "" if tensor.shape is None else f"{tensor.dtype}[{','.join(map(str, tensor.shape))}]"
     times = "" if tensor.count == 1 else f"{tensor.count:,} × "
     name = tensor.name if not tensor.module_path else f"{tensor.module_path}: {tensor.name}"
-    cells = (
-        Cell(name),
-        Cell(tensor.kind),
-        Cell(bytes_text(tensor.bytes), tensor.bytes),
-        Cell(times + shape),
-        Cell(tensor.line or ""),
-    )
-    return Row(cells)
+    size = Cell(bytes_text(tensor.bytes), tensor.bytes)
+    return Row.of(name, tensor.kind, size, times + shape, tensor.line or "")
 
 
 # From the bottom up: what is there all the time, then what comes and goes.
@@ -188,12 +169,7 @@ _SHOWN_ABOVE_PEAK = 2.0
 def timeline_chart(
     device: PlannedDevice, steps: Sequence[PlannedStep], *, is_eager: bool, most_columns: int
 ) -> Chart:
-    """Return the picture of one device.
-
-    Args:
-        is_eager: Whether they are operators of eager mode.
-        most_columns: Neighboring steps share a column, the fullest of them, where there are more.
-    """
+    """Return the picture of one device; where there are more steps than columns, neighbors share a column."""
     columns = list(fullest_columns(steps, most_columns))
     place, fullest = max(columns, key=lambda column: held_bytes(column[1]))
     peak, memory = held_bytes(fullest), device.memory_bytes
@@ -242,3 +218,27 @@ def _outline(xs: Sequence[float], ys: Sequence[float]) -> str:
             path.append(f"H{x:g}V{y:g}")
         before = y
     return "".join([*path, f"H{_WIDTH}V{_HEIGHT}Z"])
+
+
+def _branches(modules: Sequence[PlannedModule]) -> tuple[Branch, ...]:
+    """Return the modules of a plan, each below the one that it is in. All of a row of equal ones count."""
+    rows = [(module.depth, _cost_branch(module, name)) for module, name in named_modules(modules)]
+    return _nested(rows, 0, len(rows), 0)
+
+
+def _nested(rows: Sequence[tuple[int, Branch]], start: int, end: int, level: int) -> tuple[Branch, ...]:
+    """Return the branches of a part of the rows, each with the deeper ones that follow it."""
+    found = []
+    while start < end:
+        depth, branch = rows[start]
+        after = next((at for at in range(start + 1, end) if rows[at][0] <= depth), end)
+        below = _nested(rows, start + 1, after, level + 1)
+        found.append(Branch(branch.name, branch.facts, below, is_open=level < _OPEN_LEVELS))
+        start = after
+    return tuple(found)
+
+
+def _cost_branch(module: PlannedModule, name: str) -> Branch:
+    facts = [f"{module.count:,} modules"] if module.count > 1 else []
+    facts += [flops_text(module.flops), f"reads at least {bytes_text(module.read_bytes)}"]
+    return Branch(name, (*facts, device_names(module.devices)))

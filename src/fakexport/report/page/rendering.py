@@ -1,16 +1,17 @@
-"""A document as HTML: a page that needs nothing but itself, or a part of a notebook."""
+"""A document as HTML: a page that needs nothing but itself, or a part of a notebook, within a size."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from fakexport.diagnostics import printable_lines
-from fakexport.report.page.document import Document
-from fakexport.report.page.fitting import fitted
+from fakexport.report.page.document import Branch, Cell, Code, Document, Items, Row, Section, Table, Tree
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -75,3 +76,108 @@ def _asset(name: str) -> Any:
 def _digest(text: str) -> str:
     """Return the source expression of a policy that allows this text within an element, and no other."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+_LONGER = 20
+_CELL_BYTES = len("<td></td>")
+
+
+@dataclass(frozen=True)
+class _Room:
+    """How much there is room for: sections, parts of one, rows of a table, rows that open, characters."""
+
+    sections: int
+    parts: int
+    rows: int
+    details: int
+    characters: int
+
+
+# From everything that a browser shows at once to what always fits.
+_ROOMS = (
+    _Room(1_000, 200, 20_000, 20_000, 2_000),
+    _Room(1_000, 200, 20_000, 1_000, 1_000),
+    _Room(1_000, 100, 10_000, 200, 300),
+    _Room(400, 100, 4_000, 200, 300),
+    _Room(200, 50, 1_000, 100, 300),
+    _Room(100, 20, 200, 50, 200),
+    _Room(50, 10, 40, 10, 120),
+    _Room(20, 5, 5, 0, 60),
+)
+
+
+def fitted(document: Document, render: Callable[[Document], str], most_bytes: int) -> str:
+    """Return the document as text of at most so many bytes, with as much of it as there is room for.
+
+    Rows go from the end of a table; before that, what opens below them.
+    """
+    text = ""
+    for room in _ROOMS:
+        cut = _cut(document, room)
+        # Rendering takes the longest, so what cannot fit is not rendered.
+        if room is _ROOMS[-1] or _least_bytes(cut) <= most_bytes:
+            text = render(cut)
+            if len(text.encode()) <= most_bytes:
+                break
+    return text
+
+
+def _least_bytes(value: Any) -> int:
+    """Return a number of bytes that the document has at least: its texts, and the tags of its cells."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Cell):
+        return len(value.text) + _CELL_BYTES
+    if isinstance(value, tuple):
+        return sum(map(_least_bytes, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return sum(_least_bytes(getattr(value, each.name)) for each in fields(value))
+    return 0
+
+
+def _cut(value: Any, room: _Room) -> Any:
+    """Return a value of the document, or anything within, cut to the room that there is."""
+    if isinstance(value, str):
+        return _clipped(value, room.characters)
+    if isinstance(value, Cell):
+        return value if len(value.text) <= room.characters else replace(value, text=_cut(value.text, room))
+    if isinstance(value, tuple):
+        return tuple(_cut(item, room) for item in value)
+    if isinstance(value, Code):
+        return Code(_clipped(value.text, _LONGER * room.characters))
+    if isinstance(value, Table):
+        rows = tuple(
+            _without_details(row, at < room.details) for at, row in enumerate(value.rows[: room.rows])
+        )
+        value = replace(value, rows=rows, left_out=value.left_out + len(value.rows) - len(rows))
+    elif isinstance(value, Tree):
+        left = [room.rows]
+        roots = tuple(kept for root in value.roots if (kept := _branch(root, left)) is not None)
+        value = replace(value, roots=roots, left_out=value.left_out + max(0, -left[0]))
+    elif isinstance(value, Items):
+        value = Items(value.items[: room.rows], value.left_out + max(0, len(value.items) - room.rows))
+    elif isinstance(value, Document):
+        lost = max(0, len(value.sections) - room.sections)
+        value = replace(value, sections=value.sections[: room.sections], left_out=lost)
+    elif isinstance(value, Section):
+        lost = max(0, len(value.parts) - room.parts)
+        value = replace(value, parts=value.parts[: room.parts], left_out=value.left_out + lost)
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    return replace(value, **{each.name: _cut(getattr(value, each.name), room) for each in fields(value)})
+
+
+def _without_details(row: Row, has_room: bool) -> Row:
+    return row if has_room or not row.details else replace(row, details=(), is_open=False)
+
+
+def _branch(branch: Branch, left: list[int]) -> Branch | None:
+    """Return a branch as long as lines are left, counting all that there are."""
+    left[0] -= 1
+    is_kept = left[0] >= 0
+    children = tuple(kept for child in branch.children if (kept := _branch(child, left)) is not None)
+    return replace(branch, children=children) if is_kept else None
+
+
+def _clipped(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
