@@ -203,13 +203,15 @@ _HALVES = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.fl
 
 
 def eager_run(
-    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, record: KernelRecord | None = None
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    dtypes: Mapping[torch.dtype, torch.dtype] | None = None,
 ) -> EagerRun:
     """Run a module on copies of the inputs; buffers that it changes are put back."""
     path: list[str] = [""]
-    record = record or KernelRecord(lambda: (path[-1], None))
-    if record.dtypes:
-        record.where = lambda: (path[-1], None)
+    record = KernelRecord(lambda: (path[-1], None), dtypes or {})
     args, kwargs = copy.deepcopy((tuple(args), dict(kwargs)))
     state = {name: tensor.detach().clone() for name, tensor in module.named_buffers()}
     try:
@@ -229,8 +231,7 @@ def reference_run(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str,
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        record = KernelRecord(lambda: ("", None), dtypes=_HALVES)
-        return eager_run(exact, given[0], given[1], record=record)
+        return eager_run(exact, given[0], given[1], dtypes=_HALVES)
     finally:
         torch.set_default_dtype(before)
 

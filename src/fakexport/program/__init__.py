@@ -29,7 +29,7 @@ from fakexport.program.library_operators import (
 from fakexport.program.marked_text import plain_repr
 from fakexport.program.module_path import NO_PATH, module_path, plain_path, star, star_common
 from fakexport.program.module_summary import ModuleSummary, inspect_module
-from fakexport.program.opened_modes import with_open_modes
+from fakexport.program.opened_modes import Mode, with_open_modes
 from fakexport.program.operator_name import operator_name, target_name
 from fakexport.program.output_names import leaf_names, output_names
 from fakexport.program.plain_indexing import with_plain_indexing

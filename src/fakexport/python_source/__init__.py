@@ -1,4 +1,4 @@
-"""A program as a Python file: `source`. The steps are reading, regions, the tree of modules, and the text."""
+"""A program as a Python file: `source`. The steps are regions, the tree of modules, and the text."""
 
-from .error import PythonSourceError
+from .literal_text import PythonSourceError
 from .source import PythonSource, source, write_source
