@@ -83,7 +83,7 @@ class ClassWriter:
         base, statements = self.constructor(node, devices)
         distinct: dict[str, list[Region]] = {}
         for region in node.regions:  # With the same names of parameters for all blocks.
-            text = self.scope(node, devices).method("", region, lambda _: "argument")
+            text = self.scope(node, devices).method("", region, "argument")
             distinct.setdefault("\n".join(text), []).append(region)
         wanted = node.kind.rpartition(".")[2] or identifier(node.path.rpartition(".")[2]).title().replace(
             "_", ""

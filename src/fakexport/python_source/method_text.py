@@ -7,7 +7,7 @@ import math
 import operator
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from types import ModuleType
@@ -32,7 +32,7 @@ from .module_tree import ModuleNode, ModuleTree
 from .names import MODULE_NAMES, Names, base_name, comment_text, is_plain_attribute
 from .regions import Region, operations
 
-_WIDTH = 110
+_WIDTH = 100
 INDENT = "    "
 _INFIX = {
     **{operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/", operator.mod: "%"},
@@ -75,16 +75,15 @@ class Scope:
     names: Names
     subgraphs: list[tuple[GraphModule, str]] = field(default_factory=list)
 
-    def method(
-        self, name: str, region: Region, argument: Callable[[Node], str] = lambda value: base_name(value.name)
-    ) -> list[str]:
+    def method(self, name: str, region: Region, argument: str = "") -> list[str]:
         """Return the method of a region, and those of the subgraphs that it runs.
 
         Args:
-            argument: Returns the preferred name of a parameter.
+            argument: What its parameters are called. Default: as in the graph.
         """
-        text = MethodText(self, self.owner)
-        parameters = [text.declare(value, argument(value)) for value in self.tree.arguments(region)]
+        text, tree = MethodText(self, self.owner), self.tree
+        values = tree.arguments(region)
+        parameters = [text.declare(value, argument or tree.base_name(value)) for value in values]
         lines = text.region(region)
         if region.outputs:
             lines.append(f"return {', '.join(map(text.text, region.outputs))}")
@@ -306,11 +305,11 @@ def indented(lines: Iterable[str]) -> list[str]:
 
 
 def wrapped(before: str, arguments: Sequence[str], after: str) -> list[str]:
-    """Return a call on one line, or with its arguments on lines of their own."""
-    line = f"{before}{', '.join(arguments)}{after}"
-    if len(line) <= _WIDTH - 2 * len(INDENT) or not arguments:
-        return [line]
-    return [before, *indented(f"{argument}," for argument in arguments), after]
+    """Return a call on one line, or with its arguments on one of their own, or on one each."""
+    joined = ", ".join(arguments)
+    if len(before) + len(joined) + len(after) <= _WIDTH or not arguments:
+        return [f"{before}{joined}{after}"]
+    return [before, *indented([joined] if len(joined) <= _WIDTH else (f"{a}," for a in arguments)), after]
 
 
 def _source_line(node: Node, paths: SourcePaths) -> str:

@@ -15,7 +15,7 @@ from fakexport.history import value_of
 from fakexport.program import has_value, names_by_tensor
 
 from .literal_text import PythonSourceError, quoted
-from .names import Names, identifier, is_free_on_module, is_plain_attribute
+from .names import Names, base_name, identifier, is_free_on_module, is_plain_attribute
 from .regions import Region, regions_of
 
 # Export numbers the literals of a program through, so that equal blocks would have unequal names.
@@ -123,6 +123,11 @@ class ModuleTree:
         places = self.places.get(value, ())
         return next((place[len(prefix) :] for place in places if place.startswith(prefix)), None)
 
+    def base_name(self, value: Node) -> str:
+        """Return what a variable for a value is called: `linear`, `weight`."""
+        place, *_ = self.places.get(value, (value.name,))
+        return base_name(place.rpartition(".")[2])
+
     def arguments(self, region: Region) -> list[Node]:
         """Return the values that a region takes from outside and that its module does not hold."""
         return [value for value in region.inputs if self.below(region.call.path, value) is None]
@@ -135,8 +140,6 @@ def module_tree(program: ExportedProgram, graph: Graph) -> ModuleTree:
         PythonSourceError: a name that no module can hold.
     """
     root = ModuleNode("", regions=[regions_of(graph)])
-    for region in root.regions[0].inner():
-        _at(root, region.call.path).regions.append(region)
     targets = dict(_targets(program, graph))
     parameters = set(program.graph_signature.parameters)
     entries = {name: Entry(name, tensor, "buffer") for name, tensor in program.state_dict.items()}
@@ -148,6 +151,10 @@ def module_tree(program: ExportedProgram, graph: Graph) -> ModuleTree:
             tensor = program.constants[name]
             value = value_of(tensor).detach().cpu() if has_value(tensor) else None
             entries[name] = Entry(name, tensor, "constant", value)
+    for path in [name.rpartition(".")[0] for name in entries]:  # In the order of the state dict.
+        _at(root, path)
+    for region in root.regions[0].inner():
+        _at(root, region.call.path).regions.append(region)
     for name in sorted(entries, key=_is_literal):
         entry, owner = entries[name], _at(root, name.rpartition(".")[0])
         if entry.kind == "constant" and (match := _LITERAL.fullmatch(entry.attribute)):
