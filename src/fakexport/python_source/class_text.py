@@ -85,9 +85,8 @@ class ClassWriter:
         for region in node.regions:  # With the same names of parameters for all blocks.
             text = self.scope(node, devices).method("", region, "argument")
             distinct.setdefault("\n".join(text), []).append(region)
-        wanted = node.kind.rpartition(".")[2] or identifier(node.path.rpartition(".")[2]).title().replace(
-            "_", ""
-        )
+        attribute = identifier(node.path.rpartition(".")[2], otherwise="module")
+        wanted = node.kind.rpartition(".")[2] or attribute.title().replace("_", "")
         shared = (wanted, base, *statements, *distinct)
         if shared not in self._classes:
             scope, names, lines = self.scope(node, devices), list[str](), list[str]()

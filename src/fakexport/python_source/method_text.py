@@ -107,28 +107,24 @@ class MethodText:
     Args:
         scope: The class.
         owner: The graph that holds the subgraphs.
+
+    Attributes:
+        names: Those of the variables.
+        values: Text that gets each value.
     """
 
     def __init__(self, scope: Scope, owner: GraphModule) -> None:
         self._scope = scope
         self._owner = owner
         self._is_from_torch = is_from_torch(scope.node.kind) and owner is scope.owner
-        self._names = Names(MODULE_NAMES)
-        self._values: dict[Node, str] = {}
+        self.names = Names(MODULE_NAMES)
+        self.values: dict[Node, str] = {}
         self._line = ""
 
     def declare(self, value: Node, wanted: str) -> str:
         """Return a new name for a value."""
-        name = self._values[value] = self._names.new(wanted)
+        name = self.values[value] = self.names.new(wanted)
         return name
-
-    def reserve(self, wanted: str) -> str:
-        """Return a new name for a parameter."""
-        return self._names.new(wanted)
-
-    def bind(self, value: Node, name: str) -> None:
-        """Let a reserved name stand for a value."""
-        self._values[value] = name
 
     def region(self, region: Region) -> list[str]:
         """Return the statements of a region, whose caller has entered the modes that are around all of it."""
@@ -227,11 +223,11 @@ class MethodText:
         return self._scope.devices.of_literal(value) or literal_text(value)
 
     def _value(self, node: Node) -> str:
-        if node not in self._values:
+        if node not in self.values:
             held = self._scope.tree.below(self._scope.node.path, node)
             assert held is not None, f"{node.name} cannot be reached here"
-            self._values[node] = self._scope.node.reach(held)
-        return self._values[node]
+            self.values[node] = self._scope.node.reach(held)
+        return self.values[node]
 
     def _subgraph(self, target: str) -> str:
         held = attribute(self._owner, target)

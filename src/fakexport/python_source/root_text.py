@@ -89,7 +89,7 @@ def _inputs(program: ExportedProgram, graph: Graph, text: MethodText) -> tuple[l
     given = list((known.forward_arg_names if known else None) or ())[:count]
     given += [f"arg_{index}" for index in range(len(given), count)]
     wanted = [*given, *keywords.context]
-    names = [text.reserve(identifier(str(name))) for name in wanted]
+    names = [text.names.new(identifier(str(name))) for name in wanted]
     nodes = {node.name: node for node in graph.find_nodes(op="placeholder")}
     remaining = iter(leaves_of(program))
     lines, parameters, found = list[str](), list[str](), list[tuple[InputLeaf, Node, str]]()
@@ -100,7 +100,7 @@ def _inputs(program: ExportedProgram, graph: Graph, text: MethodText) -> tuple[l
         for index, leaf in enumerate(leaves):
             node, place = nodes[leaf.name], name
             if part.is_leaf():
-                text.bind(node, name)
+                text.values[node] = name
             else:
                 keys = "".join(f"[{literal_text(key)}]" for key in (leaf.path or ())[1:])
                 text_of_leaf = f"{name}{keys}" if keys else f"pytree.tree_leaves({name})[{index}]"
