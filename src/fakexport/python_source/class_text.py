@@ -146,7 +146,7 @@ def defined_constructor(
 
 
 def assigned(owner: str, name: str, value: str) -> str:
-    """Return a statement that gives an attribute a value."""
+    """Return a statement that sets an attribute."""
     is_plain = is_plain_attribute(name)
     return f"{owner}.{name} = {value}" if is_plain else f"setattr({owner}, {quoted(name)}, {value})"
 
