@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import nn
 from torch.export import ExportedProgram
+from torch.fx import Node
 
 from fakexport._torch.program_assembly import check_guards
 from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport.capture import plain_forward
 from fakexport.error import InvalidValue, type_and_line
 from fakexport.program import checked_module, operator_name, output_names, source_span
-from fakexport.python_source import Operation, used_values
 from fakexport.report import Comparison, ModuleComparison, OutputComparison, Place, TensorError
 
 from .error import tensor_error
@@ -47,8 +47,8 @@ def compare(
         What was compared, and where it differs first.
     Raises:
         UnboundProgram: the program has no weights.
-        PythonSourceError: the program contains something that cannot be run operation by operation.
-        ValueError: the program's guards exclude these inputs; or the outputs differ in their leaves.
+        ValueError: the program's guards exclude these inputs; the outputs differ in their leaves; or the
+            program has an effect token.
         Exception: what the model or the program raises.
 
     Example:
@@ -65,7 +65,7 @@ def compare(
     ours = program_run(program, args, kwargs)
     if len(expected) != len(ours.outputs):
         raise InvalidValue(f"the model returns {len(expected)} outputs, the program {len(ours.outputs)}")
-    pairs, rest = paired(eager, ours.kernels, exact, ours.operations)
+    pairs, rest = paired(eager, ours.kernels, exact, ours.nodes)
     exact_outputs = exact_outputs if len(exact_outputs) == len(expected) else [None] * len(expected)
     triples = zip(output_names(program), expected, ours.outputs, exact_outputs, strict=True)
     outputs = tuple(OutputComparison(name, tensor_error(a, b, c)) for name, a, b, c in triples)
@@ -131,44 +131,44 @@ def _first(
 
     Or a kernel that took the place of another there.
     """
-    right: set[Operation | None] = set()
+    right: set[Node | None] = set()
     gaps: list[Gap] = []
     for pair in pairs:
         gaps.append(pair.gap)
         if not is_fine(pair.error):
-            found = _replaced(gaps, pair.ours.operation, right)
+            found = _replaced(gaps, pair.ours.node, right)
             return _place(*found, pair.error) if found else _place(pair.ours, "", pair.error)
         if _is_floating(pair.ours):
-            right.add(pair.ours.operation)
+            right.add(pair.ours.node)
     for output, value in outputs:
         if not is_fine(output.error) and (found := _replaced([*gaps, rest], value, right)):
             return _place(*found, output.error)
     return None
 
 
-def _replaced(gaps: Sequence[Gap], value: Any, right: Set[Operation | None]) -> tuple[Kernel, str] | None:
+def _replaced(gaps: Sequence[Gap], value: Any, right: Set[Node | None]) -> tuple[Kernel, str] | None:
     """Return the first kernel that eager does not have and on which the value depends, and what eager runs.
 
     It hangs on those from which it is computed without a right value in between. A program may compute masks
     in its own way, so that integers and booleans count only where as many kernels took the place of others.
     """
-    sources = _sources(value, right) if isinstance(value, Operation) else ()
+    sources = _sources(value, right) if isinstance(value, Node) else ()
     for gap in gaps:
         for kernel in gap.ours if gap.eager else ():
             is_alike = _is_floating(kernel) or len(gap.ours) == len(gap.eager)
-            is_source = kernel.operation in sources
+            is_source = kernel.node in sources
             if is_source and is_alike and not any(_gives_the_same(kernel, other) for other in gap.eager):
                 return kernel, gap.eager[0].name
     return None
 
 
-def _sources(operation: Operation, right: Set[Operation | None]) -> set[Operation]:
-    found, waiting = {operation}, [operation]
+def _sources(node: Node, right: Set[Node | None]) -> set[Node]:
+    found, waiting = {node}, [node]
     while waiting:
-        for value in used_values(waiting.pop()):
-            if isinstance(value, Operation) and value not in found and value not in right:
-                found.add(value)
-                waiting.append(value)
+        for source in waiting.pop().all_input_nodes:
+            if source not in found and source not in right:
+                found.add(source)
+                waiting.append(source)
     return found
 
 
@@ -183,8 +183,8 @@ def _gives_the_same(kernel: Kernel, other: Kernel) -> bool:
 
 
 def _place(kernel: Kernel, eager_name: str, error: TensorError) -> Place:
-    assert kernel.operation is not None
-    node = kernel.operation.node
+    node = kernel.node
+    assert node is not None
     return Place(
         node=node.name,
         operator=operator_name(node),
@@ -203,13 +203,15 @@ _HALVES = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.fl
 
 
 def eager_run(
-    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, record: KernelRecord | None = None
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    dtypes: Mapping[torch.dtype, torch.dtype] | None = None,
 ) -> EagerRun:
     """Run a module on copies of the inputs; buffers that it changes are put back."""
     path: list[str] = [""]
-    record = record or KernelRecord(lambda: (path[-1], None))
-    if record.dtypes:
-        record.where = lambda: (path[-1], None)
+    record = KernelRecord(lambda: (path[-1], None), dtypes or {})
     args, kwargs = copy.deepcopy((tuple(args), dict(kwargs)))
     state = {name: tensor.detach().clone() for name, tensor in module.named_buffers()}
     try:
@@ -229,8 +231,7 @@ def reference_run(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str,
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        record = KernelRecord(lambda: ("", None), dtypes=_HALVES)
-        return eager_run(exact, given[0], given[1], record=record)
+        return eager_run(exact, given[0], given[1], dtypes=_HALVES)
     finally:
         torch.set_default_dtype(before)
 

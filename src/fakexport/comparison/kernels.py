@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from fakexport._torch.kernel_observer import kernels_observed
 from fakexport._torch.pytree import tree_leaves, tree_map
-from fakexport.python_source import Operation
 
 # They return no tensor, or only another look at the one that they take, whose values are compared already.
 _NOT_COMPARED = frozenset(("aten.detach.default", "aten.alias.default", "aten.lift_fresh.default"))
@@ -25,13 +25,13 @@ class Kernel:
         name: `aten.addmm.default`.
         path: The module in which it ran.
         results: Copies of the tensors that it gave.
-        operation: The operation of the program that ran it; None in an eager run.
+        node: The node of the program that ran it; None in an eager run.
     """
 
     name: str
     path: str
     results: tuple[torch.Tensor, ...]
-    operation: Operation | None = None
+    node: Node | None = None
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -49,11 +49,11 @@ class KernelRecord:
     """The kernels of a run, in order.
 
     Args:
-        where: Tells the module and the operation that are running.
+        where: Returns the module and the node that are running.
         dtypes: What takes the place of a dtype that a kernel is asked for, as in a run in another precision.
     """
 
-    where: Callable[[], tuple[str, Operation | None]]
+    where: Callable[[], tuple[str, Node | None]]
     dtypes: Mapping[torch.dtype, torch.dtype] = field(default_factory=dict)
     kernels: list[Kernel] = field(default_factory=list)
 
@@ -67,9 +67,9 @@ class KernelRecord:
         name = str(kernel)
         if name not in _NOT_COMPARED:
             tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-            path, operation = self.where()
+            path, node = self.where()
             copies = tuple(tensor.detach().clone() for tensor in tensors)
-            self.kernels.append(Kernel(name, path, copies, operation))
+            self.kernels.append(Kernel(name, path, copies, node))
         return result
 
     def _converted(self, value: Any) -> Any:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from torch.fx import Node
+
 from fakexport.program import align
-from fakexport.python_source import Operation, Value, used_values
 from fakexport.report import TensorError
 
 from .error import tensor_error
@@ -45,7 +46,7 @@ def paired(
     eager: Sequence[Kernel],
     ours: Sequence[Kernel],
     exact: Sequence[Kernel],
-    operations: Sequence[Operation],
+    nodes: Sequence[Node],
 ) -> tuple[list[Pair], Gap]:
     """Return the pairs in order, and what is after the last one.
 
@@ -56,7 +57,7 @@ def paired(
     references = _references(eager, exact)
     matches = align([kernel.key for kernel in eager], [kernel.key for kernel in ours])
     errors = {(i, j): _worst(eager[i], ours[j], references.get(eager[i])) for i, j in matches}
-    accidental = set(_accidental(matches, errors, ours, operations))
+    accidental = set(_accidental(matches, errors, ours, nodes))
     kept = [match for match in matches if match not in accidental]
     pairs, before = [], (-1, -1)
     for i, j in kept:
@@ -84,7 +85,7 @@ def _accidental(
     matches: Sequence[tuple[int, int]],
     errors: Mapping[tuple[int, int], TensorError],
     ours: Sequence[Kernel],
-    operations: Sequence[Operation],
+    nodes: Sequence[Node],
 ) -> Iterator[tuple[int, int]]:
     """Yield the pairs that are none; one that follows a right pair with nothing between is taken as it is."""
     right = [j for i, j in matches if errors[i, j].is_close and _is_telling(j, ours)]
@@ -98,26 +99,26 @@ def _accidental(
         is_trusted = is_trusted and not is_apart
         if is_trusted:
             return  # From here on everything is wrong.
-        later = _computed_from(ours[j].operation, operations)
-        if any(k > j and ours[k].operation in later for k in right):
+        later = _computed_from(ours[j].node, nodes)
+        if any(k > j and ours[k].node in later for k in right):
             yield i, j
 
 
 def _is_telling(index: int, kernels: Sequence[Kernel]) -> bool:
-    """Return whether a right result says that what its operation takes is right.
+    """Return whether a right result says that what its node takes is right.
 
-    Masks are right by chance, and a kernel inside of an operation (the transpose of a weight) may take only
-    some of what the operation takes.
+    Masks are right by chance, and a kernel inside of a node (the transpose of a weight) may take only some of
+    what the node takes.
     """
     kernel = kernels[index]
-    is_last = index + 1 == len(kernels) or kernels[index + 1].operation is not kernel.operation
+    is_last = index + 1 == len(kernels) or kernels[index + 1].node is not kernel.node
     return is_last and any(each.is_floating_point() and each.numel() > 1 for each in kernel.results)
 
 
-def _computed_from(operation: Operation | None, operations: Sequence[Operation]) -> set[Value | None]:
-    """Return an operation, and those that take a value that comes from it."""
-    found: set[Value | None] = {operation}
-    for other in operations:
-        if any(value in found for value in used_values(other)):
+def _computed_from(node: Node | None, nodes: Sequence[Node]) -> set[Node | None]:
+    """Return a node, and those that take a value that comes from it."""
+    found = {node}
+    for other in nodes:
+        if not found.isdisjoint(other.all_input_nodes):
             found.add(other)
     return found

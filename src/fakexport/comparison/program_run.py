@@ -1,23 +1,23 @@
-"""Running a program operation by operation."""
+"""Running a program node by node."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
-import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind
+from torch.export.graph_signature import InputKind, InputSpec, OutputKind
+from torch.fx import GraphModule, Interpreter, Node
 
 from fakexport._torch.kernel_observer import unobserved
 from fakexport._torch.operator_registry import HigherOrderOperator
 from fakexport._torch.pytree import tree_leaves
-from fakexport.program import target_name
-from fakexport.python_source import Body, Context, Operation, Stored, Value, mapped, read_program
+from fakexport.error import InvalidValue
+from fakexport.program import module_path, target_name, with_open_modes, with_plain_indexing
 
 from .kernels import Kernel, KernelRecord, recorded
 
@@ -27,98 +27,81 @@ class ProgramRun:
     """A run of a program.
 
     Args:
-        kernels: Those that ran, each with its operation.
+        kernels: Those that ran, each with its node.
         outputs: The leaves of the output.
-        results: The value of the program for each of them.
-        operations: Those of the main graph.
+        results: The node or literal that each of them is.
+        nodes: Those of the main graph.
     """
 
     kernels: list[Kernel]
     outputs: list[Any]
     results: list[Any]
-    operations: list[Operation]
+    nodes: list[Node]
 
 
 def program_run(program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ProgramRun:
     """Run a bound program on copies of the inputs and of its buffers.
 
     Raises:
-        PythonSourceError: the program holds what cannot be run operation by operation.
+        ValueError: the program has an effect token.
     """
-    reading = read_program(program)
     leaves = iter(tree_leaves(copy.deepcopy((tuple(args), dict(kwargs)))))
-    values: dict[Value, Any] = {}
-    for spec in program.graph_signature.input_specs:
-        value = reading.names[spec.arg.name]
-        if spec.kind is InputKind.USER_INPUT:
-            values[value] = next(leaves)
-        elif isinstance(value, Stored):
-            held = program.state_dict.get(value.name, program.constants.get(value.name))
-            assert held is not None
-            values[value] = held.detach().clone() if spec.kind is InputKind.BUFFER else held
-    running = _Running(values)
-    with recorded(running.record):
-        results = running.body(reading.body)
+    inputs = [_input(program, spec, leaves) for spec in program.graph_signature.input_specs]
+    running: list[Node] = []
+    record = KernelRecord(lambda: (next(filter(None, map(module_path, reversed(running))), ""), running[-1]))
+    interpreter = _Interpreter(with_plain_indexing(program), running)
+    with recorded(record):
+        values = interpreter.run(*inputs)
+    *nodes, output = interpreter.graph.nodes
     kinds = [spec.kind is OutputKind.USER_OUTPUT for spec in program.graph_signature.output_specs]
-    outputs, behind = list(compress(results, kinds)), list(compress(reading.body.result, kinds))
-    return ProgramRun(running.record.kernels, outputs, behind, reading.body.operations)
+    outputs, results = (list(compress(found, kinds)) for found in (values, output.args[0]))
+    return ProgramRun(record.kernels, outputs, results, nodes)
 
 
-class _Running:
-    def __init__(self, values: dict[Value, Any]) -> None:
-        self._values = values
-        self._operation: Operation | None = None
-        self.record = KernelRecord(self._where)
+def _input(program: ExportedProgram, spec: InputSpec, leaves: Iterator[Any]) -> Any:
+    if spec.kind is InputKind.USER_INPUT:
+        return next(leaves)
+    if spec.target is None:
+        raise InvalidValue("the program has an effect token, and cannot be run node by node")
+    held = program.state_dict.get(spec.target, program.constants.get(spec.target))
+    return held.detach().clone() if spec.kind is InputKind.BUFFER else held
 
-    def _where(self) -> tuple[str, Operation | None]:
-        calls = self._operation.calls if self._operation else None
-        return (calls[-1].path if calls else ""), self._operation
 
-    def body(self, body: Body) -> Any:
-        """Run operations whose inputs have values, and return what they return."""
-        entered: tuple[Context, ...] = ()
-        with ExitStack() as stack:
-            for operation in body.operations:
-                if operation.contexts != entered:
-                    stack.close()
-                    for context in operation.contexts:
-                        stack.enter_context(_mode(context))
-                    entered = operation.contexts
-                self._values[operation] = self._called(operation)
-        return self._resolved(body.result)
+class _Interpreter(Interpreter):
+    """Runs a graph, and the branches of its conditions.
 
-    def _called(self, operation: Operation) -> Any:
-        outer, self._operation = self._operation, operation
+    Args:
+        owner: The graph.
+        running: The nodes that run, the innermost last.
+    """
+
+    def __init__(self, owner: GraphModule, running: list[Node]) -> None:
+        super().__init__(owner, graph=with_open_modes(owner))
+        self.extra_traceback = False  # It would replace the message of an error.
+        self._running = running
+        self._modes: tuple[Any, ...] = ()
+        self._entered = ExitStack()
+
+    def run(self, *args: Any) -> Any:  # type: ignore[override]
+        with self._entered:
+            return super().run(*args, enable_io_processing=False)
+
+    def run_node(self, n: Node) -> Any:
+        modes = n.meta.get("modes", ())
+        if modes != self._modes:
+            self._entered.close()
+            for mode in modes:
+                self._entered.enter_context(mode.manager())
+            self._modes = modes
+        self._running.append(n)
         try:
-            if target_name(operation.target) == "higher_order.cond":
-                predicate, if_true, if_false, operands = self._resolved(operation.args)
-                return if_true(*operands) if predicate else if_false(*operands)
-            args, kwargs = self._resolved(operation.args), self._resolved(operation.kwargs)
-            if isinstance(operation.target, HigherOrderOperator):
-                with unobserved():
-                    return operation.target(*args, **kwargs)
-            return operation.target(*args, **kwargs)
+            return super().run_node(n)
         finally:
-            self._operation = outer
+            self._running.pop()
 
-    def _resolved(self, tree: Any) -> Any:
-        def value(leaf: Any) -> Any:
-            if isinstance(leaf, Body):
-                return self._function(leaf)
-            return self._values[leaf] if isinstance(leaf, Value) else leaf
-
-        return mapped(tree, value)
-
-    def _function(self, body: Body) -> Callable[..., Any]:
-        def run(*args: Any) -> Any:
-            self._values.update(zip(body.parameters, args, strict=True))
-            return self.body(body)
-
-        return run
-
-
-def _mode(context: Context) -> Any:
-    if context.kind == "set_grad_enabled":
-        return torch.set_grad_enabled(context.arguments[0])
-    device, dtype, is_enabled, is_caching = context.arguments
-    return torch.autocast(device, dtype=dtype, enabled=is_enabled, cache_enabled=is_caching)
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if target_name(target) == "higher_order.cond":
+            predicate, if_true, if_false, operands = args
+            return _Interpreter(if_true if predicate else if_false, self._running).run(*operands)
+        with unobserved() if isinstance(target, HigherOrderOperator) else nullcontext():
+            return target(*args, **kwargs)

@@ -16,8 +16,7 @@ from fakexport.archive import bind, name_in_checkpoint
 from fakexport.deploy import call_arguments
 from fakexport.error import InvalidValue
 from fakexport.fake import is_fake
-from fakexport.history import UnreplayableRead, value_of
-from fakexport.program import facts_of
+from fakexport.program import facts_of, has_value
 from fakexport.report import Comparison
 from fakexport.sources import SEED, ExampleInputs, constructed, parse_dtype, resolve
 
@@ -99,16 +98,12 @@ def _as_the_program_takes_them(
 def _constants(program: ExportedProgram, module: nn.Module) -> dict[str, torch.Tensor]:
     """Return the model's own values for constants that have none in the program."""
     buffers = flat_tensors(dict(module.named_buffers()))
-    unknown = [name for name in program.constants if _is_unknown(program, name)]
-    return {name: buffers[name].cpu() for name in unknown if name in buffers}
-
-
-def _is_unknown(program: ExportedProgram, name: str) -> bool:
-    try:
-        value_of(program.constants[name])
-    except UnreplayableRead:
-        return True
-    return False
+    constants = program.constants
+    return {
+        name: buffers[name].cpu()
+        for name in constants.keys() & buffers.keys()
+        if not has_value(constants[name])
+    }
 
 
 def _load(module: nn.Module, program: ExportedProgram, source: str) -> None:

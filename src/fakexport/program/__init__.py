@@ -38,6 +38,7 @@ from fakexport.program.node_names import (
     star_common,
     target_name,
 )
+from fakexport.program.opened_modes import Mode, with_open_modes
 from fakexport.program.output_names import leaf_names, output_names, user_inputs, user_outputs
 from fakexport.program.program_copy import copied_graph, graph_modules, with_plain_indexing
 from fakexport.program.program_facts import ProgramFacts, calling_of, facts_of, keep_facts

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 
+from fakexport.error import FakexportError
 from fakexport.program import device_of_literal
 
-from .error import PythonSourceError
 from .names import Names, identifier
 
-_MINUS_INFINITY = "-inf"
+
+class PythonSourceError(FakexportError, ValueError):
+    """A program holds something that a Python file cannot; the text is one line."""
 
 
 class Devices:
@@ -43,18 +44,14 @@ class Devices:
         for device in sorted(self.known - self.used.keys()):
             self.used[device] = self._names.new(f"device_{identifier(device)}")
 
-    def attribute(self, device: str) -> str:
-        """Return text that a method gets a device by."""
-        name = self.parameter(device)
-        self.in_methods[name] = None
-        return f"self.{name}"
-
     def of_literal(self, value: Any) -> str | None:
         """Return text of a literal that names a device, or None where it names none of the program's."""
         name = device_of_literal(value)
         if name is None or (device := usual_device(name)) not in self.known:
             return None
-        text = self.attribute(device)
+        parameter = self.parameter(device)
+        self.in_methods[parameter] = None
+        text = f"self.{parameter}"
         if isinstance(value, torch.device):
             return text
         return f"str({text})" if ":" in value else f"{text}.type"
@@ -71,12 +68,10 @@ def literal_text(value: Any) -> str:
     Raises:
         PythonSourceError: it is of a kind that has no text.
     """
-    if value is None or isinstance(value, (bool, int)):
+    if value is None or isinstance(value, (bool, int, float)):
         return repr(value)
-    if isinstance(value, float):
-        return _float_text(value)
     if isinstance(value, complex):
-        return f"complex({_float_text(value.real)}, {_float_text(value.imag)})"
+        return f"complex({value.real!r}, {value.imag!r})"
     if isinstance(value, (str, bytes)):
         return quoted(value)
     if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
@@ -91,11 +86,3 @@ def quoted(value: str | bytes) -> str:
     text = ascii(value)
     is_simple = text.startswith("'") and '"' not in text and "\\" not in text
     return f'"{text[1:-1]}"' if is_simple else text
-
-
-def _float_text(value: float) -> str:
-    if math.isnan(value):
-        return "nan"
-    if math.isinf(value):
-        return "inf" if value > 0 else _MINUS_INFINITY
-    return repr(value)

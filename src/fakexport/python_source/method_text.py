@@ -2,30 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import builtins
+import math
+import operator
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from types import ModuleType
+from typing import Any, cast
 
-from torch.fx import Node
+import torch
+from torch.fx import Graph, GraphModule, Node
 
-from fakexport.program import SourcePaths, source_span, target_name
+from fakexport._torch.operator_registry import HigherOrderOperator, OpOverload
+from fakexport.program import (
+    Mode,
+    SourcePaths,
+    attribute,
+    module_path,
+    source_span,
+    target_name,
+    with_open_modes,
+)
 
-from .literal_text import Devices
+from .literal_text import Devices, PythonSourceError, literal_text, quoted
 from .module_tree import ModuleNode, ModuleTree
-from .names import MODULE_NAMES, Names, base_name, comment_text
-from .operation_text import OperationText
-from .regions import Region, used_values
-from .values import Body, Context, Operation, Stored, Value, leaves
+from .names import MODULE_NAMES, Names, base_name, comment_text, is_plain_attribute
+from .regions import Region, operations
 
-_WIDTH = 110
+_WIDTH = 100
 INDENT = "    "
-
-
-@dataclass(frozen=True, slots=True)
-class Callee:
-    """How a parent calls a region: the module's `forward`, or another method of it."""
-
-    method: str
-    is_from_torch: bool
+_INFIX = {
+    **{operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/", operator.mod: "%"},
+    **{operator.floordiv: "//", operator.pow: "**", operator.lshift: "<<", operator.rshift: ">>"},
+    **{operator.and_: "&", operator.or_: "|", operator.xor: "^", operator.eq: "==", operator.ne: "!="},
+    **{operator.lt: "<", operator.le: "<=", operator.gt: ">", operator.ge: ">="},
+}
+_PREFIX = {operator.neg: "-", operator.not_: "not ", operator.pos: "+", operator.invert: "~"}
+_SPECIAL = {
+    "aten.sym_size.int": "{}.shape[{}]",
+    "aten.item.default": "{}.item()",
+    "aten._assert_scalar.default": "assert {}, {}",
+    "operator.getitem": "{}[{}]",
+}
+_MODULES: tuple[ModuleType, ...] = (operator, math, builtins, torch)
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 @dataclass
@@ -33,26 +56,49 @@ class Scope:
     """What the methods of one class share.
 
     Args:
+        owner: The graph of the program.
         tree: All modules.
         node: The module.
         devices: Its devices.
-        names: Names of its methods.
-        callees: Method of each region of the modules below.
+        methods: Name of the method of each region of the modules below.
         paths: How the files of the model are named.
+        names: Names of its methods.
+        subgraphs: Those that the methods run, with the names of their methods.
     """
 
+    owner: GraphModule
     tree: ModuleTree
     node: ModuleNode
     devices: Devices
-    callees: Mapping[Region, Callee]
+    methods: Mapping[Region, str]
     paths: SourcePaths
-    bodies: list[tuple[Body, str]] = field(default_factory=list)
-    names: Names = field(default_factory=Names)
+    names: Names
+    subgraphs: list[tuple[GraphModule, str]] = field(default_factory=list)
 
-    def reach(self, stored: Stored) -> str | None:
-        """Return text that gets a weight from this module, or None where it is elsewhere."""
-        relative = self.tree.below(self.node.path, stored.name)
-        return None if relative is None else self.node.reach(relative)
+    def method(self, name: str, region: Region, argument: str = "") -> list[str]:
+        """Return the method of a region, and those of the subgraphs that it runs.
+
+        Args:
+            argument: What its parameters are called. Default: as in the graph.
+        """
+        text, tree = MethodText(self, self.owner), self.tree
+        values = tree.arguments(region)
+        parameters = [text.declare(value, argument or tree.base_name(value)) for value in values]
+        lines = text.region(region)
+        if region.outputs:
+            lines.append(f"return {', '.join(map(text.text, region.outputs))}")
+        return [*defined(name, parameters, lines), *self.subgraph_methods()]
+
+    def subgraph_methods(self) -> list[str]:
+        """Return the methods of the subgraphs that the methods so far run."""
+        lines: list[str] = []
+        while self.subgraphs:
+            subgraph, name = self.subgraphs.pop(0)
+            graph, text = with_open_modes(subgraph), MethodText(self, subgraph)
+            values = graph.find_nodes(op="placeholder")
+            parameters = [text.declare(value, base_name(value.name)) for value in values]
+            lines += ["", *defined(name, parameters, text.graph(graph))]
+        return lines
 
 
 class MethodText:
@@ -60,197 +106,213 @@ class MethodText:
 
     Args:
         scope: The class.
-        is_from_torch: Whether the module's class is torch's own, whose lines are not worth showing.
-        argument: Returns the preferred name of a parameter.
+        owner: The graph that holds the subgraphs.
+
+    Attributes:
+        names: Those of the variables.
+        values: Text that gets each value.
     """
 
-    def __init__(self, scope: Scope, *, is_from_torch: bool, argument: Callable[[Value], str]) -> None:
+    def __init__(self, scope: Scope, owner: GraphModule) -> None:
         self._scope = scope
-        self._is_from_torch = is_from_torch
-        self._argument = argument
-        self._names = Names(MODULE_NAMES)
-        self._values: dict[Value, str] = {}
-        self._text = OperationText(self.name, self._body, scope.devices)
+        self._owner = owner
+        self._is_from_torch = is_from_torch(scope.node.kind) and owner is scope.owner
+        self.names = Names(MODULE_NAMES)
+        self.values: dict[Node, str] = {}
         self._line = ""
-        self._used: set[Value] = set()
 
-    def parameters(self, values: Iterable[Value]) -> list[str]:
-        """Declare values that the method is given, and return their names."""
-        return [self.declare(value, self._argument(value)) for value in values]
-
-    def declare(self, value: Value, wanted: str) -> str:
+    def declare(self, value: Node, wanted: str) -> str:
         """Return a new name for a value."""
-        self._values[value] = self._names.new(wanted)
-        return self._values[value]
-
-    def reserve(self, name: str) -> None:
-        """Keep a name for a parameter."""
-        self._names.new(name)
-
-    def bind(self, value: Value, name: str) -> None:
-        """Let a reserved name stand for a value."""
-        self._values[value] = name
-
-    def name(self, value: Value) -> str:
-        """Return text that gets a value."""
-        known = self._values.get(value)
-        if known is None:
-            assert isinstance(value, Stored), f"{value.hint} has no name here"
-            known = self._scope.reach(value)
-            assert known is not None, f"{value.name} cannot be reached here"
-        return known
-
-    def text(self, tree: object) -> str:
-        """Return text of nested values."""
-        return self._text.text(tree)
+        name = self.values[value] = self.names.new(wanted)
+        return name
 
     def region(self, region: Region) -> list[str]:
-        """Return the statements of a region."""
-        for operation in _operations(region):
-            self._used.update(used_values(operation))
-        self._used.update(region.outputs)
-        return self._items(region.items, _common_contexts(region) if region.call else ())
+        """Return the statements of a region, whose caller has entered the modes that are around all of it."""
+        depth = 0
+        while region.call.path and _mode(region, depth):
+            depth += 1
+        return self._items(region.items, depth)
 
-    def body(self, body: Body) -> list[str]:
+    def graph(self, graph: Graph) -> list[str]:
         """Return the statements of a subgraph, with its `return`."""
-        for operation in body.operations:
-            self._used.update(used_values(operation))
-        self._used.update(leaf for leaf in leaves(body.result) if isinstance(leaf, Value))
-        return [*self._items(body.operations, ()), f"return {self.text(body.result)}"]
+        (output,) = graph.find_nodes(op="output")
+        return [*self._items(operations(graph), 0), f"return {self.text(output.args[0])}"]
 
-    def _items(self, items: Sequence[Operation | Region], around: tuple[Context, ...]) -> list[str]:
+    def _items(self, items: Iterable[Node | Region], depth: int) -> list[str]:
         lines: list[str] = []
-        index = 0
-        while index < len(items):
-            context = _next_context(items[index], len(around))
-            if context is None:
-                lines += self._item(items[index])
-                index += 1
+        for modes, group in groupby(items, key=lambda item: _mode(item, depth)):
+            if modes:
+                lines.append(self._with(*modes))
+                self._line = ""
+                lines += indented(self._items(group, depth + 1))
+                self._line = ""
                 continue
-            end = index
-            while end < len(items) and _next_context(items[end], len(around)) == context:
-                end += 1
-            lines.append(self._text.context(context))
-            self._line = ""
-            lines += [f"{INDENT}{line}" for line in self._items(items[index:end], (*around, context))]
-            self._line = ""
-            index = end
+            for item in group:
+                lines += self._call(item) if isinstance(item, Region) else self._operation(item)
         return lines
 
-    def _item(self, item: Operation | Region) -> list[str]:
-        return self._call(item) if isinstance(item, Region) else self._operation(item)
+    def _with(self, mode: Mode) -> str:
+        given = {key: value for key, value in mode.kwargs.items() if value is not None}
+        return f"with torch.{mode.name}({', '.join(self._arguments(mode.args, given))}):"
 
-    def _operation(self, operation: Operation) -> list[str]:
-        lines = [] if self._is_from_torch else self._comment(source_line(operation.node, self._scope.paths))
-        if operation.lost:
-            lines.append(f"# in {comment_text(operation.lost)}, which is not part of this module")
-        if target_name(operation.target) == "higher_order.cond":
-            return lines + self._condition(operation)
-        before, arguments, after = self._text.expression(operation)
-        return lines + wrapped(f"{self._assigned(operation)}{before}", arguments, after)
+    def _operation(self, node: Node) -> list[str]:
+        lines = [] if self._is_from_torch else self._comment(node)
+        path, target = module_path(node), target_name(node.target)
+        if self._owner is self._scope.owner and path not in ("", self._scope.node.path):
+            lines.append(f"# in {comment_text(path)}, which is not part of this module")
+        if target == "higher_order.cond":
+            predicate, *branches, operands = cast("tuple[Any, ...]", node.args)
+            given, assigned = [self.text(operand) for operand in operands], self._assigned(node)
+            calls = (wrapped(f"{assigned}{self.text(branch)}(", given, ")") for branch in branches)
+            yes, no = map(indented, calls)
+            return [*lines, f"if {self.text(predicate)}:", *yes, "else:", *no]
+        words = self._arguments(node.args, node.kwargs)
+        if node.target in _INFIX and len(words) == 2:
+            left, right = (f"({word})" if word.startswith("-") else word for word in words)
+            text = f"{left} {_INFIX[node.target]} {right}"
+        elif node.target in _PREFIX and len(words) == 1:
+            text = f"{_PREFIX[node.target]}{words[0]}"
+        elif target in _SPECIAL and not node.kwargs and len(words) == _SPECIAL[target].count("{}"):
+            text = _SPECIAL[target].format(*words)
+        else:
+            callee = self._callee(node.target)
+            return lines + wrapped(f"{self._assigned(node)}{callee}(", words, ")")
+        return [*lines, f"{self._assigned(node)}{text}"]
 
-    def _condition(self, operation: Operation) -> list[str]:
-        """Return `torch.cond` as Python's own condition."""
-        predicate, *branches, operands = operation.args
-        given = [self.text(operand) for operand in operands]
-        calls = [f"{self.text(branch)}(" for branch in branches]
-        first = f"if {self.text(predicate)}:"
-        target = self._assigned(operation)
-        if_true, if_false = (
-            [f"{INDENT}{line}" for line in wrapped(f"{target}{call}", given, ")")] for call in calls
-        )
-        return [first, *if_true, "else:", *if_false]
-
-    def _assigned(self, operation: Operation) -> str:
+    def _assigned(self, node: Node) -> str:
         """Return `linear = `, where the value is used."""
-        is_used = operation in self._used
-        return f"{self.declare(operation, base_name(operation.hint))} = " if is_used else ""
+        return f"{self.declare(node, base_name(node.name))} = " if node.users else ""
 
     def _call(self, region: Region) -> list[str]:
-        callee = self._scope.callees[region]
-        first = next(_operations(region))
-        lines = []
-        if callee.is_from_torch and not self._is_from_torch:
-            lines = self._comment(source_line(first.node, self._scope.paths))
-        relative = region.path[len(self._scope.node.path) :].lstrip(".")
-        owner = self._scope.node.reach(relative)
-        method = "" if callee.method == "forward" else f".{callee.method}"
-        given = [self.name(value) for value in self._scope.tree.arguments(region)]
-        names = [self.declare(value, base_name(value.hint)) for value in region.outputs]
-        target = f"{', '.join(names)} = " if names else ""
-        return lines + wrapped(f"{target}{owner}{method}(", tuple(given), ")")
+        scope, path = self._scope, region.call.path
+        method = scope.methods[region]
+        is_shown = is_from_torch(region.call.kind) and not self._is_from_torch
+        lines = self._comment(next(iter(region.nodes))) if is_shown else []
+        module = scope.node.reach(path[len(scope.node.path) :].lstrip("."))
+        callee = module if method == "forward" else f"{module}.{method}"
+        given = [self.text(value) for value in scope.tree.arguments(region)]
+        names = [self.declare(value, base_name(value.name)) for value in region.outputs]
+        assigned = f"{', '.join(names)} = " if names else ""
+        return lines + wrapped(f"{assigned}{callee}(", given, ")")
 
-    def _comment(self, line: str) -> list[str]:
+    def _comment(self, node: Node) -> list[str]:
+        line = _source_line(node, self._scope.paths)
         if not line or line == self._line:
             return []
         self._line = line
         return [f"# {line}"]
 
-    def _body(self, body: Body) -> str:
-        name = self._scope.names.new(base_name(body.hint))
-        self._scope.bodies.append((body, name))
+    def text(self, value: Any) -> str:
+        """Return text of an argument."""
+        match value:
+            case Node(op="get_attr"):
+                return self._subgraph(str(value.target))
+            case Node():
+                return self._value(value)
+            case list():
+                return f"[{', '.join(map(self.text, value))}]"
+            case tuple():
+                return f"({', '.join(map(self.text, value))}{',' if len(value) == 1 else ''})"
+            case dict():
+                pairs = (f"{literal_text(key)}: {self.text(item)}" for key, item in value.items())
+                return f"{{{', '.join(pairs)}}}"
+            case slice():
+                return f"slice({', '.join(map(self.text, (value.start, value.stop, value.step)))})"
+            case OpOverload() | HigherOrderOperator():
+                return self._callee(value)
+        return self._scope.devices.of_literal(value) or literal_text(value)
+
+    def _value(self, node: Node) -> str:
+        if node not in self.values:
+            held = self._scope.tree.below(self._scope.node.path, node)
+            assert held is not None, f"{node.name} cannot be reached here"
+            self.values[node] = self._scope.node.reach(held)
+        return self.values[node]
+
+    def _subgraph(self, target: str) -> str:
+        held = attribute(self._owner, target)
+        if not isinstance(held, GraphModule):
+            raise PythonSourceError(f"the graph reads an attribute that is not a subgraph: {target!r}")
+        name = self._scope.names.new(base_name(target.rpartition(".")[2]))
+        self._scope.subgraphs.append((held, name))
         return f"self.{name}"
 
+    def _arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
+        named = {key: self.text(value) for key, value in kwargs.items()}
+        plain = [f"{key}={text}" for key, text in named.items() if is_plain_attribute(key)]
+        odd = [f"{quoted(key)}: {text}" for key, text in named.items() if not is_plain_attribute(key)]
+        return [*map(self.text, args), *plain, *([f"**{{{', '.join(odd)}}}"] if odd else [])]
 
-def _operations(region: Region) -> Iterator[Operation]:
-    for item in region.items:
-        if isinstance(item, Region):
-            yield from _operations(item)
-        else:
-            yield item
+    def _callee(self, target: Any) -> str:
+        """Return text that gets an operator or function."""
+        if isinstance(target, OpOverload):
+            namespace, _, rest = str(target).partition(".")
+            name, _, overload = rest.rpartition(".")
+            return _attributes("aten" if namespace == "aten" else f"torch.ops.{namespace}", name, overload)
+        if isinstance(target, HigherOrderOperator):
+            return _attributes(f"torch.ops.{target.namespace}", target.name())
+        name = getattr(target, "__name__", "")
+        for module in _MODULES:
+            if _WORD.fullmatch(name) and getattr(module, name, None) is target:
+                return name if module is builtins else f"{module.__name__}.{name}"
+        if (owner := torch_module(target)) is not None:
+            return f"{owner}.{name}"
+        raise PythonSourceError(
+            f"the graph calls {target_name(target)}, which cannot be written as Python source"
+        )
 
 
-def _next_context(item: Operation | Region, depth: int) -> Context | None:
-    """Return the mode at this depth that all operations of the item are under."""
-    operations = _operations(item) if isinstance(item, Region) else (item,)
-    found = {
-        operation.contexts[depth] if depth < len(operation.contexts) else None for operation in operations
-    }
-    return found.pop() if len(found) == 1 else None
+def is_from_torch(kind: str) -> bool:
+    """Return whether a class is torch's own, whose lines are not worth showing."""
+    return kind.startswith("torch.")
 
 
-def _common_contexts(region: Region) -> tuple[Context, ...]:
-    """Return the modes that all operations are under: anyone who calls the region has entered them."""
-    contexts: tuple[Context, ...] = ()
-    while (context := _next_context(region, len(contexts))) is not None:
-        contexts = (*contexts, context)
-    return contexts
+def torch_module(target: Any) -> str | None:
+    """Return the module of torch that has a function under its own name, such as those of batched scans."""
+    owner, name = getattr(target, "__module__", None), getattr(target, "__name__", "")
+    if not isinstance(owner, str) or not owner.startswith("torch."):
+        return None
+    if not all(_WORD.fullmatch(part) for part in (*owner.split("."), name)):
+        return None
+    return owner if getattr(sys.modules.get(owner), name, None) is target else None
+
+
+def _attributes(owner: str, *names: str) -> str:
+    for name in names:
+        owner = f"{owner}.{name}" if is_plain_attribute(name) else f"getattr({owner}, {quoted(name)})"
+    return owner
+
+
+def _mode(item: Node | Region, depth: int) -> tuple[Mode, ...]:
+    """Return the mode at this depth that all nodes of an item are under; none, or one."""
+    nodes = item.nodes if isinstance(item, Region) else (item,)
+    found = [node.meta["modes"][depth : depth + 1] for node in nodes]
+    return found[0] if all(each == found[0] for each in found) else ()
+
+
+def defined(name: str, parameters: Sequence[str], lines: Sequence[str]) -> list[str]:
+    """Return the text of a method."""
+    return [f"def {name}({', '.join(('self', *parameters))}):", *indented(lines or ("pass",))]
+
+
+def indented(lines: Iterable[str]) -> list[str]:
+    """Return lines one level further in."""
+    return [f"{INDENT}{line}" for line in lines]
 
 
 def wrapped(before: str, arguments: Sequence[str], after: str) -> list[str]:
-    """Return a call on one line, or with its arguments on lines of their own."""
-    line = f"{before}{', '.join(arguments)}{after}"
-    if len(line) <= _WIDTH - 2 * len(INDENT) or not arguments:
-        return [line]
-    lines, current = [before], ""
-    for argument in arguments:
-        if current and len(current) + len(argument) + 2 > _WIDTH - 4 * len(INDENT):
-            lines.append(f"{INDENT}{current}")
-            current = ""
-        current = f"{current} {argument}," if current else f"{argument},"
-    return [*lines, f"{INDENT}{current}", after]
+    """Return a call on one line, or with its arguments on one of their own, or on one each."""
+    joined = ", ".join(arguments)
+    if len(before) + len(joined) + len(after) <= _WIDTH or not arguments:
+        return [f"{before}{joined}{after}"]
+    return [before, *indented([joined] if len(joined) <= _WIDTH else (f"{a}," for a in arguments)), after]
 
 
-def source_line(node: Node, paths: SourcePaths) -> str:
-    """Return `model.py:571  position_ids = ...`, its path as in an archive.
-
-    "" where the graph does not tell.
-    """
+def _source_line(node: Node, paths: SourcePaths) -> str:
+    """Return `model.py:571  position_ids = ...`, its path as in an archive; "" if the graph does not say."""
     span = source_span(node)
     if span is None:
         return ""
-    place = f"{paths.shortened(span.path)}:{span.line}"
-    code = _code(node.meta["stack_trace"], span.path, span.line)
-    return comment_text(f"{place}  {code}" if code else place)
-
-
-def _code(trace: str, path: str, line: int) -> str:
-    """Return the text of the line, which the trace has below the place."""
-    lines = trace.splitlines()
-    place = f'File "{path}", line {line}'
-    for number in range(len(lines) - 2, -1, -1):
-        found = lines[number].strip()
-        if found == place or found.startswith(f"{place},"):
-            code = lines[number + 1].strip()
-            return "" if code.startswith('File "') else code
-    return ""
+    place = re.compile(rf'[ \t]*File "{re.escape(span.path)}", line {span.line}(,.*)?\n(?! *File ")(.*)')
+    code = [match[2] for match in place.finditer(node.meta["stack_trace"])]
+    return comment_text(f"{paths.shortened(span.path)}:{span.line}  {code[-1] if code else ''}")

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
+from torch.fx import Graph, Node
 
-from fakexport.history import UnreplayableRead, value_of
-from fakexport.program import tensor_identity
+from fakexport.history import value_of
+from fakexport.program import has_value, names_by_tensor
 
-from .error import PythonSourceError
-from .literal_text import quoted
-from .names import Names, identifier, is_free_on_module, is_plain_attribute
-from .regions import Region
-from .values import Stored, Value
+from .literal_text import PythonSourceError, quoted
+from .names import Names, base_name, identifier, is_free_on_module, is_plain_attribute
+from .regions import Region, regions_of
 
 # Export numbers the literals of a program through, so that equal blocks would have unequal names.
 _LITERAL = re.compile(r"_?(lifted_tensor|tensor_constant)_?\d+")
+_HELD = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
 @dataclass(eq=False)
@@ -28,18 +28,21 @@ class Entry:
     """A tensor that a module holds.
 
     Args:
-        name: Full name in the program: `model.layers.0.mlp.fc1.weight`.
-        attribute: Name on the module.
+        place: Where the file has it: `model.layers.0.mlp.fc1.weight`.
         tensor: The program's tensor, fake or real.
         kind: `parameter`, `buffer` (in the state dict), or `constant` (not in the state dict).
-        value: Value of a constant, its real value on the CPU; None where no one knows it.
+        value: Value of a constant, on the CPU; None if it is unknown.
     """
 
-    name: str
-    attribute: str
+    place: str
     tensor: torch.Tensor
     kind: str
     value: torch.Tensor | None = None
+
+    @property
+    def attribute(self) -> str:
+        """Name on the module."""
+        return self.place.rpartition(".")[2]
 
 
 @dataclass(eq=False)
@@ -56,6 +59,11 @@ class ModuleNode:
     regions: list[Region] = field(default_factory=list)
 
     @property
+    def kind(self) -> str:
+        """The class that it was in the model; "" if no operation names it. Not to be trusted."""
+        return self.regions[0].call.kind if self.regions else ""
+
+    @property
     def layout(self) -> str:
         """How its children are reached: by `list` index, `dict` key, or as `attributes`."""
         names = list(self.children)
@@ -68,17 +76,20 @@ class ModuleNode:
         """Whether it only holds other modules, as a `ModuleList` does."""
         return self.path != "" and self.layout != "attributes" and not (self.entries or self.regions)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its attributes that are not methods."""
+        return (*self.children, *(entry.attribute for entry in self.entries))
+
     def reach(self, relative: str) -> str:
         """Return text that gets a module or tensor below this one: `self.layers[0].fc.weight`."""
         text, node = "self", self
         for part in relative.split("."):
-            text = {
-                "list": f"{text}[{part}]",
-                "dict": f"{text}[{quoted(part)}]",
-                "attributes": f"{text}.{part}"
-                if is_plain_attribute(part)
-                else f"getattr({text}, {quoted(part)})",
-            }[node.layout if part in node.children else "attributes"]
+            layout = node.layout if part in node.children else "attributes"
+            if layout == "attributes":
+                text = f"{text}.{part}" if is_plain_attribute(part) else f"getattr({text}, {quoted(part)})"
+            else:
+                text = f"{text}[{part if layout == 'list' else quoted(part)}]"
             node = node.children.get(part) or ModuleNode("")
         return text
 
@@ -95,60 +106,82 @@ class ModuleTree:
 
     Args:
         root: The program itself.
-        entries: What is held, by its name in the program.
-        ties: Names of one tensor, those with several names only; the first is the one that is initialized.
+        places: All places of the tensor that a placeholder stands for.
+        ties: Places of one tensor, those with several only; the first is the one that is initialized.
     """
 
     root: ModuleNode
-    entries: Mapping[str, Entry]
-    ties: tuple[tuple[str, ...], ...]
+    places: Mapping[Node, Sequence[str]]
+    ties: Sequence[Sequence[str]]
 
-    def below(self, path: str, name: str) -> str | None:
-        """Return the path relative to a module by which it reaches a tensor of the program.
+    def below(self, path: str, value: Node) -> str | None:
+        """Return the path relative to a module by which it gets the tensor of a placeholder.
 
         None: it is elsewhere.
         """
         prefix = f"{path}." if path else ""
-        others = next((tied for tied in self.ties if name in tied), ())
-        for each in dict.fromkeys((name, *others)):
-            held = held_at(self.entries[each])
-            if held.startswith(prefix):
-                return held[len(prefix) :]
-        return None
+        places = self.places.get(value, ())
+        return next((place[len(prefix) :] for place in places if place.startswith(prefix)), None)
 
-    def arguments(self, region: Region) -> tuple[Value, ...]:
+    def base_name(self, value: Node) -> str:
+        """Return what a variable for a value is called: `linear`, `weight`."""
+        place, *_ = self.places.get(value, (value.name,))
+        return base_name(place.rpartition(".")[2])
+
+    def arguments(self, region: Region) -> list[Node]:
         """Return the values that a region takes from outside and that its module does not hold."""
-        return tuple(
-            value
-            for value in region.inputs
-            if not (isinstance(value, Stored) and self.below(region.path, value.name) is not None)
-        )
+        return [value for value in region.inputs if self.below(region.call.path, value) is None]
 
 
-def held_at(entry: Entry) -> str:
-    """Return the path under which the file holds a tensor."""
-    owner = entry.name.rpartition(".")[0]
-    return f"{owner}.{entry.attribute}" if owner else entry.attribute
-
-
-def module_tree(program: ExportedProgram, region: Region) -> ModuleTree:
+def module_tree(program: ExportedProgram, graph: Graph) -> ModuleTree:
     """Return the modules that hold something or that operations belong to.
 
     Raises:
         PythonSourceError: a name that no module can hold.
     """
-    root = ModuleNode("", regions=[region])
-    entries = {entry.name: entry for entry in _entries(program)}
-    groups: dict[Hashable, list[str]] = {}
+    root = ModuleNode("", regions=[regions_of(graph)])
+    targets = dict(_targets(program, graph))
+    parameters = set(program.graph_signature.parameters)
+    entries = {name: Entry(name, tensor, "buffer") for name, tensor in program.state_dict.items()}
     for name, entry in entries.items():
-        owner = _at(root, name.rpartition(".")[0])
+        if name in parameters or isinstance(entry.tensor, torch.nn.Parameter):
+            entry.kind = "parameter"
+    for name in targets.values():
+        if name not in entries:
+            tensor = program.constants[name]
+            value = value_of(tensor).detach().cpu() if has_value(tensor) else None
+            entries[name] = Entry(name, tensor, "constant", value)
+    for path in [name.rpartition(".")[0] for name in entries]:  # In the order of the state dict.
+        _at(root, path)
+    for region in root.regions[0].inner():
+        _at(root, region.call.path).regions.append(region)
+    for name in sorted(entries, key=_is_literal):
+        entry, owner = entries[name], _at(root, name.rpartition(".")[0])
+        if entry.kind == "constant" and (match := _LITERAL.fullmatch(entry.attribute)):
+            attribute = Names(owner.names).new(identifier(match[1]))
+            entry.place = f"{owner.path}.{attribute}".lstrip(".")
         owner.entries.append(entry)
-        groups.setdefault(tensor_identity(entry.tensor), []).append(name)
-    for inner in sorted(region.inner(), key=lambda inner: inner.start):
-        _at(root, inner.path).regions.append(inner)
-    for node in root.walk():
-        _settle(node)
-    return ModuleTree(root, entries, tuple(tuple(names) for names in groups.values() if len(names) > 1))
+    for module in root.walk():
+        _settle(module)
+    same = names_by_tensor({entry.place: entry.tensor for entry in entries.values()})
+    tied = {place: places for places in same for place in places}
+    places = {node: (place := entries[name].place, *tied[place]) for node, name in targets.items()}
+    return ModuleTree(root, places, [each for each in same if len(each) > 1])
+
+
+def _targets(program: ExportedProgram, graph: Graph) -> Iterator[tuple[Node, str]]:
+    """Yield the placeholders of weights and constants, with their names in the program."""
+    nodes = {node.name: node for node in graph.find_nodes(op="placeholder")}
+    for spec in program.graph_signature.input_specs:
+        if spec.kind in _HELD and spec.target is not None:
+            yield nodes[spec.arg.name], spec.target
+        elif spec.kind is not InputKind.USER_INPUT:
+            what = "an object of a C++ class" if spec.kind is InputKind.CUSTOM_OBJ else "an effect token"
+            raise PythonSourceError(f"the program holds {what}, which has no Python source")
+
+
+def _is_literal(name: str) -> bool:
+    return _LITERAL.fullmatch(name.rpartition(".")[2]) is not None
 
 
 def _at(root: ModuleNode, path: str) -> ModuleNode:
@@ -156,44 +189,15 @@ def _at(root: ModuleNode, path: str) -> ModuleNode:
     for part in path.split(".") if path else ():
         if not part or not ((part.isdecimal() and part.isascii()) or is_free_on_module(part)):
             raise PythonSourceError(f"no module can have a child called {part!r} ({path!r})")
-        below = f"{node.path}.{part}" if node.path else part
-        node = node.children.setdefault(part, ModuleNode(below))
+        node = node.children.setdefault(part, ModuleNode(f"{node.path}.{part}".lstrip(".")))
     return node
 
 
 def _settle(node: ModuleNode) -> None:
-    """Sort the numbered children, and name the literals."""
+    """Sort the numbered children, and refuse names that no module can have."""
     if node.layout != "attributes":
         node.children = dict(sorted(node.children.items(), key=lambda item: int(item[0])))
-    names = Names(
-        (*node.children, *(e.attribute for e in node.entries if not _LITERAL.fullmatch(e.attribute)))
-    )
     for entry in node.entries:
-        if entry.kind == "constant" and (match := _LITERAL.fullmatch(entry.attribute)):
-            entry.attribute = names.new(identifier(match[1]))
-        if not entry.attribute or not is_free_on_module(entry.attribute) or entry.attribute in node.children:
-            raise PythonSourceError(
-                f"no module can hold a tensor called {entry.attribute!r} ({entry.name!r})"
-            )
-
-
-def _entries(program: ExportedProgram) -> Iterator[Entry]:
-    parameters = set(program.graph_signature.parameters)
-    for name, tensor in program.state_dict.items():
-        is_parameter = name in parameters or isinstance(tensor, torch.nn.Parameter)
-        yield Entry(name, name.rpartition(".")[2], tensor, "parameter" if is_parameter else "buffer")
-    for spec in program.graph_signature.input_specs:
-        name = spec.target
-        is_buffer = spec.kind is InputKind.BUFFER and not spec.persistent
-        if name is not None and (is_buffer or spec.kind is InputKind.CONSTANT_TENSOR):
-            if name in program.state_dict:
-                continue
-            tensor = program.constants[name]
-            yield Entry(name, name.rpartition(".")[2], tensor, "constant", _value(tensor))
-
-
-def _value(tensor: torch.Tensor) -> torch.Tensor | None:
-    try:
-        return value_of(tensor).detach().cpu()
-    except UnreplayableRead:
-        return None
+        name = entry.attribute
+        if not name or not is_free_on_module(name) or name in node.children:
+            raise PythonSourceError(f"no module can hold a tensor called {name!r} ({entry.place!r})")

@@ -1,123 +1,132 @@
-"""Which operations belong to one call of one module."""
+"""Which nodes belong to one call of one module."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from itertools import takewhile
+from typing import NamedTuple
 
-from .values import Body, Call, Operation, Stored, Value, leaves
+from torch.fx import Graph, Node
+
+from fakexport.program import NO_PATH, plain_path
 
 
-@dataclass(eq=False, slots=True)
-class Region:
-    """Operations that follow each other in the graph and belong to one call of one module.
-
-    A call whose operations do not all follow each other has several regions.
+class Call(NamedTuple):
+    """One call of one module, as the stack of a node has it.
 
     Args:
-        call: The call; None for the whole program.
-        items: Operations of the module itself, and regions of the modules that it calls, in order.
-        start, end: Index of the first operation, and that after the last one.
-        inputs: Values from outside, in the order in which they are first used.
-        outputs: Values that are used outside, in the order in which they are computed.
+        key: Differs between two calls of one module.
+        path: `model.layers.3`; "" is the root.
+        kind: Name of its class, with its module: `torch.nn.modules.linear.Linear`.
     """
 
-    call: Call | None
-    items: list[Operation | Region] = field(default_factory=list)
-    start: int = 0
-    end: int = 0
-    inputs: tuple[Value, ...] = ()
-    outputs: tuple[Operation, ...] = ()
+    key: str
+    path: str
+    kind: str
 
-    @property
-    def path(self) -> str:
-        """Path of the module; "" is the root."""
-        return self.call.path if self.call else ""
+
+@dataclass(eq=False)
+class Region:
+    """Nodes that follow each other in the graph and belong to one call of one module.
+
+    A call whose nodes do not all follow each other has several regions.
+
+    Args:
+        call: The call.
+        items: Nodes of the module itself, and regions of the modules that it calls, in order.
+    """
+
+    call: Call
+    items: list[Node | Region] = field(default_factory=list)
+
+    @cached_property
+    def nodes(self) -> dict[Node, None]:
+        """All nodes in it, in order."""
+        found: dict[Node, None] = {}
+        for item in self.items:
+            found.update(item.nodes if isinstance(item, Region) else {item: None})
+        return found
+
+    @cached_property
+    def inputs(self) -> list[Node]:
+        """Values from outside, in the order in which they are first used; subgraphs are none."""
+        used = dict.fromkeys(source for node in self.nodes for source in node.all_input_nodes)
+        return [source for source in used if source not in self.nodes and source.op != "get_attr"]
+
+    @cached_property
+    def outputs(self) -> list[Node]:
+        """Values that are used outside, in the order in which they are computed."""
+        return [node for node in self.nodes if not node.users.keys() <= self.nodes.keys()]
 
     def inner(self) -> Iterator[Region]:
-        """Yield the regions in it, from the innermost out, without itself."""
+        """Yield the regions in it, in the order in which they begin, without itself."""
         for item in self.items:
             if isinstance(item, Region):
-                yield from item.inner()
                 yield item
+                yield from item.inner()
 
 
-def regions_of(body: Body) -> Region:
-    """Return the operations of a program as nested regions; the outermost one is the program's."""
-    root = Region(None, end=len(body.operations))
-    open_regions = [root]
-    for operation, calls in zip(body.operations, _known_calls(body.operations), strict=True):
-        depth = 0
-        while depth < len(calls) and depth + 1 < len(open_regions):
-            if open_regions[depth + 1].call != calls[depth]:
-                break
-            depth += 1
-        del open_regions[depth + 1 :]
+def operations(graph: Graph) -> list[Node]:
+    """Return the nodes that compute something."""
+    return [node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
+
+
+def _stack(node: Node) -> list[Call] | None:
+    """Return the modules that were being called, from the outermost in; None if the graph does not say."""
+    stack = node.meta.get("nn_module_stack")
+    if not stack or next(iter(stack.values()))[0] == NO_PATH:
+        return None
+    return [Call(str(key), plain_path(path), _class_name(kind)) for key, (path, kind) in stack.items()]
+
+
+def _class_name(kind: type | str) -> str:
+    return kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def regions_of(graph: Graph) -> Region:
+    """Return the nodes of a program as nested regions; the outermost one is the program's."""
+    nodes = operations(graph)
+    stacks = [_stack(node) for node in nodes]
+    kinds = (call.kind for stack in stacks for call in stack or () if not call.path)
+    root = Region(Call("", "", next(kinds, "")))
+    opened = [root]
+    for node, calls in zip(nodes, _known_calls(stacks), strict=True):
+        depth = len(_common(calls, [region.call for region in opened[1:]]))
+        del opened[depth + 1 :]
         for call in calls[depth:]:
-            region = Region(call, start=operation.index)
-            open_regions[-1].items.append(region)
-            open_regions.append(region)
-        open_regions[-1].items.append(operation)
-        for region in open_regions[1:]:
-            region.end = operation.index + 1
-    _connect(root, body)
+            region = Region(call)
+            opened[-1].items.append(region)
+            opened.append(region)
+        opened[-1].items.append(node)
     return root
 
 
-def _known_calls(operations: list[Operation]) -> list[tuple[Call, ...]]:
-    """Return the calls of each operation.
+def _known_calls(stacks: Sequence[Sequence[Call] | None]) -> Iterator[list[Call]]:
+    """Yield the calls of each node; torch's own insertions belong to where both of their neighbors do."""
+    calls = [None if stack is None else _nested(stack) for stack in stacks]
+    following: list[list[Call]] = [[]]
+    for own in reversed(calls):
+        following.append(following[-1] if own is None else own)
+    before: list[Call] = []
+    for own, after in zip(calls, following[:0:-1], strict=True):
+        before = _common(before, after) if own is None else own
+        yield before
 
-    Torch's own insertions belong to where both of their neighbors do.
+
+def _common(first: Sequence[Call], second: Sequence[Call]) -> list[Call]:
+    return [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))]
+
+
+def _nested(stack: Sequence[Call]) -> list[Call]:
+    """Return the calls of modules that are below each other, without the root.
+
+    A module may call one that is elsewhere: the nodes of that one belong to the caller.
     """
-    following: list[tuple[Call, ...]] = []
-    after: tuple[Call, ...] = ()
-    for operation in reversed(operations):
-        after = after if operation.calls is None else operation.calls
-        following.append(after)
-    known: list[tuple[Call, ...]] = []
-    before: tuple[Call, ...] = ()
-    for operation, after in zip(operations, reversed(following), strict=True):
-        before = _common(before, after) if operation.calls is None else operation.calls
-        known.append(before)
-    return known
-
-
-def _common(first: tuple[Call, ...], second: tuple[Call, ...]) -> tuple[Call, ...]:
-    count = 0
-    for one, other in zip(first, second, strict=False):
-        if one != other:
-            break
-        count += 1
-    return first[:count]
-
-
-def used_values(operation: Operation) -> Iterator[Value]:
-    """Yield the values that an operation takes; its bodies have only their own parameters."""
-    for leaf in leaves((operation.args, operation.kwargs)):
-        if isinstance(leaf, Value):
-            yield leaf
-
-
-def _connect(root: Region, body: Body) -> None:
-    """Find out what goes into each region and what comes out."""
-    last_use: dict[Value, int] = {}
-    for operation in body.operations:
-        last_use.update(dict.fromkeys(used_values(operation), operation.index))
-    last_use.update(_of_result(body.result, len(body.operations)))
-    for region in (*root.inner(), root):
-        inputs: dict[Value, None] = {}
-        for operation in body.operations[region.start : region.end]:
-            for value in used_values(operation):
-                if not (isinstance(value, Operation) and value.index >= region.start):
-                    inputs[value] = None
-        region.inputs = tuple(inputs)
-        region.outputs = tuple(
-            operation
-            for operation in body.operations[region.start : region.end]
-            if last_use.get(operation, -1) >= region.end
-        )
-
-
-def _of_result(result: Any, index: int) -> dict[Value, int]:
-    return {leaf: index for leaf in leaves(result) if isinstance(leaf, (Operation, Stored))}
+    calls: list[Call] = []
+    for call in stack:
+        above = f"{calls[-1].path}." if calls else ""
+        if call.path and call.path.startswith(above):
+            calls.append(call)
+    return calls

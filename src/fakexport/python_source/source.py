@@ -6,27 +6,41 @@ import ast
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch.export import ExportedProgram
+from torch.fx import Graph
 
 from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.error import InvalidValue
 from fakexport.files import new_file
-from fakexport.program import devices, library_operators, walk
+from fakexport.program import (
+    devices_of_program,
+    library_operators,
+    walk,
+    with_open_modes,
+    with_plain_indexing,
+)
 
 from .class_text import ClassWriter
-from .error import PythonSourceError
-from .literal_text import usual_device
-from .module_tree import Entry, held_at, module_tree
+from .literal_text import PythonSourceError, usual_device
+from .method_text import torch_module
+from .module_tree import Entry, module_tree
 from .names import comment_text
-from .operation_text import torch_module
-from .reading import read_program
-from .regions import regions_of
-from .root_text import RootText, root_text
+from .root_text import root_text
+
+_IMPORTS = {
+    r"json\.": "import json",
+    r"math\.": "import math",
+    r"operator\.": "import operator",
+    "OrderedDict": "from collections import OrderedDict",
+    r"inf\b": "from math import inf",
+    r"nan\b": "from math import nan",
+    r"Path\(": "from pathlib import Path",
+}
 
 
 @dataclass(frozen=True)
@@ -72,23 +86,22 @@ def source(program: ExportedProgram) -> PythonSource:
         >>> print(source(program).text.splitlines()[-4].strip())
         return linear
     """
-    reading = read_program(program)
-    region = regions_of(reading.body)
-    tree = module_tree(program, region)
-    writer = ClassWriter(tree, reading.kinds, frozenset(_devices(program)))
+    owner = with_plain_indexing(program)
+    graph = with_open_modes(owner)
+    tree = module_tree(program, graph)
+    known = (usual_device(device) for device in devices_of_program(program) if device != "meta")
+    writer = ClassWriter(owner, tree, frozenset(known))
     for node in tree.root.walk():
         if node is not tree.root and not node.is_container:
             writer.write(node)
-    root = root_text(program, reading, writer)
-    constants = constants_file(writer.in_file)
-    text = _file(program, root, writer, has_constants=constants is not None)
+    text = _file(program, graph, writer)
     try:
         ast.parse(text)
     except (SyntaxError, RecursionError) as error:  # The last net: no text is better than a wrong one.
         raise PythonSourceError(
             f"the generated source of this program is not valid Python: {error}"
         ) from error
-    return PythonSource(text, constants)
+    return PythonSource(text, _constants_file(writer.in_file))
 
 
 def write_source(program: ExportedProgram, path: str | os.PathLike[str]) -> PythonSource:
@@ -121,60 +134,30 @@ def write_source(program: ExportedProgram, path: str | os.PathLike[str]) -> Pyth
     return written
 
 
-def _devices(program: ExportedProgram) -> Iterator[str]:
-    """Yield the devices of literals, weights and constants."""
-    for literal in devices(program):
-        if literal.device != "meta":
-            yield usual_device(literal.device)
-    for tensor in (*program.state_dict.values(), *program.constants.values()):
-        if isinstance(tensor, torch.Tensor):
-            yield usual_device(str(tensor.device))
-
-
-def _file(program: ExportedProgram, root: RootText, writer: ClassWriter, *, has_constants: bool) -> str:
-    libraries = list(dict.fromkeys(name.partition(".")[0] for name in library_operators(program)))
-    lines = [f'"""{root.name}, a program of torch.export.', ""]
-    lines += ["    program = Program()", "    program.load_state_dict(weights)", "    program(...)"]
-    if libraries:
-        lines += ["", "Import these operator libraries first: " + ", ".join(libraries) + "."]
+def _file(program: ExportedProgram, graph: Graph, writer: ClassWriter) -> str:
+    name, root, foreign = root_text(program, graph, writer)
+    has_constants = any(entry.value is not None for entry in writer.in_file)
+    definitions = [*([_LOADER.strip()] if has_constants else ()), *writer.texts, root]
+    body = "\n\n\n".join([*definitions, *([] if name == "Program" else [f"Program = {name}"])])
+    head = [f'"""{name}, a program of torch.export.', ""]
+    head += ["    program = Program()", "    program.load_state_dict(weights)", "    program(...)"]
+    if libraries := dict.fromkeys(name.partition(".")[0] for name in library_operators(program)):
+        head += ["", f"Import these operator libraries first: {', '.join(libraries)}."]
     if has_constants:
-        lines += ["", "Constants of the program are in the .safetensors file next to this one."]
-    if root.foreign:
-        names = ", ".join(comment_text(name).replace("\\", "/").replace('"', "'") for name in root.foreign)
-        lines += ["", f"These output containers of the program are plain containers here: {names}."]
-    lines += ['"""', ""]
-    definitions = [*([LOADER.strip()] if has_constants else ()), *writer.texts, root.text]
-    if root.name != "Program":
-        definitions.append(f"Program = {root.name}")
-    body = "\n\n\n".join(definitions)
-    lines += _imports(body, _modules(program))
-    return "\n".join([*lines, "", "aten = torch.ops.aten", "", "", body, ""])
-
-
-def _modules(program: ExportedProgram) -> set[str]:
-    """Return the modules of torch whose functions are called."""
-    found = {torch_module(visit.node.target) for visit in walk(program) if visit.node.op == "call_function"}
-    return {name for name in found if name is not None}
-
-
-def _imports(body: str, modules: set[str]) -> list[str]:
-    """Return the imports that the text makes use of.
-
-    For a name that only looks like a use, there is one too many.
-    """
-    standard = [f"import {name}" for name in ("json", "math", "operator") if f"{name}." in body]
-    taken = {"collections": ("OrderedDict",), "math": ("inf", "nan"), "pathlib": ("Path",)}
-    for module, names in taken.items():
-        taken_names = [name for name in names if re.search(rf"\b{name}\b", body)]
-        standard += [f"from {module} import {', '.join(taken_names)}"] if taken_names else []
-    used = [f"import {name}" for name in sorted(modules) if f"{name}." in body]
-    of_torch = ["import torch", *used, "from torch import nn"]
+        head += ["", "Constants of the program are in the .safetensors file next to this one."]
+    if foreign:
+        names = comment_text(", ".join(foreign)).replace("\\", "/").replace('"', "'")
+        head += ["", f"These output containers of the program are plain containers here: {names}."]
+    targets = (visit.node.target for visit in walk(program) if visit.node.op == "call_function")
+    modules = sorted({f"import {module}" for module in map(torch_module, targets) if module is not None})
+    standard = [text for pattern, text in _IMPORTS.items() if re.search(rf"\b{pattern}", body)]
+    imports = [*standard, *([""] if standard else ()), "import torch", *modules, "from torch import nn"]
     if "pytree." in body:
-        of_torch.append("from torch.utils import _pytree as pytree")
-    return [*standard, *([""] if standard else ()), *of_torch]
+        imports.append("from torch.utils import _pytree as pytree")
+    return "\n".join([*head, '"""', "", *imports, "", "aten = torch.ops.aten", "", "", body, ""])
 
 
-LOADER = '''
+_LOADER = '''
 def load_constants(module):
     """Read the constants from the .safetensors file next to this one."""
     content = Path(__file__).with_suffix(".safetensors").read_bytes()
@@ -188,35 +171,24 @@ def load_constants(module):
         constant.as_strided((values.numel(),), (1,)).copy_(values)
 '''
 
-_NAMES = {
-    torch.bool: "BOOL",
-    torch.uint8: "U8",
-    torch.int8: "I8",
-    torch.int16: "I16",
-    torch.int32: "I32",
-    torch.int64: "I64",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float32: "F32",
-    torch.float64: "F64",
-}
+_NUMBERS = re.compile(r"torch\.(?:(bool)|(b?[fiu])(?:loat|nt|int)(\d+))")
 
 
-def constants_file(entries: Sequence[Entry]) -> bytes | None:
-    """Return the content of the file, with the memory of each tensor.
-
-    None where there is nothing to store.
-    """
+def _constants_file(entries: Sequence[Entry]) -> bytes | None:
+    """Return the content of the file, with the memory of each tensor; None if there is nothing to store."""
     header: dict[str, object] = {}
     content = bytearray()
     for entry in entries:
-        if entry.value is None or entry.value.numel() == 0:
+        if (value := entry.value) is None or value.numel() == 0:
             continue
-        data, count = _memory(entry.value)
-        dtype = _NAMES.get(entry.value.dtype)
-        header[held_at(entry)] = {
-            "dtype": dtype or "U8",
-            "shape": [count if dtype else len(data)],
+        # From the first element to the last.
+        count = 1 + sum((size - 1) * step for size, step in zip(value.shape, value.stride(), strict=True))
+        flat = value.as_strided((count,), (1,), value.storage_offset()).contiguous()
+        data = flat.view(torch.uint8).numpy().tobytes()
+        found = _NUMBERS.fullmatch(str(value.dtype))
+        header[entry.place] = {
+            "dtype": "".join(filter(None, found.groups())).upper() if found else "U8",
+            "shape": [count if found else len(data)],
             "data_offsets": [len(content), len(content) + len(data)],
         }
         content += data
@@ -225,10 +197,3 @@ def constants_file(entries: Sequence[Entry]) -> bytes | None:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text + bytes(content)
-
-
-def _memory(value: torch.Tensor) -> tuple[bytes, int]:
-    """Return the bytes from the first element to the last, and how many elements that are."""
-    count = 1 + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
-    flat = value.as_strided((count,), (1,), value.storage_offset())
-    return flat.contiguous().view(torch.uint8).numpy().tobytes(), count

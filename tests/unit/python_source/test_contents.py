@@ -275,6 +275,21 @@ def test_large_constants_stand_beside_the_text_and_small_ones_in_it(tmp_path):
     assert safetensors.load_file(tmp_path / "program.safetensors")["table"].tolist() == list(range(40))
 
 
+def test_a_constant_without_elements_needs_no_file(tmp_path):
+    assert_gives_the_same(export(Empty(), (ROWS,)), tmp_path, (ROWS,))
+
+    assert not (tmp_path / "program.safetensors").exists()
+
+
+class Empty(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(0, 8), persistent=False)
+
+    def forward(self, x):
+        return torch.cat([x, self.rows])
+
+
 def test_a_constant_without_a_value_is_asked_for(tmp_path):
     torch.seed()  # Nobody chose one, so nobody knows what is drawn.
     with pytest.warns(UserWarning, match="FE60"):
