@@ -139,7 +139,7 @@ class OperatorCall:
         return kind, self.devices.index(device)
 
     def place_of(self, device: torch.device) -> torch.device | int | None:
-        """Return which device of the call one is, itself if none is like it, or None if no argument has it."""
+        """Return the place of a device, None if no argument has it; itself if no other is like it."""
         if device not in self._kinds:
             return device
         return self.devices.index(device) if device in self.devices else None

@@ -6,10 +6,10 @@ and what a composite operator decomposes into. Stock fake mode has such a memory
 higher and costs less. Nodes, names, metadata, stack traces and guards are those of stock torch.
 
 The key of a call has the operator, each tensor's sizes, strides, offset, dtype, kind of device, memory and
-state of autograd, which arguments are the same tensor or share memory, constants by type and value, symbolic sizes by
-expression and identity, what is known of the symbols, and every setting of torch. A call is computed as in
-stock torch if it is not in memory, depends on data, is not an operator of `aten`, or has a kernel that is not
-torch's own.
+state of autograd, which arguments are the same tensor or share memory, constants by type and value, symbolic
+sizes by expression and identity, what is known of the symbols, and every setting of torch. A call is computed
+as in stock torch if it is not in memory, depends on data, is not an operator of `aten`, or has a kernel that
+is not torch's own.
 
 Seen on torch 2.13. Source: `torch/fx/experimental/proxy_tensor.py:proxy_call, track_tensor_tree,
 _ModuleStackTracer.create_node`, `torch/_subclasses/fake_tensor.py:FakeTensorMode._cached_dispatch_impl`.
