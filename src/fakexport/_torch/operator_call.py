@@ -5,6 +5,7 @@ Source: `torch/fx/experimental/proxy_tensor.py:proxy_call`, `torch/_subclasses/f
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -33,6 +34,7 @@ class OperatorCall:
     Attributes:
         tensors: The tensors among them, each once.
         numbers: Symbolic numbers: those of the tensors, and those that are arguments.
+        devices: The devices that have others like them, each once.
     """
 
     def __init__(
@@ -40,18 +42,21 @@ class OperatorCall:
         tracer: Any,
         fake_mode: FakeTensorMode,
         arithmetic: SymbolicArithmetic,
+        kinds: Mapping[torch.device, Hashable],
         func: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
         self.tracer = tracer
         self._arithmetic = arithmetic
+        self._kinds = kinds
         self.fake_mode = fake_mode
         self.func = func
         self.args = args
         self.kwargs = kwargs
         self.tensors: list[FakeTensor] = []
         self.numbers: list[Any] = []
+        self.devices: list[torch.device] = []
         self._memories: list[int] = []
         self._nodes: list[Node] = []
 
@@ -61,7 +66,7 @@ class OperatorCall:
         Raises:
             NoKey: Not all of it can be told.
         """
-        self.tensors, self.numbers, self._memories, self._nodes = [], [], [], []
+        self.tensors, self.numbers, self.devices, self._memories, self._nodes = [], [], [], [], []
         key = (self.func, *self._parts(self.args), *self.kwargs, *self._parts(self.kwargs.values()))
         return (*key, self._pattern()) if self.numbers else key
 
@@ -80,7 +85,7 @@ class OperatorCall:
             elif kind is torch.SymInt:
                 found.append(self._number(value))
             elif kind is torch.device and (value.index is not None or value.type in ("cpu", "meta")):
-                found += (kind, value)
+                found += (kind, self._device(value))
             elif kind is complex:
                 found += (kind, value.real.hex(), value.imag.hex())
             else:
@@ -116,13 +121,28 @@ class OperatorCall:
             numbers,
             shared,
             tensor.dtype,
-            tensor.fake_device,
+            self._device(tensor.fake_device),
             tensor.requires_grad,
             tensor._is_view(),  # Not `is_leaf`, which raises for some views.
             tensor.is_conj(),
             tensor.is_neg(),
             tensor.is_inference(),
         )
+
+    def _device(self, device: torch.device) -> Any:
+        """Return a device; of one that has others like it, its kind and which one of the call it is."""
+        kind = self._kinds.get(device)
+        if kind is None:
+            return device
+        if device not in self.devices:
+            self.devices.append(device)
+        return kind, self.devices.index(device)
+
+    def place_of(self, device: torch.device) -> torch.device | int | None:
+        """Return the place of a device, None if no argument has it; itself if no other is like it."""
+        if device not in self._kinds:
+            return device
+        return self.devices.index(device) if device in self.devices else None
 
     def _number(self, number: Any) -> tuple[Any, ...]:
         if not isinstance(number.node, SymNode):

@@ -5,11 +5,11 @@ to the operator that becomes a node. Only what runs below that node is answered 
 and what a composite operator decomposes into. Stock fake mode has such a memory too; this one starts
 higher and costs less. Nodes, names, metadata, stack traces and guards are those of stock torch.
 
-The key of a call has the operator, each tensor's sizes, strides, offset, dtype, device, memory and state of
-autograd, which arguments are the same tensor or share memory, constants by type and value, symbolic sizes by
-expression and identity, what is known of the symbols, and every setting of torch. A call is computed as in
-stock torch if it is not in memory, depends on data, is not an operator of `aten`, or has a kernel that is not
-torch's own.
+The key of a call has the operator, each tensor's sizes, strides, offset, dtype, kind of device, memory and
+state of autograd, which arguments are the same tensor or share memory, constants by type and value, symbolic
+sizes by expression and identity, what is known of the symbols, and every setting of torch. A call is computed
+as in stock torch if it is not in memory, depends on data, is not an operator of `aten`, or has a kernel that
+is not torch's own.
 
 Seen on torch 2.13. Source: `torch/fx/experimental/proxy_tensor.py:proxy_call, track_tensor_tree,
 _ModuleStackTracer.create_node`, `torch/_subclasses/fake_tensor.py:FakeTensorMode._cached_dispatch_impl`.
@@ -17,7 +17,7 @@ _ModuleStackTracer.create_node`, `torch/_subclasses/fake_tensor.py:FakeTensorMod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -58,22 +58,29 @@ class _Entry:
         results: How its results are made again.
         name: The name that it asked for its node.
         knowledge: What was known of the symbols.
+        devices: Those for which the operator was computed. Fake mode's own memory tells devices apart, and
+            computing sizes for the first time may leave nodes, so with symbols each device computes once.
     """
 
     results: RepeatedResults
     name: str
     knowledge: tuple[Any, ...]
+    devices: set[tuple[torch.device, ...]]
 
 
 class OperatorMemo:
     """Answers the operators of one trace that were called alike before.
 
+    Args:
+        kinds: Devices that differ from others of the same kind by their index alone, such as eight GPUs of
+            one model. What ran on one of them answers for the others. Other devices are told apart.
     Attributes:
         answered: How many operators were answered from memory.
         computed: How many were computed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kinds: Mapping[torch.device, Hashable] | None = None) -> None:
+        self._kinds = kinds or {}
         self.answered = 0
         self.computed = 0
         self._entries: dict[Any, _Entry] = {}
@@ -148,15 +155,19 @@ class OperatorMemo:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        call = OperatorCall(mode.tracer, fake_mode, self._arithmetic, func, args, kwargs)
+        call = OperatorCall(mode.tracer, fake_mode, self._arithmetic, self._kinds, func, args, kwargs)
         try:
             key = (self._settings.number(), *call.key())
         except NoKey:
             return stock(mode, func, True, args, kwargs)
         entry = self._entries.get(key)
         if entry is not None and entry.knowledge == call.knowledge():
-            self.answered += 1
-            return self._answer(entry, call)
+            if not call.numbers or (devices := tuple(call.devices)) in entry.devices:
+                self.answered += 1
+                return self._answer(entry, call)
+            entry.devices.add(devices)
+            self.computed += 1
+            return stock(mode, func, True, args, kwargs)
         if key in self._refused:
             return stock(mode, func, True, args, kwargs)
         self.computed += 1
@@ -191,7 +202,7 @@ class OperatorMemo:
             self._refused.add(key)
         else:
             name = graph._target_to_str(call.func.overloadpacket.__name__)
-            self._entries[key] = _Entry(results, name, before)
+            self._entries[key] = _Entry(results, name, before, {tuple(call.devices)})
         return result
 
     def _answer(self, entry: _Entry, call: OperatorCall) -> Any:

@@ -54,6 +54,7 @@ class _Result:
         is_view: Whether autograd knows it as a view of that argument.
         creation: What autograd forbids to do with a view.
         layout: Shape, strides, offset and bytes of the memory; numbers and `_Number`.
+        device: Its device, or which one of the call it is.
         data: A tensor on `meta` of these sizes, unless they are symbolic.
         is_compared: Whether it knows already if it is contiguous, so that code may ask without a trace of it.
     """
@@ -64,7 +65,7 @@ class _Result:
     creation: Any
     layout: tuple[Any, Any, Any, Any]
     dtype: torch.dtype
-    device: torch.device
+    device: torch.device | int
     requires_grad: bool
     data: torch.Tensor | None
     is_compared: bool
@@ -161,15 +162,16 @@ class RepeatedResults:
                 return [self._made(one, call, fresh) for one in self.results], None
             one = self.results[0]
             data = self._data(one, call, fresh)
-            memory = self._memory(one, data, call)
-            made = self._fakes.new(call.fake_mode, alias_of(data), one.device, memory)
-            return [made], self._fakes.new(call.fake_mode, alias_of(data), one.device, memory)
+            memory, device = self._memory(one, data, call), _device(one, call)
+            made = self._fakes.new(call.fake_mode, alias_of(data), device, memory)
+            return [made], self._fakes.new(call.fake_mode, alias_of(data), device, memory)
 
     def _made(self, one: _Result, call: OperatorCall, fresh: dict[int, Any]) -> FakeTensor:
         if one.argument is not None:
             return call.tensors[one.argument]
         data = self._data(one, call, fresh)
-        return self._fakes.new(call.fake_mode, alias_of(data), one.device, self._memory(one, data, call))
+        memory = self._memory(one, data, call)
+        return self._fakes.new(call.fake_mode, alias_of(data), _device(one, call), memory)
 
     def _memory(self, one: _Result, data: torch.Tensor, call: OperatorCall) -> torch.Tensor | None:
         """Return a tensor in the memory of a result."""
@@ -249,16 +251,15 @@ class AnsweredOperator(TorchDispatchMode):
         if not one.requires_grad:
             return made
         self.has_stood_in = True
-        source = self._source(one, call.fake_mode)
+        source = self._source(one.dtype, _device(one, call), call.fake_mode)
         return self._run(torch.ops.aten.clone.default, made, [source], source)
 
-    def _source(self, one: _Result, mode: FakeTensorMode) -> torch.Tensor:
-        key = (mode, one.dtype, one.device)
+    def _source(self, dtype: torch.dtype, device: torch.device, mode: FakeTensorMode) -> torch.Tensor:
+        key = (mode, dtype, device)
         found = self._sources.get(key)
         if found is None:
             with kernel_mode(mode):
-                data = torch.empty((1,), dtype=one.dtype, device="meta")
-                found = FakeTensor(mode, data, one.device)
+                found = FakeTensor(mode, torch.empty((1,), dtype=dtype, device="meta"), device)
             found = self._sources[key] = found.requires_grad_()
         return found
 
@@ -330,8 +331,15 @@ def _result(tensor: Any, call: OperatorCall, is_direct: bool, numbers: dict[int,
             data = reserved(bytes_, shape, strides, offset, tensor.dtype)
     creation = _C._autograd._get_creation_meta(tensor) if is_view else None
     is_compared = not is_static and call.is_compared(tensor)
-    facts = (tensor.dtype, tensor.fake_device, tensor.requires_grad)
+    device = call.place_of(tensor.fake_device)
+    if device is None:
+        raise NotRepeatable("it returns a tensor on a device of no argument")
+    facts = (tensor.dtype, device, tensor.requires_grad)
     return _Result(at, sharing, is_view, creation, layout, *facts, data, is_compared)
+
+
+def _device(one: _Result, call: OperatorCall) -> torch.device:
+    return call.devices[one.device] if isinstance(one.device, int) else one.device
 
 
 def _check_plain(tensor: Any, call: OperatorCall) -> None:

@@ -1,7 +1,8 @@
 """Arithmetic of symbolic sizes, done once for each pair of expressions. Seen on torch 2.13.
 
 Each tensor of symbolic sizes multiplies and compares them for its number of elements and its contiguity, and
-sympy computes the same each time. What an expression of two others is depends on nothing else.
+sympy computes the same each time. What an expression of two others is depends on nothing else but the symbols
+that were replaced.
 
 Source: `torch/fx/experimental/sym_node.py:_make_node_magic`.
 """
@@ -31,7 +32,7 @@ class SymbolicArithmetic:
 
     def __init__(self) -> None:
         self.operations = 0
-        self._known: dict[Any, tuple[Any, type, bool]] = {}
+        self._known: dict[Any, tuple[Any, type, bool, Any]] = {}
 
     def remembered(self) -> Patches:
         """Return a context in which results are remembered; they are those of stock torch."""
@@ -56,15 +57,17 @@ class SymbolicArithmetic:
                 or proxy_tensor.get_proxy_mode() is not None
             ):
                 return stock(a, b)
-            left, right = a.expr, b.expr
-            key = (method, type(left), left, type(right), right, a.pytype, b.pytype)
+            # By identity: what is remembered is returned as the same object, and hashing a term is slow.
+            left, right, replaced = a._expr, b._expr, environment._replacements_version_counter
+            key = (method, id(left), id(right), a.pytype, b.pytype, id(environment), replaced)
             found = known.get(key)
             if found is None or a._optimized_summation or b._optimized_summation:
                 made = stock(a, b)
                 if not made._optimized_summation:
-                    known[key] = (made._expr, made.pytype, made.constant is None)
+                    kept = (left, right, environment)  # So that no other term gets their ids.
+                    known[key] = (made._expr, made.pytype, made.constant is None, kept)
                 return made
-            expr, pytype, is_plain = found
+            expr, pytype, is_plain, _ = found
             if not is_plain:
                 return stock(a, b)
             hint: Any = sym_node._NO_HINT

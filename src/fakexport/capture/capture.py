@@ -41,6 +41,7 @@ from fakexport._torch.unsolved_sizes import unsolved_equations_pass
 from fakexport._torch.user_frames import name_user_frames
 from fakexport._torch.vmap_steps import transform_levels_closed
 from fakexport.conditions import always_guards
+from fakexport.devices import emulated_topology
 from fakexport.diagnostics import Span
 from fakexport.error import InvalidValue
 from fakexport.fake import SubclassNotKept, check_initialized, unregistered_wrapper
@@ -274,7 +275,12 @@ def _traced_quickly(
     trace: Callable[[AbstractContextManager[None]], ExportedProgram], constants: ConstantAnswers
 ) -> ExportedProgram:
     """Trace with a memo of operators; again without it if the model asks for gradients or the trace fails."""
-    memo = OperatorMemo()
+    topology = emulated_topology()
+    devices = () if topology is None else topology.devices
+    profiles = [each.profile for each in devices]
+    memo = OperatorMemo(
+        {torch.device(each.name): profiles.index(each.profile) for each in devices if each.type != "cpu"}
+    )
     try:
         with memo.active():
             return trace(constants.given())

@@ -312,6 +312,34 @@ def test_the_current_device_decides_where_a_tensor_is():
     check_outcome(Repeats(step), (X,), target="2xH100")
 
 
+def attended(x):
+    y = x.expand(1, 2, -1, -1).half()
+    return nn.functional.scaled_dot_product_attention(y, y, y)[0, 0].to(x.dtype)
+
+
+ON_TWO_DEVICES = {
+    "moves": lambda x, at: x.to(f"cuda:{at % 2}").relu() + 1,
+    "new tensors": lambda x, at: x + torch.ones(6, device=f"cuda:{at % 2}").to(x.device),
+    "several": lambda x, at: torch.add(*(x.to(f"cuda:{(at + i) % 2}") * 2 for i in (0, 2)), out=None),
+    "an input on each": lambda x, at: x + x.to(f"cuda:{at % 2}").sum(-1, keepdim=True).cpu().to(x.device),
+    "composites": lambda x, at: nn.functional.linear(
+        x.to(f"cuda:{at % 2}"), torch.ones(6, 6).to(f"cuda:{at % 2}")
+    ),
+    "attention": lambda x, at: attended(x.to(f"cuda:{at % 2}")),
+    "the wrong device": lambda x, at: x.to("cuda:1") + x.to(f"cuda:{int(at < 6)}"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["2xH100", "H100+T4"])
+@pytest.mark.parametrize("dynamic", [None, ({0: AUTO},)], ids=["static", "auto"])
+@pytest.mark.parametrize("step", ON_TWO_DEVICES.values(), ids=ON_TWO_DEVICES)
+def test_a_device_answers_only_for_one_that_is_like_it(step, dynamic, target):
+    model = Repeats(lambda model, x, at: step(x, at))
+
+    check_outcome(model, (X,), dynamic=dynamic, target=target)
+
+
 def test_vmap_around_some_of_the_calls():
     def step(model, x, at):
         return torch.vmap(torch.relu)(x) if at in (5, 6) else torch.relu(x)
