@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -84,6 +85,7 @@ class Model:
         Raises:
             ValueError: the source cannot be read, or the model cannot be constructed.
         """
+        os.chdir(request.folder)  # A model of before may have left it.
         source = resolve(request.source)
         dtype = None if request.dtype is None else parse_dtype(request.dtype)
         module, examples = constructed(source, dtype, seed=seed)

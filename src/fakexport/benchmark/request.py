@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+import os
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ class Request:
         libraries: Operator libraries to load first: files, or Python modules.
         threads: Number of torch threads; None for torch's own.
         warmup, repeat: Untimed and timed calls.
+        folder: What paths in them are relative to.
     """
 
     source: str
@@ -32,6 +34,7 @@ class Request:
     threads: int | None = None
     warmup: int = 3
     repeat: int = 20
+    folder: str = field(default_factory=os.getcwd)
 
     def write(self, folder: Path) -> None:
         """Write the request to the folder of the benchmark."""
