@@ -17,11 +17,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch.export import _trace
-
-from .patching import Patches
+if TYPE_CHECKING:
+    from .patching import Patches
 
 _LIBRARIES = ("torch", "torchao", "transformers")
 _is_silent: ContextVar[bool] = ContextVar("fakexport_is_silent", default=False)
@@ -76,12 +75,13 @@ class _Installation:
         self._users = 0
         self._filter = _Filter()
         self._handlers: list[logging.Handler] = []
-        self._patches = Patches({(_trace, "print"): _print})
+        self._patches: Patches | None = None
 
     def enter(self) -> None:
         with self._lock:
             self._users += 1
             if self._users == 1:
+                self._patches = self._patches or _patches()
                 self._handlers = list(_handlers())
                 for handler in self._handlers:
                     handler.addFilter(self._filter)
@@ -90,10 +90,19 @@ class _Installation:
     def leave(self) -> None:
         with self._lock:
             self._users -= 1
-            if not self._users:
+            if not self._users and self._patches is not None:
                 self._patches.__exit__(None, None, None)
                 for handler in self._handlers:
                     handler.removeFilter(self._filter)
+
+
+def _patches() -> Patches:
+    # Imported here: `torch_logs_allowed` is also for a process without torch.
+    from torch.export import _trace
+
+    from .patching import Patches
+
+    return Patches({(_trace, "print"): _print})
 
 
 def _handlers() -> Iterator[logging.Handler]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
+from json import dumps, loads  # A model may replace them in `json`.
 from typing import Any, TypeVar, cast
 
 from fakexport.archive.manifest import (
@@ -79,7 +79,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
     # A list, since the keys of objects are sorted and the methods have an order.
     methods = [{"method": method, **_to_json(about)} for method, about in manifest.methods.items()]
     value = {"format": FORMAT, **vars(manifest), "methods": methods}
-    encoded = json.dumps(value, default=vars, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    encoded = dumps(value, default=vars, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return encoded.encode() + b"\n"
 
 
@@ -96,7 +96,7 @@ def _to_json(manifest: MethodManifest) -> dict[str, Any]:
 def method_to_json(manifest: MethodManifest) -> dict[str, Any]:
     """Return the description of one program; `method_from_json` reads it."""
     value = {"format": FORMAT, **_to_json(manifest)}
-    plain: dict[str, Any] = json.loads(json.dumps(value, default=vars, allow_nan=False))
+    plain: dict[str, Any] = loads(dumps(value, default=vars, allow_nan=False))
     return plain
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from json import dumps  # A model may replace them in `json`.
 from pathlib import Path
 
 import torch
@@ -265,7 +265,7 @@ def _kind(weights: Payload) -> WeightsKind:
 
 
 def _json(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode()
+    return dumps(value, separators=(",", ":"), ensure_ascii=True).encode()
 
 
 def sample_inputs_record(program: ExportedProgram) -> bytes:

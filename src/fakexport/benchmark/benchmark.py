@@ -179,7 +179,7 @@ def run_part(
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / f"{part}-{mode}.cache")}
     code = _exit_code([str(folder), part, mode], log, environment, timeout_s)
     outcome = Outcome(folder / f"{part}-{mode}.json")
-    if code == 0:
+    if code == 0 and outcome.is_complete:
         return outcome, None
     step = outcome.step or ("make" if part == "make" else "load")
     return outcome, BenchFailure(step, _why(code, timeout_s, log))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,7 @@ class Model:
         Raises:
             ValueError: the source cannot be read, or the model cannot be constructed.
         """
+        os.chdir(request.folder)  # A model of before may have left it.
         source = resolve(request.source)
         dtype = None if request.dtype is None else parse_dtype(request.dtype)
         module, examples = constructed(source, dtype, seed=seed)
@@ -119,6 +121,7 @@ class Request:
         libraries: Operator libraries to load first: files, or Python modules.
         threads: Number of torch threads; None for torch's own.
         warmup, repeat: Untimed and timed calls.
+        folder: What paths in them are relative to.
     """
 
     source: str
@@ -129,6 +132,7 @@ class Request:
     threads: int | None = None
     warmup: int = 3
     repeat: int = 20
+    folder: str = field(default_factory=os.getcwd)
 
     def write(self, folder: Path) -> None:
         """Write the request to the folder of the benchmark."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from json import dumps, loads  # A model may replace them in `json`.
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,9 @@ class Outcome:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._content: dict[str, Any] = {"step": None, "failures": [], "facts": {}}
+        self._content: dict[str, Any] = {"step": None, "failures": [], "facts": {}, "is_complete": False}
         if path.exists():
-            self._content = json.loads(path.read_text())
+            self._content = loads(path.read_text())
 
     @property
     def step(self) -> BenchStep | None:
@@ -45,6 +45,16 @@ class Outcome:
     def failures(self) -> tuple[BenchFailure, ...]:
         """What failed, in order."""
         return tuple(BenchFailure(**failure) for failure in self._content["failures"])
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the process came to its end, in the same way as a model that ends it may do."""
+        return bool(self._content["is_complete"])
+
+    def complete(self) -> None:
+        """Take note that the process has done all of its work."""
+        self._content["is_complete"] = True
+        self._write()
 
     def note(self, **facts: Any) -> None:
         """Keep facts, of the kinds that JSON has."""
@@ -71,7 +81,7 @@ class Outcome:
 
     def _write(self) -> None:
         new = self._path.with_suffix(".new")
-        new.write_text(json.dumps(self._content))
+        new.write_text(dumps(self._content))
         new.replace(self._path)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from json import dumps, loads  # A model may replace them in `json`.
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ class Facts:
     @classmethod
     def read(cls, folder: Path) -> Facts:
         """Return the facts that `write_reference` left in the folder."""
-        found = json.loads((folder / "facts.json").read_text())
+        found = loads((folder / "facts.json").read_text())
         return cls(**{name: tuple(value) for name, value in found.items()})
 
 
@@ -76,7 +76,7 @@ def write_reference(request: Request, folder: Path) -> None:
         torch.save(call(copied(each)), folder / f"expected-{number}.pt")
     shown = [tuple(_shown(each.values)) for each in sets]
     facts = Facts(shown[0], shown[1] if len(shown) > 1 else (), assumptions, _packages(model.module))
-    (folder / "facts.json").write_text(json.dumps(asdict(facts)))
+    (folder / "facts.json").write_text(dumps(asdict(facts)))
 
 
 def first_inputs(folder: Path) -> Inputs:

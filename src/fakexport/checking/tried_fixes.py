@@ -13,9 +13,10 @@ from typing import Literal
 from fakexport.checking.answers import Answer, Wanted
 from fakexport.checking.check_call import CheckCall
 from fakexport.checking.exchanged_source import AlreadyImported, exchange_source, stop_after
-from fakexport.checking.isolation import ShownProgress, answers, is_isolated
+from fakexport.checking.isolation import ShownProgress, answers
 from fakexport.checking.targets import Target
 from fakexport.diagnostics import Change, Diagnostic, Edit, Fix, edited_text, line_after
+from fakexport.isolation import why_shared
 from fakexport.processes import NoAnswer
 from fakexport.report import Report, Timings
 
@@ -41,7 +42,7 @@ def with_tried_fixes(
     """
     tried = [each for each in report.diagnostics if each.fix is not None and each.fix.changes]
     took_s = max((sum((t.build_s, t.capture_s, t.analyse_s)) for t in _timings(report)), default=0.0)
-    if not tried or 2 * took_s > limit_s or not is_isolated():
+    if not tried or 2 * took_s > limit_s or why_shared() is not None:
         return report
     trial = _Trial(report, call, targets, limit_s)
     fixes = trial.fixes(tried)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fakexport.cli.isolated_work import Show, isolated
 from fakexport.cli.options import (
     Debug,
     Dtype,
@@ -17,14 +18,13 @@ from fakexport.cli.options import (
     NoProgress,
     Source,
     TextOrJson,
-    load_libraries,
 )
 from fakexport.cli.progress_display import lines_on_stderr
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_output
 
 if TYPE_CHECKING:
-    from fakexport.report import ChartFormat
+    from fakexport.report import BenchReport, ChartFormat
 
 _ALL = "eager,weights,torchscript-trace,torchscript-script,export,export+compile,aoti,onnx,executorch"
 
@@ -65,11 +65,11 @@ def bench_command(
     model or environment.
     """
     chart_format = None if chart is None else _chart_format(chart)
-    with lines_on_stderr(is_shown=not no_progress) as on_progress, quiet(is_debug=debug):
+
+    def measured(on_progress: Show | None) -> BenchReport:
         from fakexport.benchmark import bench
 
-        load_libraries(library)  # Says at once what is wrong with them.
-        report = bench(
+        return bench(
             source,
             modes=modes.split(","),
             dtype=dtype,
@@ -82,8 +82,12 @@ def bench_command(
             timeout_s=timeout,
             on_progress=on_progress,
         )
-    from fakexport.report import bench_to_dict, json_text, render_bench
 
+    with lines_on_stderr(is_shown=not no_progress) as on_progress, quiet(is_debug=debug):
+        from fakexport.report import bench_to_dict, json_text, render_bench
+
+        # The libraries are loaded here too, which says at once what is wrong with them.
+        report = isolated(measured, library, on_progress=on_progress)
     is_text = format_ == "text"
     write_output(render_bench(report, width=output_width()) if is_text else json_text(bench_to_dict(report)))
     if chart is not None and chart_format is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fakexport.cli.isolated_work import Show, isolated
 from fakexport.cli.options import (
     Archive,
     BoundAdapters,
@@ -15,7 +16,6 @@ from fakexport.cli.options import (
     Debug,
     Libraries,
     Trust,
-    load_libraries,
 )
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_output
@@ -49,25 +49,28 @@ def bind_command(
     Stock `torch.export.load` opens the result, unless it is linked. Exit code 0: written. 2: the weights do
     not fit, or a file is refused; `fakexport verify-weights` lists what is wrong.
     """
-    with quiet(is_debug=debug):
+
+    def bound(_: Show | None) -> tuple[int, str]:
         from fakexport.archive import Bundle, bind, load, load_bundle, save
         from fakexport.deploy import rank_of_archive
         from fakexport.weights import open_checkpoint
 
-        load_libraries(library)
         opened = open_checkpoint(checkpoint, adapter=adapter or ())
         program: Bundle | ExportedProgram
         if rank is None:
             program = load_bundle(archive, trust=trust)
         else:
             program = load(archive, method=rank_of_archive(archive, rank).method, trust=trust)
-        bound = bind(program, opened, devices=devices)
-        tensors = save(bound, output, link=opened if link else None).tensors
-    locations = {tensor.location for tensor in tensors if tensor.location}
-    where = ""
-    if link:
-        linked = sum(place.length for place in locations if place.is_link)
-        inside = sum(place.length for place in locations if not place.is_link)
-        where = f": {linked:,} bytes linked, {inside:,} bytes inside"
-    count = sum(1 + len(tensor.aliases) for tensor in tensors)
+        made = bind(program, opened, devices=devices)
+        tensors = save(made, output, link=opened if link else None).tensors
+        locations = {tensor.location for tensor in tensors if tensor.location}
+        where = ""
+        if link:
+            linked = sum(place.length for place in locations if place.is_link)
+            inside = sum(place.length for place in locations if not place.is_link)
+            where = f": {linked:,} bytes linked, {inside:,} bytes inside"
+        return sum(1 + len(tensor.aliases) for tensor in tensors), where
+
+    with quiet(is_debug=debug):
+        count, where = isolated(bound, library, runs_code=trust)
     write_output(f"{output}: {output.stat().st_size:,} bytes, {count} weights bound{where}\n")

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fakexport.cli.options import Debug, Libraries, Trust, load_libraries
+from fakexport.cli.isolated_work import Show, isolated
+from fakexport.cli.options import Debug, Libraries, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_output
 
@@ -50,14 +51,17 @@ def bundle_command(
         for method, text in _pairs(prefix or [], "METHOD=OUT[:IN]").items()
         for outside, _, inside in [text.partition(":")]
     }
-    with quiet(is_debug=debug):
+
+    def saved(_: Show | None) -> int:
         from fakexport.archive import load, save_bundle
 
-        load_libraries(library)
         loaded = {method: load(path, trust=trust) for method, path in paths.items()}
-        written = save_bundle(loaded, output, prefixes=prefixes)
-    size, shared = output.stat().st_size, len(written.shared)
-    write_output(f"{output}: {size:,} bytes, {', '.join(loaded)}, {shared} weights and buffers shared\n")
+        return len(save_bundle(loaded, output, prefixes=prefixes).shared)
+
+    with quiet(is_debug=debug):
+        shared = isolated(saved, library, runs_code=trust)
+    size = output.stat().st_size
+    write_output(f"{output}: {size:,} bytes, {', '.join(paths)}, {shared} weights and buffers shared\n")
 
 
 def _pairs(texts: list[str], form: str) -> dict[str, str]:

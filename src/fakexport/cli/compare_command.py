@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fakexport.cli.isolated_work import Show, isolated
 from fakexport.cli.options import (
     Archive,
     BoundDevices,
@@ -18,10 +19,12 @@ from fakexport.cli.options import (
     TextOrJson,
     Trust,
     UseCache,
-    load_libraries,
 )
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_output
+
+if TYPE_CHECKING:
+    from fakexport.report import Comparison
 
 
 def compare_command(
@@ -46,13 +49,13 @@ def compare_command(
     Without CHECKPOINT, the weights come from ARCHIVE; if it has none, from the model constructed under seed
     0. Exit code 0: equal, bit for bit or up to rounding. 1: the outputs diverge. 2: bad usage or environment.
     """
-    with quiet(is_debug=debug):
+
+    def compared(_: Show | None) -> Comparison:
         from fakexport.archive import load
         from fakexport.comparison import compare_source
         from fakexport.deploy import read_inputs
 
-        load_libraries(library)
-        comparison = compare_source(
+        return compare_source(
             source,
             load(archive, method=method, trust=trust),
             checkpoint=checkpoint,
@@ -61,8 +64,11 @@ def compare_command(
             dtype=dtype,
             use_cache=bool(use_cache),
         )
-    from fakexport.report import comparison_to_dict, json_text, render_comparison
 
+    with quiet(is_debug=debug):
+        from fakexport.report import comparison_to_dict, json_text, render_comparison
+
+        comparison = isolated(compared, library)
     is_text = format_ == "text"
     found = comparison_to_dict(comparison)
     write_output(render_comparison(comparison, width=output_width()) if is_text else json_text(found))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from fakexport._forms import OPTIONS_OF, Form
+from fakexport.cli.isolated_work import Show, isolated
 from fakexport.cli.options import (
     Archive,
     BoundDevices,
@@ -18,11 +19,13 @@ from fakexport.cli.options import (
     Method,
     OptionalCheckpoint,
     Trust,
-    load_libraries,
 )
 from fakexport.cli.project_file import Profiles
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_error_line, write_note, write_output, write_report
+
+if TYPE_CHECKING:
+    from fakexport.diagnostics import Diagnostic
 
 
 def compile_command(
@@ -64,16 +67,16 @@ def compile_command(
     and their lines. 2: bad usage, file or environment. Nothing is written unless the exit code is 0.
     """
     given = {"--weights": weights, "--backend": backend, "--target": target, "--cache": cache}
-    with quiet(is_debug=debug):
+    for option, value in given.items():
+        if value is not None and option.removeprefix("--") not in OPTIONS_OF[to]:
+            raise typer.BadParameter(f"--to {to} has no {option}")
+
+    def compiled(on_progress: Show | None) -> tuple[tuple[Diagnostic, ...], tuple[str, ...], str]:
         from torch.export import ExportedProgram
 
         from fakexport.archive import Bundle, load, load_bundle
         from fakexport.deploy import CompileFailure, compile
 
-        for option, value in given.items():
-            if value is not None and option.removeprefix("--") not in OPTIONS_OF[to]:
-                raise typer.BadParameter(f"--to {to} has no {option}")
-        load_libraries(library)
         # Prefill and decode become one project.
         program: Bundle | ExportedProgram | None = None
         if to == "cpp-project" and method is None:
@@ -93,19 +96,25 @@ def compile_command(
                 target=target,
                 cache=cache,
                 command=_command([archive, checkpoint], {**options, "--profiles": profiles, "-o": output}),
-                on_progress=lambda line: write_error_line(f"{line} ..."),
+                on_progress=on_progress,
             )
         except CompileFailure as failure:
-            made, failed = None, failure.diagnostics
-    if made is None:
+            return failure.diagnostics, (), ""
+        taken = "from the cache" if made.is_cached else f"in {made.seconds:.1f} s"
+        return (), made.notes, f"{made.path}: {made.size_bytes:,} bytes, {taken}\n"
+
+    with quiet(is_debug=debug):
+        failed, notes, text = isolated(
+            compiled, library, runs_code=trust, on_progress=lambda line: write_error_line(f"{line} ...")
+        )
+    if failed:
         from fakexport.report import render_diagnostics
 
         write_report(render_diagnostics(failed))
         raise typer.Exit(1)
-    for note in made.notes:
+    for note in notes:
         write_note(note)
-    taken = "from the cache" if made.is_cached else f"in {made.seconds:.1f} s"
-    write_output(f"{made.path}: {made.size_bytes:,} bytes, {taken}\n")
+    write_output(text)
 
 
 def _command(arguments: list[str | None], options: Mapping[str, object]) -> str:

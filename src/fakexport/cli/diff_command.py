@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fakexport.cli.isolated_work import Show, isolated
 from fakexport.cli.options import (
     Debug,
     HtmlPage,
@@ -13,11 +14,13 @@ from fakexport.cli.options import (
     Method,
     TextOrJson,
     Trust,
-    load_libraries,
     write_page,
 )
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_output
+
+if TYPE_CHECKING:
+    from fakexport.report import Document
 
 
 def diff_command(
@@ -35,19 +38,26 @@ def diff_command(
     Exit code 0: same program and weights. 1: they differ. 2: bad usage, or a file is refused. The origin and
     versions of an archive are shown but do not count as a difference.
     """
-    with quiet(is_debug=debug):
+    width = output_width()
+
+    def compared(_: Show | None) -> tuple[bool, str, dict[str, Any], Document]:
         from fakexport.archive import diff_archives
-        from fakexport.report import archive_difference_to_dict, json_text, render_archive_difference
+        from fakexport.report import (
+            archive_difference_document,
+            archive_difference_to_dict,
+            render_archive_difference,
+        )
 
-        load_libraries(library)
         found = diff_archives(first, second, method=method, trust=trust)
-        is_text = format_ == "text"
-        data = archive_difference_to_dict(found)
-        text = render_archive_difference(found, width=output_width()) if is_text else json_text(data)
-    write_output(text)
-    if html is not None:
-        from fakexport.report import archive_difference_document
+        text = render_archive_difference(found, width=width)
+        return found.is_same, text, archive_difference_to_dict(found), archive_difference_document(found)
 
-        write_page(archive_difference_document(found), html)
-    if not found.is_same:
+    with quiet(is_debug=debug):
+        from fakexport.report import json_text
+
+        is_same, text, data, document = isolated(compared, library, runs_code=trust)
+    write_output(text if format_ == "text" else json_text(data))
+    if html is not None:
+        write_page(document, html)
+    if not is_same:
         raise typer.Exit(1)

@@ -11,6 +11,7 @@ import typer
 
 from fakexport._libraries import import_library
 from fakexport.cli.checks import CallOptions, check_call
+from fakexport.cli.isolated_work import isolated
 from fakexport.cli.option_groups import grouped_options
 from fakexport.cli.options import Debug, NoProgress, Source, load_libraries
 from fakexport.cli.progress_display import progress_on_stderr
@@ -74,7 +75,7 @@ def export_command(
             name: check_call(
                 source, options, call, target=[target], workload=own, component=part, rank=shown_rank
             )
-            for name, (own, part) in _programs(source, workload, component, target, options.dtype).items()
+            for name, (own, part) in _programs(source, workload, component, target, options).items()
         }
         if len(calls) > 1:
             import_library(source)  # Once for all processes.
@@ -99,13 +100,14 @@ def _programs(
     workload: ExportedWorkload | Literal["generate"],
     component: str | None,
     target: str,
-    dtype: str | None,
+    options: ModelOptions,
 ) -> dict[str, tuple[ExportedWorkload, str | None]]:
     """Return the call and the component of each program to export, by its name in the bundle."""
     if component == "all" and workload == "forward":
         from fakexport.capture import components
 
-        return {name: ("forward", name) for name in components(source, target=target, dtype=dtype)}
+        found = isolated(lambda _: components(source, target=target, dtype=options.dtype), options.libraries)
+        return {name: ("forward", name) for name in found}
     if workload == "generate":
         return {"prefill": ("prefill", component), "decode": ("decode", component)}
     return {workload: (workload, component)}

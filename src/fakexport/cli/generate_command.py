@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fakexport.cli.isolated_work import Show, isolated
 from fakexport.cli.options import (
     BoundDevices,
     Debug,
@@ -14,7 +15,6 @@ from fakexport.cli.options import (
     Libraries,
     OptionalCheckpoint,
     Trust,
-    load_libraries,
 )
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_note, write_output
@@ -83,18 +83,17 @@ def generate_command(
         raise typer.BadParameter("--prompt and --prompt-ids exclude each other")
     ids = [_ids(text, "--prompt-ids") for text in prompt_ids or []]
     stops = None if eos is None else [] if eos == "none" else _ids(eos, "--eos")
-    with quiet(is_debug=debug):
+
+    def generated(_: Show | None) -> tuple[tuple[str, ...], list[str]]:
         from fakexport.deploy import Tokenizer, generate, read_inputs
         from fakexport.program import UnboundProgram
 
-        load_libraries(library)
         words = None if tokenizer is None else Tokenizer(tokenizer)
-        if words is not None and prompt:
-            ids = [words.tokens(text) for text in prompt]
+        asked = ids if words is None or not prompt else [words.tokens(text) for text in prompt]
         try:
             found = generate(
                 bundle,
-                ids or None,
+                asked or None,
                 max_new_tokens=max_new_tokens,
                 checkpoint=checkpoint,
                 temperature=temperature,
@@ -112,11 +111,17 @@ def generate_command(
             raise typer.BadParameter(
                 f"{bundle} has no weights ({len(error.names)} are missing): name the checkpoint after it"
             ) from None
-    for note in found.notes:
+        lines = [
+            ",".join(map(str, tokens)) if words is None else words.text(tokens) for tokens in found.tokens
+        ]
+        return tuple(found.notes), lines
+
+    with quiet(is_debug=debug):
+        notes, lines = isolated(generated, library, runs_code=trust)
+    for note in notes:
         write_note(note)
-    for tokens in found.tokens:
-        text = ",".join(map(str, tokens)) if words is None else words.text(tokens)
-        write_output(text + "\n")
+    for line in lines:
+        write_output(f"{line}\n")
 
 
 def _ids(text: str, option: str) -> list[int]:

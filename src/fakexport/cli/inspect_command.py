@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from fakexport.cli.options import Debug, DeviceMap, Dtype, Libraries, Method, Parallel, load_libraries
+from fakexport.cli.isolated_work import Show, isolated
+from fakexport.cli.options import Debug, DeviceMap, Dtype, Libraries, Method, Parallel
 from fakexport.cli.project_file import Profiles
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_output
+
+if TYPE_CHECKING:
+    from fakexport.program import ModuleSummary
 
 
 def inspect_command(
@@ -71,18 +75,20 @@ def inspect_command(
             "--devices, --method, --trust and --format json apply to archives, not to models"
         )
     with quiet(is_debug=debug):
-        load_libraries(library)
         from fakexport.checking import inspect
         from fakexport.report import render_modules
 
-        root = inspect(
-            subject,
-            topology=target,
-            device_map=device_map,
-            dtype=dtype,
-            parallel=parallel,
-            rank=rank,
-        )
+        def inspected(_: Show | None) -> ModuleSummary:
+            return inspect(
+                subject,
+                topology=target,
+                device_map=device_map,
+                dtype=dtype,
+                parallel=parallel,
+                rank=rank,
+            )
+
+        root = isolated(inspected, library)
     write_output(render_modules(root, width=output_width()))
 
 
@@ -98,21 +104,22 @@ def _inspect_archive(
 ) -> None:
     if devices and output_format == "json":
         raise typer.BadParameter("--devices prints text; drop --format json")
-    with quiet(is_debug=debug):
-        load_libraries(library)
+    width = output_width()
+
+    def described(_: Show | None) -> str | dict[str, Any]:
+        from fakexport.archive import describe
+        from fakexport.report import archive_to_dict, render_archive
+
         if devices:
-            text = _device_literals(path, method, trust=trust)
-        else:
-            text = _description(path, method, trust=trust, is_json=output_format == "json")
-    write_output(text)
+            return _device_literals(path, method, trust=trust)
+        found = describe(path, method=method, trust=trust)
+        return archive_to_dict(found) if output_format == "json" else render_archive(found, width=width)
 
+    with quiet(is_debug=debug):
+        from fakexport.report import json_text
 
-def _description(path: str, method: str | None, *, trust: bool, is_json: bool) -> str:
-    from fakexport.archive import describe
-    from fakexport.report import archive_to_dict, json_text, render_archive
-
-    found = describe(path, method=method, trust=trust)
-    return json_text(archive_to_dict(found)) if is_json else render_archive(found, width=output_width())
+        found = isolated(described, library, runs_code=trust and devices)
+    write_output(found if isinstance(found, str) else json_text(found))
 
 
 def _device_literals(path: str, method: str | None, *, trust: bool) -> str:

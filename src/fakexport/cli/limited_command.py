@@ -11,4 +11,9 @@ from fakexport.processes import IN_PROCESS, end_with_parent
 if __name__ == "__main__":
     os.environ[IN_PROCESS] = "1"  # This is the process of its one target, and the one that has limits.
     end_with_parent(int(sys.argv[1]))
-    sys.exit(main(sys.argv[2:]))
+    end = os._exit
+    # The report has a descriptor of its own, and what else is written to stdout is no part of it.
+    sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    code = main(sys.argv[2:])
+    end(code)  # Without what the model has left: threads, and handlers that would change the exit code.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from fakexport.cli.isolated_work import Show, isolated
 from fakexport.cli.options import (
     Assume,
     Debug,
@@ -20,7 +21,6 @@ from fakexport.cli.options import (
     Method,
     NoProgress,
     TextOrJson,
-    load_libraries,
     write_page,
 )
 from fakexport.cli.progress_display import progress_on_stderr
@@ -155,13 +155,12 @@ def plan_command(
     """
     if timeline is not None:
         _check_timeline(timeline)
-    with progress_on_stderr(is_shown=not no_progress) as on_progress, quiet(is_debug=debug):
-        load_libraries(library)
+
+    def planned(on_progress: Show | None) -> PlanReport | str:
         from fakexport.planning import PlanError, plan
-        from fakexport.report import json_text, plan_to_dict, render_plan
 
         try:
-            report = plan(
+            return plan(
                 subject,
                 target=target,
                 device_map=device_map,
@@ -187,8 +186,15 @@ def plan_command(
                 on_progress=on_progress,
             )
         except PlanError as error:
-            write_error_line(f"error: {error}")
-            raise typer.Exit(1) from None
+            return f"error: {error}"
+
+    with progress_on_stderr(is_shown=not no_progress) as on_progress, quiet(is_debug=debug):
+        from fakexport.report import json_text, plan_to_dict, render_plan
+
+        report = isolated(planned, library, on_progress=on_progress)
+    if isinstance(report, str):
+        write_error_line(report)
+        raise typer.Exit(1)
     # The page has them in any case.
     printed = report if by_module else replace(report, modules=())
     write_output(

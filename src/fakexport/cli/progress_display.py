@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from fakexport.cli.streams import write_leniently
 from fakexport.documents import escaped
+from fakexport.processes import OWN_THREAD
 
 if TYPE_CHECKING:
     from fakexport.report import Progress
@@ -89,7 +90,7 @@ class _LiveLine(_Lines):
             self._shown = ""
             self._write()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._tick, name="fakexport-progress", daemon=True)
+            self._thread = threading.Thread(target=self._tick, name=f"{OWN_THREAD}progress", daemon=True)
             self._thread.start()
 
     def keep(self, line: str) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import inspect
 import io
 import logging
-import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from pathlib import Path
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from typing import TextIO
 
 from fakexport._libraries import PACKAGES
@@ -38,18 +36,9 @@ def quiet(*, is_debug: bool) -> Iterator[None]:
         LittleMemoryError: there is too little memory for these libraries.
     """
     check_address_space()
-    with _folder_kept(), _transfers_shown(), _with_libraries() if is_debug else _without_libraries():
+    # Back to the folder of now: a model that leaves it must move no output.
+    with chdir("."), _transfers_shown(), _with_libraries() if is_debug else _without_libraries():
         yield
-
-
-@contextmanager
-def _folder_kept() -> Iterator[None]:
-    """Come back to the working directory, so that a model which leaves it moves no output."""
-    here = Path.cwd()
-    try:
-        yield
-    finally:
-        os.chdir(here)
 
 
 @contextmanager

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fakexport.cli.options import Archive, Debug, Libraries, Method, Trust, load_libraries
+from fakexport.cli.isolated_work import Show, isolated
+from fakexport.cli.options import Archive, Debug, Libraries, Method, Trust
 from fakexport.cli.project_file import Profiles
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_note, write_output, write_report
+
+if TYPE_CHECKING:
+    from fakexport.diagnostics import Diagnostic
 
 
 def retarget_command(
@@ -47,24 +51,26 @@ def retarget_command(
     Exit code 0: written. 1: operators of the program fail on the new devices; nothing is written, and the
     diagnostics name them and their lines. 2: the map or a file is refused.
     """
-    with quiet(is_debug=debug):
+
+    def written(_: Show | None) -> tuple[tuple[Diagnostic, ...], tuple[str, ...], tuple[str, ...]]:
         from fakexport.archive import load, save
         from fakexport.program import RetargetError, retargeted
 
-        load_libraries(library)
         program = load(archive, method=method, trust=trust)
         try:
             made = retargeted(program, to, topology=target)
         except RetargetError as error:
-            failed = error.diagnostics
-        else:
-            failed = ()
-            save(made.program, output)
+            return error.diagnostics, (), ()
+        save(made.program, output)
+        return (), (*made.unproven, *made.notes), tuple(made.devices)
+
+    with quiet(is_debug=debug):
+        failed, notes, devices = isolated(written, library, runs_code=trust)
     if failed:
         from fakexport.report import render_diagnostics
 
         write_report(render_diagnostics(failed))
         raise typer.Exit(1)
-    for sentence in (*made.unproven, *made.notes):
+    for sentence in notes:
         write_note(sentence)
-    write_output(f"{output}: {output.stat().st_size:,} bytes, on {', '.join(made.devices)}\n")
+    write_output(f"{output}: {output.stat().st_size:,} bytes, on {', '.join(devices)}\n")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import chdir
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fakexport.cli.isolated_work import Show, isolated
 from fakexport.cli.options import (
     Archive,
     BoundDevices,
@@ -17,11 +19,15 @@ from fakexport.cli.options import (
     OptionalCheckpoint,
     RunAdapter,
     Trust,
-    load_libraries,
 )
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_error_line, write_output
 from fakexport.documents import escaped
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fakexport.report import Spread
 
 _WARMUP = 3
 
@@ -63,7 +69,8 @@ def run_command(
     """
     if warmup is not None and not repeat:
         raise typer.BadParameter("--warmup needs --repeat")
-    with quiet(is_debug=debug):
+
+    def ran(_: Show | None) -> tuple[float, Spread | None, dict[str, str]] | None:
         from fakexport.deploy import (
             adapter_inputs,
             artifact_kind,
@@ -76,12 +83,11 @@ def run_command(
             write_outputs,
         )
 
-        load_libraries(library)
         tensors = {} if inputs is None else read_inputs(inputs)
         _refuse_options_of_programs(archive, devices=devices, method=method, compile=compile_)
         is_program = artifact_kind(archive) == "program"
         own = rank_of_archive(archive, method=method) if is_program else None
-        with joined(own.record if own else None):
+        with chdir("."), joined(own.record if own else None):  # An operator may leave the working directory.
             opened = open_program(
                 archive,
                 checkpoint,
@@ -97,17 +103,28 @@ def run_command(
                 opened, tensors, warmup=(_WARMUP if warmup is None else warmup) * bool(repeat), repeat=repeat
             )
         if own is not None and not own.is_first:
-            return
+            return None
         if output is not None:
             write_outputs(output, timed.outputs)
-    if timed.latency_s is not None:
+        kinds = {name: _kind(tensor) for name, tensor in timed.outputs.items()}
+        return timed.first_call_s, timed.latency_s, kinds
+
+    with quiet(is_debug=debug):
+        found = isolated(ran, library, runs_code=trust)
+    if found is None:
+        return
+    first_call_s, latency_s, kinds = found
+    if latency_s is not None:
         from fakexport.report import duration_text, latency_text
 
-        write_error_line(f"first call  {duration_text(timed.first_call_s)}")
-        write_error_line(f"latency     {latency_text(timed.latency_s)}")
-    for name, tensor in timed.outputs.items():
-        shape = ", ".join(map(str, tensor.shape))
-        write_output(f"{escaped(name)}  {str(tensor.dtype).removeprefix('torch.')}[{shape}]\n")
+        write_error_line(f"first call  {duration_text(first_call_s)}")
+        write_error_line(f"latency     {latency_text(latency_s)}")
+    for name, kind in kinds.items():
+        write_output(f"{escaped(name)}  {kind}\n")
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}[{', '.join(map(str, tensor.shape))}]"
 
 
 def _refuse_options_of_programs(path: str, **given: object) -> None:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fakexport.cli.options import Archive, Debug, Libraries, Method, Trust, load_libraries
+from fakexport.cli.isolated_work import Show, isolated
+from fakexport.cli.options import Archive, Debug, Libraries, Method, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_error_line, write_output
 
@@ -27,18 +28,22 @@ def source_command(
 
     Without --output, the text goes to stdout and the file of large constants is not written.
     """
-    with quiet(is_debug=debug):
+
+    def written(_: Show | None) -> tuple[str, int | None]:
         from fakexport.archive import load
         from fakexport.python_source import source, write_source
 
-        load_libraries(library)
         program = load(archive, method=method, trust=trust)
-        written = source(program) if output is None else write_source(program, output)
+        made = source(program) if output is None else write_source(program, output)
+        return made.text, None if made.constants is None else len(made.constants)
+
+    with quiet(is_debug=debug):
+        text, constant_bytes = isolated(written, library, runs_code=trust)
     if output is None:
-        write_output(written.text)
+        write_output(text)
         return
-    lines, classes = written.text.count("\n"), written.text.count("\nclass ")
+    lines, classes = text.count("\n"), text.count("\nclass ")
     write_error_line(f"{output}: {lines:,} lines, {classes:,} classes")
-    if written.constants is not None:
+    if constant_bytes is not None:
         beside = output.with_suffix(".safetensors")
-        write_error_line(f"{beside}: {len(written.constants):,} bytes of constants")
+        write_error_line(f"{beside}: {constant_bytes:,} bytes of constants")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fakexport.cli.options import Debug, Libraries, load_libraries
+from fakexport.cli.isolated_work import Show, isolated
+from fakexport.cli.options import Debug, Libraries
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_report
+
+if TYPE_CHECKING:
+    from fakexport.weights import BuffersReport
 
 
 def verify_buffers_command(
@@ -34,10 +38,15 @@ def verify_buffers_command(
     (FE920). 2: bad usage.
     """
     with quiet(is_debug=debug):
+        from fakexport.sources import resolve
         from fakexport.weights import loaded_model, verify_buffers
 
-        load_libraries(library)
-        report = verify_buffers(loaded_model(factory), reference)
+        def verified(_: Show | None) -> BuffersReport:
+            # Before the model can leave the folder that it is relative to.
+            right = None if reference is None else resolve(reference)
+            return verify_buffers(loaded_model(factory), right)
+
+        report = isolated(verified, library)
     write_report(f"{report}\n")
     if not report.is_right:
         raise typer.Exit(1)

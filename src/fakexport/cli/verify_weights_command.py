@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fakexport.cli.options import BoundAdapters, Debug, Dtype, Libraries, TextOrJson, Trust, load_libraries
+from fakexport.cli.isolated_work import Show, isolated
+from fakexport.cli.options import BoundAdapters, Debug, Dtype, Libraries, TextOrJson, Trust
 from fakexport.cli.project_file import Profiles
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_output
+
+if TYPE_CHECKING:
+    from fakexport.weights import WeightsReport
 
 
 def verify_weights_command(
@@ -49,15 +53,16 @@ def verify_weights_command(
         from fakexport.sources import parse_dtype
         from fakexport.weights import open_checkpoint
 
-        load_libraries(library)
-        if checkpoint is not None:
-            wanted = None if dtype is None else parse_dtype(dtype)
-            opened = open_checkpoint(checkpoint, adapter=adapter or ())
-            report = verify_weights(subject, opened, target=target, dtype=wanted, trust=trust)
-        elif is_archive(subject):
-            report = verify_archived_weights(subject, trust=trust)
-        else:
+        def verified(_: Show | None) -> WeightsReport:
+            if checkpoint is not None:
+                wanted = None if dtype is None else parse_dtype(dtype)
+                opened = open_checkpoint(checkpoint, adapter=adapter or ())
+                return verify_weights(subject, opened, target=target, dtype=wanted, trust=trust)
+            if is_archive(subject):
+                return verify_archived_weights(subject, trust=trust)
             raise typer.BadParameter("a model has no weights of its own: pass a checkpoint to verify")
+
+        report = isolated(verified, library, runs_code=trust or not is_archive(subject))
     from fakexport.report import json_text, render_weights, weights_to_dict
 
     write_output(json_text(weights_to_dict(report)) if format_ == "json" else render_weights(report))

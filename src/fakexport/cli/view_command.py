@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from fakexport.cli.options import Archive, Debug, Libraries, Method, Trust, load_libraries
+from fakexport.cli.isolated_work import Show, isolated
+from fakexport.cli.options import Archive, Debug, Libraries, Method, Trust
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_error_line
 
@@ -36,17 +37,21 @@ def view_command(
     """
     if output.suffix != ".json":
         raise typer.BadParameter(f"{output}: Model Explorer needs the ending .json", param_hint="--output")
-    with quiet(is_debug=debug):
+
+    def made(_: Show | None) -> dict[Path, Any]:
         from fakexport.archive import load
         from fakexport.diagnose import diagnose_loaded
-        from fakexport.files import new_file
         from fakexport.viewers import model_explorer_files
 
-        load_libraries(library)
         program = load(archive, method=method, trust=trust)
         written = model_explorer_files(program, method or "model", diagnose_loaded(program))
         files = {output: written.graph}
-        files |= {output.with_suffix(f".{name}.json"): data for name, data in written.node_data.items()}
+        return files | {output.with_suffix(f".{name}.json"): data for name, data in written.node_data.items()}
+
+    with quiet(is_debug=debug):
+        from fakexport.files import new_file
+
+        files = isolated(made, library, runs_code=trust)
         for path, data in files.items():
             with new_file(path) as file:
                 file.write(json.dumps(data, separators=(",", ":")).encode())

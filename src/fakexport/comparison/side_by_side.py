@@ -19,6 +19,7 @@ from fakexport.fake import is_fake
 from fakexport.program import facts_of, has_value
 from fakexport.report import Comparison
 from fakexport.sources import SEED, ExampleInputs, constructed, parse_dtype, resolve
+from fakexport.weights import open_checkpoint
 
 from .compare import compare
 
@@ -51,10 +52,11 @@ def compare_source(
         BindError, CheckpointError: the weights do not fit.
         ValueError: the weights differ from the program's; the model cannot run here; unfitting inputs.
     """
+    opened = None if checkpoint is None else open_checkpoint(checkpoint)
     found = resolve(source, use_cache=use_cache)
     module, examples = constructed(found, None if dtype is None else parse_dtype(dtype))
-    if checkpoint is not None:
-        weights: Any = checkpoint
+    if opened is not None:
+        weights: Any = opened
         origin = f"weights: from {checkpoint}"
     elif any(is_fake(tensor) for tensor in program.state_dict.values()):
         prefix = facts_of(program).prefix  # `bind` expects the names of a checkpoint.

@@ -148,10 +148,14 @@ def plan(
     if parallel is not None:
         check_parallel(parallel, device_map, workload, is_smallest=smallest, is_eager=eager)
 
+    here = Path.cwd()
+
     def source_on(topology: Topology, placement: str | Mapping[str, str] | None) -> PlanSource:
         announce = on_progress or (lambda progress: None)
         degrees = degrees_on(topology, parallel)
-        return PlanSource(subject, topology, placement, asked_dtype, announce, degrees, assume=tuple(assume))
+        return PlanSource(
+            subject, topology, placement, asked_dtype, here, announce, degrees, assume=tuple(assume)
+        )
 
     def programs_on(topology: Topology, placement: str | Mapping[str, str] | None) -> SourcePrograms:
         return SourcePrograms(source_on(topology, placement), workload, has_aoti=aoti)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -169,6 +171,7 @@ class PlanSource:
         topology: The devices.
         device_map: Where its modules are; None: where the source puts them.
         dtype: The dtype that it is cast to; None: that of the source.
+        folder: What paths in the subject are relative to, even after the model has left it.
         announce: Called before each export or run.
         parallel: Degrees of parallelism: planned is rank 0, of which no other rank has more; None: all of it.
         assume: Answers of what data decide, as `check` takes them.
@@ -178,6 +181,7 @@ class PlanSource:
     topology: Topology
     device_map: str | Mapping[str, str] | None
     dtype: torch.dtype | None
+    folder: Path
     announce: Callable[[Progress], None]
     parallel: Degrees | None = None
     assume: tuple[str, ...] = ()
@@ -197,6 +201,7 @@ class PlanSource:
 
     def resolved(self, workload: Workload) -> Source:
         """Return the source for a workload: its example inputs have the sizes of the workload."""
+        os.chdir(self.folder)
         return parallel_source(resolve(self.subject, workload=workload), self.parallel)
 
     def note_trace(self) -> None:

@@ -3,6 +3,6 @@
 from .forked_calls import IN_PROCESS, NoAnswer, Send, run_forked
 from .limited_process import Ended, Limits, run_limited
 from .machine import machine_text, processor_text
-from .parent import end_with_parent
+from .parent import OWN_THREAD, end_with_parent
 from .shared_process import SharedProcess, warn_of_shared_process
 from .warm_start import NoWarmStart, WarmStart

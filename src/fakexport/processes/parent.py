@@ -6,6 +6,9 @@ import os
 import signal
 import threading
 
+OWN_THREAD = "fakexport-"
+"""How the names of threads begin that wait or show progress, and hold no lock that a fork would copy."""
+
 
 def end_with_parent(alive: int) -> None:
     """Have this process and its children killed once its parent is gone.
@@ -20,4 +23,4 @@ def end_with_parent(alive: int) -> None:
         os.read(alive, 1)  # Nobody writes: it returns when the other end is closed.
         os.killpg(0, signal.SIGKILL)
 
-    threading.Thread(target=wait, daemon=True).start()
+    threading.Thread(target=wait, name=f"{OWN_THREAD}parent", daemon=True).start()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from json import dumps  # A model may replace them in `json`.
 from typing import TYPE_CHECKING, Any
 
 from fakexport.report.bench_report import BenchReport
@@ -28,7 +28,7 @@ def json_text(data: Mapping[str, Any]) -> str:
     Raises:
         ValueError: a number has no JSON: infinity, NaN.
     """
-    return json.dumps(data, indent=2, allow_nan=False) + "\n"
+    return dumps(data, indent=2, allow_nan=False) + "\n"
 
 
 def to_dict(report: Report) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import chdir
 from pathlib import Path
 
 import torch
@@ -26,16 +27,17 @@ def load_operator_library(library: str) -> None:
         SourceError: there is no such file or module, or it cannot be loaded here.
     """
     path = Path(library)
-    if not _is_file(path):
-        if "/" in library or path.suffix in _FILES or not _MODULE.fullmatch(library):
-            raise SourceError(f"{library}: no such file")
-        with importable(Path.cwd()):
-            import_module(library)
-    elif path.suffix == ".py":
-        with importable(path.absolute().parent):
-            import_file(path)
-    else:
-        _load_native(path)
+    with chdir("."):  # One that leaves the working directory moves nothing that is read or written later.
+        if not _is_file(path):
+            if "/" in library or path.suffix in _FILES or not _MODULE.fullmatch(library):
+                raise SourceError(f"{library}: no such file")
+            with importable(Path.cwd()):
+                import_module(library)
+        elif path.suffix == ".py":
+            with importable(path.absolute().parent):
+                import_file(path)
+        else:
+            _load_native(path)
 
 
 def _is_file(path: Path) -> bool:

@@ -67,14 +67,17 @@ class _Imported:
     def __init__(self, place: str, attribute: str) -> None:
         self.place, self._attribute = place, attribute
         self._is_file = place.endswith(".py") or "/" in place
-        self.folder = Path(place).absolute().parent if self._is_file else Path.cwd()
+        self._path = Path(place).absolute()  # What is imported may leave the working directory.
+        self.folder = self._path.parent if self._is_file else Path.cwd()
         self._imported_for: tuple[Topology | None, ...] = ()
         self._has_asked = False
         if self._is_file:
             check_file(Path(place))
 
     def _module(self) -> ModuleType:
-        return import_file(Path(self.place)) if self._is_file else import_module(self.place, _A_SOURCE_IS)
+        if self._is_file:
+            return import_file(self._path, self.place)
+        return import_module(self.place, _A_SOURCE_IS)
 
     def prepare(self) -> None:
         """Import it, unless it was imported for these devices, or the import asked for none."""

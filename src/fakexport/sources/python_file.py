@@ -22,12 +22,15 @@ _left: dict[str, tuple[ModuleType, str]] = {}
 _MOST_BYTES = 64 << 20
 
 
-def import_file(path: Path) -> ModuleType:
+def import_file(path: Path, written: str | None = None) -> ModuleType:
     """Import a file afresh, under a name that no package has.
 
     The name is made of the file's name and contents, not of its place, because class names end up in
     exported programs.
 
+    Args:
+        path: The file.
+        written: What messages call it. Default: `path`.
     Raises:
         SourceError: No such file, not a file, or it raises: names the exception and the user's line.
     """
@@ -45,7 +48,7 @@ def import_file(path: Path) -> ModuleType:
         del sys.modules[name]
         install = how_to_install(error)
         raise SourceError(
-            f"{path} cannot be imported: {first_line(error)}{_place(error, path)}"
+            f"{written or path} cannot be imported: {first_line(error)}{_place(error, path)}"
             + (f"; {install}" if install else "")
         ) from error
     return module

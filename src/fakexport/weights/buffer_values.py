@@ -16,10 +16,10 @@ from fakexport.capture import UnboundConstant, value_or_reason
 from fakexport.error import InvalidValue, type_and_line
 from fakexport.fake import Held, build, held_tensors
 from fakexport.history import Provenance
-from fakexport.sources import SourceError, resolve
+from fakexport.sources import Source, SourceError, resolve
 from fakexport.weights.layout import is_transformers_model
 
-Reference = str | nn.Module | Callable[[], Any]
+Reference = str | nn.Module | Callable[[], Any] | Source
 Outcome = torch.Tensor | UnboundConstant
 
 
@@ -115,7 +115,7 @@ def _values(factory: Callable[[], Any], dtype: torch.dtype, origin: str) -> dict
     return {name: value_or_reason(held.tensor, provenance) for name, held in unsaved_tensors(module).items()}
 
 
-def _named_factory(reference: str | Callable[[], Any]) -> tuple[Callable[[], Any], str]:
+def _named_factory(reference: str | Callable[[], Any] | Source) -> tuple[Callable[[], Any], str]:
     source = resolve(reference)
     return source.factory, source.spec
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
+from json import dumps, loads  # A model may replace them in `json`.
 from typing import Any
 
 from torch.fx import Node
@@ -58,7 +58,7 @@ class MetadataEncoder:
 
 def custom_json(custom: Any) -> str:
     try:
-        return json.dumps(custom)
+        return dumps(custom)
     except (TypeError, ValueError) as error:
         raise InvalidValue(f"its custom metadata is not valid JSON: {error}") from error
 
@@ -111,7 +111,7 @@ class MetadataDecoder:
         if self._custom_bytes > _CUSTOM_BYTES:
             raise DocumentError(f"the custom metadata may take more than {_CUSTOM_BYTES:,} bytes")
         try:
-            return json.loads(written)
+            return loads(written)
         except (ValueError, RecursionError):
             raise DocumentError("the text is not valid JSON") from None
 
