@@ -73,7 +73,7 @@ class OperatorMemo:
 
     Args:
         kinds: Devices that differ from others of the same kind by their index alone, such as eight GPUs of
-            one model. What ran on one of them answers for the others. Other devices are told apart.
+            one model. What ran on one of them answers for the others. Other devices count as different.
     Attributes:
         answered: How many operators were answered from memory.
         computed: How many were computed.
