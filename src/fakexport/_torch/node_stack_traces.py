@@ -1,7 +1,8 @@
 """The stack traces of nodes, without those frames that no stack trace of a node shows. Seen on torch 2.13.
 
 For each node torch describes all frames of the stack, about a hundred, and then leaves out those that are
-not of a `forward`: a quarter of the time of a trace.
+not of a `forward`: a quarter of the time of a trace, and 8 percent of one with the memo of operators. It can
+go when torch describes only the frames that it keeps.
 
 Source: `torch/fx/proxy.py:TracerBase.create_node, TracerBase._filter_traceback_frames`.
 """

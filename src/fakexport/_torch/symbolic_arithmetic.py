@@ -2,7 +2,7 @@
 
 Each tensor of symbolic sizes multiplies and compares them for its number of elements and its contiguity, and
 sympy computes the same each time. What an expression of two others is depends on nothing else but the symbols
-that were replaced.
+that were replaced. It can go when torch shares these results between tensors of equal sizes.
 
 Source: `torch/fx/experimental/sym_node.py:_make_node_magic`.
 """
