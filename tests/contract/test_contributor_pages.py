@@ -65,6 +65,13 @@ def test_the_workflow_runs_every_python_and_the_ends_of_the_torch_range():
     assert f"torch>={'.'.join(map(str, OLDEST_TORCH))}" in project["dependencies"]
 
 
+def test_the_workflow_names_commits_of_actions_and_no_tags_that_move():
+    used = re.findall(r"uses: (.+)", WORKFLOW.read_text(encoding="utf-8"))
+
+    assert used
+    assert all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v[\d.]+", each) for each in used)
+
+
 def test_the_hooks_before_a_commit_run_what_lint_runs():
     hooks = yaml.safe_load(text_of(".pre-commit-config.yaml"))["repos"][0]["hooks"]
 
