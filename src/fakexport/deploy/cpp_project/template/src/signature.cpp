@@ -53,11 +53,16 @@ class SizeCheck {
       if (size != wanted.plus) throw refused(found, wanted.text());
       return;
     }
-    if ((size - wanted.plus) % wanted.times != 0) throw refused(found, wanted.text());
-    const std::int64_t value = (size - wanted.plus) / wanted.times;
+    std::int64_t rest = 0, expected = 0;
+    if (__builtin_sub_overflow(size, wanted.plus, &rest) || rest % wanted.times != 0) {
+      throw refused(found, wanted.text());
+    }
+    const std::int64_t value = rest / wanted.times;
     const auto& [known, from] = values_.try_emplace(*wanted.symbol, value, found).first->second;
     if (known != value) {
-      throw refused(found, std::to_string(wanted.times * known + wanted.plus) + ", since " + from);
+      const bool is_beyond = __builtin_mul_overflow(wanted.times, known, &expected) ||
+                             __builtin_add_overflow(expected, wanted.plus, &expected);
+      throw refused(found, (is_beyond ? wanted.text() : std::to_string(expected)) + ", since " + from);
     }
     if (wanted.lower && size < *wanted.lower)
       throw refused(found, "at least " + std::to_string(*wanted.lower));
