@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import signal
 import time
 from contextlib import closing
@@ -16,6 +17,7 @@ from fakexport.cli.lock_session import LockSession
 from fakexport.lock import LockEntry, read_lock, write_lock
 from fakexport.sweep import RunFile
 from fakexport.sweep.run_file import RunFileError
+from tests.hostile.kill_points import CAN_TRACE, run_child
 
 PROCESSES = 16
 
@@ -94,6 +96,38 @@ def test_writers_that_are_killed_lose_nothing_and_hold_up_nobody(tmp_path: Path)
     found = read_lock(path).entries
     assert {entry(100).key, entry(200).key} <= found.keys()
     assert all(found[key] == entry(int(key[0].partition(":f")[2])) for key in found)
+
+
+def written_in_children(path: Path, number: int, results: Any) -> None:
+    """Locks six entries, each in a child that is killed somewhere in four of five cases."""
+    dice = random.Random(number)
+    for at in range(6):
+        key = 1000 * number + at
+        ended = run_child(lambda key=key: str(session(path, key).end()), dice.randint(1, 10))
+        if ended.code == 0:
+            results.put(key)
+    results.put(None)
+
+
+@pytest.mark.skipif(not CAN_TRACE, reason="calls are traced on Linux, on x86-64")
+def test_what_a_writer_has_written_outlives_the_kills_of_all_others(tmp_path: Path) -> None:
+    path = tmp_path / "fakexport.lock"
+    write_lock(path, [entry(100)])
+    results = multiprocessing.get_context("fork").SimpleQueue()
+    running = processes(written_in_children, path, results)
+    keys, ended = {100}, 0
+    while ended < PROCESSES:
+        key = results.get()
+        ended += key is None
+        keys |= set() if key is None else {key}
+    for each in running:
+        each.join()
+
+    session(path, 200).end()
+
+    assert len(keys) > PROCESSES
+    assert {entry(key).key for key in (*keys, 200)} <= read_lock(path).entries.keys()
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_two_sweeps_do_not_write_one_file(tmp_path: Path) -> None:

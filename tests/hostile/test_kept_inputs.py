@@ -85,3 +85,14 @@ def test_an_output_of_an_earlier_command_is_replaced(made: Path, monkeypatch: py
     for _ in range(2):
         fakexport_here("bind", "a.pt2", "w.safetensors", "-o", "bound.pt2")
         fakexport_here("check", "model.py:model", "--html", "report.html")
+
+
+@pytest.mark.slow
+def test_weights_that_an_earlier_command_wrote_are_replaced(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnx")
+    monkeypatch.chdir(made)
+    options = ["--to", "onnx", "--weights", "beside", "-o", "out.onnx"]
+    for _ in range(2):
+        fakexport_here("compile", "a.pt2", "w.safetensors", *options)

@@ -111,6 +111,9 @@ READING = {
     "export X.py:factory -o out.pt2",
     "export hf:X.json -o out.pt2",
     "export m.py:factory --device-map X.json -o out.pt2",
+    "sweep X.yaml -o out.jsonl",
+    "sweep-report X.jsonl -o out",
+    "sweep-compare X.jsonl X.jsonl",
 }
 WRITING = {
     "export m.py:factory -o X.pt2",
@@ -120,6 +123,7 @@ WRITING = {
     "bind p.pt2 w.safetensors -o X.pt2",
     "run b.pt2 --inputs in.safetensors -o X.safetensors",
     "compile b.pt2 --to onnx -o X.onnx",
+    "sweep zoo.yaml -o X.jsonl",
 }
 
 
@@ -133,6 +137,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fe.save(fe.export(lambda: nn.Linear(4, 2).eval(), (torch.zeros(3, 4),)), folder / "p.pt2")
     fe.save(fe.bind(folder / "p.pt2", folder / "w.safetensors"), folder / "b.pt2")
     (folder / "m.py").write_text(MODEL)
+    (folder / "zoo.yaml").write_text("models: [m.py:factory]\n")
     return folder
 
 
@@ -220,6 +225,7 @@ SAFETENSORS = (len(DEEP) + 1).to_bytes(8, "little") + b"{" + DEEP
         ("verify-weights p.pt2 X.safetensors", SAFETENSORS),
         ("run b.pt2 --inputs X.safetensors", SAFETENSORS),
         ("bind p.pt2 X.bin.index.json -o out.pt2", b'{"weight_map":' * 100_000),
+        ("sweep-report X.jsonl -o out", DEEP + b"\n"),
     ],
 )
 def test_deep_json_is_one_line_and_exit_code_2(command, content, folder, capsys) -> None:

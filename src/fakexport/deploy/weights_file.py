@@ -21,7 +21,7 @@ import torch
 
 from fakexport._torch.real_execution import real_execution
 from fakexport.fake import is_fake
-from fakexport.files import new_file
+from fakexport.files import inputs_protected, new_file
 from fakexport.history import value_of
 from fakexport.weights import DTYPES, CheckpointError, CheckpointSource, Weight, first_file, read_header
 
@@ -90,7 +90,8 @@ class FileLayout:
     def is_that_of(self, path: Path) -> bool:
         """Return whether a file was written with a compiled program, and has tensors like these."""
         try:
-            header = read_header(path)
+            with inputs_protected():  # The output of an earlier command is no input of this one.
+                header = read_header(path)
         except CheckpointError:
             return False
         found = {name: Weight(entry.shape, entry.dtype) for name, entry in header.entries.items()}

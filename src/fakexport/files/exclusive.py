@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 try:
     import fcntl
 except ImportError:
     fcntl = None  # type: ignore[assignment]
+
+HAS_LOCKS = fcntl is not None
 
 
 @contextmanager
@@ -42,3 +44,10 @@ def lock_or_refuse(descriptor: int) -> None:
     """
     if fcntl is not None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def lock(descriptor: int) -> None:
+    """Lock an open file or folder until it is closed, where its file system has locks."""
+    if fcntl is not None:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)

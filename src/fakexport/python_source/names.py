@@ -12,8 +12,8 @@ from torch import nn
 # What a generated file has at its top: no local and no class takes one of these.
 MODULE_NAMES = frozenset(
     (
-        *("OrderedDict", "Path", "Program", "aten", "constants", "inf", "json", "load_constants", "math"),
-        *("nan", "nn", "operator", "pytree", "self", "torch"),
+        *("OrderedDict", "Path", "Program", "aten", "constants", "hashlib", "inf", "json", "load_constants"),
+        *("math", "nan", "nn", "operator", "pytree", "self", "torch"),
     )
 )
 _TAKEN = MODULE_NAMES | frozenset(dir(builtins)) | frozenset(keyword.kwlist) | frozenset(keyword.softkwlist)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
 import os
 import re
@@ -33,6 +34,7 @@ from .names import comment_text
 from .root_text import root_text
 
 _IMPORTS = {
+    r"hashlib\.": "import hashlib",
     r"json\.": "import json",
     r"math\.": "import math",
     r"operator\.": "import operator",
@@ -94,14 +96,14 @@ def source(program: ExportedProgram) -> PythonSource:
     for node in tree.root.walk():
         if node is not tree.root and not node.is_container:
             writer.write(node)
-    text = _file(program, graph, writer)
+    text, constants = _file(program, graph, writer)
     try:
         ast.parse(text)
     except (SyntaxError, RecursionError) as error:  # The last net: no text is better than a wrong one.
         raise PythonSourceError(
             f"the generated source of this program is not valid Python: {error}"
         ) from error
-    return PythonSource(text, _constants_file(writer.in_file))
+    return PythonSource(text, constants)
 
 
 def write_source(program: ExportedProgram, path: str | os.PathLike[str]) -> PythonSource:
@@ -114,7 +116,7 @@ def write_source(program: ExportedProgram, path: str | os.PathLike[str]) -> Pyth
         What was written.
     Raises:
         PythonSourceError: the program cannot be written as Python source.
-        ValueError: the file would be called `.safetensors`.
+        ValueError: the file would be called `.safetensors`, or a file of that name is someone else's.
         FileWriteError: it cannot be written.
 
     Example:
@@ -126,18 +128,30 @@ def write_source(program: ExportedProgram, path: str | os.PathLike[str]) -> Pyth
     if target.suffix == ".safetensors":
         raise InvalidValue(f"{target}: choose another suffix; .safetensors is for the file of constants")
     written = source(program)
-    if written.constants is not None:
-        with new_file(target.with_suffix(".safetensors")) as file:
-            file.write(written.constants)
     with new_file(target) as file:
         file.write(written.text.encode())
+        file.flush()
+        if written.constants is not None:
+            beside = target.with_suffix(".safetensors")
+            with new_file(beside) as constants:
+                if beside.exists() and not _has_constants(beside):
+                    raise InvalidValue(f"{beside} is not a file of constants: choose another name than {target}")
+                constants.write(written.constants)
     return written
 
 
-def _file(program: ExportedProgram, graph: Graph, writer: ClassWriter) -> str:
+def _has_constants(path: Path) -> bool:
+    """Return whether a file was written here, and is not somebody's checkpoint."""
+    with path.open("rb") as file:
+        return _MARK in file.read(100)
+
+
+def _file(program: ExportedProgram, graph: Graph, writer: ClassWriter) -> tuple[str, bytes | None]:
     name, root, foreign = root_text(program, graph, writer)
+    constants = _constants_file(writer.in_file)
+    loader = _LOADER.strip().replace("DIGEST", hashlib.sha256(constants or b"").hexdigest())
     has_constants = any(entry.value is not None for entry in writer.in_file)
-    definitions = [*([_LOADER.strip()] if has_constants else ()), *writer.texts, root]
+    definitions = [*([loader] if has_constants else ()), *writer.texts, root]
     body = "\n\n\n".join([*definitions, *([] if name == "Program" else [f"Program = {name}"])])
     head = [f'"""{name}, a program of torch.export.', ""]
     head += ["    program = Program()", "    program.load_state_dict(weights)", "    program(...)"]
@@ -154,15 +168,23 @@ def _file(program: ExportedProgram, graph: Graph, writer: ClassWriter) -> str:
     imports = [*standard, *([""] if standard else ()), "import torch", *modules, "from torch import nn"]
     if "pytree." in body:
         imports.append("from torch.utils import _pytree as pytree")
-    return "\n".join([*head, '"""', "", *imports, "", "aten = torch.ops.aten", "", "", body, ""])
+    text = "\n".join([*head, '"""', "", *imports, "", "aten = torch.ops.aten", "", "", body, ""])
+    return text, constants
 
+
+_METADATA = {"fakexport.source": "constants"}
+_MARK = json.dumps(_METADATA, separators=(",", ":")).encode()
 
 _LOADER = '''
 def load_constants(module):
     """Read the constants from the .safetensors file next to this one."""
     content = Path(__file__).with_suffix(".safetensors").read_bytes()
+    if hashlib.sha256(content).hexdigest() != "DIGEST":
+        raise ValueError("the .safetensors file next to this one was written for another program")
     start = 8 + int.from_bytes(content[:8], "little")
-    for name, entry in json.loads(content[8:start]).items():
+    entries = json.loads(content[8:start])
+    del entries["__metadata__"]
+    for name, entry in entries.items():
         begin, end = entry["data_offsets"]
         constant = module
         for part in name.split("."):
@@ -176,7 +198,7 @@ _NUMBERS = re.compile(r"torch\.(?:(bool)|(b?[fiu])(?:loat|nt|int)(\d+))")
 
 def _constants_file(entries: Sequence[Entry]) -> bytes | None:
     """Return the content of the file, with the memory of each tensor; None if there is nothing to store."""
-    header: dict[str, object] = {}
+    header: dict[str, object] = {"__metadata__": _METADATA}
     content = bytearray()
     for entry in entries:
         if (value := entry.value) is None or value.numel() == 0:
@@ -192,7 +214,7 @@ def _constants_file(entries: Sequence[Entry]) -> bytes | None:
             "data_offsets": [len(content), len(content) + len(data)],
         }
         content += data
-    if not header:
+    if not content:
         return None
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)

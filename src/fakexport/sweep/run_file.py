@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import math
 import os
@@ -24,10 +25,12 @@ from fakexport.documents import (
     text,
 )
 from fakexport.error import FakexportError
-from fakexport.files import lock_or_refuse
+from fakexport.files import kind_of, lock_or_refuse, read_file
 
 SCHEMA = "fakexport.sweep/1"
 """Name and version of a line. The version rises when a field changes its meaning or goes away."""
+
+_MOST_BYTES = 1 << 30
 
 STATUSES = ("exports", "fails", "refused", "out of time", "out of memory", "crashes")
 """What became of a check, from good to bad."""
@@ -73,7 +76,7 @@ def read_run(path: Path) -> dict[str, SweepRecord]:
         OSError: it cannot be read.
     """
     found: dict[str, SweepRecord] = {}
-    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
+    for number, line in enumerate(io.BytesIO(read_file(path, most_bytes=_MOST_BYTES)), 1):
         if not line.endswith(b"\n"):
             break
         try:
@@ -117,7 +120,8 @@ class RunFile:
     """
 
     def __init__(self, path: Path, *, resume: bool) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NONBLOCK", 0)
+        self._file = os.open(path, flags, 0o644)
         try:
             self.records = self._begin(path, resume)
         except BaseException:
@@ -125,6 +129,8 @@ class RunFile:
             raise
 
     def _begin(self, path: Path, resume: bool) -> dict[str, SweepRecord]:
+        if (kind := kind_of(os.fstat(self._file).st_mode)) is not None:
+            raise RunFileError(f"{path} is {kind}, not a regular file")
         try:
             lock_or_refuse(self._file)
         except BlockingIOError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from collections import OrderedDict
 from collections.abc import Iterator
 
@@ -399,3 +400,24 @@ def test_what_has_no_text_is_one_line():
 def test_the_constants_do_not_take_the_place_of_the_text(tmp_path):
     with pytest.raises(ValueError, match="choose another suffix"):
         fe.write_source(export(nn.Linear(8, 8), (ROWS,)), tmp_path / "program.safetensors")
+
+
+def test_the_constants_of_another_program_are_not_loaded(tmp_path):
+    fe.write_source(export(Literals(), (ROWS,)), tmp_path / "program.py")
+    other = fe.source(export(Literals(), (ROWS,)))
+    (tmp_path / "program.safetensors").write_bytes(other.constants[:-4] + b"\0\0\0\1")
+
+    with pytest.raises(ValueError, match="was written for another program"):
+        runpy.run_path(str(tmp_path / "program.py"))["Program"]()
+
+
+def test_a_checkpoint_next_to_the_text_is_not_replaced(tmp_path):
+    fe.write_source(export(Literals(), (ROWS,)), tmp_path / "program.py")
+    fe.write_source(export(Literals(), (ROWS,)), tmp_path / "program.py")
+    (tmp_path / "model.safetensors").write_bytes(b"a checkpoint")
+
+    with pytest.raises(ValueError, match="is not a file of constants"):
+        fe.write_source(export(Literals(), (ROWS,)), tmp_path / "model.py")
+
+    assert (tmp_path / "model.safetensors").read_bytes() == b"a checkpoint"
+    assert not (tmp_path / "model.py").exists()

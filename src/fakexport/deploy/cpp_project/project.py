@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from torch.export import ExportedProgram
 from fakexport.archive import Bundle
 from fakexport.container import read_container
 from fakexport.diagnostics import Diagnostic, Fix
-from fakexport.files import FileWriteError
+from fakexport.files import FileWriteError, new_folder
 from fakexport.program import (
     Visit,
     library_operators,
@@ -86,9 +85,8 @@ def write_cpp_project(
         raise CompileFailure(findings)
     kept, told = None if cache is None else Path(cache), report or silent
     try:
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name[:200]}.") as temporary:
-            new = Path(temporary, "project")
-            shutil.copytree(_TEMPLATE, new, copy_function=shutil.copyfile)
+        with new_folder(target) as new:
+            shutil.copytree(_TEMPLATE, new, copy_function=shutil.copyfile, dirs_exist_ok=True)
             text = (new / _README).read_text("utf-8")
             if calls:
                 is_cached, notes = _write_generation(calls, new, cache=kept, report=told)
@@ -100,7 +98,6 @@ def write_cpp_project(
                 is_cached, notes = compiled.is_cached, compiled.notes
                 text = readme(text, [Signature.of(programs[0])])
             (new / _README).write_text(text, "utf-8")
-            new.replace(target)
     except OSError as error:  # Its file is in the folder that is gone.
         raise FileWriteError(target, error) from error
     files = sorted(path for path in target.rglob("*") if path.is_file())
