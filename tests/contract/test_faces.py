@@ -91,7 +91,7 @@ def test_what_is_still_imported_past_a_face_is_needed():
 @pytest.mark.parametrize(
     "statement",
     [
-        "from fakexport.documents import escaped",
+        "from fakexport.documents import DocumentError",
         "from fakexport.error import InvalidValue",
         "from fakexport._torch.pytree import tree_leaves",
         "from fakexport.deploy.aoti import open_aoti",

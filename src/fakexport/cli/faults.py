@@ -13,8 +13,7 @@ from pathlib import Path
 import typer
 
 from fakexport._version import __version__
-from fakexport.diagnostics import Diagnostic, Label, Span, render_text
-from fakexport.documents import escaped
+from fakexport.diagnostics import Diagnostic, Label, Span, escaped, render_text
 from fakexport.error import FakexportError
 from fakexport.report import missing_package
 from fakexport.rules import rule

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from fakexport.cli.streams import write_leniently
-from fakexport.documents import escaped
+from fakexport.diagnostics import escaped
 from fakexport.processes import OWN_THREAD
 
 if TYPE_CHECKING:

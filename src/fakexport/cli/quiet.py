@@ -13,7 +13,7 @@ from typing import TextIO
 
 from fakexport._libraries import PACKAGES
 from fakexport.cli.streams import write_error_line, write_leniently
-from fakexport.documents import escaped
+from fakexport.diagnostics import escaped
 from fakexport.error import FakexportError
 from fakexport.hub import transfers_recorded
 

@@ -22,7 +22,7 @@ from fakexport.cli.options import (
 )
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import write_error_line, write_output
-from fakexport.documents import escaped
+from fakexport.diagnostics import escaped
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TextIO, cast
 
 from fakexport.cli.color import highlighted
-from fakexport.documents import escaped
+from fakexport.diagnostics import escaped, escaped_lines
 from fakexport.error import FakexportError
 
 _WIDTH_OF_A_FILE = 100
@@ -151,6 +151,6 @@ def _shown(text: str, *, has_commands: bool = False) -> str:
     Source: `ActionCommand.TryParseV2` and `TryParse` of actions/runner: a line that begins with `::`, and
         `##[` anywhere.
     """
-    escapes = "\n".join("\t".join(map(escaped, line.split("\t"))) for line in text.split("\n"))
-    shown = escapes if has_commands else _COMMAND.sub(r"\1\\u003a:", escapes)
+    lines = escaped_lines(text)
+    shown = lines if has_commands else _COMMAND.sub(r"\1\\u003a:", lines)
     return shown.replace("##[", r"#\u0023[")

@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fakexport.documents import DocumentError, escaped
+from fakexport.diagnostics import escaped
+from fakexport.documents import DocumentError
 from fakexport.error import FakexportError
 
 

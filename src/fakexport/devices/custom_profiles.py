@@ -21,7 +21,8 @@ from fakexport.devices.profile import (
     load_profiles,
     profile_named,
 )
-from fakexport.documents import DocumentError, escaped, parse_json, parse_toml
+from fakexport.diagnostics import escaped
+from fakexport.documents import DocumentError, parse_json, parse_toml
 from fakexport.error import FakexportError, InvalidValue
 from fakexport.files import read_file
 

@@ -2,6 +2,7 @@
 
 from fakexport.diagnostics.change import Change, Edit, edited_text, line_after
 from fakexport.diagnostics.diagnostic import Diagnostic, Fault, Fix, Label, Severity, Span, check_headline
+from fakexport.diagnostics.escaping import escaped, escaped_lines
 from fakexport.diagnostics.folding import fold
 from fakexport.diagnostics.github import plain_body, render_github
 from fakexport.diagnostics.raising_conditions import answer_that_goes_on, is_caught
@@ -22,5 +23,5 @@ from fakexport.diagnostics.statement import (
     with_columns,
     written_places,
 )
-from fakexport.diagnostics.text import printable_lines, render_text, source_line, source_text
+from fakexport.diagnostics.text import render_text, source_line, source_text
 from fakexport.diagnostics.visited_rows import visited_rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fakexport.diagnostics.diagnostic import Diagnostic
-from fakexport.diagnostics.text import printable_lines
+from fakexport.diagnostics.escaping import escaped_lines
 
 _COMMAND = {"error": "error", "warning": "warning", "note": "notice"}
 
@@ -51,7 +51,7 @@ def plain_body(diagnostic: Diagnostic) -> str:
 
 
 def _escape_data(text: str) -> str:
-    lines = (printable_lines(line) for line in text.replace("%", "%25").split("\r"))
+    lines = (escaped_lines(line) for line in text.replace("%", "%25").split("\r"))
     return "%0D".join(lines).replace("\n", "%0A")
 
 

@@ -8,14 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fakexport.diagnostics.diagnostic import Diagnostic, Fault, Label, Span
+from fakexport.diagnostics.escaping import escaped_lines
 
 ReadSource = Callable[[str, int], str | None]
 
 _MIN_NUMBER_WIDTH = 3
 _TAB = " " * 4
-# Controls, formats (marks of writing direction, what is invisible), surrogates, what has no meaning, and the
-# separators of lines and paragraphs.
-_UNSAFE = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 
 _CAUSES: dict[Fault, str] = {
     "model": "the model",
@@ -76,7 +74,7 @@ def render_text(diagnostic: Diagnostic, *, read_source: ReadSource = source_line
     lines += _snippets(diagnostic, sources, margin)
     for name, text in _footer(diagnostic, sources):
         lines += _aligned(f"{margin}= {name}: ", text)
-    return "\n".join(_printable(line).rstrip() for line in lines)
+    return "\n".join(escaped_lines(line).rstrip() for line in lines)
 
 
 def _headline(diagnostic: Diagnostic) -> str:
@@ -168,26 +166,7 @@ def _aligned(prefix: str, text: str) -> list[str]:
 
 
 def _flat(text: str) -> str:
-    return _printable(text.replace("\t", _TAB))
-
-
-def _printable(line: str) -> str:
-    if line.isprintable():
-        return line
-    return "".join(_escaped(character) if _is_unsafe(character) else character for character in line)
-
-
-def printable_lines(text: str) -> str:
-    """Return the text with its lines, and escapes for what could steer a terminal or hide text."""
-    return "\n".join(map(_printable, text.split("\n")))
-
-
-def _is_unsafe(character: str) -> bool:
-    return character != "\t" and unicodedata.category(character) in _UNSAFE
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
+    return escaped_lines(text.replace("\t", _TAB))
 
 
 def _display_width(text: str) -> int:

@@ -1,7 +1,7 @@
 """JSON, TOML and YAML from an untrusted author, read within limits into typed values. Free of torch."""
 
 from .call_record import CALLS, CallRecord, GenerationDefaults, StateTensor
-from .document_error import DocumentError, escaped
+from .document_error import DocumentError
 from .json_text import collection_paused, memory_estimate, parse_json
 from .program_records import (
     ADAPTER_MODES,

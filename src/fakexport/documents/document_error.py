@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fakexport.diagnostics import escaped
 from fakexport.error import FakexportError
 
 
@@ -41,13 +42,3 @@ class DocumentError(FakexportError, ValueError):
         line = escaped(" ".join(self.reason.split()))
         line = line if len(line) <= 500 else f"{line[:500]}..."
         return f"{self.place}: {line}" if self._steps else line
-
-
-def escaped(text: str) -> str:
-    """Return the text as one line of printable characters: no name can steer a terminal or break a line.
-
-    Control characters, line ends and marks of writing direction are shown as Python escapes.
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from io import BufferedWriter
 from pathlib import Path
 
-from fakexport.documents import escaped
+from fakexport.diagnostics import escaped
 from fakexport.error import FakexportError
 
 from .exclusive import HAS_LOCKS, lock

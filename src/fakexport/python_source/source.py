@@ -135,7 +135,9 @@ def write_source(program: ExportedProgram, path: str | os.PathLike[str]) -> Pyth
             beside = target.with_suffix(".safetensors")
             with new_file(beside) as constants:
                 if beside.exists() and not _has_constants(beside):
-                    raise InvalidValue(f"{beside} is not a file of constants: choose another name than {target}")
+                    raise InvalidValue(
+                        f"{beside} is not a file of constants: choose another name than {target}"
+                    )
                 constants.write(written.constants)
     return written
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from fakexport.documents import escaped
+from fakexport.diagnostics import escaped
 from fakexport.report.archive_json import WeightTotals
 from fakexport.report.quantity import bytes_text, device_sizes, plural
 from fakexport.report.table import layout, wrapped

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
-from fakexport.documents import escaped
+from fakexport.diagnostics import escaped
 from fakexport.report.quantity import Spread, bytes_text, duration_text, plural, range_text
 from fakexport.report.table import layout, wide_layout, wrapped
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fakexport.diagnostics import Span
-from fakexport.documents import escaped
+from fakexport.diagnostics import Span, escaped
 from fakexport.report.quantity import plural
 from fakexport.report.table import layout, wrapped
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from fakexport.documents import escaped
+from fakexport.diagnostics import escaped
 from fakexport.report.quantity import bytes_text, plural
 from fakexport.report.table import wrapped
 from fakexport.report.transfer_listing import place_text, route_text

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterator
 
-from fakexport.diagnostics import Diagnostic, render_text
-from fakexport.documents import escaped
+from fakexport.diagnostics import Diagnostic, escaped, render_text
 from fakexport.report.difference_listing import difference_listing
 from fakexport.report.rank_summary import rank_listing
 from fakexport.report.text import summary_line
@@ -98,12 +96,9 @@ def _folded(title: str, text: str) -> str:
     """Return a text that opens with a click, in a fence that nothing in it closes."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
-    return (
-        f"<details><summary>{html.escape(escaped(title))}</summary>\n\n"
-        f"{fence}text\n{text}\n{fence}\n\n</details>"
-    )
+    return f"<details><summary>{_code(title)}</summary>\n\n{fence}text\n{text}\n{fence}\n\n</details>"
 
 
 def _code(text: str) -> str:
-    """Return a text in a cell of a table, in which no character has a meaning: no link, no mention."""
+    """Return a text of one line, in which no character has a meaning: no link, no mention."""
     return f"<code>{_MARKS.sub(lambda mark: f'&#{ord(mark[0])};', escaped(text))}</code>"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fakexport.documents import escaped
+from fakexport.diagnostics import escaped
 from fakexport.report.quantity import bytes_text, device_names, device_sizes, elements_text
 from fakexport.report.table import wide_layout, wrapped
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fakexport.documents import escaped
+from fakexport.diagnostics import escaped
 from fakexport.report.plan_report import (
     Greatest,
     Interval,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fakexport.documents import escaped
+from fakexport.diagnostics import escaped
 from fakexport.report.quantity import bytes_text, device_names, duration_text, rate_text
 from fakexport.report.table import wide_layout
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from fakexport._libraries import named_path
-from fakexport.diagnostics import Diagnostic, Label, Span, plain_body, source_line
+from fakexport.diagnostics import Diagnostic, Label, Span, escaped_lines, plain_body, source_line
 from fakexport.report.as_json import json_text, plain
 from fakexport.report.rule_page import EXPORTDB, explain
 from fakexport.report.verdict import ProjectReport, Report
@@ -108,8 +110,8 @@ def _result(
 
 
 def _plain(text: str) -> str:
-    """Return a message in which nothing is a link (SARIF 2.1.0, section 3.11.6)."""
-    return re.sub(r"([\\\[\]])", r"\\\1", text)
+    """Return a message in which nothing is a link (SARIF 2.1.0, section 3.11.6) and all is printable."""
+    return re.sub(r"([\\\[\]])", r"\\\1", escaped_lines(text))
 
 
 def _locations(source: str, found: Diagnostic, root: Path) -> Iterator[dict[str, Any]]:
@@ -141,11 +143,19 @@ def _physical(span: Span, root: Path) -> dict[str, Any]:
 def _artifact(path: str, root: Path) -> dict[str, str]:
     """Return a path below the root relative to it; code without a file keeps its name, such as `<string>`."""
     if path.startswith("<"):
-        return {"uri": quote(path)}
+        return {"uri": _quoted(path)}
     relative = _relative(path, root)
     if relative is None:
-        return {"uri": Path(path).as_uri()}
-    return {"uri": quote(relative), "uriBaseId": ROOT_ID}
+        return {"uri": Path(path).as_uri() if os.name == "nt" else f"file://{_quoted(path)}"}
+    return {"uri": _quoted(relative), "uriBaseId": ROOT_ID}
+
+
+def _quoted(path: str) -> str:
+    """Return a path as part of a URI. Code can claim to be from a file that has no possible name."""
+    try:
+        return quote(os.fsencode(path))
+    except UnicodeEncodeError:
+        return quote(path.encode(errors="backslashreplace"))
 
 
 def _relative(path: str, root: Path) -> str | None:
@@ -153,9 +163,10 @@ def _relative(path: str, root: Path) -> str | None:
     located = Path(path)
     if not located.is_absolute():
         return located.as_posix()
-    for base, file in ((root, located), (root.resolve(), located.resolve())):
-        if file.is_relative_to(base):
-            return file.relative_to(base).as_posix()
+    if located.is_relative_to(root):
+        return located.relative_to(root).as_posix()
+    with suppress(ValueError):  # Not below it either, or not a possible name.
+        return located.resolve().relative_to(root.resolve()).as_posix()
     return None
 
 
@@ -181,6 +192,6 @@ class _Fingerprints:
             line = source_line(span.path, span.line)
             path = _relative(span.path, self._root) or Path(span.path).name
             parts += [path, span.function or "", str(span.line) if line is None else line.strip()]
-        digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+        digest = hashlib.sha256("\0".join(parts).encode(errors="backslashreplace")).hexdigest()[:32]
         self._seen[digest] += 1
         return f"{digest}:{self._seen[digest]}"

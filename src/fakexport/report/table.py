@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from fakexport.documents import escaped
+from fakexport.diagnostics import escaped
 
 _GAP = "  "
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from fakexport.diagnostics import escaped, render_text
 from fakexport.diagnostics import render_github as annotation
-from fakexport.diagnostics import render_text
-from fakexport.documents import escaped
 from fakexport.report.difference_listing import difference_listing
 from fakexport.report.quantity import bytes_text, plural
 from fakexport.report.rank_summary import rank_listing

@@ -6,8 +6,7 @@ import re
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from fakexport.diagnostics import Diagnostic, Span, render_text
-from fakexport.documents import escaped
+from fakexport.diagnostics import Diagnostic, Span, escaped, render_text
 from fakexport.report.quantity import bytes_text, device_names, plural
 from fakexport.report.table import layout
 from fakexport.report.verdict import Verdict

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
-from fakexport.diagnostics import Diagnostic
-from fakexport.documents import escaped
+from fakexport.diagnostics import Diagnostic, escaped
 from fakexport.report.quantity import plural
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from fakexport.documents import escaped
+from fakexport.diagnostics import escaped
 from fakexport.report.quantity import (
     bytes_text,
     device_names,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from fakexport.diagnostics import Diagnostic, Fix, Label, Span, render_text
-from fakexport.documents import escaped
+from fakexport.diagnostics import Diagnostic, Fix, Label, Span, escaped, render_text
 from fakexport.rules import rule
 from fakexport.weights.name_folding import fold_names
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from fakexport.diagnostics import Diagnostic, Fix, Severity, render_text
-from fakexport.documents import escaped
+from fakexport.diagnostics import Diagnostic, Fix, Severity, escaped, render_text
 from fakexport.rules import rule
 from fakexport.weights.likely_cause import Cause
 from fakexport.weights.name_folding import fold_names

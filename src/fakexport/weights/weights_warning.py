@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from fakexport.documents import escaped
+from fakexport.diagnostics import escaped
 from fakexport.weights.name_folding import fold_names
 from fakexport.weights.weights_report import WeightFinding
 

@@ -10,7 +10,7 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from fakexport.diagnostics import printable_lines
+from fakexport.diagnostics import escaped_lines
 from fakexport.report.page.document import Branch, Cell, Code, Document, Items, Row, Section, Table, Tree
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _templates() -> Environment:
 
 def _shown(value: Any) -> Any:
     """Return what a template prints: text without characters that hide or turn it; markup as it is."""
-    return printable_lines(value) if type(value) is str else value
+    return escaped_lines(value) if type(value) is str else value
 
 
 @cache

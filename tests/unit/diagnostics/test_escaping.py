@@ -1,6 +1,6 @@
 """Names of an unknown author, as they are shown."""
 
-from fakexport.documents.document_error import escaped
+from fakexport.diagnostics import escaped
 
 
 def test_what_does_not_print_is_escaped():
