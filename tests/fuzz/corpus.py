@@ -88,6 +88,30 @@ def _objects(folder: Path) -> list[bytes]:
     return [zlib.decompress(base64.b64decode(pickled)) for pickled in _PICKLED]
 
 
+def _tomls(folder: Path) -> list[bytes]:
+    return [
+        b'[tool.fakexport]\nsources = ["a.py:f"]\ntarget = ["cpu", "8xH100"]\nlibraries = []\n',
+        b'format = 1\n\n[[entry]]\nsource = "a.py:f"\nnumbers = [1, 2.5, 0x1f]\nday = 2001-01-01\n',
+    ]
+
+
+def _yamls(folder: Path) -> list[bytes]:
+    return [b"models: [a.py:f]\ntargets: [cpu, 8xH100]\ndynamic: [static]\ntimeout: 60\nmemory: 4 GiB\n"]
+
+
+def _adapters(folder: Path) -> list[bytes]:
+    settings = {
+        "peft_type": "LORA",
+        "r": 8,
+        "lora_alpha": 16,
+        "target_modules": r".*\.(q_proj|v_proj)$",
+        "alpha_pattern": {r"h\.\d+\.attn": 4},
+        "rank_pattern": {},
+        "exclude_modules": ["k_proj"],
+    }
+    return [json.dumps(settings).encode()]
+
+
 _CORPORA = {
     "archive": _archives,
     "manifest": _manifests,
@@ -95,4 +119,7 @@ _CORPORA = {
     "safetensors": _safetensors,
     "index": _indexes,
     "object": _objects,
+    "toml": _tomls,
+    "yaml": _yamls,
+    "adapter": _adapters,
 }

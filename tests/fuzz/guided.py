@@ -15,7 +15,13 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-INSTRUMENTED = ["fakexport.archive", "fakexport.documents", "fakexport.weights"]
+INSTRUMENTED = [
+    "fakexport.archive",
+    "fakexport.documents",
+    "fakexport.sources.adapter_config",
+    "fakexport.sweep.zoo_file",
+    "fakexport.weights",
+]
 
 
 def main() -> None:

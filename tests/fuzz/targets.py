@@ -21,8 +21,12 @@ from fakexport.archive.pickled_state import read_pickled_state
 from fakexport.archive.saved_object import with_tensors
 from fakexport.container.error import ArchiveError
 from fakexport.container.reader import Limits, read_container
+from fakexport.documents import parse_toml
 from fakexport.documents.document_error import DocumentError
 from fakexport.documents.json_text import parse_json
+from fakexport.sources import SourceError
+from fakexport.sources.adapter_config import CONFIG, AdapterFolder
+from fakexport.sweep.zoo_file import ZooFileError, items_of
 from fakexport.weights import CheckpointError
 from fakexport.weights.opening import read_index
 from fakexport.weights.safetensors_header import read_header
@@ -109,6 +113,29 @@ def open_object(content: bytes) -> None:
             assert "::" in found.class_name
 
 
+def open_toml(content: bytes) -> None:
+    """Gives tables, or raises a `DocumentError`."""
+    _read_or_refused(lambda: parse_toml(content))
+
+
+def open_yaml(content: bytes) -> None:
+    """Gives the checks of a zoo file, or raises a `ZooFileError`."""
+    _read_or_refused(lambda: items_of(content, Path("ZOO.yaml")))
+
+
+def open_adapter(content: bytes) -> None:
+    """Gives the settings of an adapter, or raises a `SourceError`; its patterns end."""
+    with _file(content, CONFIG) as path:
+        _read_or_refused(lambda: AdapterFolder.read(path.parent))
+
+
+def _read_or_refused(read: Callable[[], object]) -> None:
+    try:
+        read()
+    except (DocumentError, SourceError, ZooFileError) as error:
+        _check_line(error)
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "archive": open_archive,
     "manifest": open_manifest,
@@ -116,6 +143,9 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "safetensors": open_safetensors,
     "index": open_index,
     "object": open_object,
+    "toml": open_toml,
+    "yaml": open_yaml,
+    "adapter": open_adapter,
 }
 
 

@@ -21,6 +21,9 @@ MUTATIONS = {
     "safetensors": 1500,
     "index": 1500,
     "object": 6000,
+    "toml": 3000,
+    "yaml": 1000,
+    "adapter": 3000,
 }
 """Per input, for about the same time."""
 MARKS = [b"PK\1\2", b"PK\3\4", b"PK\5\6", b"PK\6\6", b"[[[["]
