@@ -54,7 +54,7 @@ READERS: dict[str, tuple[str, Read, int]] = {
     "lock": ("fakexport.lock", read_lock, 1 << 28),
     "zoo": ("ZOO.yaml", read_zoo, 1 << 20),
     "device map": ("map.json", read_device_map, 1 << 24),
-    "adapter": (CONFIG, lambda path: AdapterFolder.read(path.parent), 1 << 24),
+    "adapter": (CONFIG, lambda path: AdapterFolder.read(path.parent), 1 << 20),
     "index": ("model.safetensors.index.json", index_of, 1 << 27),
     "manifest": ("manifest.json", manifest_of, 1 << 27),
     "safetensors": ("model.safetensors", read_header, 1 << 27),

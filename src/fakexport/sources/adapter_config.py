@@ -26,7 +26,7 @@ WEIGHTS = "adapter_model.safetensors"
 BASE_PREFIX = "base_model.model."
 "What peft writes before the path of a module."
 
-_MOST_BYTES = 2**24
+_MOST_BYTES = 1 << 20
 _KEPT = frozenset(
     {"alpha_pattern", "bias", "exclude_modules", "fan_in_fan_out", "layers_pattern", "layers_to_transform"}
     | {"lora_alpha", "lora_bias", "modules_to_save", "r", "rank_pattern", "target_modules", "task_type"}
