@@ -1,8 +1,9 @@
 """A dispatch mode sees the kernels that a function of torch runs, and what it returns is taken."""
 
 import torch
+from torch._higher_order_ops.scan import scan
 
-from fakexport._torch.kernel_observer import kernels_observed, unobserved
+from fakexport._torch.kernel_observer import kernels_observed
 
 
 def test_every_kernel_of_a_linear_layer_is_seen():
@@ -14,10 +15,29 @@ def test_every_kernel_of_a_linear_layer_is_seen():
 
     with torch.no_grad(), kernels_observed(observe):
         torch.nn.functional.linear(torch.ones(2, 3), torch.ones(4, 3), torch.ones(4))
-        with unobserved():
-            torch.ones(2)
 
     assert seen == ["aten.ones.default"] * 3 + ["aten.t.default", "aten.addmm.default"]
+
+
+def test_the_branch_that_a_condition_takes_is_seen_and_other_higher_order_operators_run_unseen():
+    seen = []
+
+    def observe(kernel, args, kwargs, run):
+        seen.append(str(kernel))
+        return run(*args, **kwargs)
+
+    def step(total, value):
+        return total + value, total * value
+
+    value = torch.ones(3)
+    with torch.no_grad(), kernels_observed(observe):
+        cosine = torch.cond(value.sum() < 0, torch.sin, torch.cos, (value,))
+        total, _ = scan(step, torch.zeros(3), torch.ones(2, 3), dim=0)
+
+    assert "aten.cos.default" in seen
+    assert "aten.sin.default" not in seen
+    assert torch.equal(cosine, value.cos())
+    assert torch.equal(total, torch.full((3,), 2.0))
 
 
 def test_what_the_observer_returns_is_the_result():

@@ -12,7 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fakexport._torch.operator_registry import HigherOrderOperator
 
 
 class KernelObserver(Protocol):
@@ -25,28 +28,37 @@ class KernelObserver(Protocol):
 
 
 class _Observing(TorchDispatchMode):
+    supports_higher_order_operators = True
+
     def __init__(self, observer: KernelObserver) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._observer = observer
+        self.has_compiled = False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        return self._observer(func, args, kwargs or {}, func)
+        if not isinstance(func, HigherOrderOperator):
+            return self._observer(func, args, kwargs or {}, func)
+        self.has_compiled = True
+        if func.name() != "cond":
+            return func(*args, **(kwargs or {}))
+        predicate, if_true, if_false, operands = args
+        with self:
+            return (if_true if predicate else if_false)(*operands)
 
 
 @contextmanager
 def kernels_observed(observer: KernelObserver) -> Iterator[None]:
     """Enter a context in which `observer` answers for each kernel.
 
-    Those that it runs itself are not observed.
+    Those that it runs itself are not observed; of higher-order operators, the branches of `torch.cond` are.
     """
-    with _Observing(observer):
-        yield
-
-
-@contextmanager
-def unobserved() -> Iterator[None]:
-    """Enter a context in which no one observes: higher-order operators refuse to run under an observer."""
-    with _disable_current_modes():
-        yield
+    observing = _Observing(observer)
+    try:
+        with observing:
+            yield
+    finally:
+        if observing.has_compiled:
+            # Such an operator compiles its caller, for this mode: a later export would trace into that code.
+            torch.compiler.reset()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any
@@ -13,8 +13,6 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 from torch.fx import GraphModule, Interpreter, Node
 
-from fakexport._torch.kernel_observer import unobserved
-from fakexport._torch.operator_registry import HigherOrderOperator
 from fakexport._torch.pytree import tree_leaves
 from fakexport.error import InvalidValue
 from fakexport.program import module_path, target_name, with_open_modes, with_plain_indexing
@@ -103,5 +101,4 @@ class _Interpreter(Interpreter):
         if target_name(target) == "higher_order.cond":
             predicate, if_true, if_false, operands = args
             return _Interpreter(if_true if predicate else if_false, self._running).run(*operands)
-        with unobserved() if isinstance(target, HigherOrderOperator) else nullcontext():
-            return target(*args, **kwargs)
+        return super().call_function(target, args, kwargs)

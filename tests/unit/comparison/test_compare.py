@@ -263,6 +263,21 @@ def test_modes_are_run(subjects):
     assert compare(model, export(model, args), args).is_identical
 
 
+class Chooses(nn.Module):
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, lambda kept: kept.sin() + 1, lambda kept: kept.cos() - 1, (x,))
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_branch_that_a_condition_takes_is_compared(sign):
+    program = export(Chooses(), (torch.ones(3),))
+
+    found = compare(Chooses(), program, (sign * torch.ones(3),))
+
+    assert found.is_identical
+    assert found.kernels >= 4  # The sum, the comparison, and both operators of the branch.
+
+
 def test_another_number_of_outputs_is_one_line(subjects):
     model, program, args, kwargs = subjects["mlp"]
     other = copy.deepcopy(model)
