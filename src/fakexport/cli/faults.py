@@ -15,6 +15,7 @@ import typer
 from fakexport._version import __version__
 from fakexport.diagnostics import Diagnostic, Label, Span, escaped, render_text
 from fakexport.error import FakexportError
+from fakexport.processes import RemoteTraceback
 from fakexport.report import missing_package
 from fakexport.rules import rule
 
@@ -77,11 +78,10 @@ def internal_fault(error: BaseException, arguments: Sequence[str]) -> str:
 
 
 def _diagnostic(error: BaseException, arguments: Sequence[str]) -> Diagnostic:
-    frames = traceback.extract_tb(error.__traceback__)
     labels = []
-    if frames and frames[-1].lineno:
-        span = Span(frames[-1].filename, frames[-1].lineno, function=frames[-1].name, origin="traceback")
-        labels.append(Label(span, type(error).__name__))
+    if (place := _place(error)) is not None:
+        path, line, function = place
+        labels.append(Label(Span(path, line, function=function, origin="traceback"), type(error).__name__))
     text = "".join(traceback.format_exception_only(error)).strip()
     return rule("FE001").diagnostic(
         labels=tuple(labels),
@@ -95,6 +95,14 @@ def _diagnostic(error: BaseException, arguments: Sequence[str]) -> Diagnostic:
             ),
         ),
     )
+
+
+def _place(error: BaseException) -> tuple[str, int, str] | None:
+    """Return file, line and function where an error was raised, in whichever process."""
+    if isinstance(error.__cause__, RemoteTraceback):
+        return error.__cause__.place
+    frames = traceback.extract_tb(error.__traceback__)
+    return (frames[-1].filename, frames[-1].lineno, frames[-1].name) if frames and frames[-1].lineno else None
 
 
 def _versions() -> str:

@@ -7,6 +7,7 @@ import gc
 import io
 import os
 import pickle
+import re
 import signal
 import sys
 import time
@@ -51,6 +52,12 @@ class RemoteTraceback(Exception):
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
+
+    @property
+    def place(self) -> tuple[str, int, str] | None:
+        """File, line and function where it was raised; None if it was raised in no function."""
+        found = re.findall(r'^  File "(.+)", line (\d+), in (.+)$', self.args[0], re.MULTILINE)
+        return (found[-1][0], int(found[-1][1]), found[-1][2]) if found else None
 
 
 def run_forked(

@@ -10,9 +10,10 @@ from contextlib import nullcontext
 import pytest
 
 from fakexport.cli import main
-from fakexport.cli.faults import usage_fault
+from fakexport.cli.faults import internal_fault, usage_fault
 from fakexport.devices import Topology
 from fakexport.error import FakexportError, InvalidType, InvalidValue
+from fakexport.processes import run_forked
 from fakexport.sources import SourceError
 from tests.unit.cli.checked import install_check
 
@@ -131,6 +132,17 @@ def test_a_fault_of_our_own_is_diagnostic_fe001_with_what_to_report(monkeypatch,
     assert f"python {sys.version.split()[0]}" in err
     assert "torch 2." in err
     assert "Traceback" not in err
+
+
+def test_a_fault_in_a_forked_process_is_placed_where_it_was_raised():
+    def fault(send):
+        raise RuntimeError("boom")
+
+    with pytest.raises(RuntimeError) as caught:
+        run_forked([fault], jobs=1, on_message=lambda index, message: None)
+    text = internal_fault(caught.value, ())
+
+    assert f"{__file__}:{fault.__code__.co_firstlineno + 1}  (fault)" in text
 
 
 def test_debug_shows_the_traceback_of_a_fault_of_our_own(monkeypatch, capsys):
