@@ -25,6 +25,7 @@ import torch.xpu
 
 from .absent_devices import AbsentDevice, absence
 from .active_modes import active_fake_mode
+from .dispatch_cache import forget_results
 from .patching import Patches, stock_function
 from .virtual_streams import VirtualEvent, VirtualStream
 
@@ -55,7 +56,17 @@ class DeviceAnswers:
 class _CurrentDevice(threading.local):
     """Each thread has a current device of its own, as with a driver."""
 
-    index = 0
+    _index = 0
+
+    @property
+    def index(self) -> int:
+        return self._index
+
+    @index.setter
+    def index(self, index: int) -> None:
+        if index != self._index:
+            self._index = index
+            forget_results()
 
 
 class Backend:

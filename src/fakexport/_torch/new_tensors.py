@@ -1,7 +1,7 @@
-"""`x.new_tensor(data)` for a fake `x` on a device that is not the first of its type.
+"""`x.new_tensor(data)` and `torch.tensor(data, device="cuda")` on a device that is not the first of its type.
 
 Where fake mode may touch no device, torch's C++ takes index 0 for a device whose index it was not told,
-"to avoid device init", although the device of `x` is known. Seen on torch 2.11 to 2.13.
+"to avoid device init", although that of `x`, or the current one, is known. Seen on torch 2.11 to 2.13.
 
 Source: `torch/csrc/utils/tensor_new.cpp:internal_new_from_data`.
 """
@@ -25,3 +25,13 @@ def _new_tensor(self: FakeTensor, data: Any, **options: Any) -> torch.Tensor:
     if options.get("device") is None:
         options["device"] = self.device
     return torch.Tensor.new_tensor(self, data, **options)
+
+
+def on_current_device(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `torch.tensor` with the current index for a device without one."""
+    device = kwargs.get("device")
+    named = torch.device(device) if isinstance(device, (str, torch.device)) else None
+    if named is None or named.index is not None or named.type not in ("cuda", "xpu"):
+        return kwargs
+    current = getattr(torch, named.type).current_device()
+    return {**kwargs, "device": torch.device(named.type, current)} if current else kwargs

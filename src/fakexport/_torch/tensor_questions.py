@@ -21,6 +21,7 @@ from torch.fx.experimental import proxy_tensor
 from torch.overrides import TorchFunctionMode
 
 from . import patching
+from .new_tensors import on_current_device
 from .patching import Patches
 
 Property = Literal[
@@ -72,6 +73,8 @@ class TensorQuestions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is torch.tensor or func is torch.as_tensor:
+            kwargs = on_current_device(kwargs)
         asked: Property | None = _ASKED.get(func)
         if func is Tensor.is_contiguous:
             form = kwargs.get("memory_format", args[1] if len(args) > 1 else torch.contiguous_format)

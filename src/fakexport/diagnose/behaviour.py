@@ -13,7 +13,7 @@ from fakexport.diagnose.forward_repairs import REPAIRS
 from fakexport.diagnose.labels import labels_at
 from fakexport.diagnose.marked_code import replaced
 from fakexport.diagnostics import Diagnostic, Fix
-from fakexport.program import shared_outputs, source_span, training_operators, written_inputs
+from fakexport.program import named_devices, shared_outputs, source_span, training_operators, written_inputs
 from fakexport.rules import rule
 
 
@@ -29,6 +29,7 @@ def diagnose_behaviour(
     yield from _written(program)
     yield from map(_python, effects)
     yield from _generators(program)
+    yield from _current_devices(program)
     yield from _masks(kept_masks)
     yield from _plain_attributes(program)
     yield from _shared(program)
@@ -90,6 +91,22 @@ def _generators(program: ExportedProgram) -> Iterator[Diagnostic]:
                 fix=Fix("draw from the default generator, or pass what is drawn as an input"),
                 node=node.name,
             )
+
+
+def _current_devices(program: ExportedProgram) -> Iterator[Diagnostic]:
+    """A device without an index is the current one of each call: a program does not choose it."""
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor) or not value.device.index or value.device.type == "cpu":
+            continue
+        if value.device.type not in named_devices(node):
+            continue
+        yield rule("FE910").diagnostic(
+            labels=labels_at(source_span(node), f"takes the current device, here `{value.device}`"),
+            notes=(f"the program takes the current device of each call, `{value.device.type}:0` as a rule",),
+            fix=Fix(f'name the device: `device="{value.device}"`, or that of a tensor, `device=x.device`'),
+            node=node.name,
+        )
 
 
 def _is_generator_or_state(value: object) -> bool:

@@ -17,7 +17,8 @@ if `forward` seeds it each time, and a program with one cannot be saved.
 
 The same holds for what chooses kernels: `sdpa_kernel`, `torch.set_float32_matmul_precision`, settings of
 `torch.backends.cuda`. The program takes the kernels that are allowed where it runs, with other memory and
-rounding.
+rounding. And for `torch.cuda.set_device` and `with torch.cuda.device(1)`: a tensor that is created with
+`device="cuda"` is on the current device of each call.
 """,
     how_to_repair="""
 Set seeds and defaults outside of `forward`. Numbers that have to be the same in every call are constants:
