@@ -93,6 +93,13 @@ def test_a_zoo(content: str, folder: Path) -> None:
     refused("sweep", "ZOO.yaml", "-o", "out.jsonl")
 
 
+def test_what_yaml_says_of_an_unassigned_character_can_be_shown() -> None:
+    with pytest.raises(DocumentError) as caught:
+        parse_yaml("models: [a.py:f]\ntargets: [cpu]\U000cb592out: 3".encode())
+
+    assert str(caught.value).isprintable()
+
+
 @pytest.mark.parametrize("source", ["'a\\u0000.py:f'", "'--help'", f"'a.py:{'f' * 5000}'", "1", "[[]]"])
 def test_a_source_of_a_project(source: str, folder: Path) -> None:
     quoted = source.replace("'", '"')

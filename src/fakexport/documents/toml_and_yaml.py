@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from fakexport.diagnostics import escaped
+
 from .document_error import DocumentError
 
 _MOST_MEMORY_BYTES = 512 << 20
@@ -33,7 +35,7 @@ def parse_toml(content: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise DocumentError(f"not UTF-8 at byte {error.start}") from None
     except ValueError as error:  # Also an integer of thousands of digits.
-        raise DocumentError(f"not TOML: {str(error).partition(';')[0]}") from None
+        raise DocumentError(f"not TOML: {escaped(str(error).partition(';')[0])}") from None
 
 
 def parse_yaml(content: bytes) -> Any:
@@ -51,4 +53,4 @@ def parse_yaml(content: bytes) -> Any:
     except RecursionError:
         raise DocumentError("nested too deeply") from None
     except Exception as error:  # PyYAML converts `!!int x` and `2001-99-99` without a check.
-        raise DocumentError(f"not YAML: {' '.join(str(error).split())}") from None
+        raise DocumentError(f"not YAML: {escaped(' '.join(str(error).split()))}") from None
