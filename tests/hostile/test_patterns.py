@@ -85,6 +85,16 @@ def test_an_adapter_with_another_value_is_one_line(name: str, value: object, tmp
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("settings", [{"peft_type": "LORA", "own\x7fname": 1}, {"peft_type": "\x1b[2J"}])
+def test_what_is_said_of_an_adapter_can_be_shown(settings: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
+
+    with pytest.raises(SourceError) as raised:
+        AdapterFolder.read(tmp_path)
+
+    assert str(raised.value).isprintable()
+
+
 def test_an_adapter_as_peft_writes_it_is_read(tmp_path: Path) -> None:
     settings = {
         "peft_type": "LORA",

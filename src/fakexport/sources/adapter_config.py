@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fakexport.diagnostics import escaped
 from fakexport.documents import (
     DocumentError,
     decimal,
@@ -72,7 +73,9 @@ class AdapterFolder:
         except DocumentError as error:
             raise SourceError(f"{folder / CONFIG}: {error}") from error
         if (kind := found.get("peft_type")) != "LORA":
-            raise SourceError(f"{folder} is an adapter of type {kind}: only LORA adapters are supported")
+            raise SourceError(
+                f"{folder} is an adapter of type {escaped(str(kind))}: only LORA adapters are supported"
+            )
         start = found.get("init_lora_weights", True)
         if start not in _HARMLESS_INITS:
             raise SourceError(
@@ -81,7 +84,7 @@ class AdapterFolder:
             )
         for name, value in found.items():
             if name not in _KEPT | _WITHOUT_EFFECT and value:
-                raise SourceError(f"{folder / CONFIG}: {name} is not supported")
+                raise SourceError(f"{folder / CONFIG}: {escaped(name)} is not supported")
         return cls(folder, {name: value for name, value in found.items() if name in _KEPT})
 
     @property
