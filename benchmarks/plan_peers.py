@@ -10,7 +10,7 @@ Models of published size, with random weights, run on the CPU in float32, in eag
   inference (https://huggingface.co/docs/accelerate/usage_guides/model_size_estimator);
 - `formula`: parameters and 20 % for everything else (https://blog.eleuther.ai/transformer-math/), and for
   models that keep a cache its size by the numbers in `config.json`
-  (https://kipp.ly/transformer-inference-arithmetic/, with key and value heads in place of heads).
+  (https://kipp.ly/transformer-inference-arithmetic/, with key and value heads instead of heads).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each model of a sweep that does not export is checked again. What its first finding prints is then done as far
 as a program can do it: an option is passed, a setting of the config is set, a line of the library is changed
-in a copy of its file, and in place of a published config, which a machine without the hub does not get, the
+in a copy of its file, and instead of a published config, which a machine without the hub does not get, the
 small one of `tests/architectures` is taken. If another line stops it then, what that check prints is done as
 well. Counted apart: the model then exports, after how many steps, or the same line or another one stops it.
 Of lines that are changed, `values` says whether the program of the changed code computes on the CPU what the
@@ -40,7 +40,7 @@ _VALUES: dict[str, Any] = {
     "sliding_window": 512,
     "vision_start_token_id": 151652,
 }
-# Of an input that a function takes in place of what it computes: `cu_seqlens` of two samples.
+# Of an input that a function takes instead of what it computes: `cu_seqlens` of two samples.
 _DIMS = "3"
 # Larger models are not computed: their weights would not fit a small machine.
 _MOST_PARAMETERS = 600_000_000

@@ -14,6 +14,7 @@ import typer
 from fakexport.cli.app import app
 from tests.command_line import fakexport
 from tests.forked import run_python
+from tests.hostile.test_projects_of_others import LLAMA
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
 
@@ -43,16 +44,7 @@ def model():
 def loaded():
     return Model()
 """
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "auto_map": {"AutoModelForCausalLM": "modeling.Model"},
-    "hidden_size": 16,
-    "intermediate_size": 16,
-    "model_type": "llama",
-    "num_attention_heads": 2,
-    "num_hidden_layers": 1,
-    "vocab_size": 32,
-}
+CONFIG = {**LLAMA, "auto_map": {"AutoModelForCausalLM": "modeling.Model"}}
 ADAPTER = {
     "auto_mapping": {"base_model_class": "Model", "parent_library": "modeling"},
     "lora_alpha": 8,

@@ -19,7 +19,7 @@ PLACEHOLDER = 9
 
 
 class Embedded(nn.Module):
-    """Puts a feature in place of each placeholder, as models of images and sounds do."""
+    """Puts a feature instead of each placeholder, as models of images and sounds do."""
 
     def __init__(self) -> None:
         super().__init__()

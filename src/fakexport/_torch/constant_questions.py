@@ -174,7 +174,7 @@ def _told_by(func: OpOverload, args: Any) -> tuple[FakeTensor | None, Reading]:
 
 
 def _with_numbers(data: Any, answer: Callable[[FakeTensor], Any]) -> Any:
-    """Return data for `torch.tensor` with numbers in place of constants, which torch reads past every mode.
+    """Return data for `torch.tensor` with numbers instead of constants, which torch reads past every mode.
     A tensor's dtype has a say in that of the result, so only those of the kinds of Python are replaced.
     """
     if isinstance(data, (list, tuple)):

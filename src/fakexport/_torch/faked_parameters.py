@@ -1,4 +1,4 @@
-"""The fakes that a trace computes with in place of the parameters and buffers of a module.
+"""The fakes that a trace computes with instead of the parameters and buffers of a module.
 
 An export makes a new fake tensor of each, also where it is a fake already: a quarter of a millisecond for
 each of a thousand. Those with equal metadata become copies of the first of them, which stock torch makes.

@@ -60,7 +60,7 @@ def call_products(
 
     Args:
         mode: The mode of the fakes. Its shape environment may learn; see `without_new_guards`.
-        args, kwargs, result: Fakes in place of tensors, symbolic numbers in place of sizes.
+        args, kwargs, result: Fakes instead of tensors, symbolic numbers instead of sizes.
     """
     if has_formula(operator) or _is_plain_linear(operator, args):
         return (_product(operator, args, kwargs, result),)

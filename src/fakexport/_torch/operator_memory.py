@@ -85,7 +85,7 @@ def call_memory(
     Args:
         mode: The mode of the fakes. Its shape environment may learn; see `without_new_guards`.
         operator: One that changes none of its arguments' sizes.
-        args, kwargs: Fakes in place of tensors, symbolic numbers in place of sizes.
+        args, kwargs: Fakes instead of tensors, symbolic numbers instead of sizes.
         workspace: Asked after each operator that a kernel runs.
     """
     recorder = _Recorder(tensors_in((args, kwargs)), workspace, is_linear=operator._schema.name in _LINEAR)

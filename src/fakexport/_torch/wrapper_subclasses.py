@@ -61,7 +61,7 @@ def flat_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]
 
 
 def rewrapped(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """Return the wrapper with `change(inner)` in place of each plain inner tensor.
+    """Return the wrapper with `change(inner)` instead of each plain inner tensor.
 
     A parameter stays one, and attributes that the model's code set stay. The wrapper itself is returned where
     nothing inside of it changes.

@@ -88,7 +88,7 @@ def bind(
         check_finite: Check all weights for NaN and infinity. Default: if they are at most 1 GiB.
     Returns:
         A new program, which runs, and whose `module()` checks each call against the conditions of the trace;
-        of a bundle a new bundle. Its example inputs are zeros, in place of the fake ones, or of those that an
+        of a bundle a new bundle. Its example inputs are zeros, instead of the fake ones, or of those that an
         archive does not have.
     Raises:
         ArchiveError: the archive is refused, or is a bundle: `load_bundle` opens it.

@@ -155,7 +155,7 @@ def _packages(module: nn.Module) -> tuple[str, ...]:
 
 
 def drawn_values(inputs: Mapping[str, Any], module: nn.Module, *, seed: int) -> dict[str, Any]:
-    """Return the inputs with random numbers in place of zeros.
+    """Return the inputs with random numbers instead of zeros.
 
     Floating-point numbers are drawn from the normal distribution, token ids (names that end in `input_ids`)
     from the vocabulary. Nonzero numbers mean something (placeholder tokens, masks) and stay, as do masks and

@@ -151,7 +151,7 @@ class AssumedAnswers:
     Args:
         answers: The assumptions.
         until: Code of the function that starts the model; frames outside of it are someone else's.
-        may_visit_rows: Let loops visit every row of a mask in place of those that are set.
+        may_visit_rows: Let loops visit every row of a mask instead of those that are set.
 
     `has_implied` is whether the last trace took an answer that the code implies, and that is asserted.
     """

@@ -98,7 +98,7 @@ class Captured:
         effects: What `forward` did besides computing.
         read_constants: The constants whose values the trace read, so that the program is specialized on them.
         kept_masks: Causal masks that eager mode drops where nothing is padded.
-        may_visit_rows: Whether loops may visit every row of a mask in place of those that are set.
+        may_visit_rows: Whether loops may visit every row of a mask instead of those that are set.
     """
 
     program: ExportedProgram | None

@@ -34,7 +34,7 @@ _KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
 def flattened(program: ExportedProgram) -> ExportedProgram:
-    """Return the program with the tensors inside of wrappers in place of these; itself if it has none.
+    """Return the program with the tensors inside of wrappers instead of these; itself if it has none.
 
     Args:
         program: As traced; it is not changed. Its weights may be fakes.
@@ -157,7 +157,7 @@ class _Flattening:
         return _Wrapped(f"{wrapped.name}.{name}", value, tuple(nodes)) if is_wrapper(value) else nodes[0]
 
     def _traced(self, node: Node) -> Any:
-        """Return what the class does for an operator, as nodes in place of the operator."""
+        """Return what the class does for an operator, as nodes instead of the operator."""
         args, kwargs = self._parts.of((node.args, node.kwargs))
         leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Node | _Wrapped)]
         inputs = [n for leaf in leaves for n in (leaf.nodes if isinstance(leaf, _Wrapped) else (leaf,))]

@@ -1,7 +1,7 @@
 """Conditions on data whose answer the code around them implies, so that no caller has to assume it.
 
-With the other answer `forward` raises, or it computes the same. And loops over as many rows as data say, in
-place of which every row may be visited.
+With the other answer `forward` raises, or it computes the same. And loops over the selected rows of a mask
+that may run over all of its rows.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class _Row(list[int]):
 
 
 def implied_rows(tensor: torch.Tensor, frames: Sequence[tuple[FrameType, Span]]) -> list[_Row] | None:
-    """Return a row for each of a mask, which a loop may visit in place of those that are set; None if not.
+    """Return every row of a mask, for a loop over the selected ones; None if that could change the result.
 
     Args:
         tensor: What the loop runs over: what `nonzero()` returns, [rows, 1].

@@ -68,7 +68,7 @@ def check(
         strict: Trace with TorchDynamo instead of running the Python code.
         use_cache: Let a language model return the KV cache of its input; it takes none.
         workload: `prefill` or `decode` of an `hf:` model: the cache is inputs and outputs of the program.
-        cache_length: With such a workload: a static cache of so many tokens, in place of one that grows.
+        cache_length: With such a workload: a static cache of so many tokens, instead of one that grows.
         cache_form: `buffers`: the program keeps the static cache itself, in buffers that it writes into.
         component: A part of an `hf:` model: `vision`, `language`, or a module by the model's own name;
             or a model of a `diffusers:` pipeline.

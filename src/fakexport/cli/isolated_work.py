@@ -28,7 +28,7 @@ def isolated(
     """Load libraries of operators and return what `work` does, from a forked process.
 
     The process ends with its answer, whatever the code has left there: threads, handlers, a working
-    directory, descriptors. What it printed is on stderr then. Without code of the user there is no fork.
+    directory, descriptors. Its output then appears on stderr. If no user code can run, nothing is forked.
 
     Args:
         work: Takes what shows progress, `on_progress` from the other process. Returns a value that can be

@@ -12,7 +12,7 @@ if __name__ == "__main__":
     os.environ[IN_PROCESS] = "1"  # This is the process of its one target, and the one that has limits.
     end_with_parent(int(sys.argv[1]))
     end = os._exit
-    # The report has a descriptor of its own, and what else is written to stdout is no part of it.
+    # The report has its own descriptor, so that other output on stdout cannot become part of it.
     sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     code = main(sys.argv[2:])

@@ -25,7 +25,7 @@ class LockSession:
 
     Args:
         path: The file.
-        is_updating: Write what is found, in place of comparing with it.
+        is_updating: Write what is found, instead of comparing with it.
         is_whole: All models of the project are checked, so an entry of another model is stale.
         locked: The entries of the file.
         accept: The command that accepts what moved.

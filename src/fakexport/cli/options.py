@@ -206,7 +206,7 @@ CacheLength = Annotated[
         "--cache-length",
         metavar="N",
         min=1,
-        help="With a workload of generation: a static cache of N tokens, in place of one that grows.",
+        help="With a workload of generation: a static cache of N tokens, instead of one that grows.",
     ),
 ]
 CacheForm = Annotated[

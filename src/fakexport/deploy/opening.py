@@ -53,7 +53,7 @@ def open_program(
     Raises:
         ArchiveError, DeployError: the file is refused.
         BindError, CheckpointError: the weights do not fit, or are refused.
-        UnboundProgram: there are no weights.
+        UnboundProgram: the program has no weights.
         ValueError: `method`, `devices` or `is_compiled` for a compiled file; `devices` without a checkpoint.
         OSError: it cannot be read.
 

@@ -90,7 +90,7 @@ class FileLayout:
     def is_that_of(self, path: Path) -> bool:
         """Return whether a file was written with a compiled program, and has tensors like these."""
         try:
-            with inputs_protected():  # The output of an earlier command is no input of this one.
+            with inputs_protected():  # An earlier command's output is not an input of this one.
                 header = read_header(path)
         except CheckpointError:
             return False

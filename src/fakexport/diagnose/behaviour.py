@@ -51,7 +51,7 @@ def _written(program: ExportedProgram) -> Iterator[Diagnostic]:
         yield rule("FE902").diagnostic(
             labels=labels_at(found.span, f"`{found.operator}` writes into the input `{found.name}`"),
             notes=(f"the caller's tensor `{found.name}` is changed by each call",),
-            fix=Fix("compute a new tensor: `x = x + 1` in place of `x += 1`, or write into `x.clone()`"),
+            fix=Fix("compute a new tensor: `x = x + 1` instead of `x += 1`, or write into `x.clone()`"),
             node=found.node,
             module_path=found.module_path or None,
         )

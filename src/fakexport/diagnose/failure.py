@@ -153,7 +153,7 @@ def _with_answer(found: Diagnostic, exploration: Exploration | None) -> Diagnost
     shown = f"`{source_text(span) or 'it'}`"
     what, number = f"{answer}", ""
     if not isinstance(answer, bool):
-        what, number = "the same number", f" with that number in place of {answer}"
+        what, number = "the same number", f" with that number instead of {answer}"
     fix = Fix.under(
         f"{shown} is {what} for every input",
         f"{option}{number}: the program then refuses other inputs",

@@ -1,4 +1,4 @@
-"""Suggest what to write in place of a data-dependent line, derived from the line itself."""
+"""Suggest what to write instead of a data-dependent line, derived from the line itself."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def branch_repair(span: Span | None) -> Fix:
         case ast.Call(ast.Name("sorted" | "max" | "min" | "any" | "all" as name), [value]):
             method = "sort().values" if name == "sorted" else f"{name}()"
             better = f"{_owner(value)}.{method}"
-            return Fix(f"use `{better}` in place of Python's `{name}`", changes=replaced(span, better))
+            return Fix(f"use `{better}` instead of Python's `{name}`", changes=replaced(span, better))
         case ast.Call(ast.Name("bool"), [value]):
             return Fix(f"keep the tensor `{text_of(value)}`, without `bool`, and choose with `torch.where`")
         case ast.Compare(value, [ast.In() | ast.NotIn()], [items]):
@@ -150,7 +150,7 @@ def number_repair(span: Span | None) -> Fix:
             )
         case ast.Call(ast.Name("max" | "min" as name), [value]):
             better = f"{_owner(value)}.{name}().item()"
-            return Fix(f"use `{better}` in place of Python's `{name}`", changes=replaced(span, better))
+            return Fix(f"use `{better}` instead of Python's `{name}`", changes=replaced(span, better))
     if (repeated := repeated_repair(span)) is not None:
         return repeated
     if (given := _taken_as_it_is(span)) is not None:
@@ -177,7 +177,7 @@ def repeated_repair(span: Span | None) -> Fix | None:
                 start = line.index(listed) + 1
                 whole = replace(span, column=start, end_column=start + len(listed))
                 return Fix(
-                    f"repeat the tensor in place of a list of it: `{repeated}` in place of `{listed}`",
+                    f"repeat the tensor instead of a list of it: `{repeated}` instead of `{listed}`",
                     changes=replaced(whole, repeated),
                 )
     return None
@@ -188,7 +188,7 @@ PRECOMPUTED = re.compile(r"pass `(\w+)`, which")
 
 
 def _taken_as_it_is(span: Span | None) -> str | None:
-    """Return which input to pass in place of what a function computes, where it returns that one if it is
+    """Return which input to pass instead of what a function computes, where it returns that one if it is
     passed; None where it takes none.
     """
     function = function_at(span)
@@ -227,7 +227,7 @@ def index_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix | None:
             better = f"{text_of(value)}[{', '.join(map(stacked, parts))}]"
             if any(stacked(part) != text_of(part) for part in parts):
                 return Fix(
-                    f"index with a tensor in place of each sequence of 0-d tensors: `{better}`",
+                    f"index with a tensor instead of each sequence of 0-d tensors: `{better}`",
                     changes=replaced(span, better),
                 )
     return None
@@ -257,7 +257,7 @@ def cast_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix | None:
             if (statement := statement_at(span)) is not None:
                 edits = (*replaced_node(span, statement, "pass"), *replaced_node(span, call, better))
                 return Fix(
-                    f"remove this line, and write `{better}` in place of `{text_of(call)}`",
+                    f"remove this line, and write `{better}` instead of `{text_of(call)}`",
                     changes=(Change(edits=tuple(edit for each in edits for edit in each.edits)),),
                 )
     return None

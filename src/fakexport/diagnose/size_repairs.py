@@ -1,4 +1,4 @@
-"""Suggest what to write in place of a line that must know a size which only data tell: FE301."""
+"""Suggest what to write instead of a line that must know a size which only data tell: FE301."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def size_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix:
     condition = condition_at(span)
     if isinstance(expression, ast.Call) and text_of(expression.func) == "len":
         return Fix(
-            f"use `{text_of(expression.args[0])}.shape[0]` in place of `len`, and state what always holds "
+            f"use `{text_of(expression.args[0])}.shape[0]` instead of `len`, and state what always holds "
             "before the comparison: `torch._check(n > 2)`; or count with a sum and choose with "
             "`torch.where`"
         )
@@ -116,7 +116,7 @@ def division_repair(span: Span | None) -> Fix | None:
             ) and isinstance(right.value, int):
                 divided = text_of(ast.BinOp(left, ast.FloorDiv(), right))
                 return Fix(
-                    f"divide as integers: `{divided}` in place of `{text_of(node)}`, which is one number",
+                    f"divide as integers: `{divided}` instead of `{text_of(node)}`, which is one number",
                     changes=replaced_node(span, node, f"({divided})"),
                 )
     return None
@@ -138,7 +138,7 @@ def function_repair(span: Span | None) -> Fix | None:
                 continue
         if not isinstance(size, ast.Constant):
             return Fix(
-                f"write `{better}` in place of `{text_of(node)}`, which is one number",
+                f"write `{better}` instead of `{text_of(node)}`, which is one number",
                 changes=replaced_node(span, node, better),
             )
     return None
@@ -174,9 +174,9 @@ def _every_index(rows: ast.Name, span: Span, variables: Mapping[str, Any]) -> Fi
     is_number, is_row = len(shape) == 1, len(shape) == 2 and shape[1] == 1
     if is_row and not any("item()" in text or text.startswith("int(") for text in read):
         listed = f"[[i] for i in {number}]"
-        return Fix(f"with `{listed}` in place of `{rows.id}`", changes=replaced_node(span, loop.iter, listed))
+        return Fix(f"with `{listed}` instead of `{rows.id}`", changes=replaced_node(span, loop.iter, listed))
     if is_number or (is_row and not has_others):
-        changed = "".join(f" and `{each}` in place of `{text}`" for text in sorted(read))
+        changed = "".join(f" and `{each}` instead of `{text}`" for text in sorted(read))
         edits = [Edit.of(span.path, loop.iter, number)]
         edits += [
             Edit.of(span.path, node, each)
@@ -184,7 +184,7 @@ def _every_index(rows: ast.Name, span: Span, variables: Mapping[str, Any]) -> Fi
             for node in ast.walk(statement)
             if isinstance(node, ast.expr) and text_of(node) in read
         ]
-        return Fix(f"with `{number}` in place of `{rows.id}`{changed}", changes=(Change(edits=tuple(edits)),))
+        return Fix(f"with `{number}` instead of `{rows.id}`{changed}", changes=(Change(edits=tuple(edits)),))
     return None
 
 

@@ -39,7 +39,7 @@ class Operation:
 
     Args:
         operator: The overload, or a function that takes the arguments.
-        args, kwargs: Its arguments, with `Output`, `Constant` and `Unknown` in place of tensors.
+        args, kwargs: Its arguments, with `Output`, `Constant` and `Unknown` instead of tensors.
         after: The operations that wrote into the memory of the arguments until then.
         default_dtype: The default dtype of that moment.
     """

@@ -146,7 +146,7 @@ def _new_record(tensor: torch.Tensor) -> TensorRecord:
 
 
 class Inputs:
-    """The arguments of a call, with references in place of tensors.
+    """The arguments of a call, with references instead of tensors.
 
     Args:
         args, kwargs: The arguments as the operator gets them.

@@ -27,7 +27,7 @@ from fakexport.memory.storage import Kind, Size, Storage
 from fakexport.program import Visit, attribute, operator_name, output_names, plain_name
 
 Places = Any
-"""A node's value with the index of a storage in place of each tensor, None in place of the rest."""
+"""A node's value with the index of a storage instead of each tensor, None instead of the rest."""
 
 # They run their subgraph once, on the operands after it, and return what it returns.
 REGIONS = frozenset(
@@ -61,7 +61,7 @@ class KnownSizes:
 
 
 class Execution:
-    """One run of a program on storages in place of tensors. `run` fills the lists."""
+    """One run of a program on storages instead of tensors. `run` fills the lists."""
 
     def __init__(self, program: ExportedProgram) -> None:
         self._program = program

@@ -180,7 +180,7 @@ def _has_lost_symbols(memory: CallMemory, node: Node) -> bool:
 
 
 def values_of(node: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a node with fakes and symbolic numbers in place of nodes."""
+    """Return the arguments of a node with fakes and symbolic numbers instead of nodes."""
     args, kwargs = map_arg((node.args, dict(node.kwargs)), lambda source: source.meta.get("val"))
     return args, kwargs
 

@@ -33,7 +33,7 @@ def training_inputs(
     request: SizeRequest,
     mode: FakeTensorMode,
 ) -> TrainingInputs:
-    """Return the inputs with other sizes: new fakes in place of those whose sizes are not as asked.
+    """Return the inputs with other sizes: new fakes instead of those whose sizes are not as asked.
 
     Args:
         module: Its `forward` names the positional arguments.

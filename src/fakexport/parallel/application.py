@@ -171,7 +171,7 @@ def _with_rules(model: nn.Module, degrees: Degrees) -> dict[str, str]:
 
 
 def _names(model: nn.Module) -> frozenset[str]:
-    """Return the names of modules and parameters, with `*` in place of numbers, as plans write them."""
+    """Return the names of modules and parameters, with `*` instead of numbers, as plans write them."""
     numberless = _library(".parallel_utils").replace_layer_number_by_wildcard
     names = itertools.chain(model.named_modules(), model.named_parameters())
     return frozenset(numberless(name) for name, _ in names)

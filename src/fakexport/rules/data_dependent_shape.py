@@ -15,8 +15,8 @@ comparison of the size needs its result (torch: `Could not guard on data-depende
 There the program would be a different one for each input, and the export stops.
 """,
     how_to_repair="""
-Keep the shape fixed and mark the elements that count: `torch.where` in place of a boolean mask, `topk`
-with a fixed number in place of `nonzero`. If the size is unknown but bounded, state the bound with
+Keep the shape fixed and mark the elements that count: `torch.where` instead of a boolean mask, `topk`
+with a fixed number instead of `nonzero`. If the size is unknown but bounded, state the bound with
 `torch._check(n <= limit)`, and use operators that do not need the exact size. If it is never 0, write
 `torch._check(n > 0)`: torch draws no bound from `n != 0`, and where the first row, `rows[:1]`, is broadcast
 over the others, it would write a program that refuses more than one. If a condition on the size has one

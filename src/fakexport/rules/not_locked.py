@@ -13,7 +13,7 @@ model, or this target of it, has no entry there, so nothing can be said of what 
 because a model that is not locked would pass every later check, whatever becomes of its program.
 """,
     how_to_repair="""
-Run the same command with `--update-lock` in place of `--locked`, look at the entry that it adds, and commit
+Run the same command with `--update-lock` instead of `--locked`, look at the entry that it adds, and commit
 the file. `fakexport lock` does the same for all models of `pyproject.toml`.
 """,
     failing_model=None,

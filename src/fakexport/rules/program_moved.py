@@ -15,7 +15,7 @@ in the words of `fakexport diff`, and the place is a line of the model whose ope
 still exports can have become slower, larger, or a different function.
 """,
     how_to_repair="""
-If the change is meant, run the same command with `--update-lock` in place of `--locked`, and commit the file.
+If the change is meant, run the same command with `--update-lock` instead of `--locked`, and commit the file.
 If it is not, undo what caused it; the note on versions names the libraries that are not those of the lock. To
 see the two programs node by node, export both to archives and run `fakexport diff`.
 """,

@@ -17,7 +17,7 @@ program ignores what it is given, and stock `torch.export` does not report it. `
     how_to_repair="""
 Compute the derivative with `torch.autograd`, which is traced as plain operators:
 `torch.autograd.grad(loss, x)` in a `torch.enable_grad()` block, on `x.detach().requires_grad_()`;
-`torch.autograd.functional.jacobian` and `hessian` in place of `jacrev`, `jacfwd` and `hessian`.
+`torch.autograd.functional.jacobian` and `hessian` instead of `jacrev`, `jacfwd` and `hessian`.
 Per-sample gradients are the gradient of the sum over the samples, if no sample influences another. Export
 without `--strict`, which traces none of these.
 """,

@@ -8,7 +8,7 @@ RULE = Rule(
     severity="error",
     message="graph break: strict mode cannot trace this code",
     why="""
-With `--strict`, TorchDynamo interprets the bytecode of `forward` in place of Python, so that it can prove
+With `--strict`, TorchDynamo interprets the bytecode of `forward` instead of Python, so that it can prove
 what the program depends on. It knows torch and most of the Python language, but not every C function: the
 clock, the garbage collector, sockets and C extensions cause a graph break, which an export does not
 allow. In a non-strict export this code just runs, once, while the model is traced.

@@ -192,7 +192,7 @@ def fp8_kernels(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def normalized_heads(module: nn.Module) -> Iterator[None]:
-    """Enter a context in which the attention that `transformers.exporters` puts in place of chunked vision
+    """Enter a context in which the attention that `transformers.exporters` puts instead of chunked vision
     attention normalizes the heads of queries and keys, as eager does.
 
     The replacement normalizes them where a model has separate projections, and forgets it where one `qkv`

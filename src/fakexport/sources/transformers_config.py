@@ -47,7 +47,7 @@ def default_config(model_type: str) -> tuple[Any, tuple[str, ...]]:
 
 
 def published_config(config_class: Any) -> str:
-    """Return what to pass in place of a default config, as an imperative clause.
+    """Return what to pass instead of a default config, as an imperative clause.
 
     It names the model that transformers documents for the type, or for another one of the same file.
     """

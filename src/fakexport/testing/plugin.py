@@ -31,7 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object | None:
-    """Check what a marked test returns, in place of running it as a test."""
+    """Check what a marked test returns, instead of running it as a test."""
     if FIXTURE in pyfuncitem.fixturenames or pyfuncitem.get_closest_marker(MARK) is None:
         return None
     test = pyfuncitem.obj

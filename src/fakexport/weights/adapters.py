@@ -23,7 +23,7 @@ from fakexport.weights.checkpoint import Checkpoint, CheckpointError
 from fakexport.weights.expectation import ExpectedWeights
 
 MERGED = "merged"
-"What is written in place of a folder for a checkpoint that an adapter is merged into already."
+"What is written instead of a folder for a checkpoint that an adapter is merged into already."
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ def _in_memory(tensors: Mapping[str, torch.Tensor]) -> Checkpoint:
 
 
 def with_values(checkpoint: Checkpoint, values: Mapping[str, torch.Tensor]) -> Checkpoint:
-    """Return the checkpoint with these entries in addition to its own, or in place of them.
+    """Return the checkpoint with these entries in addition to its own, or instead of them.
 
     Args:
         checkpoint: Not changed.

@@ -94,7 +94,7 @@ def test_auto_leaves_to_the_model_what_varies():
 
 
 class Placeholders(nn.Module):
-    """Puts a feature in place of each placeholder, and checks that there are as many."""
+    """Puts a feature instead of each placeholder, and checks that there are as many."""
 
     def forward(self, ids, features):
         mask = (ids == 9).unsqueeze(-1).expand(*ids.shape, 1024)

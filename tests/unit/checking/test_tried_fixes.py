@@ -74,7 +74,7 @@ def test_a_fix_that_leaves_the_problem_is_not_printed(tmp_path):
     assert not found.fix.is_verified
     assert found.fix.message == (
         "no fix is known for this line; this was tried and does not repair it: "
-        "use `(x > 0).any()` in place of Python's `any`"
+        "use `(x > 0).any()` instead of Python's `any`"
     )
 
 

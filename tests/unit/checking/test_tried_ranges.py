@@ -29,7 +29,7 @@ def tried(tmp_path, body, args, dynamic, signature="x"):
             "return x[..., : int(x.shape[-2] / 2), :]",
             "torch.zeros(2, 8, 4)",
             "x.1=4..64",
-            "`x.shape[-2] // 2` in place of `int(x.shape[-2] / 2)`",
+            "`x.shape[-2] // 2` instead of `int(x.shape[-2] / 2)`",
             id="division",
         ),
         pytest.param(

@@ -1,4 +1,4 @@
-"""A `check` that does what a test says, in place of the real one."""
+"""A `check` that does what a test says, instead of the real one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the compiler gets in place of weights."""
+"""What the compiler gets instead of weights."""
 
 from __future__ import annotations
 

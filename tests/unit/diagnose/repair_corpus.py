@@ -226,7 +226,7 @@ CORPUS = {
     ),
     "Python's max": Failing(
         "FE203",
-        "use `lengths.max().item()` in place of Python's `max`",
+        "use `lengths.max().item()` instead of Python's `max`",
         "return x[: max(lengths)]",
         "n = lengths.max().item()\ntorch._check(n <= x.shape[0])\nreturn x[:n]",
         "torch.randn(6), torch.tensor([2, 4])",
@@ -248,7 +248,7 @@ CORPUS = {
     ),
     "rows of nonzero": Failing(
         "FE301",
-        "with `[[i] for i in range(F.one_hot(choice, 4).sum(0).shape[0])]` in place of `hit`, where",
+        "with `[[i] for i in range(F.one_hot(choice, 4).sum(0).shape[0])]` instead of `hit`, where",
         "out = torch.zeros_like(x)\nhit = F.one_hot(choice, 4).sum(0).nonzero()\nfor expert in hit:\n"
         "    index = expert[0]\n    rows = torch.where(choice == index)[0]\n"
         "    out.index_add_(0, rows, x[rows] @ self.weights[index])\nreturn out",
@@ -262,7 +262,7 @@ CORPUS = {
     ),
     "experts of a dictionary": Failing(
         "FE301",
-        "with `[[i] for i in range(mask.shape[0])]` in place of `hit`",
+        "with `[[i] for i in range(mask.shape[0])]` instead of `hit`",
         "out = torch.zeros_like(x)\nmask = F.one_hot(choice, 3).permute(2, 1, 0)\n"
         "with torch.no_grad():\n    hit = torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero()\n"
         "for i in hit:\n    place, row = torch.where(mask[i].squeeze(0))\n"
@@ -279,8 +279,8 @@ CORPUS = {
     ),
     "rows of nonzero, read as numbers": Failing(
         "FE301",
-        "with `range((choice[:, None] == torch.arange(4)).sum(0).shape[0])` in place of `hit` "
-        "and `row` in place of `int(row.item())`",
+        "with `range((choice[:, None] == torch.arange(4)).sum(0).shape[0])` instead of `hit` "
+        "and `row` instead of `int(row.item())`",
         "out = torch.zeros_like(x)\nhit = (choice[:, None] == torch.arange(4)).sum(0).nonzero()\n"
         "for row in hit:\n    index = int(row.item())\n    rows = torch.where(choice == index)[0]\n"
         "    out.index_add_(0, rows, x[rows] * index)\nreturn out",
@@ -349,7 +349,7 @@ CORPUS = {
     ),
     "len of a selection": Failing(
         "FE301",
-        "use `rows.shape[0]` in place of `len`, and state what always holds",
+        "use `rows.shape[0]` instead of `len`, and state what always holds",
         "rows = mask.nonzero()\nif len(rows) > 2:\n    return x * 2\nreturn x",
         "rows = mask.nonzero()\ntorch._check(rows.shape[0] > 2)\n"
         "if rows.shape[0] > 2:\n    return x * 2\nreturn x",
@@ -444,7 +444,7 @@ CORPUS = {
     "module cast in forward": Failing(
         "FE208",
         "remove this line, and write `torch.func.functional_call(self.norm, {name: each.to(x.dtype) "
-        "for name, each in self.norm.named_parameters()}, x)` in place of `self.norm(x)`",
+        "for name, each in self.norm.named_parameters()}, x)` instead of `self.norm(x)`",
         "self.norm.to(x.dtype)\nreturn self.norm(x)",
         "return torch.func.functional_call(self.norm, {name: each.to(x.dtype) for name, "
         "each in self.norm.named_parameters()}, x)",
@@ -527,7 +527,7 @@ CORPUS = {
     ),
     "list of as many tensors as data say": Failing(
         "FE203",
-        "`x.expand(n, *x.shape)` in place of `torch.stack([x] * n)`",
+        "`x.expand(n, *x.shape)` instead of `torch.stack([x] * n)`",
         "n = lengths.max().item()\nreturn torch.stack([x] * n)",
         "n = lengths.max().item()\nreturn x.expand(n, *x.shape)",
         "torch.randn(2, 6), torch.tensor([1, 3])",
@@ -535,7 +535,7 @@ CORPUS = {
     ),
     "list of as many tensors as rows are missing": Failing(
         "FE301",
-        "`last.expand(8 - rows.shape[0], *last.shape)` in place of "
+        "`last.expand(8 - rows.shape[0], *last.shape)` instead of "
         "`torch.stack([last] * (8 - rows.shape[0]))`",
         "rows, last = x[mask], x[-1]\nreturn torch.cat([rows, torch.stack([last] * (8 - rows.shape[0]))])",
         "rows, last = x[mask], x[-1]\nreturn torch.cat([rows, last.expand(8 - rows.shape[0], *last.shape)])",

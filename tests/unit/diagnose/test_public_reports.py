@@ -460,7 +460,7 @@ class CopiesInput(nn.Module):
     "pytorch/pytorch#153832",
     X,
     codes=("FE202",),
-    fix="`x.clone()` in place of `x`",
+    fix="`x.clone()` instead of `x`",
     repaired=CopiesInput,
 )
 class ReturnsInput(nn.Module):

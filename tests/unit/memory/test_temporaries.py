@@ -102,7 +102,7 @@ OTHERS: dict[str, Function] = {
     "sum of two dtypes": lambda x: x + torch.ones(16, dtype=torch.float64),
     "comparison in bfloat16": lambda x: x.bfloat16() > x.bfloat16()[..., :1],
     "comparison of two dtypes": lambda x: x < torch.ones(24, 16, dtype=torch.float64),
-    "sum in place of another dtype": lambda x: x.bfloat16().add_(x),
+    "sum instead of another dtype": lambda x: x.bfloat16().add_(x),
     "choice between two dtypes": lambda x: torch.where(x > 0, x, torch.zeros(16, dtype=torch.float64)),
     "quotient of integers": lambda x: x.long() / x.long(),
     "root of integers": lambda x: x.long().sqrt(),

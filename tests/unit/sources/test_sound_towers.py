@@ -44,7 +44,7 @@ def test_an_encoder_of_masked_sounds_takes_masks_of_equal_sounds_alone(made):
             input_features=sound, input_features_mask=mask, cu_seqlens=torch.tensor(ends, dtype=torch.int32)
         )
         torch.testing.assert_close(found["last_hidden_state"], expected)
-    # What transformers.exporters puts in place of the attention takes no others, and the program checks it.
+    # What transformers.exporters puts instead of the attention takes no others, and the program checks it.
     with pytest.raises(RuntimeError, match="Runtime assertion failed"):
         program(
             input_features=sound,

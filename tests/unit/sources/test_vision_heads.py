@@ -1,4 +1,4 @@
-"""What `transformers.exporters` puts in place of attention over images computes what eager computes."""
+"""What `transformers.exporters` puts instead of attention over images computes what eager computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs for the compiler: with the weights that go into the code, or with memory in place of them."""
+"""Programs for the compiler: with the weights that go into the code, or with memory instead of them."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from ..signature import Signature
 Backend = Literal["portable", "xnnpack"]
 "ExecuTorch's own kernels only, or XNNPACK for what it supports and those kernels for the rest."
 
-# What ExecuTorch's runtime calls those that are no kernels of its own.
+# What ExecuTorch's runtime calls a backend that it delegates to; `portable` is not one of them.
 RUNTIME_NAMES: dict[Backend, str] = {"xnnpack": "XnnpackBackend"}
 
 

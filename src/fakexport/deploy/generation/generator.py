@@ -146,7 +146,7 @@ class _Choice:
 
 
 class _Run:
-    """The calls for one batch; there are no prompts if the program takes other inputs alone."""
+    """The calls for one batch; without prompts if the program takes only other inputs."""
 
     def __init__(
         self,
@@ -310,7 +310,7 @@ def generate(
         UnsuitableInputs: more tokens than positions or cache places; prompts that do not fit the program.
         DeployError: no matching prefill and decode, or the generation config forbids every token.
         ArchiveError, BindError, CheckpointError: as for `load_bundle` and `bind`.
-        UnboundProgram: there are no weights.
+        UnboundProgram: the program has no weights.
 
     Example:
         >>> generate("llama.pt2", [1, 2, 3], max_new_tokens=5, checkpoint="llama/").tokens  # doctest: +SKIP
