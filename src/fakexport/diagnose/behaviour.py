@@ -13,7 +13,14 @@ from fakexport.diagnose.forward_repairs import REPAIRS
 from fakexport.diagnose.labels import labels_at
 from fakexport.diagnose.marked_code import replaced
 from fakexport.diagnostics import Diagnostic, Fix
-from fakexport.program import named_devices, shared_outputs, source_span, training_operators, written_inputs
+from fakexport.program import (
+    named_devices,
+    shared_outputs,
+    source_span,
+    training_operators,
+    walk,
+    written_inputs,
+)
 from fakexport.rules import rule
 
 
@@ -95,7 +102,7 @@ def _generators(program: ExportedProgram) -> Iterator[Diagnostic]:
 
 def _current_devices(program: ExportedProgram) -> Iterator[Diagnostic]:
     """A device without an index is the current one of each call: a program does not choose it."""
-    for node in program.graph.nodes:
+    for node in (visit.node for visit in walk(program)):
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor) or not value.device.index or value.device.type == "cpu":
             continue

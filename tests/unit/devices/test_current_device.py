@@ -32,6 +32,16 @@ class OnEach(nn.Module):
         return found
 
 
+class InRegion(OnEach):
+    """The region is a graph of its own in the program."""
+
+    def forward(self, x):
+        with torch.cuda.device(1):
+            with torch.no_grad():
+                made = self.make(x) * 2
+            return made, x + 1
+
+
 class OnFirst(OnEach):
     def forward(self, x):
         with torch.cuda.device(0):
@@ -58,6 +68,14 @@ def test_a_program_that_takes_the_current_device_is_reported_at_the_line(name):
     assert len(found) == 1
     assert found[0].labels[0].message == "takes the current device, here `cuda:1`"
     assert 'device="cuda:1"' in found[0].fix.message
+
+
+def test_a_tensor_that_is_made_without_gradients_is_reported_too():
+    report = fe.check(
+        lambda: InRegion(MADE["zeros"]), (torch.zeros(4, 3, requires_grad=True),), target="2xH100"
+    )
+
+    assert [each.code for each in report.diagnostics if each.code == "FE910"] == ["FE910"]
 
 
 def test_the_first_device_is_the_current_one_of_every_process():
