@@ -518,8 +518,8 @@ CORPUS = {
     ),
     "number that is the same for every input": Failing(
         "FE203",
-        "if `[x] * n` is the same number for every input, pass `--assume {file}:16=1` with that number in "
-        "place of 1: the program then refuses other inputs",
+        "if `[x] * n` is the same number for every input, pass `--assume {file}:16=1` with that number "
+        "instead of 1: the program then refuses other inputs",
         "n = lengths.max().item()\nreturn sum([x] * n)",
         "n = lengths.max().item()\nreturn sum([x] * n)",
         "torch.randn(2, 6), torch.tensor([1, 1])",
