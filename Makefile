@@ -31,14 +31,20 @@ test-slow: $(VENV)/.with-test
 test-all: $(VENV)/.with-test
 	$(RUN) -m pytest -n 2 --dist loadgroup -m "not gpu"
 
-# The tests of torch's private names and a core set on another torch, in an environment of its own:
-# make test-torch TORCH=2.15, slow tests included. The results are in docs/support.md.
+# The default tests on another torch, in an environment of its own: make test-torch TORCH=2.15. TRANSFORMERS=5.17
+# takes that version. tests/versions.py says what a version lacks. The result becomes a row of docs/support.md.
 TORCH ?= 2.13
-CORE := tests/torch_facts tests/contract tests/unit/rules tests/unit/devices tests/unit/capture tests/unit/diagnose tests/unit/comparison \
-	tests/unit/program tests/unit/python_source tests/unit/conditions tests/unit/container tests/unit/archive tests/unit/weights tests/unit/sources tests/features
+TRANSFORMERS ?=
+TORCH_VENV := .venv-torch-$(TORCH)$(addprefix -,$(TRANSFORMERS))
 test-torch:
-	$(MAKE) VENV=.venv-torch-$(TORCH) ONLY_TORCH=$(TORCH) .venv-torch-$(TORCH)/.with-test-core
-	.venv-torch-$(TORCH)/bin/python -m pytest -n 2 -m "not exhaustive and not gpu" $(CORE)
+	$(MAKE) VENV=$(TORCH_VENV) ONLY_TORCH=$(TORCH) $(TORCH_VENV)/.with-test-core
+	$(if $(TRANSFORMERS),$(TORCH_VENV)/bin/python -m pip install --quiet 'transformers==$(TRANSFORMERS).*')
+	mkdir -p build
+	$(TORCH_VENV)/bin/python -m compileall -q src
+	PYTHONDONTWRITEBYTECODE= $(TORCH_VENV)/bin/python -m pytest -n 2 --dist loadfile \
+		-m "not heavy and not slow and not exhaustive and not gpu" --junitxml=build/torch-$(TORCH).xml; \
+	code=$$?; $(TORCH_VENV)/bin/python tools/support_row.py build/torch-$(TORCH).xml \
+		"make test-torch TORCH=$(TORCH)$(if $(TRANSFORMERS), TRANSFORMERS=$(TRANSFORMERS))"; exit $$code
 
 # Coverage-guided, where a wheel of atheris exists. What a fuzzer finds is printed and left in the file fuzz-crash-*.
 # FUZZ_SEED=0 takes another way each time, which is what a long run is for: make fuzz FUZZ_SEED=0 FUZZ_S=900
@@ -75,8 +81,11 @@ test-other-wheels: $(VENV)/.with-test
 test-package: $(VENV)/.created
 	sh tools/package.sh $(VENV)
 
+# Pages that repeat texts of the code.
 rules: $(VENV)/.with-test
 	$(VENV)/bin/fakexport explain --all > docs/rules.md
+	$(VENV)/bin/python tools/option_tables.py
+	$(VENV)/bin/python tools/json_documents.py
 
 # The documentation as a site in build/docs. A warning is an error, and a link to nowhere is a warning.
 docs: $(VENV)/.with-docs

@@ -34,9 +34,10 @@ COUNT = 2
 def rows(name: str) -> Iterator[dict[str, Any]]:
     """Yield for each set of sizes of a model what was predicted and what was measured, in bytes."""
     import fakexport as fe
-    from fakexport.deploy.aoti import compile_aoti, planned_buffers
-    from fakexport.memory import liveness, sizes_at
-    from fakexport.sources import resolve
+    from fakexport.deploy.aoti import compile_aoti
+    from fakexport.models.sources import resolve
+    from fakexport.planning import planned_buffers
+    from fakexport.planning.memory import liveness, sizes_at
     from tests.measured_memory import measured_peak
     from tests.round_trip.__main__ import spec_of
     from tests.round_trip.reference import real_model, template_of

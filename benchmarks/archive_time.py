@@ -136,10 +136,10 @@ def exported(config: str) -> Any:
     """The program of an example config on the CPU in bfloat16, with dynamic dimensions."""
     import torch
 
-    from fakexport.capture import capture, parse_dynamic
-    from fakexport.devices import emulate
-    from fakexport.fake import build
-    from fakexport.sources import resolve
+    from fakexport.emulation.devices import emulate
+    from fakexport.emulation.fake import build
+    from fakexport.exporting.capture import capture, parse_dynamic
+    from fakexport.models.sources import resolve
 
     source = resolve(f"hf:{ROOT / 'examples' / 'configs' / config}.json")
     with emulate("cpu"):

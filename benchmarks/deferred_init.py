@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.fresh_process import ROOT, in_a_process
-from fakexport.devices.host_memory import peak_bytes
+from fakexport.emulation.devices.host_memory import peak_bytes
 
 RECORDING = ("fake mode", "recorded")
 CONSTRUCTION = ("meta", "accelerate", "deferred", "real")
@@ -66,7 +66,7 @@ def timed(make: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
 
 def measure_recording(make: Callable[[], Any], way: str) -> dict[str, Any]:
     """Construction in a fake mode, recorded or not, or both in turns; and the values of the buffers."""
-    from fakexport.history import value_of
+    from fakexport.emulation.history import constant_value
 
     if way == "turns":
         ratios = []
@@ -79,7 +79,7 @@ def measure_recording(make: Callable[[], Any], way: str) -> dict[str, Any]:
     result["tensors"] = len(list(model.parameters())) + len(list(model.buffers()))
     if way == "recorded":
         buffers = dict(model.named_buffers())
-        values, recovery = timed(lambda: {name: value_of(tensor) for name, tensor in buffers.items()})
+        values, recovery = timed(lambda: {name: constant_value(tensor) for name, tensor in buffers.items()})
         result["recovery_seconds"] = recovery["seconds"]
         result["recovered_bytes"] = sum(value.nbytes for value in values.values())
         assert all(bool(value.isfinite().all()) for value in values.values())
@@ -88,8 +88,8 @@ def measure_recording(make: Callable[[], Any], way: str) -> dict[str, Any]:
 
 def constructed(make: Callable[[], Any], way: str) -> tuple[Any, dict[str, Any]]:
     """The model made in a fake mode that is recorded or not, and what `timed` says."""
-    from fakexport._torch.fake_tensors import new_fake_mode
-    from fakexport.fake import fake_mode
+    from fakexport._torch.emulation.fake_tensors import new_fake_mode
+    from fakexport.emulation.fake import fake_mode
 
     gc.collect()
     with fake_mode() if way == "recorded" else new_fake_mode():
@@ -100,7 +100,7 @@ def measure_construction(make: Callable[[], Any], way: str) -> dict[str, Any]:
     """Construction one way; the digest of all bytes where there are some."""
     import torch
 
-    from fakexport.fake import deferred_init, materialize_module
+    from fakexport.emulation.fake import deferred_init, materialize_module
 
     torch.manual_seed(0)
     if way == "accelerate":
@@ -145,7 +145,7 @@ def measure_shard(make: Callable[[], Any]) -> dict[str, Any]:
     """The last of eight shards of every matrix, by its first dimension."""
     import torch
 
-    from fakexport.fake import deferred_init, materialize_module
+    from fakexport.emulation.fake import deferred_init, materialize_module
 
     torch.manual_seed(0)
     model, result = timed(lambda: deferred_init(make))
@@ -171,7 +171,7 @@ def measure_layer(make: Callable[[], Any]) -> dict[str, Any]:
     """The last layer alone, with everything before it skipped; then the first one too, for comparison."""
     import torch
 
-    from fakexport.fake import deferred_init, materialize_module
+    from fakexport.emulation.fake import deferred_init, materialize_module
 
     torch.manual_seed(0)
     model = deferred_init(make)

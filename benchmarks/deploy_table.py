@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fresh_process import ROOT
-from fakexport.benchmark import bench
-from fakexport.benchmark.modes import MODES
-from fakexport.report.as_json import bench_to_dict
+from fakexport.deploy.benchmark import bench
+from fakexport.deploy.benchmark.modes import MODES
+from fakexport.report.as_json import to_dict
 from fakexport.report.quantity import bytes_text, duration_text
 
 PAGE = ROOT / "docs" / "deploy_table.md"
@@ -126,7 +126,7 @@ def measure(key: str, mode: str, work: Path, name: str) -> None:
         repeat=REPEAT,
         on_progress=lambda line: print(f"{name}: {line.partition(': ')[2]}", file=sys.stderr, flush=True),
     )
-    new = bench_to_dict(report)
+    new = to_dict(report)
     new["measured"] |= {"warmup": WARMUP, "repeat": REPEAT, "loads": [load]}
     new_file = file.with_suffix(".new")
     new_file.write_text(json.dumps(new if known is None else merged(known, new, file), indent=2))
@@ -219,15 +219,16 @@ def page(found: Mapping[str, Any]) -> str:
         "Written by `python -m benchmarks.deploy_table`. Each model is constructed with random weights and\n"
         "deployed in each mode of [`fakexport bench`](cli.md#fakexport-bench-source), which explains the\n"
         "columns. One fresh process writes the files and another opens them; the model's package cannot be\n"
-        "imported there unless the mode needs code. Outputs were compared with eager mode first.",
-        f"Machine: {machine}. The system's load average before a mode, raised by the modes before\n"
-        f"it, was {statistics.median(loads):.1f} in the median and {max(loads):.1f} at most. Latency "
-        "is reported as a ratio to\neager mode, with alternating calls in one process. "
-        "ONNX Runtime uses as many threads as torch;\nExecuTorch, with XNNPACK, as many as processors.\n"
+        "imported there unless the mode needs code. Outputs were compared with eager mode before timing.",
+        f"Machine: {machine}. Before each mode, the system's load average\n"
+        f"was {statistics.median(loads):.1f} in the median and {max(loads):.1f} at most; earlier modes "
+        "raised it. Latency is a ratio to\neager mode: calls of both alternate in one process. "
+        "ONNX Runtime uses as many threads as torch.\n"
+        "ExecuTorch with XNNPACK uses one thread per processor.\n"
         f"{told}.",
         "## Latency relative to eager mode",
-        f"Median of {measured[0]['repeat']} turns after {measured[0]['warmup']} that are not timed, and "
-        "quartiles; less than 1 is faster than\neager mode. `-`: it does not work; the reasons are below.",
+        f"Median and quartiles of {measured[0]['repeat']} timed calls after {measured[0]['warmup']} others. "
+        "A ratio below 1 is faster than\neager mode. `-`: the mode does not work; the reasons are below.",
         _ratios(found, modes),
     ]
     for key, each in found.items():
@@ -288,11 +289,21 @@ def _table(report: Mapping[str, Any], modes: list[str]) -> str:
     return "\n".join(lines)
 
 
+_WHEN = {
+    "make": "while writing the files",
+    "load": "while loading",
+    "run": "in the first call",
+    "compare": "in the comparison with eager mode",
+    "resize": "with a different input size",
+    "time": "while timing",
+}
+
+
 def _reasons(report: Mapping[str, Any]) -> Iterator[str]:
     for row in report["modes"]:
         for failure in row["failures"]:
             reason = failure["reason"].replace(f"{ROOT}/", "").replace("|", "\\|").replace("`", "'")
-            yield f"- `{row['mode']}`, {failure['step']}: `{_shortened(reason)}`"
+            yield f"- `{row['mode']}`, {_WHEN[failure['step']]}: `{_shortened(reason)}`"
 
 
 def _shortened(reason: str) -> str:

@@ -29,15 +29,15 @@ def main() -> int:
     config, rounds = options.config, options.rounds
     import torch
 
-    from fakexport._torch.trace_end import TraceFinished, ended_after_trace
-    from fakexport.capture import capture, parse_dynamic
-    from fakexport.capture.capture import torch_shapes, traced
-    from fakexport.capture.exploration import explore
-    from fakexport.devices import Topology, emulate
-    from fakexport.diagnose import diagnose_failure, diagnose_program
-    from fakexport.fake import build, install_transfers
-    from fakexport.program import summarise
-    from fakexport.sources import resolve
+    from fakexport._torch.tracing.operator_faults import TraceFinished, ended_after_trace
+    from fakexport.emulation.devices import Topology, emulate
+    from fakexport.emulation.fake import build, install_transfers
+    from fakexport.exporting.capture import capture, parse_dynamic
+    from fakexport.exporting.capture.capture import torch_shapes, traced
+    from fakexport.exporting.capture.exploration import explore
+    from fakexport.exporting.program import summarise
+    from fakexport.models.sources import resolve
+    from fakexport.report.diagnose import diagnose_failure, diagnose_program
 
     source = resolve(f"hf:{config}")
     dynamic = parse_dynamic("auto")

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.fresh_process import in_a_process
-from fakexport.devices.host_memory import peak_bytes
+from fakexport.emulation.devices.host_memory import peak_bytes
 
 CONFIG = "examples/configs/llama-3.1-405b.json"
 WAYS = ("fakexport", "torch.export")
@@ -30,11 +30,11 @@ def measure(way: str, config: str) -> dict[str, Any]:
     import torch
     import transformers.models.llama.modeling_llama  # noqa: F401
 
-    from fakexport.capture import capture, parse_dynamic
-    from fakexport.capture.dynamic_dims import as_torch_shapes
-    from fakexport.devices import emulate
-    from fakexport.fake import build, install_transfers
-    from fakexport.sources import resolve
+    from fakexport.emulation.devices import emulate
+    from fakexport.emulation.fake import build, install_transfers
+    from fakexport.exporting.capture import capture, parse_dynamic
+    from fakexport.exporting.capture.dynamic_dims import as_torch_shapes
+    from fakexport.models.sources import resolve
 
     source = resolve(f"hf:{config}")
     imported = peak_bytes()

@@ -83,11 +83,11 @@ def export_lines(case: Case, profile: str | None) -> tuple[str, ...]:
     """
     import torch
 
-    from fakexport.capture import capture, parse_dynamic
-    from fakexport.devices import emulate
-    from fakexport.fake import build
-    from fakexport.program.canonical import canonical_lines
-    from fakexport.sources import resolve
+    from fakexport.emulation.devices import emulate
+    from fakexport.emulation.fake import build
+    from fakexport.exporting.capture import capture, parse_dynamic
+    from fakexport.exporting.program.canonical import canonicalise
+    from fakexport.models.sources import resolve
 
     source = resolve(case.source)
     with emulate(profile) if profile else nullcontext():
@@ -98,14 +98,14 @@ def export_lines(case: Case, profile: str | None) -> tuple[str, ...]:
             if not args and not kwargs:
                 inputs = source.example_inputs(built.module, "cuda:0", dtype)
                 args, kwargs = inputs.args, dict(inputs.kwargs)
-        from fakexport.sources import ExampleInputs
+        from fakexport.models.sources import ExampleInputs
 
         tracing = partial(source.tracing, built.module, ExampleInputs(args, kwargs))
         captured = capture(built.module, args, kwargs, dynamic=parse_dynamic(case.dynamic), tracing=tracing)
     if captured.program is None:
         assert captured.failure is not None
         return (f"failed: {captured.failure.error_types[0]}: {captured.failure.messages[0][:300]}",)
-    return canonical_lines(captured.program)
+    return tuple(map(str, canonicalise(captured.program).lines))
 
 
 def in_a_process(name: str, profile: str | None, python: str = sys.executable) -> tuple[list[str], float]:
@@ -136,7 +136,7 @@ def device_and_profile() -> tuple[str, str]:
     """
     import torch
 
-    from fakexport.devices import load_profiles
+    from fakexport.emulation.devices import load_profiles
 
     if not torch.cuda.is_available():
         raise LookupError("no CUDA device here: run this where there is one")

@@ -86,12 +86,12 @@ def planned(case: Case, profile: str, archive: Path) -> dict[str, Any]:
         archive: Gets the program.
     """
     import fakexport as fe
-    from fakexport.report import plan_to_dict
-    from fakexport.sources import Workload, resolve
+    from fakexport.models.sources import Workload, resolve
+    from fakexport.report import to_dict
 
     source = resolve(case.source, workload=Workload(case.workload, case.batch, case.context))
     program = fe.export(source, target=profile, dtype=getattr(torch, case.dtype))
-    (device,) = plan_to_dict(fe.plan(program))["points"][0]["devices"]
+    (device,) = to_dict(fe.plan(program))["points"][0]["devices"]
     _flatten(program)
     fe.save(program, archive)
     found: dict[str, Any] = device

@@ -95,9 +95,9 @@ def write_checkpoint(options: argparse.Namespace) -> dict[str, Any]:
     import torch
     from safetensors.torch import save_file
 
-    from fakexport.devices import emulate
-    from fakexport.fake import build
-    from fakexport.sources import resolve
+    from fakexport.emulation.devices import emulate
+    from fakexport.emulation.fake import build
+    from fakexport.models.sources import resolve
 
     source = resolve(f"hf:{_config(options)}")
     with emulate("cpu"):
@@ -180,7 +180,7 @@ def copy(options: argparse.Namespace) -> dict[str, Any]:
 
 def _bound_and_saved(options: argparse.Namespace, name: str, *, is_linked: bool) -> dict[str, Any]:
     import fakexport as fe
-    from fakexport.weights import open_checkpoint
+    from fakexport.archive.weights import open_checkpoint
 
     path = _folder(options) / name
     program = fe.load(_folder(options) / "model.pt2")

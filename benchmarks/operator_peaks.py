@@ -1,7 +1,7 @@
 """Compare planned peaks of single operators with real runs: `python -m benchmarks.operator_peaks`.
 
 The operators and their float32 samples are those of torch's own tests, enlarged. The command prints each
-operator whose plan is wrong and does not say so: `fakexport/memory/temporaries.py` has no rule for it.
+operator whose plan is wrong and does not say so: `planning/memory/temporaries.py` has no rule for it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from torch.testing._internal.opinfo import core
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from benchmarks.cpu_peaks import TOLERANCE
-from fakexport.memory.liveness import liveness
-from fakexport.memory.peak import sizes_at
+from fakexport.planning.memory.liveness import liveness, sizes_at
 
 _SIZES = {"S": 24, "M": 40, "L": 60}
 _SAMPLES = 3

@@ -31,9 +31,8 @@ from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.utils._pytree import tree_leaves, tree_map, tree_unflatten
 
 from benchmarks.plan_peers import CASES, peer_rows, peers_table
-from fakexport.memory.liveness import Liveness, liveness
-from fakexport.memory.peak import Sizes, sizes_at
-from fakexport.memory.training import eager_liveness
+from fakexport.planning.memory.liveness import Liveness, Sizes, liveness, sizes_at
+from fakexport.planning.memory.training import eager_liveness
 
 _MODELS = """
     llama gpt2 qwen3 gemma2 gemma3_text mistral phi3 gpt_neox opt bloom falcon mixtral qwen2_moe olmo2 granite
@@ -72,7 +71,7 @@ TOLERANCE = 0.005
 def rows(name: str, *, explain: bool = False) -> Iterator[dict[str, Any]]:
     """Yield for each set of sizes of a model what was predicted and what was measured, in bytes."""
     import fakexport as fe
-    from fakexport.sources import resolve
+    from fakexport.models.sources import resolve
     from tests.measured_memory import measured_peak
     from tests.round_trip.__main__ import spec_of
     from tests.round_trip.reference import real_model, template_of
@@ -126,9 +125,9 @@ def _compared(execution: str, sizes: Sizes, measured: int, left_out: Sequence[st
 
 def _eager(factory: Any, module: nn.Module, args: Any, kwargs: Any, *, explain: bool) -> dict[str, Any]:
     """Return what the model's own code was predicted to hold in the same call, and what it held."""
-    from fakexport.devices import emulate
-    from fakexport.fake import build
-    from fakexport.sources import known_masks
+    from fakexport.emulation.devices import emulate
+    from fakexport.emulation.fake import build
+    from fakexport.models.sources.transformers import known_masks
     from tests.measured_memory import measured_peak
 
     def like(value: Any) -> Any:
@@ -155,10 +154,10 @@ def _eager(factory: Any, module: nn.Module, args: Any, kwargs: Any, *, explain: 
 
 def training_rows(name: str) -> Iterator[dict[str, Any]]:
     """Yield for eager mode and for training with each optimizer what was predicted and what was measured."""
-    from fakexport.devices import emulate
-    from fakexport.fake import build
-    from fakexport.memory.training import OPTIMIZERS, loss_of, training_liveness
-    from fakexport.sources import Workload, known_masks, resolve
+    from fakexport.emulation.devices import emulate
+    from fakexport.emulation.fake import build
+    from fakexport.models.sources import Workload, known_masks, resolve
+    from fakexport.planning.memory.training import OPTIMIZERS, loss_of, training_liveness
     from tests.measured_memory import measured_peak, measured_training
     from tests.round_trip.__main__ import spec_of
     from tests.round_trip.reference import real_model

@@ -151,8 +151,8 @@ def peer_rows(name: str, case: Case | None = None) -> Iterator[dict[str, Any]]:
         case: What it is. Default: the one of `CASES`.
     """
     import fakexport as fe
-    from fakexport.memory import ProgramSizes, SizeRequest, liveness, sizes_at
-    from fakexport.sources import Workload, resolve
+    from fakexport.models.sources import Workload, resolve
+    from fakexport.planning.memory import ProgramSizes, SizeRequest, liveness, sizes_at
     from tests.measured_memory import measured_peak
     from tests.round_trip.reference import real_model
 
@@ -235,9 +235,9 @@ def _evaluated(found: Any, sizes: Any, request: Any, sizes_at: Callable[..., Any
 
 
 def _eager(source: Any) -> int:
-    from fakexport.devices import emulate
-    from fakexport.fake import build
-    from fakexport.memory import eager_liveness, sizes_at
+    from fakexport.emulation.devices import emulate
+    from fakexport.emulation.fake import build
+    from fakexport.planning.memory import eager_liveness, sizes_at
 
     def made() -> Any:
         module, kwargs = _made(source)

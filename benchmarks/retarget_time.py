@@ -14,7 +14,7 @@ import sys
 import time
 
 from benchmarks.archive_time import exported
-from fakexport.devices.host_memory import peak_bytes
+from fakexport.emulation.devices.host_memory import peak_bytes
 
 
 def main() -> int:
@@ -23,8 +23,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
 
-    from fakexport.program import retargeted
-    from fakexport.program.canonical import canonical_lines
+    from fakexport.exporting.program import retargeted
+    from fakexport.exporting.program.canonical import canonicalise
 
     start = time.process_time()
     program = exported(options.config)
@@ -37,7 +37,7 @@ def main() -> int:
         seconds.append(time.process_time() - start)
     back = retargeted(there.program, {"cuda:0": "cpu"})
     assert not there.unproven
-    assert canonical_lines(back.program) == canonical_lines(program)
+    assert canonicalise(back.program).lines == canonicalise(program).lines
     print(f"  retarget and prove {min(seconds):.1f} to {max(seconds):.1f} s, notes: {there.notes or 'none'}")
     print(f"  ratio {export_s / statistics.median(seconds):.1f}, peak {peak_bytes() / 1e6:.0f} MB")
     return 0

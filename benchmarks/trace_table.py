@@ -1,4 +1,4 @@
-"""The table of docs/performance.md: models of published size, each row a process of its own.
+"""The table of docs/notes/performance.md: models of published size, each row a process of its own.
 
     python -m benchmarks.trace_table [--only llama,flux] [--rounds 2] [--out rows.jsonl]
     python -m benchmarks.trace_table --growth [--plot docs/performance_growth.svg]

@@ -25,7 +25,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fakexport.devices import peak_bytes, resident_bytes
+from fakexport.emulation.devices import peak_bytes, resident_bytes
 
 CONFIG = "examples/configs/llama-3.1-405b.json"
 WAYS = ("stock", "plain", "memo")
@@ -90,11 +90,11 @@ def measured(
     """Return seconds by way, programs by way, and by how many bytes the process grew."""
     import torch
 
-    from fakexport.capture import capture, parse_dynamic
-    from fakexport.capture.dynamic_dims import as_torch_shapes
-    from fakexport.devices import emulate
-    from fakexport.fake import build, install_transfers
-    from fakexport.sources import resolve
+    from fakexport.emulation.devices import emulate
+    from fakexport.emulation.fake import build, install_transfers
+    from fakexport.exporting.capture import capture, parse_dynamic
+    from fakexport.exporting.capture.dynamic_dims import as_torch_shapes
+    from fakexport.models.sources import resolve
 
     source = resolve(options.source or f"hf:{config}")
     seconds: dict[str, list[float]] = {way: [] for way in ways}

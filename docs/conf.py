@@ -10,7 +10,7 @@ project = "fakexport"
 copyright = "the fakexport authors"
 extensions = ["myst_parser"]
 root_doc = "docs/index"
-include_patterns = ["*.md", "docs/*.md", "docs/zoo/*.md", "examples/configs/*.md"]
+include_patterns = ["*.md", "docs/*.md", "docs/zoo/*.md", "docs/notes/*.md", "examples/configs/*.md"]
 exclude_patterns = [".*", "build", "dist", "src", "tests", "tools", "benchmarks"]
 myst_heading_anchors = 4
 

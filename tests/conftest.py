@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import levels
+from tests import levels, versions
 
 # How long an example takes says how busy the machine is.
 settings.register_profile("fakexport", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -37,6 +37,7 @@ def pytest_collection_modifyitems(
     group of its own, and each process would make the fixtures of every file.
     """
     levels.mark(items)
+    versions.skip_what_is_lacking(items)
     is_grouped = config.getoption("loadgroup", False)
     for item in items if is_grouped else ():
         if not (item.get_closest_marker("xdist_group") or item.get_closest_marker("alone")):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from fakexport.fake.module_tensors import held_tensors
+from fakexport.emulation.fake.module_tensors import held_tensors
 
 __all__ = ["assert_same_module", "assert_same_tensor"]
 

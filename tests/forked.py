@@ -31,11 +31,11 @@ _PRELOADED = (
     "safetensors.torch",
     "fakexport.cli.app",
     "fakexport.archive",
-    "fakexport.capture",
+    "fakexport.exporting.capture",
     "fakexport.checking",
     "fakexport.deploy",
     "fakexport.report",
-    "fakexport.weights",
+    "fakexport.archive.weights",
 )
 
 

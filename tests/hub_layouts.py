@@ -356,11 +356,15 @@ def _refused() -> Iterator[tuple[str, Layout]]:
     )
     yield (
         "a type of its own",
-        Layout(own_type, _single(plain), refusal="auto_map names configuration_own.OwnConfig", codes=None),
+        Layout(
+            own_type, _single(plain), refusal="auto_map refers to configuration_own.OwnConfig", codes=None
+        ),
     )
     yield (
         "a class of its own",
-        Layout(own_class, _single(plain), refusal="auto_map names modeling_own.OwnForCausalLM", codes=None),
+        Layout(
+            own_class, _single(plain), refusal="auto_map refers to modeling_own.OwnForCausalLM", codes=None
+        ),
     )
     yield (
         "a class that transformers lacks",

@@ -11,10 +11,10 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
-from fakexport._torch.fake_tensors import storage_identity
-from fakexport._torch.program_assembly import guards_code
-from fakexport._torch.symbolic_numbers import expression_of
-from fakexport.program.program_copy import graph_modules
+from fakexport._torch.emulation.fake_tensors import storage_identity
+from fakexport._torch.tracing.program_assembly import guards_code
+from fakexport._torch.tracing.symbolic_numbers import expression_of
+from fakexport.exporting.program.program_copy import graph_modules
 
 _ABSENT = "<absent>"
 # The file name of generated code is numbered per process; an object without a text has its address.

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.export import ExportedProgram
 
-from fakexport.program.program_facts import facts_of, keep_facts
+from fakexport.exporting.program.program_facts import facts_of, keep_facts
 
 __all__ = ["with_facts"]
 

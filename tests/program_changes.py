@@ -16,8 +16,8 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import TreeSpec
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from fakexport.program import derived_program
-from fakexport.program.program_copy import graph_modules
+from fakexport.exporting.program import derived_program
+from fakexport.exporting.program.program_copy import graph_modules
 
 Change = Callable[[ExportedProgram], None]
 

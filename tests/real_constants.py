@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from fakexport.capture import UnboundConstant, capture
-from fakexport.capture.plain_forward import plain_forward
-from fakexport.devices import emulate
-from fakexport.fake import build
-from fakexport.history import value_of
-from fakexport.sources import Source, resolve
+from fakexport.emulation.devices import emulate
+from fakexport.emulation.fake import build
+from fakexport.emulation.history import constant_value
+from fakexport.exporting.capture import UnboundConstant, capture
+from fakexport.exporting.capture.plain_forward import plain_forward
+from fakexport.models.sources import Source, resolve
 
 __all__ = ["ConstantComparison", "compare_constants", "same_bits", "tiny_source"]
 
@@ -51,7 +51,7 @@ def compare_constants(source: Source, *, topology: str = "cpu") -> ConstantCompa
     """Exports a model twice, fake and real, and compares the constants of the programs bit for bit.
 
     Args:
-        source: What `fakexport.sources.resolve` gives: `resolve("hf:bert")`, `resolve("timm:resnet18")`.
+        source: What `sources.resolve` gives: `resolve("hf:bert")`, `resolve("timm:resnet18")`.
         topology: Of the fake export; the real one is always made on the CPU.
     Raises:
         Exception: what the model raises where it cannot be exported for real.
@@ -68,7 +68,7 @@ def compare_constants(source: Source, *, topology: str = "cpu") -> ConstantCompa
     assert captured.program is not None
     assert captured.recovered is not None
     fake = captured.program.constants
-    bound = {name: value_of(fake[name]) for name in captured.recovered.names}
+    bound = {name: constant_value(fake[name]) for name in captured.recovered.names}
     differences = {name: _difference(bound[name], real[name]) for name in bound.keys() & real.keys()}
     return ConstantComparison(
         equal=tuple(sorted(name for name, text in differences.items() if not text)),

@@ -13,9 +13,9 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from fakexport.capture.plain_forward import plain_forward
-from fakexport.python_source import write_source
-from fakexport.sources import ExampleInputs, Source
+from fakexport.exporting.capture.plain_forward import plain_forward
+from fakexport.exporting.python_source import write_source
+from fakexport.models.sources import ExampleInputs, Source
 
 __all__ = ["assert_gives_the_same", "differences", "real_program", "written_module"]
 

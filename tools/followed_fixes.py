@@ -26,7 +26,7 @@ from linecache import getlines
 from pathlib import Path
 from typing import Any
 
-from fakexport.diagnostics import edited_text, source_text
+from fakexport.rules.diagnostics import edited_text, source_text
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 # Of processor time, so that what else runs on the machine does not matter.
@@ -233,7 +233,7 @@ def _outputs(asked: _Asked, is_program: bool) -> dict[str, Any]:
     import torch
 
     import fakexport as fe
-    from fakexport.sources import resolve
+    from fakexport.models.sources import resolve
 
     _exchange(asked.edits)
     torch.manual_seed(0)

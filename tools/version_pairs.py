@@ -3,8 +3,8 @@
     python tools/version_pairs.py 5.17.0 hf:gpt2 hf:t5 --with 'huggingface_hub<2'
 
 locks the programs of the older version, which pip puts into a folder of its own, checks them with the
-version that is installed, or with that of `--new`, and prints a table in Markdown; docs/ci.md has some.
-`--with` names what else the two versions need.
+version that is installed, or with that of `--new`, and prints a table in Markdown, as in
+docs/notes/upgrades.md. `--with` names what else the two versions need.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main() -> None:
 
     lines = ["| model | line in the new version | what changed |", "|---|---|---|"]
     lines += [row(one) for one in report["reports"]]
-    lines += [f"| `{one['source']}` | | not checked: {one['reason']} |" for one in report["refused"]]
+    lines += [f"| `{source}` | | not checked: {reason} |" for source, reason in report["refused"].items()]
     sys.stdout.write("\n".join(lines) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""Write what the CUDA wheels of torch answer about themselves: src/fakexport/_torch/wheel_answers.toml.
+"""Write what the CUDA wheels of torch answer about themselves, for `_torch/emulation/wheel_answers.py`.
 
     python tools/wheel_answers.py CPU_PYTHON CUDA_PYTHON [CUDA_PYTHON ...]
 
@@ -26,7 +26,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-PAGE = Path("src/fakexport/_torch/wheel_answers.toml")
+PAGE = Path("src/fakexport/_torch/emulation/wheel_answers.toml")
 CAPABILITIES = ((6, 0), (7, 0), (7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (10, 3), (12, 0))
 
 _ASKS = re.compile(

@@ -525,12 +525,12 @@ _NO_PACKAGE = "a package is not installed that it needs"
 _EAGER = (
     (r"requires the \w+ library|No module named", _NO_PACKAGE),
     (r"(\w+)' own default config cannot build", r"\1 cannot build its default config"),
-    (r"Config refuses it|has no default configuration", "it has no default config"),
-    (r"is made of other models", "it is made of other models, and has no config"),
+    (r"Config re(fuses|jects) it|has no default configuration", "it has no default config"),
+    (r"(is made|consists) of other models", "it is made of other models, and has no config"),
     (r"has no forward", "it has no `forward`: one calls methods of it, or its parts"),
     (r"no class of transformers accepts", "transformers has no class for it"),
     (r"eager mode fails", "eager mode fails on an image"),
-    (r"eager mode raises it too", "eager mode raises the same error"),
+    (r"eager mode raises (it too|the same error)", "eager mode raises the same error"),
     (r"it does not run on its example inputs", "a part of a type that does not run"),
 )
 

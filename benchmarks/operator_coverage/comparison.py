@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.testing._internal.opinfo.core import OpInfo
 
-from fakexport._torch.fake_tensors import new_fake_mode
-from fakexport.devices import emulate
+from fakexport._torch.emulation.fake_tensors import new_fake_mode
+from fakexport.emulation.devices import emulate
 
 from .samples import Call, is_placed, samples_of, stand_in
 from .ways import WAYS

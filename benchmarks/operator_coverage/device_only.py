@@ -10,32 +10,63 @@ from collections.abc import Iterator
 
 import torch
 
-from fakexport._torch.device_operators import device_only_operators, operators_with_own_kernel
+from fakexport._torch.kernels.device_operators import KERNELS
 
-__all__ = ["SECTION_TITLE", "device_only_section", "group_of"]
+__all__ = [
+    "SECTION_TITLE",
+    "device_only_operators",
+    "device_only_section",
+    "group_of",
+    "operators_with_own_kernel",
+]
 
 SECTION_TITLE = "## Operators that only a device runs"
 
+_KERNEL_KEYS = (
+    *("CPU", "Meta", "SparseCPU", "SparseCsrCPU", "QuantizedCPU", "MkldnnCPU", "NestedTensorCPU"),
+    *("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"),
+)
+_OF_A_DEVICE = re.compile(r"^Meta: registered at \S*/native/(?:cudnn|miopen|cuda|mps)/", re.MULTILINE)
 _OWN = "fakexport has a fake kernel, with the shapes of the CUDA kernel"
-# Pattern of names without `aten::` -> what becomes of them.
+# Pattern of names without `aten::` -> how fakexport handles them.
 _GROUPS: tuple[tuple[str, str], ...] = (
     (
         r"_?(cudnn|miopen)_ctc_loss",
-        "not met: `ctc_loss` takes the kernel of all devices, and the program names `ctc_loss`",
+        "not in programs: `ctc_loss` has one kernel for all devices, and the program contains `ctc_loss`",
     ),
     (
         r"_?(cudnn_|miopen_|mps_|lstm_mps|conv_depthwise)|max_pool2d_backward",
-        "not met: a device's kernel of `conv2d`, `lstm`, `grid_sampler` and others calls it, or a build of "
-        "torch for that device; the program names the operator that calls it",
+        "not in programs: only a device's kernel of `conv2d`, `lstm`, `grid_sampler` and others calls it; "
+        "the program contains the calling operator",
     ),
     (r"batch_norm_", "FE401: `SyncBatchNorm` in training, with more than one process"),
-    (r"_nested_", "not met: torch's Python class of nested tensors answers it"),
+    (r"_nested_", "not in programs: torch's Python class for nested tensors implements it"),
     (
         r"_cslt_|_(to_)?sparse_semi_structured|_mixed_dtypes_linear|_scaled_grouped_mm_v2|_triton_|_spsolve",
-        "FE401 where the model calls it: it needs a fake kernel from you",
+        "FE401 if the model calls it: you must write a fake kernel",
     ),
-    (r"record_stream|_copy_from", "not met in a program: bookkeeping of a device, without a result"),
+    (r"record_stream|_copy_from", "not in programs: bookkeeping of a device, without a result"),
 )
+
+
+def device_only_operators() -> tuple[str, ...]:
+    """Return the names of ATen operators that have no CPU, meta or composite kernel.
+
+    Only an accelerator can run them, so fake mode cannot. Meta kernels that exist only in a build for an
+    accelerator are ignored, so the result is the same for every build.
+    """
+    names = (name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::"))
+    return tuple(sorted(name for name in names if not _has_kernel(name)))
+
+
+def _has_kernel(name: str) -> bool:
+    keys = [key for key in _KERNEL_KEYS if torch._C._dispatch_has_kernel_for_dispatch_key(name, key)]
+    return bool(keys) and not (keys == ["Meta"] and _OF_A_DEVICE.search(torch._C._dispatch_dump(name)))
+
+
+def operators_with_own_kernel() -> tuple[str, ...]:
+    """Return the names of the operators that fakexport registers kernels for."""
+    return tuple(sorted(operator.name() for operator in KERNELS))
 
 
 def group_of(operator: str) -> str | None:
@@ -54,11 +85,12 @@ def device_only_section() -> str:
 def _lines() -> Iterator[str]:
     names = sorted({*device_only_operators(), *operators_with_own_kernel()})
     count = len(device_only_operators())
-    yield f"Of torch's own operators, {count} have neither a kernel for the CPU nor one"
-    yield "for fakes nor a composition of others: only a device runs them. Listed by the dispatcher's own"
-    yield f"table (torch {torch.__version__.partition('+')[0]}); a test fails when a new torch has others."
+    yield f"{count} of torch's own operators run only on a device: they have neither a CPU kernel,"
+    yield "nor a kernel for fake tensors, nor a decomposition into other operators. The list comes from the"
+    version = torch.__version__.partition("+")[0]
+    yield f"dispatcher's table of torch {version}. A test fails if a new torch has others."
     yield ""
-    yield "| what becomes of it | operators |"
+    yield "| how fakexport handles it | operators |"
     yield "| --- | --- |"
     groups = {name: group_of(name) for name in names}
     for group in dict.fromkeys((_OWN, *(text for _, text in _GROUPS), None)):

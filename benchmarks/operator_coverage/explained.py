@@ -1,6 +1,6 @@
 """Why an operator is not the same on a virtual device, for those where we know.
 
-What is right so is marked: a real device differs from the CPU there as well.
+`is_right` marks differences that a real device also has.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
-from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode
-from fakexport._torch.real_execution import real_execution
+from fakexport._torch.emulation.fake_tensors import FakeTensor, FakeTensorMode
+from fakexport._torch.operators.real_execution import real_execution
 
 __all__ = ["Call", "dtypes_of", "is_placed", "operators", "samples_of", "stand_in"]
 

@@ -9,7 +9,7 @@ import torch
 from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from fakexport._torch.fake_tensors import FakeTensorMode
+from fakexport._torch.emulation.fake_tensors import FakeTensorMode
 
 from .samples import Call
 

@@ -1,6 +1,18 @@
-"""The base of every error that fakexport raises on purpose."""
+"""The errors that every room may raise: the base of all others, and a name that torch lacks."""
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import TracebackType
+
+_HERE = Path(__file__).with_name("_torch")
+_SPEED = _HERE / "speed"
+_PATCHING = str(_HERE / "patching.py")
+# These raise the error for a name that a different file gives them.
+_FILES_ON_BEHALF = ("torch/_ops.py", "contextlib.py", _PATCHING)
+_FUNCTIONS_ON_BEHALF = {"__getattr__", "__getitem__"}
+_PRIVATE = re.compile(r"(?<!\w)_[A-Za-z]\w+")
 
 
 class FakexportError(Exception):
@@ -35,3 +47,64 @@ def first_line(error: object) -> str:
 def type_and_line(error: object) -> str:
     """Return `ValueError: the first line`, or the type alone without a text."""
     return f"{type(error).__name__}: {first_line(error)}".removesuffix(": ")
+
+
+class MissingInTorch(FakexportError, RuntimeError):
+    """This version of torch lacks something private that fakexport needs."""
+
+
+def missing_in_torch(error: BaseException) -> MissingInTorch | None:
+    """Return an error of one line if a private name of torch is missing, and None for other errors."""
+    if isinstance(error, MissingInTorch):
+        return error
+    if (found := _found(error)) is None:
+        return None
+    from importlib.metadata import version  # `--help` does without.
+
+    what, place = found
+    made = MissingInTorch(
+        f"torch {version('torch')} lacks a private name that fakexport {version('fakexport')} needs: "
+        f"{str(what).partition(' (')[0]} ({place.name}); install a torch version that docs/support.md lists"
+    )
+    made.__cause__ = what
+    return made
+
+
+def raise_missing(error: BaseException) -> None:
+    """Raise `missing_in_torch(error)`, if there is one."""
+    if (found := missing_in_torch(error)) is not None:
+        raise found from found.__cause__
+
+
+def is_missing_for_speed(error: BaseException) -> bool:
+    """Return whether a private name of torch is missing that only saves time."""
+    found = _found(error)
+    return found is not None and found[1].is_relative_to(_SPEED)
+
+
+def _found(error: BaseException) -> tuple[BaseException, Path] | None:
+    """Return the error that names it, which may have led to this one, and the file that uses the name."""
+    seen: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and current not in seen:
+        seen.append(current)
+        if isinstance(current, (AttributeError, ImportError)) and _PRIVATE.search(str(current)):
+            place = _innermost(current.__traceback__)
+            if place.is_relative_to(_HERE):
+                return current, place
+        current = current.__cause__ or current.__context__
+    return None
+
+
+def _innermost(trace: TracebackType | None) -> Path:
+    found = ""
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        path = code.co_filename
+        is_on_behalf = code.co_name in _FUNCTIONS_ON_BEHALF or path.endswith(_FILES_ON_BEHALF)
+        if path == _PATCHING and not found.startswith(str(_HERE)):
+            is_on_behalf = False
+        if not is_on_behalf:
+            found = path
+        trace = trace.tb_next
+    return Path(found)

@@ -4,15 +4,17 @@
 that cannot know, and `catalogue` lists the model types. Nothing is downloaded.
 """
 
+import tomllib
+from pathlib import Path
+
 from .architecture import Architecture
-from .catalogue import COMMON, RARE
 from .sample import sampled
 
 __all__ = ["ARCHITECTURES", "Architecture", "sampled"]
 
 ARCHITECTURES = tuple(
-    Architecture(model_type, auto_class, is_common=names is COMMON)
-    for names in (COMMON, RARE)
+    Architecture(model_type, auto_class, is_common=kind == "common")
+    for kind, names in tomllib.loads(Path(__file__).with_name("catalogue.toml").read_text()).items()
     for auto_class, model_types in names.items()
     for model_type in model_types.split()
 )

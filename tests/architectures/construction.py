@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from fakexport.fake import deferred_init, materialize_module
+from fakexport.emulation.fake import deferred_init, materialize_module
 
 from .module_state import ModuleState, module_state
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fakexport.fake import is_fake
+from fakexport.emulation.fake import is_fake
 
 __all__ = ["ModuleState", "TensorState", "module_state"]
 

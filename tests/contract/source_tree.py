@@ -1,6 +1,7 @@
 """What the contract tests read: the package's modules as syntax trees, and what they import."""
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -8,6 +9,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "fakexport"
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+_ROWS = [row.split() for row in re.findall(r"^```text\n(.*?)^```", PAGE, re.M | re.S)[0].splitlines()]
+ROOMS = [room.removesuffix(":") for room, *_ in _ROWS]
+PACKAGES = [
+    room.removesuffix(":") if f"{package}:" == room else f"{room.removesuffix(':')}.{package}"
+    for room, *packages in _ROWS
+    for package in packages
+]
+"""Dotted below `fakexport`, from the top down: `emulation.fake`. A room is the package of its own modules."""
 
 
 @dataclass(frozen=True)
@@ -15,8 +25,8 @@ class Module:
     """One source file.
 
     Args:
-        path: As a person would write it, relative to the repository: `src/fakexport/fake/build.py`.
-        name: Dotted, with `.__init__` for a package: `fakexport.fake.build`.
+        path: As a person would write it, relative to the repository: `src/fakexport/emulation/fake/build.py`.
+        name: Dotted, with `.__init__` for a package: `fakexport.emulation.fake.build`.
         text: Its source.
     """
 
@@ -35,8 +45,20 @@ class Module:
 
     @property
     def room(self) -> str:
-        """The part below `fakexport`: `fake`, `check`, `__init__`."""
+        """The part below `fakexport`: `emulation`, `checking`, `__init__`."""
         return self.name.split(".")[1]
+
+    @property
+    def package(self) -> str:
+        """The one of `PACKAGES` that it belongs to."""
+        return package_of(self.name)
+
+
+def package_of(name: str) -> str:
+    """The one of `PACKAGES` that a dotted name below `fakexport` is in; else the part below `fakexport`."""
+    room, _, below = name.removeprefix("fakexport").removeprefix(".").partition(".")
+    inner = f"{room}.{below.partition('.')[0]}"
+    return inner if inner in PACKAGES else room
 
 
 @cache

@@ -20,24 +20,15 @@ def text_of(page):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_path_exists(page):
-    found = {path.rstrip(".") for path in PATH.findall(text_of(page))}
-
-    assert [path for path in sorted(found) if PLACEHOLDER not in path and not (ROOT / path).exists()] == []
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_link_leads_somewhere(page):
-    links = re.findall(r"\]\(([^)#:]+)\)", text_of(page))
-
-    assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_make_target_exists(page):
+def test_every_path_link_and_make_target_exists(page):
+    text = text_of(page)
+    paths = {path.rstrip(".") for path in PATH.findall(text) if PLACEHOLDER not in path}
+    links = re.findall(r"\]\(([^)#:]+)\)", text)
     targets = set(re.findall(r"^([\w-]+):", text_of("Makefile"), re.M))
 
-    assert set(re.findall(r"(?:`|\$ )make ([\w-]+)", text_of(page))) <= targets
+    assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
+    assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []
+    assert set(re.findall(r"(?:`|\$ )make ([\w-]+)", text)) <= targets
 
 
 WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"

@@ -12,37 +12,36 @@ ROOT = "FakexportError"
 AS_BUILTIN = {
     # The mapping protocol and attribute access say which error.
     ("src/fakexport/__init__.py", "AttributeError"),
-    ("src/fakexport/archive/__init__.py", "AttributeError"),
-    ("src/fakexport/devices/__init__.py", "AttributeError"),
+    ("src/fakexport/_lazy_face.py", "AttributeError"),
     ("src/fakexport/archive/bundle.py", "KeyError"),
-    ("src/fakexport/weights/checkpoint.py", "KeyError"),
+    ("src/fakexport/archive/weights/checkpoint.py", "KeyError"),
     # Of the operating system, or of a file like one.
     ("src/fakexport/files/regular_file.py", "OSError"),
     ("src/fakexport/files/new_file.py", "OSError"),
     ("src/fakexport/files/new_file.py", "IsADirectoryError"),
-    ("src/fakexport/container/writer.py", "OSError"),
+    ("src/fakexport/files/container/writer.py", "OSError"),
     ("src/fakexport/cli/streams.py", "OSError"),
     # A value of our own that contradicts itself is a fault of our own.
-    ("src/fakexport/diagnostics/diagnostic.py", "ValueError"),
+    ("src/fakexport/rules/diagnostics/diagnostic.py", "ValueError"),
     ("src/fakexport/rules/rule.py", "ValueError"),
     ("src/fakexport/report/verdict.py", "ValueError"),
-    ("src/fakexport/history/randomness.py", "RuntimeError"),
+    ("src/fakexport/emulation/history/randomness.py", "RuntimeError"),
     # What torch.onnx expects of a translation that does not take the arguments.
     ("src/fakexport/deploy/onnx/compilation.py", "NotImplementedError"),
     # The cause of an error that a forked process raised.
-    ("src/fakexport/processes/forked_calls.py", "RemoteTraceback"),
+    ("src/fakexport/files/processes/forked_calls.py", "RemoteTraceback"),
     # Signals, caught by fakexport.
-    ("src/fakexport/capture/example_run.py", "_Ended"),
-    ("src/fakexport/capture/exploration.py", "_Limited"),
+    ("src/fakexport/exporting/capture/example_run.py", "_Ended"),
+    ("src/fakexport/exporting/capture/exploration.py", "_Limited"),
     ("src/fakexport/cli/entry.py", "_Terminated"),
-    ("src/fakexport/benchmark/worker.py", "OtherOutputs"),
-    ("src/fakexport/benchmark/outcome.py", "StepFailed"),
-    ("src/fakexport/diagnose/made_up_inputs.py", "NotComparable"),
-    ("src/fakexport/history/replay.py", "_Unreplayable"),
-    ("src/fakexport/conditions/reading.py", "_Unreadable"),
-    ("src/fakexport/program/retargeting/operator_run.py", "_Clash"),
-    ("src/fakexport/sources/input_request.py", "Underivable"),
-    ("src/fakexport/sources/feature_counts.py", "_LanguageReached"),
+    ("src/fakexport/deploy/benchmark/worker.py", "OtherOutputs"),
+    ("src/fakexport/deploy/benchmark/outcome.py", "StepFailed"),
+    ("src/fakexport/report/diagnose/custom_operators.py", "NotComparable"),
+    ("src/fakexport/emulation/history/replay.py", "_Unreplayable"),
+    ("src/fakexport/exporting/guards/reading.py", "_Unreadable"),
+    ("src/fakexport/exporting/program/retargeting/operator_run.py", "_Clash"),
+    ("src/fakexport/models/sources/transformers/input_request.py", "Underivable"),
+    ("src/fakexport/models/sources/media_inputs/encoder_runs.py", "_LanguageReached"),
 }
 # The errors of torch that a model sees on a real device, and signals.
 MODULES = [module for module in modules() if module.room != "_torch"]

@@ -51,7 +51,9 @@ def test_a_file_can_be_read_at_a_sitting():
 
 
 def test_only_the_command_line_writes_to_a_stream():
-    relay = "src/fakexport/processes/forked_output.py"  # Of what a model writes in a process of its own.
+    relay = (
+        "src/fakexport/files/processes/forked_output.py"  # Of what a model writes in a process of its own.
+    )
     writers = [module for module in MODULES if module.room != "cli" and module.path != relay]
     found = [line for module in writers for line in stream_uses(module)]
 
@@ -63,7 +65,7 @@ def test_only_the_command_line_writes_to_a_stream():
     ["print(1)", "import sys\nsys.stderr.write('x')", "from sys import stdout", "f(file=sys.stdout)"],
 )
 def test_a_stream_is_found(statement):
-    module = Module("sample.py", "fakexport.fake.sample", statement)
+    module = Module("sample.py", "fakexport.emulation.fake.sample", statement)
 
     found = list(stream_uses(module))
 

@@ -13,25 +13,27 @@ from torch import nn
 from torch.export import ExportedProgram
 
 import fakexport as fe
-from fakexport.capture import flattened
-from fakexport.program.derived_program import derived_program
-from fakexport.program.program_facts import ProgramFacts, facts_of
-from fakexport.program.stand_in_inputs import checked_module
+from fakexport.exporting.capture import flattened
+from fakexport.exporting.program.derived_program import derived_program
+from fakexport.exporting.program.program_facts import ProgramFacts, facts_of
+from fakexport.exporting.program.stand_in_inputs import checked_module
 from tests.contract.source_tree import Module, modules
 
 MAKING = ("reassemble", "assemble", "ExportedProgram", "load_pt2", "torch.export.export")
 
 # Where a program comes into being, and who gives it its facts.
 PLACES = {
-    ("capture/capture.py", "_traced_once"): "capture",
-    ("archive/codec/program_decoder.py", "program"): "load",
-    ("_torch/program_assembly.py", "assemble"): "load",
-    ("_torch/program_assembly.py", "reassemble"): "derived_program",
-    ("program/derived_program.py", "derived_program"): "derived_program",
-    ("_torch/attention_layout.py", "functional_program"): "handed_on, before ExecuTorch compiles it",
-    ("_torch/stock_reading.py", "programs_of"): "no one: only torch reads the file",
-    ("_torch/stock_reading.py", "reading_fault"): "no one: an error's text needs it",
-    ("deploy/executorch/trial.py", "_refusal"): "no one: it calls one operator",
+    ("exporting/capture/capture.py", "_traced_once"): "capture",
+    ("archive/codec/program.py", "_program"): "load",
+    ("_torch/tracing/program_assembly.py", "assemble"): "load",
+    ("_torch/tracing/program_assembly.py", "reassemble"): "derived_program",
+    ("exporting/program/derived_program.py", "derived_program"): "derived_program",
+    (
+        "_torch/tracing/program_assembly.py",
+        "functional_program",
+    ): "copied_metadata, before ExecuTorch",
+    ("_torch/tracing/program_schema.py", "programs_of"): "no one: only torch reads the file",
+    ("_torch/tracing/program_schema.py", "reading_fault"): "no one: an error's text needs it",
 }
 
 

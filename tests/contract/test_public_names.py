@@ -15,16 +15,8 @@ PAGE = ROOT / "docs" / "python.md"
 FUNCTIONS = [name for name in fakexport.__all__ if inspect.isfunction(getattr(fakexport, name))]
 # Of torch and of Python, which the functions hand on.
 FOREIGN = {
-    "Any",
-    "Callable",
-    "ExportedProgram",
-    "FakeTensorMode",
-    "Iterator",
-    "Mapping",
-    "None",
-    "P",
-    "T",
-    "Tensor",
+    *("Any", "Callable", "ExportedProgram", "FakeTensorMode", "Iterator"),
+    *("Mapping", "None", "P", "T", "Tensor"),
 }
 
 
@@ -54,7 +46,7 @@ def test_a_type_checker_sees_the_names_that_are_fetched():
     }
 
     assert renamed == fakexport._RENAMED
-    assert {**homes, **dict.fromkeys(renamed, "program")} == fakexport._HOMES
+    assert {**homes, **dict.fromkeys(renamed, "exporting.program")} == fakexport._HOMES
 
 
 @pytest.mark.parametrize("name", fakexport.__all__)

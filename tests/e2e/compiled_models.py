@@ -1,7 +1,5 @@
 """Small models with inputs, as they are given to the compilers: an MLP, a ViT, a GPT-2."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

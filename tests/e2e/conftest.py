@@ -1,13 +1,9 @@
 """The C++ program that runs compiled packages, built once: its sources are the same for all of them."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +13,7 @@ from tests.e2e.compiled_models import mlp, save_bound
 
 
 @pytest.fixture(scope="session")
-def cpp_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cpp_project(tmp_path_factory):
     """What `fakexport compile --to cpp-project` writes of an MLP."""
     if missing := [tool for tool in ("g++", "cmake") if shutil.which(tool) is None]:
         pytest.skip(f"needs {missing[0]}")
@@ -28,7 +24,7 @@ def cpp_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def cpp_runner(cpp_project: Path) -> Path:
+def cpp_runner(cpp_project):
     """The program, built as the project's README says with the torch that runs the tests."""
     build = cpp_project / "build"
     subprocess.run(
@@ -39,13 +35,13 @@ def cpp_runner(cpp_project: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def run(cpp_runner: Path, cpp_project: Path) -> Runner:
+def run(cpp_runner, cpp_project):
     """It with the MLP."""
     return Runner(cpp_runner, cpp_project / "model.aoti.pt2")
 
 
 @pytest.fixture(scope="session")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+def llama(tmp_path_factory):
     """A model of 1024 tokens with its checkpoint, and the project without weights from its bundle."""
     from fakexport.deploy import compile
     from tests.generation.agreement import exported

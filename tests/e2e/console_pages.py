@@ -1,7 +1,5 @@
 """The pages that show commands: what each takes for granted, and what of it no test runs, with the reason."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping

@@ -1,23 +1,20 @@
 """`fakexport bench` as a user runs it."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
-from fakexport.benchmark.modes import MODES
 from fakexport.cli import main
+from fakexport.deploy.benchmark.modes import MODES
 from tests.command_line import fakexport
 from tests.contract.source_tree import ROOT
 
-MODELS = ROOT / "tests" / "unit" / "benchmark" / "bench_models.py"
+MODELS = ROOT / "tests" / "unit" / "deploy" / "benchmark" / "bench_models.py"
 
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_a_mode_that_dies_is_a_cell(tmp_path: Path) -> None:
+def test_a_mode_that_dies_is_a_cell(tmp_path):
     chart = tmp_path / "chart.svg"
 
     done = fakexport(
@@ -29,7 +26,7 @@ def test_a_mode_that_dies_is_a_cell(tmp_path: Path) -> None:
     assert "1 of 2 modes match eager up to rounding" in done.stdout
     assert "1 thread\n" in done.stdout
     assert done.stderr.splitlines() == [
-        "eager: outputs to compare with ...",
+        "eager: reference outputs ...",
         "[1/2] torchscript-trace: capture and write ...",
         "[2/2] eager: load, run and time ...",
     ]
@@ -39,14 +36,12 @@ def test_a_mode_that_dies_is_a_cell(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--modes", "eager,tensorrt"], "there is no mode 'tensorrt'"),
+        (["--modes", "eager,tensorrt"], "unknown mode 'tensorrt'"),
         (["--chart", "chart.pdf"], "a chart must be a .png or .svg file"),
         (["--library", "missing.so"], "missing.so: no such file"),
     ],
 )
-def test_a_wrong_call_is_one_line(
-    arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_call_is_one_line(arguments, reason, capsys):
     code = main(["bench", f"{MODELS}:mlp", "--no-progress", *arguments])
 
     out, err = capsys.readouterr()
@@ -58,7 +53,7 @@ def test_a_wrong_call_is_one_line(
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_a_model_that_does_not_run_is_one_line() -> None:
+def test_a_model_that_does_not_run_is_one_line():
     done = fakexport("bench", f"{MODELS}:fails", "--no-progress", code=2)
 
     assert done.stderr == f"error: eager: {MODELS}:fails does not run here: RuntimeError: no such luck\n"
@@ -66,7 +61,7 @@ def test_a_model_that_does_not_run_is_one_line() -> None:
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_every_mode_has_its_row() -> None:
+def test_every_mode_has_its_row():
     done = fakexport(
         *("bench", f"{MODELS}:mlp", "--dynamic", "x.0=2..64", "--threads", 1, "--repeat", 3),
         *("--format", "json", "--no-progress"),

@@ -1,7 +1,5 @@
 """Compiled forms refuse the sizes that a trace excludes, as the program does: in one line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -10,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import fakexport as fe
-from fakexport.deploy import Artifact, UnsuitableInputs
+from fakexport.deploy import Artifact, InputMismatchError
 from tests.cpp_runner import Runner
 
 safetensors = pytest.importorskip("safetensors.torch")
@@ -56,13 +54,13 @@ REFUSED = {
 
 
 @pytest.fixture(scope="module")
-def eager() -> EveryKind:
+def eager():
     torch.manual_seed(0)
     return EveryKind()
 
 
 @pytest.fixture(scope="module")
-def program(eager: EveryKind) -> torch.export.ExportedProgram:
+def program(eager):
     sizes = ["x.0=2..8", "x.1=2..64", "y.1=2..64", "z.0=2..512"]
     example = inputs(3, 16, 17, 48)
     found = fe.export(EveryKind, tuple(example.values()), dynamic_shapes=sizes)
@@ -77,7 +75,7 @@ def check(call: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]], eager: E
         torch.testing.assert_close(next(iter(call(given).values())), wanted, rtol=1e-4, atol=1e-4)
     refusals = []
     for name, (given, words) in REFUSED.items():
-        with pytest.raises(UnsuitableInputs) as refusal:
+        with pytest.raises(InputMismatchError) as refusal:
             call(given)
         assert words in str(refusal.value), name
         refusals.append(str(refusal.value))
@@ -90,9 +88,7 @@ def package(program: torch.export.ExportedProgram, folder: Path) -> Path:
     return compile_aoti(program, folder / "model.aoti.pt2", weights="beside").path
 
 
-def test_native_code_and_the_cpp_program_refuse_in_the_same_words(
-    program: torch.export.ExportedProgram, eager: EveryKind, cpp_runner: Path, tmp_path: Path
-) -> None:
+def test_native_code_and_the_cpp_program_refuse_in_the_same_words(program, eager, cpp_runner, tmp_path):
     from fakexport.deploy.aoti import open_aoti
 
     run = Runner(cpp_runner, package(program, tmp_path))
@@ -110,7 +106,7 @@ def test_native_code_and_the_cpp_program_refuse_in_the_same_words(
         assert not (tmp_path / "no.safetensors").exists()
 
 
-def test_executorch_refuses(program: torch.export.ExportedProgram, eager: EveryKind, tmp_path: Path) -> None:
+def test_executorch_refuses(program, eager, tmp_path):
     pytest.importorskip("executorch")
     from fakexport.deploy.executorch import compile_executorch, open_executorch
 
@@ -119,7 +115,7 @@ def test_executorch_refuses(program: torch.export.ExportedProgram, eager: EveryK
     check(opened, eager)
 
 
-def test_onnx_refuses(program: torch.export.ExportedProgram, eager: EveryKind, tmp_path: Path) -> None:
+def test_onnx_refuses(program, eager, tmp_path):
     pytest.importorskip("onnxruntime")
     from fakexport.deploy.onnx import compile_onnx, open_onnx
 

@@ -1,7 +1,5 @@
 """The C++ program `generate`: the tokens of transformers, and what does not fit is one line."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json
@@ -15,8 +13,8 @@ import pytest
 import torch
 
 import fakexport as fe
-from fakexport.deploy import DeployError, compile
-from fakexport.sources.generation_defaults import generation_defaults
+from fakexport.deploy import compile
+from fakexport.models.sources.generation.generation_defaults import generation_defaults
 from tests.generation.agreement import LENGTHS, NEW_TOKENS, eager, exported, prompt
 from tests.generation.families import IMAGE_TOKEN, NAMED
 
@@ -48,11 +46,11 @@ def ids(row: torch.Tensor) -> str:
 
 
 @pytest.fixture(scope="session")
-def cpp_generate(cpp_runner: Path) -> Path:
+def cpp_generate(cpp_runner):
     return cpp_runner.with_name("generate")
 
 
-def test_a_checkpoint_is_bound_when_it_runs(cpp_generate, llama) -> None:
+def test_a_checkpoint_is_bound_when_it_runs(cpp_generate, llama):
     model, folder = llama
     assert not (folder / "project" / "model.safetensors").exists()
     prompts = [prompt(length) for length in (*LENGTHS, 1)]
@@ -69,7 +67,7 @@ def test_a_checkpoint_is_bound_when_it_runs(cpp_generate, llama) -> None:
     assert done.stderr == ""
 
 
-def test_tokens_are_drawn_as_python_draws_them(cpp_generate, llama) -> None:
+def test_tokens_are_drawn_as_python_draws_them(cpp_generate, llama):
     _, folder = llama
     rows = [prompt(length) for length in LENGTHS]
     expected = fe.Generator(fe.bind(fe.load_bundle(folder / "model.pt2"), folder))(
@@ -86,7 +84,7 @@ def test_tokens_are_drawn_as_python_draws_them(cpp_generate, llama) -> None:
     assert tokens(done) == list(map(list, expected.tokens))
 
 
-def test_a_sequence_ends_with_the_token_that_ends_it(cpp_generate, llama) -> None:
+def test_a_sequence_ends_with_the_token_that_ends_it(cpp_generate, llama):
     model, folder = llama
     row = eager(model, prompt(5))[0]
     last = row.index(row[4])
@@ -108,7 +106,7 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "_".join(settings))
-def test_settings_of_the_generation_config_are_followed(settings, cpp_generate, llama, tmp_path) -> None:
+def test_settings_of_the_generation_config_are_followed(settings, cpp_generate, llama, tmp_path):
     """Prompts of one token are padded, and what pads them is not a token of theirs."""
     model, folder = llama
     shutil.copytree(folder / "project", tmp_path / "project")
@@ -149,7 +147,7 @@ def test_settings_of_the_generation_config_are_followed(settings, cpp_generate, 
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ((), "there is no prompt: the program takes 'input_ids'"),
+        ((), "there is no prompt: the program expects 'input_ids'"),
         (("--prompt-ids", "1,9999"), "the token 9999 does not exist: the model has 1024, from 0 on"),
         (("--prompt-ids", "1,,2"), "--prompt-ids '' is not a number in range"),
         (("--prompt-ids", "-1"), "-1 is not a token id: ids are 0 or more"),
@@ -163,18 +161,18 @@ def test_settings_of_the_generation_config_are_followed(settings, cpp_generate, 
         ),
     ],
 )
-def test_bad_usage_is_one_line(options, line, cpp_generate, llama) -> None:
+def test_bad_usage_is_one_line(options, line, cpp_generate, llama):
     _, folder = llama
 
     assert refusal(generate(cpp_generate, folder / "project", "--weights", folder, *options)) == line
 
 
-def test_a_cache_in_buffers_is_one_tensor_of_both_programs(cpp_generate, tmp_path: Path) -> None:
+def test_a_cache_in_buffers_is_one_tensor_of_both_programs(cpp_generate, tmp_path):
     """Mistral has windows of 8 tokens here. Each prompt starts at the first place again."""
     model = NAMED["mistral"].saved(tmp_path)
     calls: Any = ("prefill", "decode")
     programs = {
-        call: fe.export(f"hf:{tmp_path}", workload=call, cache_length=60, cache_form="buffers")
+        call: fe.export(f"hf:{tmp_path}", workload=call, max_cache_len=60, cache_form="buffers")
         for call in calls
     }
     compile(fe.Bundle(programs), tmp_path / "project", to="cpp-project")
@@ -207,7 +205,7 @@ def _without_vocabulary(record: Any) -> None:
         (_logits_of_another, "generation.json names 'scores', which the program does not have"),
         (
             _state_left_out,
-            "generation.json does not say what the input 'past_key_values_layers_0_keys' of decode is",
+            "generation.json does not describe the input 'past_key_values_layers_0_keys' of decode",
         ),
         (_without_vocabulary, "{path}: the field 'vocabulary' is missing"),
         (lambda record: record.update(format="fakexport.generation/1"), "{path}: its format is "),
@@ -217,7 +215,7 @@ def _without_vocabulary(record: Any) -> None:
         ),
     ],
 )
-def test_a_record_that_does_not_fit_is_one_line(change, line, cpp_generate, llama, tmp_path) -> None:
+def test_a_record_that_does_not_fit_is_one_line(change, line, cpp_generate, llama, tmp_path):
     _, folder = llama
     for name in ("prefill.aoti.pt2", "decode.aoti.pt2"):
         (tmp_path / name).symlink_to(folder / "project" / name)
@@ -230,14 +228,6 @@ def test_a_record_that_does_not_fit_is_one_line(change, line, cpp_generate, llam
     assert refusal(done).startswith(line.format(path=tmp_path / "generation.json"))
 
 
-def test_a_bundle_of_other_programs_is_refused(tmp_path: Path) -> None:
-    one = fe.export(torch.nn.Linear(4, 4), (torch.zeros(2, 4),))
-
-    with pytest.raises(DeployError, match="no program for prefill among first, second"):
-        compile(fe.Bundle({"first": one, "second": one}), tmp_path / "project", to="cpp-project")
-    assert not (tmp_path / "project").exists()
-
-
 # An encoder of sounds; a prefill that reads one number of tokens; an encoder of text; an image in the text.
 @pytest.mark.parametrize(
     "name",
@@ -246,7 +236,7 @@ def test_a_bundle_of_other_programs_is_refused(tmp_path: Path) -> None:
         *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("mamba", "t5", "llava", "mixtral")),
     ],
 )
-def test_a_family_generates_what_transformers_does(name, cpp_generate, tmp_path) -> None:
+def test_a_family_generates_what_transformers_does(name, cpp_generate, tmp_path):
     family = NAMED[name]
     model: Any = family.saved(tmp_path)
     compile(fe.bind(exported(tmp_path), tmp_path), project := tmp_path / "project", to="cpp-project")
@@ -265,7 +255,7 @@ def test_a_family_generates_what_transformers_does(name, cpp_generate, tmp_path)
 
 
 @pytest.mark.exhaustive
-def test_a_first_token_is_forced_after_one_alone(cpp_generate, tmp_path) -> None:
+def test_a_first_token_is_forced_after_one_alone(cpp_generate, tmp_path):
     """Translation: a decoder that starts from one token, then from two. Its tables are in no checkpoint."""
     model: Any = NAMED["marian"].build()
     model.generation_config.update(forced_bos_token_id=30)

@@ -1,18 +1,16 @@
 """The C++ project: written, built with cmake and g++, and run on models and on what does not fit them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
 
 import fakexport as fe
-from fakexport.deploy import UnsuitableInputs
+from fakexport.deploy import InputMismatchError
 from fakexport.deploy.signature import Signature
 from fakexport.deploy.weights_file import OWNER
 from tests.command_line import fakexport
@@ -46,7 +44,7 @@ def assert_as_eager(
 
 
 class TestModels:
-    def test_an_mlp_is_as_eager_in_any_batch(self, run: Runner, tmp_path: Path) -> None:
+    def test_an_mlp_is_as_eager_in_any_batch(self, run, tmp_path):
         case = mlp()
 
         for batch in (1, 3, 64):
@@ -63,7 +61,7 @@ class TestModels:
             assert torch.equal(got["best"], eager["best"])
             assert torch.equal(got["positive"], eager["positive"])
 
-    def test_a_vit_is_as_eager_whatever_the_layout_in_memory(self, cpp_runner: Path, tmp_path: Path) -> None:
+    def test_a_vit_is_as_eager_whatever_the_layout_in_memory(self, cpp_runner, tmp_path):
         case = vit()
         run = compiled(case, cpp_runner, tmp_path)
 
@@ -77,7 +75,7 @@ class TestModels:
         got = {path.stem: torch.from_numpy(numpy.load(path)) for path in out.iterdir()}
         assert_as_eager(got, case, {"pixel_values": images})
 
-    def test_a_gpt2_is_as_eager_in_any_batch_and_length(self, cpp_runner: Path, tmp_path: Path) -> None:
+    def test_a_gpt2_is_as_eager_in_any_batch_and_length(self, cpp_runner, tmp_path):
         case = gpt2()
         run = compiled(case, cpp_runner, tmp_path)
 
@@ -96,7 +94,7 @@ class TestModels:
         )
 
 
-def test_cmake_can_be_run_again_once_the_environment_with_torch_is_active(tmp_path: Path) -> None:
+def test_cmake_can_be_run_again_once_the_environment_with_torch_is_active(tmp_path):
     """What the first, failed run found is not kept."""
     without = tmp_path / "without"
     without.mkdir()
@@ -122,9 +120,7 @@ def test_cmake_can_be_run_again_once_the_environment_with_torch_is_active(tmp_pa
 
 
 class TestPlacesOfWeights:
-    def test_a_package_with_its_weights_inside_takes_no_others(
-        self, cpp_runner: Path, tmp_path: Path
-    ) -> None:
+    def test_a_package_with_its_weights_inside_takes_no_others(self, cpp_runner, tmp_path):
         case = linear()
         save_bound(case, tmp_path / "model.pt2")
         package = tmp_path / "model.aoti.pt2"
@@ -141,9 +137,7 @@ class TestPlacesOfWeights:
         assert done.returncode == 0, done.stderr
         assert_as_eager(safetensors.load_file(out), case)
 
-    def test_a_weight_less_program_gets_its_weights_when_it_runs(
-        self, cpp_runner: Path, tmp_path: Path
-    ) -> None:
+    def test_a_weight_less_program_gets_its_weights_when_it_runs(self, cpp_runner, tmp_path):
         case = linear()
         program = fe.export(lambda: case.module, (), case.inputs)
         fe.save(program, tmp_path / "model.pt2")
@@ -159,9 +153,7 @@ class TestPlacesOfWeights:
         assert without == f"{project / 'model.aoti.safetensors'}: No such file or directory"
         assert_as_eager(run.outputs(case.inputs, tmp_path), case)
 
-    def test_a_checkpoint_has_neither_constants_nor_both_names_of_a_tied_weight(
-        self, cpp_runner: Path, tmp_path: Path
-    ) -> None:
+    def test_a_checkpoint_has_neither_constants_nor_both_names_of_a_tied_weight(self, cpp_runner, tmp_path):
         module = Rotary().eval()
         case = Case(module, {"ids": torch.tensor([1, 5, 9])}, {"ids": None})
         fe.save(fe.export(Rotary, (), case.inputs), tmp_path / "model.pt2")
@@ -214,22 +206,20 @@ class TestInputs:
         ],
         ids=str,
     )
-    def test_what_does_not_fit_is_refused_in_the_words_of_python(
-        self, inputs: dict[str, tuple[object, ...]], run: Runner, tmp_path: Path
-    ) -> None:
+    def test_what_does_not_fit_is_refused_in_the_words_of_python(self, inputs, run, tmp_path):
         tensors = {
             name: torch.zeros([size for size in of if isinstance(size, int)]).to(
                 next((size for size in of if isinstance(size, torch.dtype)), torch.float32)
             )
             for name, of in inputs.items()
         }
-        with pytest.raises(UnsuitableInputs) as refusal:
+        with pytest.raises(InputMismatchError) as refusal:
             Signature.of(mlp().program()).check(tensors)
         safetensors.save_file(tensors, tmp_path / "in.safetensors")
 
         assert run.refusal("--inputs", tmp_path / "in.safetensors") == str(refusal.value)
 
-    def test_arrays_of_all_orders_and_versions_are_read(self, run: Runner, tmp_path: Path) -> None:
+    def test_arrays_of_all_orders_and_versions_are_read(self, run, tmp_path):
         case = mlp()
         x, twice = (case.inputs[name].numpy() for name in ("x", "twice"))
         numpy.save(tmp_path / "x.npy", numpy.asfortranarray(x))
@@ -258,7 +248,7 @@ class TestInputs:
             (("--inputs", "x=/dev/zero"), "/dev/zero: not a regular file"),
         ],
     )
-    def test_a_wrong_call_is_one_line(self, options: tuple[str, ...], message: str, run: Runner) -> None:
+    def test_a_wrong_call_is_one_line(self, options, message, run):
         assert run.refusal(*options).startswith(message)
 
 
@@ -278,9 +268,7 @@ class TestWeights:
         ],
         ids=["missing", "shape", "dtype"],
     )
-    def test_weights_that_do_not_fit_are_refused(
-        self, change: Callable[[dict[str, torch.Tensor]], object], message: str, run: Runner, tmp_path: Path
-    ) -> None:
+    def test_weights_that_do_not_fit_are_refused(self, change, message, run, tmp_path):
         held = safetensors.load_file(run.package.with_suffix(".safetensors"))
         change(held)
         weights = tmp_path / "weights.safetensors"
@@ -291,7 +279,7 @@ class TestWeights:
 
         assert refusal == f"{weights}: {message}"
 
-    def test_entries_that_the_program_does_not_know_are_a_note(self, run: Runner, tmp_path: Path) -> None:
+    def test_entries_that_the_program_does_not_know_are_a_note(self, run, tmp_path):
         """As `bind` warns of them (FE704)."""
         case, weights = mlp(), tmp_path / "weights.safetensors"
         held = safetensors.load_file(run.package.with_suffix(".safetensors"))
@@ -308,7 +296,7 @@ class TestWeights:
         wanted = case.eager(case.inputs)["y"]
         torch.testing.assert_close(safetensors.load_file(out)["y"], wanted, atol=TOLERANCE, rtol=0)
 
-    def test_the_file_beside_must_be_of_the_same_compilation(self, run: Runner, tmp_path: Path) -> None:
+    def test_the_file_beside_must_be_of_the_same_compilation(self, run, tmp_path):
         """An interruption leaves an old package and new weights; what else is named is a checkpoint."""
         package, beside = tmp_path / "model.aoti.pt2", tmp_path / "model.aoti.safetensors"
         package.write_bytes(run.package.read_bytes())
@@ -329,7 +317,7 @@ class TestWeights:
         )
         assert (other.returncode, other.stderr) == (checkpoint.returncode, checkpoint.stderr) == (0, "")
 
-    def test_other_weights_give_other_results(self, run: Runner, tmp_path: Path) -> None:
+    def test_other_weights_give_other_results(self, run, tmp_path):
         """None of them is a constant in the code, however few elements it has."""
         case = mlp()
         held = safetensors.load_file(run.package.with_suffix(".safetensors"))
@@ -347,7 +335,7 @@ class TestWeights:
         wanted = case.eager(case.inputs)["y"]
         torch.testing.assert_close(safetensors.load_file(out)["y"], wanted, atol=1e-5, rtol=1e-5)
 
-    def test_without_a_file_of_weights_nothing_runs(self, run: Runner, tmp_path: Path) -> None:
+    def test_without_a_file_of_weights_nothing_runs(self, run, tmp_path):
         package = tmp_path / "alone.pt2"
         package.write_bytes(run.package.read_bytes())
         safetensors.save_file(mlp().inputs, tmp_path / "in.safetensors")
@@ -360,7 +348,7 @@ class TestWeights:
 
 
 class TestOutputs:
-    def test_a_dtype_that_npy_has_not_is_named_and_nothing_written(self, run: Runner, tmp_path: Path) -> None:
+    def test_a_dtype_that_npy_has_not_is_named_and_nothing_written(self, run, tmp_path):
         safetensors.save_file(mlp().inputs, tmp_path / "in.safetensors")
 
         refusal = run.refusal("--inputs", tmp_path / "in.safetensors", "--output", tmp_path / "out")
@@ -369,7 +357,7 @@ class TestOutputs:
         assert [path.name for path in tmp_path.iterdir()] == ["in.safetensors"]
 
     @pytest.mark.parametrize("name", ["none/out.safetensors", "none/out"])
-    def test_a_folder_that_is_not_there_is_one_line(self, name: str, run: Runner, tmp_path: Path) -> None:
+    def test_a_folder_that_is_not_there_is_one_line(self, name, run, tmp_path):
         inputs = {name: torch.zeros(size, 8) for name, size in (("x", 1), ("twice", 2))}
         safetensors.save_file(inputs, tmp_path / "in.safetensors")
 
@@ -377,7 +365,7 @@ class TestOutputs:
 
         assert refusal.startswith(("cannot write", "npy cannot store"))
 
-    def test_a_full_disk_leaves_what_was_there(self, cpp_runner: Path, tmp_path: Path) -> None:
+    def test_a_full_disk_leaves_what_was_there(self, cpp_runner, tmp_path):
         """A limit on the size of files stands in for the disk; torch's loader needs some of it before."""
         module, x = linear().module, torch.zeros(1_000_000, 8)
         run = compiled(Case(module, {"x": x}, {"x": None}), cpp_runner, tmp_path)
@@ -400,7 +388,7 @@ class TestOutputs:
         assert [path.name for path in folder.iterdir()] == ["out.safetensors"]
 
 
-def test_a_project_is_not_written_over(cpp_project: Path) -> None:
+def test_a_project_is_not_written_over(cpp_project):
     archive = cpp_project.parent / "mlp.pt2"
     before = {path: path.stat().st_mtime_ns for path in cpp_project.rglob("*")}
 

@@ -1,7 +1,5 @@
 """The C++ program takes the weights of shards and folders as Python takes them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -9,9 +7,9 @@ import torch
 from torch import nn
 
 import fakexport as fe
+from fakexport.archive.weights import CheckpointError, open_checkpoint
 from fakexport.deploy.aoti.opened_package import open_aoti
 from fakexport.deploy.weights_file import OWNER
-from fakexport.weights import CheckpointError, open_checkpoint
 from tests.command_line import fakexport
 from tests.cpp_runner import Runner
 from tests.e2e.compiled_models import mlp
@@ -43,7 +41,7 @@ IDS = {"ids": torch.tensor([1, 5, 9])}
 
 
 @pytest.fixture(scope="module")
-def tied(cpp_runner: Path, tmp_path_factory: pytest.TempPathFactory) -> Runner:
+def tied(cpp_runner, tmp_path_factory):
     """It with a package that has no weights beside it."""
     folder = tmp_path_factory.mktemp("tied")
     fe.save(fe.export(Tied, (), IDS), folder / "tied.pt2")
@@ -67,7 +65,7 @@ def mlp_inputs(folder: Path) -> tuple[str, Path]:
 
 
 class TestShards:
-    def test_a_tied_weight_in_two_shards_gives_what_python_gives(self, tied: Runner, tmp_path: Path) -> None:
+    def test_a_tied_weight_in_two_shards_gives_what_python_gives(self, tied, tmp_path):
         module = Tied().eval()
         held = {name: tensor.clone() for name, tensor in module.state_dict().items()}
         head = held.pop("head.weight")
@@ -83,9 +81,7 @@ class TestShards:
             assert torch.equal(of_cpp["scores"], of_python["scores"])
             torch.testing.assert_close(of_cpp["scores"], eager["scores"], atol=2e-6, rtol=0)
 
-    def test_names_of_one_weight_are_held_against_each_other_across_shards(
-        self, tied: Runner, tmp_path: Path
-    ) -> None:
+    def test_names_of_one_weight_are_held_against_each_other_across_shards(self, tied, tmp_path):
         held = {name: tensor.clone() for name, tensor in Tied().state_dict().items()}
         head = held.pop("head.weight")
         safetensors.save_file(IDS, tmp_path / "in.safetensors")
@@ -98,7 +94,7 @@ class TestShards:
             for one, other in (("head.weight", "embed.weight"), ("embed.weight", "head.weight"))
         )
 
-    def test_a_weight_that_does_not_fit_is_told_with_its_shard(self, run: Runner, tmp_path: Path) -> None:
+    def test_a_weight_that_does_not_fit_is_told_with_its_shard(self, run, tmp_path):
         held, inputs = weights_of(run), mlp_inputs(tmp_path)
         first, second = halves(held)
 
@@ -108,7 +104,7 @@ class TestShards:
         told = "the weight 'scale' is float16[4], but the program expects float32[4]"
         assert refusal == f"{tmp_path / 'half' / TWO}: {told}"
 
-    def test_a_weight_that_no_shard_has_is_told_with_the_index(self, run: Runner, tmp_path: Path) -> None:
+    def test_a_weight_that_no_shard_has_is_told_with_the_index(self, run, tmp_path):
         held, inputs = weights_of(run), mlp_inputs(tmp_path)
         del held["fc1.bias"]
 
@@ -117,7 +113,7 @@ class TestShards:
 
         assert refusal == f"{index}: the weight 'fc1.bias' is missing"
 
-    def test_weights_by_other_names_are_told_with_the_way_out(self, run: Runner, tmp_path: Path) -> None:
+    def test_weights_by_other_names_are_told_with_the_way_out(self, run, tmp_path):
         held, inputs = weights_of(run), mlp_inputs(tmp_path)
         other = {f"model.{name}": tensor for name, tensor in held.items()}
 
@@ -131,7 +127,7 @@ class TestShards:
             "--weights beside -o PACKAGE` writes them under the program's names"
         )
 
-    def test_entries_of_any_shard_that_nobody_wants_are_one_note(self, run: Runner, tmp_path: Path) -> None:
+    def test_entries_of_any_shard_that_nobody_wants_are_one_note(self, run, tmp_path):
         held, inputs = weights_of(run), mlp_inputs(tmp_path)
         first, second = halves(held)
 
@@ -159,10 +155,8 @@ class TestFolders:
         ],
         ids=" and ".join,
     )
-    @pytest.mark.filterwarnings("ignore:.* is read, as transformers does")  # tests/unit/weights has it.
-    def test_the_same_file_is_taken_as_by_python(
-        self, names: tuple[str, ...], run: Runner, tmp_path: Path
-    ) -> None:
+    @pytest.mark.filterwarnings("ignore:.* is read, as in transformers")  # tests/unit/archive/weights has it.
+    def test_the_same_file_is_taken_as_by_python(self, names, run, tmp_path):
         folder, inputs = tmp_path / "checkpoint", mlp().inputs
         folder.mkdir()
         for number, name in enumerate(names):
@@ -182,9 +176,7 @@ class TestFolders:
         else:
             path.write_text("no weights")
 
-    def test_files_are_followed_through_links_as_the_hubs_cache_has_them(
-        self, run: Runner, tmp_path: Path
-    ) -> None:
+    def test_files_are_followed_through_links_as_the_hubs_cache_has_them(self, run, tmp_path):
         save_shards(tmp_path / "blobs", *halves(weights_of(run)))
         snapshot = tmp_path / "snapshot"
         snapshot.mkdir()
@@ -196,9 +188,7 @@ class TestFolders:
 
         assert torch.equal(got["y"], run.outputs(mlp().inputs, tmp_path)["y"])
 
-    def test_several_files_without_an_index_are_refused_in_the_words_of_python(
-        self, run: Runner, tmp_path: Path
-    ) -> None:
+    def test_several_files_without_an_index_are_refused_in_the_words_of_python(self, run, tmp_path):
         inputs, folder = mlp_inputs(tmp_path), tmp_path / "checkpoint"
         folder.mkdir()
         for name in ("d", "b", "a", "c"):
@@ -209,9 +199,7 @@ class TestFolders:
 
         assert run.refusal(*inputs, weights=folder) == str(of_python.value)
 
-    def test_the_file_beside_a_package_is_that_file_in_a_folder_too(
-        self, run: Runner, tmp_path: Path
-    ) -> None:
+    def test_the_file_beside_a_package_is_that_file_in_a_folder_too(self, run, tmp_path):
         inputs, folder = mlp_inputs(tmp_path), tmp_path / "folder"
         folder.mkdir()
         copied = Runner(run.program, folder / "model.aoti.pt2")
@@ -224,9 +212,7 @@ class TestFolders:
         assert refusal.startswith(f"{beside} was written for a different model.aoti.pt2")
 
     @pytest.mark.parametrize("content", [(), ("pytorch_model.bin",), (".safetensors.txt",)], ids=str)
-    def test_a_folder_without_safetensors_is_refused(
-        self, content: tuple[str, ...], run: Runner, tmp_path: Path
-    ) -> None:
+    def test_a_folder_without_safetensors_is_refused(self, content, run, tmp_path):
         inputs, folder = mlp_inputs(tmp_path), tmp_path / "checkpoint"
         (folder / "model.safetensors").mkdir(parents=True)
         for name in content:

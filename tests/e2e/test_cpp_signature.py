@@ -3,8 +3,6 @@
 The sources are built with the sanitizer for undefined behavior, which ends the program at the first overflow.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import shutil
@@ -53,7 +51,7 @@ SIZES = [0, 1, 2, 3, 5, 8, 1 << 10]
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def program(tmp_path_factory):
     folder = tmp_path_factory.mktemp("signature")
     (folder / "main.cpp").write_text(MAIN)
     names = ("signature", "condition", "json", "tensor", "dtype", "printable")
@@ -118,7 +116,7 @@ def fits(case: dict[str, Any]) -> bool:
     return True
 
 
-def test_ranges_whose_bounds_are_far_apart(program: Path) -> None:
+def test_ranges_whose_bounds_are_far_apart(program):
     made = list(cases())
     lines = "".join(f"{json.dumps(case)}\n" for case in made)
     done = subprocess.run([program], input=lines, capture_output=True, text=True, check=False)

@@ -1,7 +1,5 @@
 """The C++ program `generate` takes and prints text: the ids and the text of the tokenizers package."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -28,7 +26,7 @@ def build(project: Path, *options: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def built(cpp_runner: Path) -> tuple[Path, Path]:
+def built(cpp_runner):
     """`generate` without tokenizers, and with those of a checkout or of the stand-in for it."""
     without = cpp_runner.with_name("generate_ids")
     shutil.copy(cpp_runner.with_name("generate"), without)
@@ -38,7 +36,7 @@ def built(cpp_runner: Path) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def spelling(llama: tuple[Any, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def spelling(llama, tmp_path_factory):
     """A tokenizer with one token per byte, and a checkpoint that says `SPELLED` after its first byte."""
     folder = tmp_path_factory.mktemp("spelling")
     tokenizer = Tokenizer(models.BPE())
@@ -74,7 +72,7 @@ def refusal(done: subprocess.CompletedProcess[bytes]) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_text_is_that_of_the_same_ids_in_python(kind, built, llama, tmp_path) -> None:
+def test_text_is_that_of_the_same_ids_in_python(kind, built, llama, tmp_path):
     tokenizer = KINDS[kind]()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     model, folder = llama
@@ -89,7 +87,7 @@ def test_text_is_that_of_the_same_ids_in_python(kind, built, llama, tmp_path) ->
     assert done.stdout.decode() == "".join(tokenizer.decode(ids) + "\n" for ids in new)
 
 
-def test_a_character_is_printed_when_it_is_complete(built, llama, spelling) -> None:
+def test_a_character_is_printed_when_it_is_complete(built, llama, spelling):
     tokenizer, weights = spelling
     first = Tokenizer.from_file(str(tokenizer)).encode(SPELLED).ids[0]
     words = ["--folder", llama[1] / "project", "--weights", weights, "--tokenizer", tokenizer]
@@ -104,18 +102,7 @@ def test_a_character_is_printed_when_it_is_complete(built, llama, spelling) -> N
     assert process.returncode == 0
 
 
-def test_tokens_of_a_prompt_in_ids_are_printed_as_text(built, llama, spelling) -> None:
-    tokenizer, weights = spelling
-    ids = Tokenizer.from_file(str(tokenizer)).encode(SPELLED).ids
-    start = ",".join(map(str, ids[:2]))
-
-    options = ["--weights", weights, "--max-new-tokens", len(ids) - 2, "--prompt-ids", start]
-    done = generate(built[1], llama[1], *options, "--tokenizer", tokenizer)
-
-    assert done.stdout.decode() == SPELLED[1:] + "\n"
-
-
-def test_bytes_that_follow_each_other_are_printed_together(built, llama, spelling, tmp_path) -> None:
+def test_bytes_that_follow_each_other_are_printed_together(built, llama, spelling, tmp_path):
     """`A` is a byte, and none any more when one follows that makes the bytes other than UTF-8."""
     ids = Tokenizer.from_file(str(spelling[0])).encode(SPELLED).ids[:5]
     vocabulary = dict(zip(("x", "<0x41>", "<end>", "<0xC3>", "y"), ids, strict=True))
@@ -130,7 +117,7 @@ def test_bytes_that_follow_each_other_are_printed_together(built, llama, spellin
     assert done.stdout.decode() == tokenizer.decode(ids[1:]) + "\n" == "\ufffd\ufffdy\n"
 
 
-def test_a_print_decodes_the_newest_tokens_alone(built, llama, spelling, tmp_path) -> None:
+def test_a_print_decodes_the_newest_tokens_alone(built, llama, spelling, tmp_path):
     """All of them once more at the end. The server of the stand-in writes down how many each request has."""
     if "TOKENIZERS_CPP" in os.environ:
         pytest.skip("needs the stand-in")
@@ -177,7 +164,7 @@ def test_a_print_decodes_the_newest_tokens_alone(built, llama, spelling, tmp_pat
         (("--prompt", "x", "--tokenizer", "{unknown}"), "tokenizers cannot use {unknown}: "),
     ],
 )
-def test_what_does_not_fit_is_one_line(options, line, built, llama, spelling, tmp_path) -> None:
+def test_what_does_not_fit_is_one_line(options, line, built, llama, spelling, tmp_path):
     content = spelling[0].read_text()
     files = {"good": spelling[0], "none": tmp_path / "none"}
     files["unknown"] = tmp_path / "unknown.json"
@@ -191,7 +178,7 @@ def test_what_does_not_fit_is_one_line(options, line, built, llama, spelling, tm
     assert refusal(done).startswith(line.format(**files))
 
 
-def test_a_build_without_tokenizers_says_what_is_missing(built, llama, spelling) -> None:
+def test_a_build_without_tokenizers_says_what_is_missing(built, llama, spelling):
     tokenizer, weights = spelling
     options = ["--weights", weights, "--prompt", "x", "--tokenizer", tokenizer]
 

@@ -1,13 +1,10 @@
 """The commands of the pages run, in the order of their page, and print what it says."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from itertools import groupby
 
 import pytest
@@ -35,7 +32,7 @@ def passages(said: list[str]) -> list[str]:
 
 
 @pytest.fixture
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def environment(tmp_path_factory):
     """Where `python` and `fakexport` are those that are tested."""
     tools = tmp_path_factory.mktemp("tools")
     (tools / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n', encoding="utf-8")
@@ -70,27 +67,6 @@ def test_a_workflow_runs_a_command_of_its_page():
 
     assert ran
     assert set(ran) <= {command.text for command in commands(page)}
-
-
-def test_a_command_goes_on_behind_a_backslash_and_ends_before_what_it_prints():
-    text = "```console\n$ one \\\n  --more\nfirst\n...\nlast\n\n$ two\n```\n"
-
-    assert commands(text) == [Command("one    --more", ["first", "...", "last", ""]), Command("two", [])]
-    assert passages(["first", "...", "last 7.5 s", "...", ""]) == ["first", "last #"]
-
-
-def test_a_page_writes_files_and_edits_them(tmp_path):
-    text = (
-        "```python\n# sub/a.py\nx = 1\ny = 2\n```\n```python\nnot_a_file = 1\n```\n"
-        "```diff\n--- sub/a.py\n+++ sub/a.py\n@@\n-x = 1\n+x = 3\n y = 2\n```\n"
-    )
-
-    for step in steps(text):
-        step.write(tmp_path)
-
-    assert (tmp_path / "sub" / "a.py").read_text() == "# sub/a.py\nx = 3\ny = 2\n"
-    with pytest.raises(AssertionError, match="found 0 times"):
-        step.write(tmp_path)
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """`fakexport lock` and `check --locked`: known changes of a model, each found and named at its line."""
 
-from __future__ import annotations
-
 import json
 import shlex
 
@@ -67,7 +65,7 @@ def the_lock(tmp_path_factory):
     (folder / "pyproject.toml").write_text(TABLE)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        said = fakexport("lock", "--no-progress").stdout.splitlines()
+        said = fakexport("lock", "--no-progress").stderr.splitlines()
     assert said[0].startswith("added: model.py:factory for H100: exports, sha256:")
     return (folder / "fakexport.lock").read_text()
 
@@ -86,7 +84,7 @@ def edited(repository, old, new):
 def test_an_unchanged_model_passes_and_is_locked_with_the_same_bytes(locked, the_lock):
     assert fakexport("check", "--locked", "--no-progress").stdout.endswith("1 source: 1 clean\n")
 
-    said = fakexport("lock", "--no-progress").stdout
+    said = fakexport("lock", "--no-progress").stderr
 
     assert [line.partition(":")[0] for line in said.splitlines()] == ["same", "wrote fakexport.lock"]
     assert (locked / "fakexport.lock").read_text() == the_lock
@@ -127,10 +125,10 @@ def test_equal_operators_in_another_order_are_named_at_their_line(repository):
 
     (found,) = json.loads(said)["reports"][0]["diagnostics"]
     assert found["code"] == "FE003"
-    assert found["notes"] == ["equal nodes are in another order"]
+    assert found["notes"] == ["the same nodes are in a different order"]
     (label,) = found["labels"]
     assert label["span"]["line"] == 14
-    assert label["message"] == "in another order, from here: 1 x aten.cos.default"
+    assert label["message"] == "the order of nodes differs from here on: 1 x aten.cos.default"
 
 
 def test_operators_that_are_gone_are_named_where_their_module_is_now(locked):
@@ -161,7 +159,7 @@ def test_a_model_without_an_entry_and_an_entry_without_a_model_fail(locked):
     done = fakexport("check", "--locked", "--no-progress", code=1)
 
     assert "error[FE002]: model has no entry in fakexport.lock" in done.stdout
-    assert "fakexport.lock has no entry of other.py:factory for H100 with dynamic x.0=2..64" in done.stdout
+    assert "fakexport.lock has no entry for other.py:factory on H100 with dynamic x.0=2..64" in done.stdout
     assert done.stderr == (
         "error: fakexport.lock: model.py:factory for H100 is locked and not checked any more; remove it "
         "with `fakexport lock`\n"
@@ -189,11 +187,13 @@ def test_a_source_is_the_same_from_a_folder_below(locked, monkeypatch):
 
 
 def test_other_versions_are_a_note_where_the_program_is_the_same(locked, monkeypatch):
-    monkeypatch.setattr("fakexport.checking.check_call.__version__", "9.9.9")
+    monkeypatch.setattr("fakexport.checking.target_check.__version__", "9.9.9")
 
     done = fakexport("check", "--locked", "--no-progress")
 
-    assert done.stderr == "note: fakexport.lock was written with other versions: fakexport 0.1.0 -> 9.9.9\n"
+    assert (
+        done.stderr == "note: fakexport.lock was written with different versions: fakexport 0.1.0 -> 9.9.9\n"
+    )
 
 
 @pytest.mark.parametrize("content", [None, "<<<<<<< HEAD\n", "format = 9\n"])
@@ -217,12 +217,20 @@ def test_a_source_that_is_not_checked_keeps_its_entry(locked, the_lock):
 
     done = fakexport("lock", "--no-progress", code=2)
 
-    assert done.stdout == ""
+    assert "fakexport.lock" not in done.stderr
     assert (locked / "fakexport.lock").read_text() == the_lock
 
 
-def test_comparing_and_replacing_at_once_is_refused(locked):
-    assert "give one" in fakexport("check", "--locked", "--update-lock", code=2).stderr
+@pytest.mark.parametrize("command", [("check", "--update-lock"), ("lock",)])
+def test_comparing_and_replacing_at_once_is_refused(command, locked):
+    assert "use only one of them" in fakexport(*command, "--locked", code=2).stderr
+
+
+def test_lock_prints_the_report_that_check_prints(locked):
+    checked = fakexport("check", "--update-lock", "--no-progress", "--format", "sarif")
+    written = fakexport("lock", "--no-progress", "--format", "sarif")
+
+    assert (written.stdout, written.stderr) == (checked.stdout, checked.stderr)
 
 
 RANKS = """\
@@ -246,4 +254,4 @@ def test_a_change_of_another_rank_than_the_first_is_found(tmp_path, monkeypatch)
     done = fakexport("check", "--locked", *asked, "--format", "json", code=1)
 
     (found,) = [found for found in json.loads(done.stdout)["diagnostics"] if found["code"] == "FE003"]
-    assert found["notes"] == ["programs of other ranks that are not the locked ones: 1"]
+    assert found["notes"] == ["the programs of other ranks changed: 1"]

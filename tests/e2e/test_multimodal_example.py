@@ -1,7 +1,5 @@
 """The example of the parts of a multimodal model."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pages in a real browser: what a person does with the mouse and without it, and that nothing is loaded."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
@@ -198,17 +196,6 @@ def test_everything_can_be_done_with_the_keyboard(opened):
     assert "fakexport check hf:model29 --target cpu" in table.locator("tbody tr").first.inner_text()
 
 
-def test_the_button_changes_the_colors_both_ways(opened):
-    page = opened("check", color_scheme="dark")
-    button = page.get_by_role("button", name="Dark mode")
-
-    assert button.get_attribute("aria-pressed") == "true"
-    button.click()
-
-    assert button.get_attribute("aria-pressed") == "false"
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-
-
 def test_a_failure_shows_its_line_and_a_block_opens(opened):
     page = opened("failure")
     assert "return x if x.sum() > 0 else -x" in page.locator("details[open] pre").first.inner_text()
@@ -220,17 +207,6 @@ def test_a_failure_shows_its_line_and_a_block_opens(opened):
     assert not inside.is_visible()
     block.click()
     assert inside.is_visible()
-
-
-def test_a_plan_has_a_picture_with_a_name(opened):
-    page = opened("plan")
-
-    picture = page.get_by_role("img", name="Memory of cuda:0")
-
-    assert picture.is_visible()
-    assert picture.locator("path").count() >= 3
-    box = picture.bounding_box()
-    assert box["height"] > 100
 
 
 def test_without_script_all_rows_are_there(opened):

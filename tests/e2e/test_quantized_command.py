@@ -1,7 +1,5 @@
 """A model that torchao quantizes in its factory, from `check` to `run`."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -53,7 +51,7 @@ class Quantized:
 
 
 @pytest.fixture(scope="module")
-def quantized(tmp_path_factory: pytest.TempPathFactory) -> Quantized:
+def quantized(tmp_path_factory):
     folder = tmp_path_factory.mktemp("quantized")
     (folder / "model.py").write_text(FLOAT32)
     names: dict[str, object] = {}
@@ -75,7 +73,7 @@ def quantized(tmp_path_factory: pytest.TempPathFactory) -> Quantized:
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
+def run(capsys):
     """`fakexport ARGUMENTS` in this process, which must end with 0; what it wrote."""
 
     def fakexport(*arguments: object) -> str:
@@ -88,7 +86,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 @pytest.mark.slow
-def test_a_quantized_model_is_checked_exported_bound_and_run_as_it_is(run: Run, tmp_path: Path) -> None:
+def test_a_quantized_model_is_checked_exported_bound_and_run_as_it_is(run, tmp_path):
     source = tmp_path / "model.py"
     source.write_text(MODEL)
     names: dict[str, object] = {}
@@ -126,9 +124,7 @@ def test_a_quantized_model_is_checked_exported_bound_and_run_as_it_is(run: Run, 
     assert torch.equal(found, real(x))
 
 
-def test_the_original_in_high_precision_is_not_taken_for_it(
-    capsys: pytest.CaptureFixture[str], run: Run, tmp_path: Path
-) -> None:
+def test_the_original_in_high_precision_is_not_taken_for_it(capsys, run, tmp_path):
     (tmp_path / "model.py").write_text(MODEL)
     original = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.ReLU(), torch.nn.Linear(512, 512))
     safetensors.save_file(original.bfloat16().state_dict(), tmp_path / "model.safetensors")
@@ -142,21 +138,8 @@ def test_the_original_in_high_precision_is_not_taken_for_it(
     assert "parametrizations.weight.original" in out
 
 
-@pytest.mark.slow
-def test_the_weights_of_a_quantized_source_are_those_inside(
-    capsys: pytest.CaptureFixture[str], run: Run, quantized: Quantized
-) -> None:
-    for checkpoint in (quantized.weights, quantized.state):
-        assert "all 8 weights fit" in run("verify-weights", quantized.source, checkpoint)
-
-    code = main(["verify-weights", quantized.source, str(quantized.original)])
-
-    assert code == 1
-    assert "6 of 8 weights do not fit" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("config", ["Int8WeightOnlyConfig", "Float8WeightOnlyConfig"])
-def test_a_quantized_program_is_compared_with_its_model(config: str, run: Run, tmp_path: Path) -> None:
+def test_a_quantized_program_is_compared_with_its_model(config, run, tmp_path):
     text = FLOAT32.replace("Int8WeightOnlyConfig", config)
     (tmp_path / "model.py").write_text(text)
     source, program, state = f"{tmp_path / 'model.py'}:factory", tmp_path / "a.pt2", tmp_path / "model.pt"
@@ -168,16 +151,14 @@ def test_a_quantized_program_is_compared_with_its_model(config: str, run: Run, t
 
     drawn, given = run("compare", source, program), run("compare", source, program, state)
 
-    assert "weights: from the model, constructed under seed 0" in drawn
+    assert "weights: from the model, constructed with seed 0" in drawn
     assert f"weights: from {state}" in given
     assert "equal bit for bit" in drawn
     assert "equal bit for bit" in given
 
 
 @pytest.mark.slow
-def test_a_file_of_wrappers_needs_torchao_and_a_bound_program_does_not(
-    quantized: Quantized, tmp_path: Path
-) -> None:
+def test_a_file_of_wrappers_needs_torchao_and_a_bound_program_does_not(quantized, tmp_path):
     out = tmp_path / "out.safetensors"
     running = ["run", str(quantized.bound), "--inputs", str(quantized.inputs), "-o", str(out)]
     binding = ["bind", str(quantized.program), str(quantized.state), "-o", str(tmp_path / "b.pt2")]
@@ -191,7 +172,7 @@ def test_a_file_of_wrappers_needs_torchao_and_a_bound_program_does_not(
 
     assert done.returncode == 0, done.stderr
     assert done.stderr == (
-        "error: model.pt is refused: it contains torchao tensors: "
+        "error: model.pt is rejected: it contains torchao tensors: "
         "import torchao first, or pass `--library torchao`\n"
     )
     assert "8 weights bound" in done.stdout
@@ -200,7 +181,7 @@ def test_a_file_of_wrappers_needs_torchao_and_a_bound_program_does_not(
 
 
 @pytest.mark.slow
-def test_that_a_model_imports_torchao_is_not_seen(quantized: Quantized) -> None:
+def test_that_a_model_imports_torchao_is_not_seen(quantized):
     code = f"import fakexport as fe; assert fe.check({quantized.source!r}).is_clean"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
@@ -217,9 +198,7 @@ def test_that_a_model_imports_torchao_is_not_seen(quantized: Quantized) -> None:
         (["--to", "executorch"], "portable.pte"),
     ],
 )
-def test_compiled_it_gives_what_eager_gives(
-    options: list[str], name: str, run: Run, quantized: Quantized, tmp_path: Path
-) -> None:
+def test_compiled_it_gives_what_eager_gives(options, name, run, quantized, tmp_path):
     made, out = tmp_path / name, tmp_path / "out.safetensors"
     run("compile", quantized.bound, *options, "-o", made)
 

@@ -1,7 +1,5 @@
 """The picture of a report in the README is what the command prints."""
 
-from __future__ import annotations
-
 import html
 import re
 

@@ -1,10 +1,6 @@
 """`fakexport run` where the model's package is not, and with its times."""
 
-from __future__ import annotations
-
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,16 +9,8 @@ from torch import nn
 
 import fakexport as fe
 from tests.command_line import fakexport, fakexport_from_nothing, fakexport_here
-from tests.contract.source_tree import ROOT
 
 safetensors = pytest.importorskip("safetensors.torch")
-
-WITHOUT_PACKAGES = (
-    "import sys; from tests.round_trip.clean_process import PACKAGES, hide_packages; hide_packages();"
-    "from fakexport.cli import main; code = main(sys.argv[1:]);"
-    "assert not PACKAGES & sys.modules.keys();"
-    "sys.exit(code)"
-)
 
 
 class Counted(nn.Module):
@@ -39,7 +27,7 @@ class Counted(nn.Module):
 
 
 @pytest.fixture
-def counted(tmp_path: Path) -> tuple[Path, Path, dict[str, torch.Tensor]]:
+def counted(tmp_path):
     """A bound program, its inputs, and what eager's first call gives."""
     torch.manual_seed(0)
     module, x = Counted().eval(), torch.randn(3, 4)
@@ -58,36 +46,7 @@ def assert_same(path: Path, wanted: dict[str, torch.Tensor]) -> None:
         torch.testing.assert_close(found[name], tensor)
 
 
-@pytest.mark.slow
-def test_a_bound_program_runs_where_no_package_of_models_can_be_imported(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.GPT2Config(n_layer=2, n_embd=32, n_head=4, vocab_size=64, use_cache=False)
-    torch.manual_seed(0)
-    model = transformers.GPT2LMHeadModel(config).eval()
-    model.save_pretrained(tmp_path / "checkpoint")
-    archive, bound, out = (tmp_path / name for name in ("model.pt2", "bound.pt2", "out.safetensors"))
-    fakexport_here("export", f"hf:{tmp_path}/checkpoint/config.json", "--dynamic", "auto", "-o", archive)
-    fe.save(fe.bind(fe.load(archive), tmp_path / "checkpoint"), bound)
-    ids = torch.randint(0, 64, (3, 7))
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    safetensors.save_file(inputs, tmp_path / "in.safetensors")
-
-    command = ["run", bound, "--inputs", tmp_path / "in.safetensors", "-o", out]
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_PACKAGES, *map(str, command)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "logits  float32[3, 7, 64]\n"
-    with torch.no_grad():
-        assert_same(out, {"logits": model(**inputs).logits})
-
-
-def test_timed_calls_leave_the_outputs_those_of_the_first(counted, tmp_path: Path) -> None:
+def test_timed_calls_leave_the_outputs_those_of_the_first(counted, tmp_path):
     bound, inputs, eager = counted
     out = tmp_path / "out.safetensors"
 
@@ -102,7 +61,7 @@ def test_timed_calls_leave_the_outputs_those_of_the_first(counted, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_compiled_program_gives_the_same(counted, tmp_path: Path) -> None:
+def test_a_compiled_program_gives_the_same(counted, tmp_path):
     bound, inputs, eager = counted
     out = tmp_path / "out.safetensors"
 
@@ -113,7 +72,7 @@ def test_a_compiled_program_gives_the_same(counted, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_program_that_cannot_be_compiled_here_is_one_line(counted, monkeypatch, tmp_path: Path) -> None:
+def test_a_program_that_cannot_be_compiled_here_is_one_line(counted, monkeypatch, tmp_path):
     bound, inputs, _ = counted
     monkeypatch.setenv("CXX", "/no/compiler")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
@@ -125,7 +84,7 @@ def test_a_program_that_cannot_be_compiled_here_is_one_line(counted, monkeypatch
     assert done.stdout == ""
 
 
-def test_a_warm_up_without_timed_calls_is_a_wrong_call(counted) -> None:
+def test_a_warm_up_without_timed_calls_is_a_wrong_call(counted):
     bound, inputs, _ = counted
 
     done = fakexport_here("run", bound, "--inputs", inputs, "--warmup", 3, code=2)

@@ -1,7 +1,5 @@
 """`fakexport sweep` and `sweep-compare` on real checks."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

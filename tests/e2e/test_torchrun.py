@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,7 +19,7 @@ def fakexport(*arguments: object, launcher: tuple[str, ...] = ()) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_run_the_model(tmp_path: Path) -> None:
+def test_two_processes_run_the_model(tmp_path):
     """Once with the checkpoint, of which each binds its parts, once bound before."""
     model, ids = small_model("llama"), token_ids()[0]
     model.save_pretrained(tmp_path / "model")

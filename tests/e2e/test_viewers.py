@@ -1,7 +1,5 @@
 """Graph viewers open what fakexport writes: the real packages, in a real browser."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import subprocess
@@ -11,11 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
 from fakexport.archive import load, save, save_bundle
-from fakexport.capture import export
+from fakexport.exporting.capture import export
 
 pytestmark = pytest.mark.slow
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -128,7 +125,7 @@ def test_model_explorer_shows_the_graph_and_what_colors_it(folder, browser):
     assert not errors
 
 
-@pytest.mark.parametrize("archive", ["model", "unknown_constant", "bundle", "linked"])
+@pytest.mark.parametrize("archive", ["model", "unknown_constant", "bundle"])
 def test_netron_opens_archives_without_weights(archive, folder, browser):
     netron = pytest.importorskip("netron", reason="needs the package netron, of the extra `netron`")
     path = folder / f"{archive}.pt2"
@@ -138,21 +135,6 @@ def test_netron_opens_archives_without_weights(archive, folder, browser):
     if archive == "bundle":
         program = load(folder / "model.pt2")
         save_bundle({"first": program, "second": program}, path)
-    if archive == "linked":
-        program = load(folder / "model.pt2")
-        values = {name: torch.zeros(value.shape) for name, value in program.state_dict.items()}
-        save_file(values, folder / "model.safetensors")
-        fakexport(
-            folder,
-            "bind",
-            "model.pt2",
-            "model.safetensors",
-            "--devices",
-            "cuda:0=cpu",
-            "--link",
-            "-o",
-            path.name,
-        )
     address = netron.start(str(path), address=("localhost", free_port()), browse=False)
     page = browser.new_page()
     page.context.add_cookies([{"name": "consent", "value": "1", "url": f"http://localhost:{address[1]}"}])

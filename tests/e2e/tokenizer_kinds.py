@@ -1,10 +1,7 @@
 """Small tokenizers of the kinds that language models have, and texts that tell them apart."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -30,21 +27,11 @@ TEXTS = (
     "foo<extra>bar <extra> [MASK] <s>x</s>",
     "--dashes",
 )
-_LLAMA_3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 
 
-def _byte_level(split: str | None, *, normalizer: Any = None, **model: Any) -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE(**model))
-    tokenizer.normalizer = normalizer
-    words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split is None)
-    tokenizer.pre_tokenizer = (
-        words
-        if split is None
-        else pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(split), "isolated"), words])
-    )
+def gpt2() -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=600, initial_alphabet=alphabet, show_progress=False)
@@ -54,22 +41,7 @@ def _byte_level(split: str | None, *, normalizer: Any = None, **model: Any) -> T
     return tokenizer
 
 
-def gpt2() -> Tokenizer:
-    return _byte_level(None)
-
-
-def llama3() -> Tokenizer:
-    tokenizer = _byte_level(_LLAMA_3, ignore_merges=True)
-    begin = ("<|begin|>", tokenizer.token_to_id("<|begin|>"))
-    tokenizer.post_processor = processors.TemplateProcessing(single="<|begin|> $A", special_tokens=[begin])
-    return tokenizer
-
-
-def qwen() -> Tokenizer:
-    return _byte_level(_LLAMA_3.replace("{1,3}", ""), normalizer=normalizers.NFC())
-
-
-def _sentence_piece(**changes: Any) -> Tokenizer:
+def llama2() -> Tokenizer:
     """BPE of a vocabulary with one token for each byte, as sentencepiece writes it."""
     trained = Tokenizer(models.BPE(unk_token="<unk>"))
     trained.normalizer = normalizers.Replace(" ", "▁")
@@ -92,25 +64,8 @@ def _sentence_piece(**changes: Any) -> Tokenizer:
         ]
     )
     tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
-    for name, value in changes.items():
-        setattr(tokenizer, name, value)
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     return tokenizer
-
-
-def llama2() -> Tokenizer:
-    return _sentence_piece(
-        normalizer=normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    )
-
-
-def mistral() -> Tokenizer:
-    return _sentence_piece(
-        normalizer=None, pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
-    )
-
-
-def gemma() -> Tokenizer:
-    return _sentence_piece(pre_tokenizer=pre_tokenizers.Split(" ", "merged_with_previous"))
 
 
 def bert() -> Tokenizer:
@@ -145,6 +100,4 @@ def t5() -> Tokenizer:
     return tokenizer
 
 
-KINDS: Mapping[str, Callable[[], Tokenizer]] = {
-    kind.__name__: kind for kind in (gpt2, llama3, qwen, llama2, mistral, gemma, bert, t5)
-}
+KINDS: Mapping[str, Callable[[], Tokenizer]] = {kind.__name__: kind for kind in (gpt2, llama2, bert, t5)}

@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from .feature import Made, feature, ramp
+from .feature import Made, feature, ramp, register
 
 
 class Heads(nn.Module):
@@ -32,21 +32,15 @@ def _hidden() -> tuple[Tensor]:
     return (ramp(2, 8, 32),)
 
 
-@feature
-def sdpa_plain() -> Made:
-    return Heads(F.scaled_dot_product_attention), _hidden()
-
-
-@feature
-def sdpa_causal_scaled() -> Made:
-    return Heads(
-        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3)
-    ), _hidden()
-
-
-@feature
-def sdpa_grouped() -> Made:
-    return Heads(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), 1), _hidden()
+register(
+    sdpa_plain=lambda: (Heads(F.scaled_dot_product_attention), _hidden()),
+    sdpa_grouped=lambda: (
+        Heads(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), 1),
+        _hidden(),
+    ),
+    flex_plain=lambda: _flex(Heads(flex_attention)),
+    flex_grouped=lambda: _flex(Heads(lambda q, k, v: flex_attention(q, k, v, enable_gqa=True), 1)),
+)
 
 
 @feature
@@ -90,11 +84,6 @@ def _flex(module: nn.Module) -> Made:
 
 
 @feature
-def flex_plain() -> Made:
-    return _flex(Heads(flex_attention))
-
-
-@feature
 def flex_score_mod() -> Made:
     def relative(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
         return score + (row - column)
@@ -132,18 +121,6 @@ def flex_block_mask() -> Made:
 
 
 @feature
-def flex_block_mask_per_head() -> Made:
-    def windowed(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        return (row >= column) & (row - column < 3 + head)
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        mask = create_block_mask(windowed, q.size(0), q.size(1), q.size(2), k.size(2), device=q.device)
-        return flex_attention(q, k, v, block_mask=mask)
-
-    return _flex(Heads(attend))
-
-
-@feature
 def flex_block_mask_of_the_module() -> Made:
     class Masked(Heads):
         def __init__(self) -> None:
@@ -154,11 +131,6 @@ def flex_block_mask_of_the_module() -> Made:
             return flex_attention(q, k, v, block_mask=self.mask.to(q.device))
 
     return _flex(Masked())
-
-
-@feature
-def flex_grouped() -> Made:
-    return _flex(Heads(lambda q, k, v: flex_attention(q, k, v, enable_gqa=True), 1))
 
 
 @feature

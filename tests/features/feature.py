@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["FEATURES", "Calling", "Made", "Weighted", "feature", "ramp"]
+__all__ = ["FEATURES", "Calling", "Made", "Weighted", "feature", "ramp", "register", "register_weighted"]
 
 Made = tuple[nn.Module, tuple[Any, ...]]
 
@@ -50,3 +50,18 @@ class Weighted(nn.Module):
 
     def forward(self, x: Tensor) -> Any:
         return self.function(self.linear(x))
+
+
+def register(**factories: Callable[[], Made]) -> None:
+    """Registers factories under their names."""
+    assert FEATURES.keys().isdisjoint(factories)
+    FEATURES.update(factories)
+
+
+def register_weighted(**functions: Callable[..., Any]) -> None:
+    """Registers a linear layer with each function after it."""
+    register(**{name: _weighted(function) for name, function in functions.items()})
+
+
+def _weighted(function: Callable[..., Any]) -> Callable[[], Made]:
+    return lambda: (Weighted(function), (ramp(2, 4),))

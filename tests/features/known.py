@@ -72,7 +72,7 @@ NOT_SAVED = {
 NOT_FOR_STOCK = dict.fromkeys(
     (
         *("flex_plain", "flex_score_mod", "flex_score_mod_with_a_table", "flex_block_mask"),
-        *("flex_block_mask_per_head", "flex_block_mask_of_the_module", "flex_grouped", "flex_with_log_sum"),
+        *("flex_block_mask_of_the_module", "flex_grouped", "flex_with_log_sum"),
     ),
     "torch's format cannot store a tuple of Node, NoneType, int",
 )

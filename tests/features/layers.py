@@ -6,73 +6,30 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from .feature import Calling, Made, Weighted, feature, ramp
+from .feature import Made, feature, ramp, register
 
-
-@feature
-def linear() -> Made:
-    return nn.Linear(4, 3), (ramp(2, 4),)
-
-
-@feature
-def bilinear() -> Made:
-    class Pair(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.bilinear = nn.Bilinear(4, 4, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.bilinear(x, x.flip(0))
-
-    return Pair(), (ramp(2, 4),)
-
-
-@feature
-def conv1d_reflect() -> Made:
-    return nn.Conv1d(3, 4, 3, padding=1, padding_mode="reflect"), (ramp(2, 3, 8),)
-
-
-@feature
-def conv2d_circular_groups() -> Made:
-    return nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular", groups=2), (ramp(2, 4, 8, 8),)
-
-
-@feature
-def conv3d_same() -> Made:
-    return nn.Conv3d(2, 2, 3, padding="same"), (ramp(2, 2, 4, 4, 4),)
-
-
-@feature
-def conv_transpose2d() -> Made:
-    return nn.ConvTranspose2d(3, 4, 3, stride=2, output_padding=1), (ramp(2, 3, 4, 4),)
-
-
-@feature
-def batch_norm_eval() -> Made:
-    return nn.BatchNorm2d(3).eval(), (ramp(2, 3, 4, 4),)
-
-
-@feature
-def batch_norm_train() -> Made:
-    return nn.BatchNorm2d(3).train(), (ramp(2, 3, 4, 4),)
-
-
-@feature
-def sync_batch_norm_eval() -> Made:
-    return nn.SyncBatchNorm(3).eval(), (ramp(2, 3, 4, 4),)
-
-
-@feature
-def instance_norm_tracking() -> Made:
-    return nn.InstanceNorm2d(3, affine=True, track_running_stats=True).train(), (ramp(2, 3, 4, 4),)
-
-
-@feature
-def group_layer_rms_norm() -> Made:
-    return (
+register(
+    linear=lambda: (nn.Linear(4, 3), (ramp(2, 4),)),
+    conv3d_same=lambda: (nn.Conv3d(2, 2, 3, padding="same"), (ramp(2, 2, 4, 4, 4),)),
+    batch_norm_eval=lambda: (nn.BatchNorm2d(3).eval(), (ramp(2, 3, 4, 4),)),
+    batch_norm_train=lambda: (nn.BatchNorm2d(3).train(), (ramp(2, 3, 4, 4),)),
+    sync_batch_norm_eval=lambda: (nn.SyncBatchNorm(3).eval(), (ramp(2, 3, 4, 4),)),
+    instance_norm_tracking=lambda: (
+        nn.InstanceNorm2d(3, affine=True, track_running_stats=True).train(),
+        (ramp(2, 3, 4, 4),),
+    ),
+    group_layer_rms_norm=lambda: (
         nn.Sequential(nn.GroupNorm(2, 4), nn.LayerNorm(8), nn.RMSNorm(8), nn.LocalResponseNorm(2)),
         (ramp(2, 4, 8),),
-    )
+    ),
+    embedding_max_norm=lambda: (nn.Embedding(10, 4, max_norm=1.0), (torch.tensor([[0, 1, 2], [3, 9, 0]]),)),
+    embedding_bag=lambda: (nn.EmbeddingBag(10, 4, mode="mean"), (torch.tensor([[0, 1, 2], [3, 9, 0]]),)),
+    lstm_projection_bidirectional=lambda: (
+        nn.LSTM(4, 5, proj_size=3, bidirectional=True).eval(),
+        (ramp(3, 2, 4),),
+    ),
+    data_parallel=lambda: (nn.DataParallel(nn.Linear(4, 3)), (ramp(2, 4),)),
+)
 
 
 @feature
@@ -87,93 +44,6 @@ def max_pool_and_unpool() -> Made:
             return self.unpool(*self.pool(x))
 
     return Pool(), (ramp(2, 3, 4, 4),)
-
-
-@feature
-def adaptive_and_lp_pool() -> Made:
-    return nn.Sequential(nn.LPPool2d(2, 2), nn.AdaptiveAvgPool2d((2, 3))), (ramp(2, 3, 8, 8).abs(),)
-
-
-@feature
-def fractional_max_pool() -> Made:
-    return nn.FractionalMaxPool2d(2, output_size=(2, 2)), (ramp(2, 3, 8, 8),)
-
-
-@feature
-def embedding_padding() -> Made:
-    return nn.Embedding(10, 4, padding_idx=0), (torch.tensor([[0, 1, 2], [3, 9, 0]]),)
-
-
-@feature
-def embedding_max_norm() -> Made:
-    return nn.Embedding(10, 4, max_norm=1.0), (torch.tensor([[0, 1, 2], [3, 9, 0]]),)
-
-
-@feature
-def embedding_bag() -> Made:
-    return nn.EmbeddingBag(10, 4, mode="mean"), (torch.tensor([[0, 1, 2], [3, 9, 0]]),)
-
-
-@feature
-def pixel_shuffle_and_upsample() -> Made:
-    return (
-        nn.Sequential(
-            nn.PixelShuffle(2),
-            nn.Upsample(scale_factor=2, mode="bilinear"),
-            nn.ZeroPad2d(1),
-            nn.ChannelShuffle(1),
-        ),
-        (ramp(2, 4, 4, 4),),
-    )
-
-
-@feature
-def fold_and_unfold() -> Made:
-    return nn.Sequential(nn.Unfold(2, stride=2), nn.Fold((4, 4), 2, stride=2)), (ramp(2, 3, 4, 4),)
-
-
-@feature
-def lstm_eval() -> Made:
-    return nn.LSTM(4, 5, num_layers=2, batch_first=True, dropout=0.1).eval(), (ramp(2, 3, 4),)
-
-
-@feature
-def lstm_projection_bidirectional() -> Made:
-    return nn.LSTM(4, 5, proj_size=3, bidirectional=True).eval(), (ramp(3, 2, 4),)
-
-
-@feature
-def gru_eval() -> Made:
-    return nn.GRU(4, 5, batch_first=True).eval(), (ramp(2, 3, 4),)
-
-
-@feature
-def gru_train() -> Made:
-    return nn.GRU(4, 5, batch_first=True).train(), (ramp(2, 3, 4),)
-
-
-@feature
-def rnn_relu() -> Made:
-    return nn.RNN(4, 5, nonlinearity="relu", num_layers=2).eval(), (ramp(3, 2, 4),)
-
-
-@feature
-def rnn_cells() -> Made:
-    class Cells(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.rnn, self.lstm = nn.RNNCell(4, 4), nn.LSTMCell(4, 4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            hidden, cell = self.lstm(self.rnn(x))
-            return hidden + cell
-
-    return Cells(), (ramp(2, 4),)
-
-
-@feature
-def gru_cell() -> Made:
-    return nn.GRUCell(4, 4), (ramp(2, 4),)
 
 
 @feature
@@ -202,20 +72,6 @@ def transformer_encoder_eval() -> Made:
 def transformer_encoder_train() -> Made:
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
     return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).train(), (ramp(2, 3, 8),)
-
-
-@feature
-def transformer_decoder() -> Made:
-    class Decoder(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.TransformerDecoderLayer(8, 2, 16, batch_first=True).eval()
-
-        def forward(self, x: Tensor) -> Tensor:
-            mask = nn.Transformer.generate_square_subsequent_mask(x.size(1), device=x.device)
-            return self.layer(x, x * 2, tgt_mask=mask)
-
-    return Decoder(), (ramp(2, 3, 8),)
 
 
 @feature
@@ -264,36 +120,6 @@ def ctc_loss() -> Made:
 
 
 @feature
-def adaptive_log_softmax() -> Made:
-    class Softmax(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.loss = nn.AdaptiveLogSoftmaxWithLoss(4, 10, [3, 6])
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.loss.log_prob(x)
-
-    return Softmax(), (ramp(2, 4),)
-
-
-@feature
-def activations() -> Made:
-    names = (
-        "PReLU",
-        "GELU",
-        "SiLU",
-        "Mish",
-        "Hardswish",
-        "Softplus",
-        "ELU",
-        "CELU",
-        "LogSigmoid",
-        "Tanhshrink",
-    )
-    return nn.Sequential(*(getattr(nn, name)() for name in names), nn.GLU()), (ramp(2, 4),)
-
-
-@feature
 def containers() -> Made:
     class Held(nn.Module):
         def __init__(self) -> None:
@@ -331,27 +157,3 @@ def tied_weights() -> Made:
             return self.head(self.embedding(x))
 
     return Tied(), (torch.tensor([[0, 1, 5]]),)
-
-
-@feature
-def distances() -> Made:
-    def measured(x: Tensor) -> Tensor:
-        return torch.cdist(x, x) + nn.CosineSimilarity()(x, x.roll(1, 0)) + nn.PairwiseDistance()(x, x * 2)
-
-    return Weighted(measured), (ramp(3, 4),)
-
-
-@feature
-def interpolate_and_grid_sample() -> Made:
-    def sampled(x: Tensor) -> Tensor:
-        theta = torch.eye(2, 3, device=x.device).expand(x.size(0), 2, 3)
-        grid = nn.functional.affine_grid(theta, list(x.shape), align_corners=False)
-        larger = nn.functional.interpolate(x, scale_factor=1.5, mode="bicubic")
-        return nn.functional.grid_sample(x, grid, align_corners=False).sum() + larger
-
-    return Calling(sampled), (ramp(2, 3, 4, 4),)
-
-
-@feature
-def data_parallel() -> Made:
-    return nn.DataParallel(nn.Linear(4, 3)), (ramp(2, 4),)

@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .feature import Calling, Made, Weighted, feature, ramp
+from .feature import Calling, Made, Weighted, feature, ramp, register, register_weighted
 
-
-@feature
-def dropout_eval() -> Made:
-    return nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).eval(), (ramp(2, 4),)
-
-
-@feature
-def dropout_train() -> Made:
-    return nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).train(), (ramp(2, 4),)
-
-
-@feature
-def other_dropouts() -> Made:
-    return nn.Sequential(nn.AlphaDropout(0.3), nn.Dropout1d(0.3)).train(), (ramp(2, 4, 8),)
-
-
-@feature
-def random_like() -> Made:
-    return Weighted(lambda x: x + torch.rand_like(x) + torch.randn_like(x)), (ramp(2, 4),)
-
-
-@feature
-def random_in_place() -> Made:
-    return Weighted(lambda x: x * torch.empty_like(x).normal_() + x.clone().uniform_(-1, 1)), (ramp(2, 4),)
+register(
+    dropout_eval=lambda: (nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).eval(), (ramp(2, 4),)),
+    dropout_train=lambda: (nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).train(), (ramp(2, 4),)),
+    float64_literal=lambda: (
+        Calling(lambda x: x.double() * torch.tensor([0.1, 0.2], dtype=torch.float64, device=x.device).sum()),
+        (ramp(2, 4),),
+    ),
+    sparse_csr_product=lambda: (Calling(lambda x: x.to_sparse_csr() @ x.mT), (ramp(2, 4),)),
+)
+register_weighted(
+    random_in_place=lambda x: x * torch.empty_like(x).normal_() + x.clone().uniform_(-1, 1),
+    permutation=lambda x: x[:, torch.randperm(4, device=x.device)],
+    float8_cast=lambda x: x.to(torch.float8_e4m3fn).to(x.dtype),
+    fake_quantized=lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127),
+)
 
 
 @feature
@@ -51,16 +41,6 @@ def multinomial_and_bernoulli() -> Made:
         return torch.multinomial(p, 2), torch.bernoulli(p)
 
     return Weighted(drawn), (ramp(2, 4),)
-
-
-@feature
-def permutation() -> Made:
-    return Weighted(lambda x: x[:, torch.randperm(4, device=x.device)]), (ramp(2, 4),)
-
-
-@feature
-def gumbel_and_rrelu() -> Made:
-    return Weighted(lambda x: F.gumbel_softmax(x, hard=True) + F.rrelu(x, training=True)), (ramp(2, 4),)
 
 
 @feature
@@ -86,21 +66,6 @@ def complex_parameter() -> Made:
 
 
 @feature
-def float8_cast() -> Made:
-    return Weighted(lambda x: x.to(torch.float8_e4m3fn).to(x.dtype)), (ramp(2, 4),)
-
-
-@feature
-def half_and_bfloat16() -> Made:
-    return Weighted(lambda x: x.half().float() + x.bfloat16().float()), (ramp(2, 4),)
-
-
-@feature
-def boolean_logic() -> Made:
-    return Weighted(lambda x: torch.where((x > 0) & ~(x > 1), x, x.logical_not())), (ramp(2, 4),)
-
-
-@feature
 def integer_matrix_product() -> Made:
     class Product(nn.Module):
         def __init__(self) -> None:
@@ -111,25 +76,6 @@ def integer_matrix_product() -> Made:
             return torch._int_mm(x.mul(10).to(torch.int8), self.weight)
 
     return Product(), (ramp(32, 16),)
-
-
-@feature
-def small_unsigned() -> Made:
-    return Calling(lambda x: x.to(torch.uint16).to(torch.int32) + x.to(torch.uint8)), (
-        ramp(2, 4).abs() * 100,
-    )
-
-
-@feature
-def fake_quantized() -> Made:
-    return Weighted(lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127)), (ramp(2, 4),)
-
-
-@feature
-def float64_literal() -> Made:
-    return Calling(
-        lambda x: x.double() * torch.tensor([0.1, 0.2], dtype=torch.float64, device=x.device).sum()
-    ), (ramp(2, 4),)
 
 
 @feature
@@ -158,23 +104,6 @@ def sparse_coo_made() -> Made:
         return torch.sparse_coo_tensor(places, x[0, :2], (2, 2)).to_dense()
 
     return Calling(made), (ramp(2, 4),)
-
-
-@feature
-def sparse_csr_product() -> Made:
-    return Calling(lambda x: x.to_sparse_csr() @ x.mT), (ramp(2, 4),)
-
-
-@feature
-def strided_views() -> Made:
-    return Weighted(lambda x: x.as_strided((2, 2), (4, 1)) + x.t()[1:3].t() + x.expand(3, 2, 4)[2, :, :2]), (
-        ramp(2, 4),
-    )
-
-
-@feature
-def transposed_input() -> Made:
-    return Weighted(lambda x: x.contiguous().view(-1)), (ramp(4, 2).t(),)
 
 
 @feature

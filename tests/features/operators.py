@@ -1,65 +1,23 @@
-"""Features of plain operators: FFT, linear algebra, indexing, in-place writes, views."""
+"""Features of plain operators: indexing, in-place writes, views, questions about devices."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from .feature import Calling, Made, Weighted, feature, ramp
+from .feature import Calling, Made, Weighted, feature, ramp, register, register_weighted
 
-
-@feature
-def fft() -> Made:
-    return Weighted(lambda x: torch.fft.irfft2(torch.fft.rfft2(x) * 2, s=(2, 4))), (ramp(2, 4),)
-
-
-@feature
-def stft() -> Made:
-    def transformed(x: Tensor) -> Tensor:
-        window = torch.hann_window(8, device=x.device)
-        spectrum = torch.stft(x, 8, window=window, return_complex=True)
-        return torch.istft(spectrum, 8, window=window)
-
-    return Calling(transformed), (ramp(2, 32),)
-
-
-@feature
-def linear_algebra() -> Made:
-    def solved(x: Tensor) -> Tensor:
-        square = x @ x.mT + 3 * torch.eye(x.size(0), device=x.device)
-        factor = torch.linalg.cholesky(square)
-        return torch.linalg.solve(square, x) + torch.linalg.inv(factor) @ x + torch.linalg.det(square)
-
-    return Calling(solved), (ramp(3, 4),)
-
-
-@feature
-def decompositions() -> Made:
-    def decomposed(x: Tensor) -> Tensor:
-        return (
-            torch.linalg.svdvals(x).sum() + torch.linalg.qr(x)[1].abs() + torch.linalg.eigvalsh(x.mT @ x)[-1]
-        )
-
-    return Calling(decomposed), (ramp(3, 3) + torch.eye(3),)
-
-
-@feature
-def matrix_exponential_and_power() -> Made:
-    return Calling(lambda x: torch.linalg.matrix_exp(x) + torch.linalg.matrix_power(x, 3)), (ramp(3, 3),)
-
-
-@feature
-def einsum() -> Made:
-    return Weighted(lambda x: torch.einsum("bi,ci->bc", x, x) + torch.tensordot(x, x, ([1], [1]))), (
-        ramp(3, 4),
-    )
-
-
-@feature
-def sort_and_topk() -> Made:
-    return Weighted(lambda x: (x.sort(-1).values, x.topk(2).indices, x.argmax(-1), x.median(-1).values)), (
-        ramp(2, 4),
-    )
+register(
+    unique_and_counts=lambda: (
+        Calling(lambda x: torch.unique(x.long(), return_counts=True)),
+        (ramp(2, 4) * 3,),
+    ),
+    changed_input=lambda: (Calling(lambda x: x.add_(1).relu()), (ramp(2, 4),)),
+)
+register_weighted(
+    nonzero_and_mask=lambda x: (x.nonzero(), x[x > 0]),
+    named_outputs=lambda x: {"last": x, "all": [x, (x * 2, x.sum())]},
+)
 
 
 @feature
@@ -87,28 +45,6 @@ def index_put() -> Made:
 
 
 @feature
-def masked_fill_and_where() -> Made:
-    return Weighted(lambda x: x.masked_fill(x > 0, 0.0) + torch.where(x > 0, x, 0.0)), (ramp(2, 4),)
-
-
-@feature
-def nonzero_and_mask() -> Made:
-    return Weighted(lambda x: (x.nonzero(), x[x > 0])), (ramp(2, 4),)
-
-
-@feature
-def unique_and_counts() -> Made:
-    return Calling(lambda x: torch.unique(x.long(), return_counts=True)), (ramp(2, 4) * 3,)
-
-
-@feature
-def cumulative() -> Made:
-    return Weighted(lambda x: x.cumsum(0) + x.cumprod(1) + x.cummax(1).values + x.logcumsumexp(0)), (
-        ramp(2, 4),
-    )
-
-
-@feature
 def counting() -> Made:
     def counted(x: Tensor) -> tuple[Tensor, ...]:
         edges = torch.tensor([-0.5, 0.0, 0.5], device=x.device)
@@ -129,11 +65,6 @@ def in_place() -> Made:
 
 
 @feature
-def changed_input() -> Made:
-    return Calling(lambda x: x.add_(1).relu()), (ramp(2, 4),)
-
-
-@feature
 def views() -> Made:
     def viewed(x: Tensor) -> tuple[Tensor, ...]:
         first, second = x.chunk(2, dim=1)
@@ -146,14 +77,6 @@ def views() -> Made:
         )
 
     return Weighted(viewed), (ramp(2, 4),)
-
-
-@feature
-def split_stack_roll() -> Made:
-    def shuffled(x: Tensor) -> Tensor:
-        return torch.stack([*x.split([1, 3], dim=1)][1:]).roll(1, 0).flip(-1).rot90(1, (1, 2)).repeat(2, 1, 1)
-
-    return Weighted(shuffled), (ramp(2, 4),)
 
 
 @feature
@@ -180,8 +103,3 @@ def device_context() -> Made:
             return x + torch.ones(4)
 
     return Weighted(inside), (ramp(2, 4),)
-
-
-@feature
-def named_outputs() -> Made:
-    return Weighted(lambda x: {"last": x, "all": [x, (x * 2, x.sum())]}), (ramp(2, 4),)

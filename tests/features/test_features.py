@@ -15,7 +15,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 import fakexport as fe
-from fakexport._torch.vmap_steps import transform_levels_closed
+from fakexport._torch.tracing.vmap_steps import transform_levels_closed
 
 from . import attention, layers, numbers, operators, transforms, wrappers
 from .feature import FEATURES, Made

@@ -10,21 +10,28 @@ from torch._higher_order_ops import map as mapped
 from torch._higher_order_ops import scan as scanned
 from torch._higher_order_ops import while_loop as looped
 
-from .feature import Calling, Made, Weighted, feature, ramp
+from .feature import Calling, Made, Weighted, feature, ramp, register, register_weighted
 
 
 def _cubed(x: Tensor) -> Tensor:
     return x.pow(3).sum()
 
 
-@feature
-def grad() -> Made:
-    return Weighted(torch.func.grad(_cubed)), (ramp(2, 4),)
-
-
-@feature
-def grad_and_value() -> Made:
-    return Calling(torch.func.grad_and_value(_cubed)), (ramp(2, 4),)
+register(
+    grad_and_value=lambda: (Calling(torch.func.grad_and_value(_cubed)), (ramp(2, 4),)),
+    jvp=lambda: (Calling(lambda x: torch.func.jvp(torch.sin, (x,), (torch.ones_like(x),))[1]), (ramp(2, 4),)),
+    jacrev=lambda: (Calling(torch.func.jacrev(lambda x: x.sin().sum(0))), (ramp(2, 4),)),
+    jacfwd=lambda: (Calling(torch.func.jacfwd(lambda x: x.sin().sum(0))), (ramp(2, 4),)),
+    hessian=lambda: (Calling(torch.func.hessian(_cubed)), (ramp(4),)),
+    vmap_of_grad=lambda: (Calling(torch.vmap(torch.func.grad(_cubed))), (ramp(2, 4),)),
+    map_rows=lambda: (Weighted(lambda x: mapped(lambda row: row.sin() + 1, x)), (ramp(3, 4),)),
+    branch_on_a_size=lambda: (Weighted(lambda x: x.relu() if x.size(0) > 1 else x), (ramp(3, 4),)),
+    branch_on_data=lambda: (Weighted(lambda x: x.relu() if x.sum() > 0 else x), (ramp(3, 4),)),
+)
+register_weighted(
+    grad=torch.func.grad(_cubed),
+    vmap=torch.vmap(lambda row: row.softmax(0) @ row),
+)
 
 
 @feature
@@ -34,39 +41,6 @@ def vjp() -> Made:
         return pull(torch.ones_like(y))[0]
 
     return Calling(pulled), (ramp(2, 4),)
-
-
-@feature
-def jvp() -> Made:
-    return Calling(lambda x: torch.func.jvp(torch.sin, (x,), (torch.ones_like(x),))[1]), (ramp(2, 4),)
-
-
-@feature
-def jacrev() -> Made:
-    return Calling(torch.func.jacrev(lambda x: x.sin().sum(0))), (ramp(2, 4),)
-
-
-@feature
-def jacfwd() -> Made:
-    return Calling(torch.func.jacfwd(lambda x: x.sin().sum(0))), (ramp(2, 4),)
-
-
-@feature
-def hessian() -> Made:
-    return Calling(torch.func.hessian(_cubed)), (ramp(4),)
-
-
-@feature
-def vmap() -> Made:
-    return Weighted(torch.vmap(lambda row: row.softmax(0) @ row)), (ramp(2, 4),)
-
-
-@feature
-def vmap_two_dims() -> Made:
-    def paired(x: Tensor) -> Tensor:
-        return torch.vmap(torch.vmap(torch.dot, (None, 0)), (0, None))(x, x)
-
-    return Calling(paired), (ramp(3, 4),)
 
 
 @feature
@@ -88,11 +62,6 @@ def vmap_index() -> Made:
             return table.to(x.dtype) @ self.linear(x)
 
     return Masked(), (ramp(3, 4),)
-
-
-@feature
-def vmap_of_grad() -> Made:
-    return Calling(torch.vmap(torch.func.grad(_cubed))), (ramp(2, 4),)
 
 
 @feature
@@ -150,14 +119,6 @@ def cond() -> Made:
 
 
 @feature
-def nested_cond() -> Made:
-    def inner(x: Tensor) -> Tensor:
-        return torch.cond(x.max() > 3, lambda y: y * 2, lambda y: y * 3, (x,))
-
-    return Calling(lambda x: torch.cond(x.sum() > 0, inner, lambda y: y - 1, (x,))), (ramp(2, 4),)
-
-
-@feature
 def while_loop() -> Made:
     def run(x: Tensor) -> Tensor:
         count = torch.zeros((), dtype=torch.int64, device=x.device)
@@ -172,11 +133,6 @@ def scan() -> Made:
         return scanned(lambda carry, row: (carry + row, carry * row), x[0] * 0, x)[1]
 
     return Weighted(run), (ramp(3, 4),)
-
-
-@feature
-def map_rows() -> Made:
-    return Weighted(lambda x: mapped(lambda row: row.sin() + 1, x)), (ramp(3, 4),)
 
 
 @feature
@@ -195,16 +151,6 @@ def shape_arithmetic() -> Made:
         return padded.view(rows, 2, columns).flatten(1) * (columns / rows)
 
     return Weighted(reshaped), (ramp(2, 4),)
-
-
-@feature
-def branch_on_a_size() -> Made:
-    return Weighted(lambda x: x.relu() if x.size(0) > 1 else x), (ramp(3, 4),)
-
-
-@feature
-def branch_on_data() -> Made:
-    return Weighted(lambda x: x.relu() if x.sum() > 0 else x), (ramp(3, 4),)
 
 
 @feature

@@ -10,27 +10,18 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize, prune, stateless
 from torch.utils.checkpoint import checkpoint as recomputed
 
-from .feature import Calling, Made, Weighted, feature, ramp
+from .feature import Calling, Made, Weighted, feature, ramp, register, register_weighted
 
-
-@feature
-def weight_norm() -> Made:
-    return parametrizations.weight_norm(nn.Linear(4, 3)), (ramp(2, 4),)
-
-
-@feature
-def spectral_norm_eval() -> Made:
-    return parametrizations.spectral_norm(nn.Linear(4, 3)).eval(), (ramp(2, 4),)
-
-
-@feature
-def spectral_norm_train() -> Made:
-    return parametrizations.spectral_norm(nn.Linear(4, 3)).train(), (ramp(2, 4),)
-
-
-@feature
-def orthogonal() -> Made:
-    return parametrizations.orthogonal(nn.Linear(4, 4)), (ramp(2, 4),)
+register(
+    weight_norm=lambda: (parametrizations.weight_norm(nn.Linear(4, 3)), (ramp(2, 4),)),
+    spectral_norm_train=lambda: (parametrizations.spectral_norm(nn.Linear(4, 3)).train(), (ramp(2, 4),)),
+    pruned=lambda: (prune.l1_unstructured(nn.Linear(4, 4), "weight", amount=3), (ramp(2, 4),)),
+)
+register_weighted(
+    checkpoint=lambda x: recomputed(torch.tanh, x, use_reentrant=False),
+    compiled_inside=torch.compile(lambda x: x.sin() + 1, backend="eager"),
+    compiler_disabled=torch.compiler.disable(lambda x: x.sin() + 1),
+)
 
 
 @feature
@@ -42,11 +33,6 @@ def own_parametrization() -> Made:
     module = nn.Linear(4, 4)
     parametrize.register_parametrization(module, "weight", Symmetric())
     return module, (ramp(2, 4),)
-
-
-@feature
-def pruned() -> Made:
-    return prune.l1_unstructured(nn.Linear(4, 4), "weight", amount=3), (ramp(2, 4),)
 
 
 @feature
@@ -108,11 +94,6 @@ def custom_function() -> Made:
 
 
 @feature
-def checkpoint() -> Made:
-    return Weighted(lambda x: recomputed(torch.tanh, x, use_reentrant=False)), (ramp(2, 4),)
-
-
-@feature
 def autocast() -> Made:
     class Cast(nn.Module):
         def __init__(self) -> None:
@@ -154,16 +135,6 @@ def autograd_grad() -> Made:
         return gradient
 
     return Calling(sloped), (ramp(2, 4),)
-
-
-@feature
-def compiled_inside() -> Made:
-    return Weighted(torch.compile(lambda x: x.sin() + 1, backend="eager")), (ramp(2, 4),)
-
-
-@feature
-def compiler_disabled() -> Made:
-    return Weighted(torch.compiler.disable(lambda x: x.sin() + 1)), (ramp(2, 4),)
 
 
 @feature

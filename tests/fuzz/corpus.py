@@ -13,12 +13,12 @@ from torch import nn
 
 import fakexport as fe
 from fakexport.archive.manifest_json import encode_manifest
-from fakexport.archive.method_records import MODEL
-from fakexport.container.reader import read_container
+from fakexport.archive.stored_tensor import MODEL
+from fakexport.files.container.reader import read_container
 from tests.unit.archive.described import manifest, write_sample
 from tests.unit.archive.programs import branches, every_kind
 from tests.unit.archive.test_hostile_bundle import bundle_manifest
-from tests.unit.container.forged_zip import Forged, Part
+from tests.unit.files.container.forged_zip import Forged, Part
 
 
 def corpus(target: str) -> list[bytes]:

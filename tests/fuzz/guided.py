@@ -17,10 +17,10 @@ from pathlib import Path
 
 INSTRUMENTED = [
     "fakexport.archive",
-    "fakexport.documents",
-    "fakexport.sources.adapter_config",
-    "fakexport.sweep.zoo_file",
-    "fakexport.weights",
+    "fakexport.files.documents",
+    "fakexport.models.sources.adapters.adapter_config",
+    "fakexport.checking.sweep.zoo_file",
+    "fakexport.archive.weights",
 ]
 
 

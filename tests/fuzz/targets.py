@@ -12,24 +12,23 @@ from typing import Any
 
 import torch
 
-from fakexport.archive.codec.program_decoder import program_from_json
+from fakexport.archive.codec.program import program_from_json
 from fakexport.archive.codec.program_outline import outline
-from fakexport.archive.described_container import MANIFEST, verify_records
-from fakexport.archive.manifest_json import decode_manifest, encode_manifest
+from fakexport.archive.manifest_json import MANIFEST, decode_manifest, encode_manifest, verify_records
 from fakexport.archive.methods import read_methods
 from fakexport.archive.pickled_state import read_pickled_state
 from fakexport.archive.saved_object import with_tensors
-from fakexport.container.error import ArchiveError
-from fakexport.container.reader import Limits, read_container
-from fakexport.documents import parse_toml
-from fakexport.documents.document_error import DocumentError
-from fakexport.documents.json_text import parse_json
-from fakexport.sources import SourceError
-from fakexport.sources.adapter_config import CONFIG, AdapterFolder
-from fakexport.sweep.zoo_file import ZooFileError, items_of
-from fakexport.weights import CheckpointError
-from fakexport.weights.opening import read_index
-from fakexport.weights.safetensors_header import read_header
+from fakexport.archive.weights import CheckpointError
+from fakexport.archive.weights.opening import read_index
+from fakexport.archive.weights.safetensors_file import read_header
+from fakexport.checking.sweep.zoo_file import ZooFileError, items_of
+from fakexport.files.container.error import ArchiveError
+from fakexport.files.container.reader import Limits, read_container
+from fakexport.files.documents import parse_toml
+from fakexport.files.documents.document_error import DocumentError
+from fakexport.files.documents.parsing import parse_json
+from fakexport.models.sources import SourceError
+from fakexport.models.sources.adapters.adapter_config import CONFIG, AdapterFolder
 
 LIMITS = Limits(record_bytes=1 << 20, inflated_bytes=4 << 20, json_bytes=1 << 20)
 

@@ -9,7 +9,7 @@ import zipfile
 import pytest
 import torch
 
-from fakexport._torch.script_objects import pickled_object
+from fakexport._torch.tracing.script_objects import pickled_object
 from tests.fuzz.corpus import corpus
 from tests.fuzz.targets import TARGETS
 from tests.torchbind import LIBRARY, foo, queue

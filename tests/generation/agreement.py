@@ -44,7 +44,7 @@ class Agreement:
 def exported(folder: Path, *, dynamic: str | None = None, **options: Any) -> fe.Bundle:
     """Return the weight-less bundle of the model in a folder."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", fe.PartialProgram)
+        warnings.simplefilter("ignore", fe.PartialExportWarning)
         programs = {
             call: fe.export(f"hf:{folder}", workload=call, dynamic_shapes=dynamic, **options)
             for call in ("prefill", "decode")

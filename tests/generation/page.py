@@ -12,12 +12,14 @@ from tests.generation.families import Family
 
 PAGE = Path(__file__).parents[2] / "docs" / "generation.md"
 _TRIED = """\
-Small models with random weights in the layout of the hub. The oracle is `transformers.generate` with the
-same weights, greedily, token for token: {tokens} tokens after prompts of {lengths} tokens, neither of which
-is that of the export; windows are of 8 tokens. {equal} of {count} families are equal. The table is generated
-by `python -m tests.generation`, and `tests/zoo/test_generation.py` checks it.
+For each family, a small model with random weights in the layout of the Hugging Face hub generates
+{tokens} tokens after prompts of {lengths} tokens. "equal" means that greedy decoding produces the same
+tokens as `transformers.generate`. The prompts differ in length from the one used for the export, and
+sliding windows are 8 tokens wide. {equal} of {count} families generate the same tokens.
+
+`python -m tests.generation` writes this table, and `tests/zoo/test_generation.py` checks it.
 """
-_ROW = re.compile(r"^\| `(?P<name>\w+)` \|[^|]*\|[^|]*\| (?P<verdict>.*?) \|$", re.MULTILINE)
+_ROW = re.compile(r"^\| `(?P<name>\w+)` \|[^|\n]*\|[^|\n]*\| (?P<verdict>.*?) \|$", re.MULTILINE)
 
 _HEADLINE = "## Families\n"
 
@@ -58,7 +60,7 @@ def render(rows: list[Row], page: str) -> str:
         _TRIED.format(
             tokens=NEW_TOKENS, lengths=" and ".join(map(str, LENGTHS)), equal=equal, count=len(rows)
         ),
-        "| family | class | what is special | tokens |",
+        "| family | class | architecture | tokens |",
         "|---|---|---|---|",
     ]
     for row in rows:

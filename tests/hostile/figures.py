@@ -14,7 +14,7 @@ PAGE = ROOT / "SECURITY.md"
 BEGIN, END = "<!-- written by python -m tests.hostile.figures -->\n", "<!-- end -->\n"
 KINDS = {
     "zip files and archives": [
-        "tests/unit/container/test_hostile_zip.py",
+        "tests/unit/files/container/test_hostile_zip.py",
         "tests/unit/archive/test_hostile_stock.py",
     ],
     "documents of archives": [
@@ -24,7 +24,7 @@ KINDS = {
     "TOML, YAML and patterns": ["tests/hostile/test_documents.py", "tests/hostile/test_patterns.py"],
     "budgets of memory and time": [
         "tests/hostile/test_budgets.py",
-        "tests/unit/container/test_worst_case.py",
+        "tests/unit/files/container/test_worst_case.py",
     ],
     "pipes, devices and other files": [
         "tests/hostile/test_special_files.py",
@@ -37,9 +37,8 @@ KINDS = {
     ],
     "names in text and reports": [
         "tests/hostile/test_shown_text.py",
-        "tests/hostile/test_formats.py",
         "tests/hostile/test_formats_of_reports.py",
-        "tests/unit/python_source/test_hostile_names.py",
+        "tests/unit/exporting/python_source/test_hostile_names.py",
     ],
 }
 

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from fakexport.archive.manifest_json import decode_manifest
-from fakexport.container.limits import Limits
-from fakexport.documents import DocumentError
+from fakexport.archive.weights import read_header
+from fakexport.archive.weights.opening import read_index
+from fakexport.checking.lock import read_lock
+from fakexport.checking.sweep.zoo_file import read_zoo
+from fakexport.emulation.fake.placement import _read_json as read_device_map
 from fakexport.error import FakexportError
-from fakexport.fake.placement import _read_json as read_device_map
-from fakexport.lock import read_lock
-from fakexport.sources.adapter_config import CONFIG, AdapterFolder
-from fakexport.sweep.zoo_file import read_zoo
-from fakexport.weights import read_header
-from fakexport.weights.opening import read_index
+from fakexport.files.container.limits import Limits
+from fakexport.files.documents import DocumentError
+from fakexport.models.sources.adapters.adapter_config import CONFIG, AdapterFolder
 from tests.hostile.test_documents import profiles_of, project_of
 
 GIB, SECONDS = 1 << 30, 20
@@ -40,7 +40,7 @@ READERS: dict[str, tuple[str, Read, int]] = {
     "project": ("pyproject.toml", project_of, 1 << 24),
     "profiles": ("profiles.toml", profiles_of, 1 << 20),
     "lock": ("fakexport.lock", read_lock, 1 << 28),
-    "zoo": ("ZOO.yaml", read_zoo, 1 << 20),
+    "zoo": ("ZOO.yaml", read_zoo, 1 << 19),
     "device map": ("map.json", read_device_map, 1 << 24),
     "adapter": (CONFIG, lambda path: AdapterFolder.read(path.parent), 1 << 20),
     "index": ("model.safetensors.index.json", index_of, 1 << 27),

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakexport.checking.lock import LockFileError, read_lock
+from fakexport.checking.sweep.zoo_file import ZooFileError, read_zoo
 from fakexport.cli.project_file import ProjectFileError, project_file_of
-from fakexport.devices.custom_profiles import ProfileError, device_profiles
-from fakexport.documents import DocumentError, parse_toml, parse_yaml
-from fakexport.lock import LockFileError, read_lock
-from fakexport.sweep.zoo_file import ZooFileError, read_zoo
+from fakexport.emulation.devices.custom_profiles import ProfileError, device_profiles
+from fakexport.files.documents import DocumentError, parse_toml, parse_yaml
 from tests.command_line import fakexport_here
 
 MODEL = "import torch\n\ndef model():\n    return torch.nn.Linear(3, 2), (torch.zeros(2, 3),)\n"
@@ -119,7 +119,7 @@ def test_a_source_of_a_project(source: str, folder: Path) -> None:
         ["--parallel", f"tp={DIGITS}"],
         ["--assume", f"model.py:{DIGITS}=True"],
         ["--assume", f"model.py:3={DIGITS}"],
-        ["--workload", "prefill", "--cache-length", DIGITS],
+        ["--workload", "prefill", "--max-cache-len", DIGITS],
     ],
     ids=lambda options: options[0],
 )

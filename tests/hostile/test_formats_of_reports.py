@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from fakexport.cli.streams import _shown
-from fakexport.diagnostics import Diagnostic
 from fakexport.report import (
     ProjectReport,
     Report,
@@ -32,12 +31,30 @@ from fakexport.report import (
     render_report,
     render_sarif,
 )
-from fakexport.report import (
-    render_github as report_as_github,
-)
-from tests.hostile.test_formats import HOSTILE, TEXT
+from fakexport.report import render_github as report_as_github
+from fakexport.rules.diagnostics import Diagnostic
 from tests.unit.report.sample_reports import full_report
 from tests.unit.report.test_report_as_sarif import SCHEMA
+
+HOSTILE = [
+    "##[command]stop",
+    "a ##[set-env name=PATH]x",
+    "::error::x",
+    "  ::stop-commands::x",
+    "[x](javascript:alert(1))",
+    "![x](http://a.b/c.png)",
+    "<script>alert(1)</script>",
+    "`a` | b",
+    "@someone #1 https://a.b www.a.b a@b.c",
+    "&#91;x&#93;(y)",
+    "\\[x\\](y)",
+    "*a* _b_ ~~c~~",
+]
+TEXT = st.one_of(
+    st.sampled_from(HOSTILE),
+    st.text(alphabet=st.sampled_from("#[]()<>:!`|*_\\&;@ \t\nax1./-"), max_size=30),
+    st.text(max_size=20),
+)
 
 # One of a few words of ours; so is the headline of a diagnostic.
 _OURS = {"code", "severity", "origin", "failed_stage", "fault", "kind", "aspect", "title", "what"}

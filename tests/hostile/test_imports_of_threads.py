@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fakexport.sources.python_file import importable
+from fakexport.models.sources.python.python_file import importable
 
 THREADS = """
 import threading
@@ -29,7 +29,7 @@ assert not faults, faults
 """
 FINDERS = """
 import sys
-from fakexport.fake.pretrained_models import pretrained_models
+from fakexport.emulation.fake.pretrained_models import pretrained_models
 
 before, seen = sys.meta_path, list(sys.meta_path)
 with pretrained_models():

@@ -62,7 +62,7 @@ def test_an_output_in_the_place_of_an_input_is_refused(
     output = command.split()[-1]
     assert done.stderr.splitlines()[-1].startswith("error: cannot write ")
     assert done.stderr.endswith(
-        f"{output}: is an input of this command: choose another name for the output\n"
+        f"{output}: is an input of this command: choose a different name for the output\n"
     )
     assert contents() == before
 

@@ -18,10 +18,10 @@ import pytest
 import torch
 from torch import nn
 
+from fakexport.checking.lock import write_lock
+from fakexport.checking.sweep import RunFile, SweepRecord, read_run
 from fakexport.cli import main
 from fakexport.files import new_file, new_folder
-from fakexport.lock import write_lock
-from fakexport.sweep import RunFile, SweepRecord, read_run
 from tests.hostile.kill_points import CAN_TRACE, Ended, Fault, run_child
 from tests.hostile.test_concurrent_writers import entry, session
 
@@ -193,16 +193,12 @@ def test_a_sweep_keeps_each_line_that_it_has_written(tmp_path: Path) -> None:
 
 COMMANDS = {
     "export": "export m.py:factory -o out.pt2",
-    "bind": "bind p.pt2 w.safetensors -o out.pt2",
     "bind --link": "bind p.pt2 w.safetensors --link -o out.pt2",
-    "retarget": "retarget p.pt2 --to cuda:0 -o out.pt2",
-    "bundle": "bundle one=p.pt2 -o out.pt2",
     "source": "source p.pt2 -o out.py",
     "lock": "lock m.py:factory",
     "check": "check m.py:factory --html out.html --write json=out.json --write sarif=out.sarif",
     "plan": "plan m.py:factory --timeline out.json",
     "run": "run b.pt2 --inputs in.safetensors -o out.safetensors",
-    "view": "view p.pt2 -o out.json",
     "sweep-report": "sweep-report run.jsonl -o out",
 }
 

@@ -1,4 +1,4 @@
-"""Regular expressions of files: those that people write are read, those that take for ever are not."""
+"""Regular expressions from files: usual ones are read, those that could take exponential time are not."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fakexport.documents import DocumentError, search_pattern
-from fakexport.sources import SourceError
-from fakexport.sources.adapter_config import AdapterFolder
+from fakexport.files.documents import DocumentError, search_pattern
+from fakexport.models.sources import SourceError
+from fakexport.models.sources.adapters.adapter_config import AdapterFolder
 
 WRITTEN = [
     "q_proj",

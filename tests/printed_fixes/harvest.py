@@ -11,10 +11,11 @@ from pathlib import Path
 import torch
 
 import fakexport as fe
-from fakexport.checking import CheckCall, Wanted, report_on
-from fakexport.diagnostics import Diagnostic
+from fakexport.checking import Wanted, report_on
+from fakexport.exporting.capture import Request
 from fakexport.rules import all_rules
-from tests.unit.diagnose.repair_corpus import CORPUS, Failing
+from fakexport.rules.diagnostics import Diagnostic
+from tests.unit.report.diagnose.repair_corpus import CORPUS, Failing
 
 VERIFIED, BY_HAND, FAILS = "verified", "by hand", "no"
 SHOWN, NOT_TRIED = "its page repairs it", "not tried"
@@ -89,7 +90,7 @@ def rows(case: Case) -> list[Row]:
     """Return what is printed for a model, and whether it works."""
     path = Path(tempfile.mkdtemp(prefix="fakexport-printed-")) / "model.py"
     path.write_text(case.source)
-    call = CheckCall(
+    call = Request(
         source=f"{path}:factory",
         target=[case.target],
         dynamic_shapes=list(case.dynamic),

@@ -13,12 +13,12 @@ _HEAD = """# Printed fixes
 
 Do the fixes that `fakexport check` prints work? This page lists every fix that is printed for the failing
 models of our tests: the example of each [diagnostic](rules.md), and the models of
-`tests/unit/diagnose/repair_corpus.py`.
+`tests/unit/report/diagnose/repair_corpus.toml`.
 
 {summary}
 
 - *verified*: fakexport applied the fix to a copy, and the check of the copy passes
-  ([cli.md](cli.md#verified-fixes)).
+  ([report.md](report.md#verified-fixes)).
 - *by hand*: the fix leaves something to you. A test changes the model as the text says, and that model
   exports without findings.
 - *no*: the model that was changed as the text says does not export without findings.

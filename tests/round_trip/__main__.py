@@ -1,6 +1,6 @@
 """The round trip of every architecture, into one folder; what is there already is not done again.
 
-`python -m tests.round_trip --work FOLDER [--only llama,timm:resnet18] [--steps write,open,stock,page]`
+`python -m tests.round_trip --work FOLDER [--only llama,timm:resnet18] [--steps write,open,page]`
 `python -m tests.round_trip --work FOLDER --only llama --steps write,open,page-update` keeps the other rows
 `python -m tests.round_trip --work FOLDER [--only llama] --steps sizes,sizes-page`
 `python -m tests.round_trip --work FOLDER --only llama --steps sizes,sizes-update` keeps the other rows
@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-STEPS = ("write", "open", "stock", "page")
+STEPS = ("write", "open", "page")
 PAGES = ("page", "page-update", "sizes-page", "sizes-update", "ranks-page")
 MOST_BYTES = 12 << 30
 LIMIT_S = 900
@@ -125,7 +125,6 @@ def _in_processes(step: str, work: Path, names: Sequence[str]) -> None:
 RESULTS = {
     "write": "case.json",
     "open": "outcome.json",
-    "stock": "stock.json",
     "sizes": "sizes.json",
     "ranks": "ranks.json",
 }
@@ -164,14 +163,6 @@ def _open_cases(work: Path, names: Sequence[str]) -> None:
     clean_process.main([str(work / name) for name in names])
 
 
-def _compare_with_stock(work: Path, names: Sequence[str]) -> None:
-    from .stock import compare_case
-
-    for name in names:
-        with _recorded(work / name / RESULTS["stock"]):
-            compare_case(work / name, spec_of(name, work / name))
-
-
 def _call_at_other_sizes(work: Path, names: Sequence[str]) -> None:
     import torch
 
@@ -203,7 +194,6 @@ def _run_ranks(work: Path, names: Sequence[str]) -> None:
 _WORKERS = {
     "write": _write_cases,
     "open": _open_cases,
-    "stock": _compare_with_stock,
     "sizes": _call_at_other_sizes,
     "ranks": _run_ranks,
 }

@@ -52,10 +52,10 @@ def open_case(folder: Path) -> dict[str, Any]:
                     folder / "checkpoint",
                     devices=None if target == "cpu" else {"cuda:0": "cpu"},
                 )
-            runs = _runs(bound, target, case, folder)
+            runs = _runs(bound, case, folder)
             if not all(run["is_equal"] for run in runs):
                 _copy_weights(bound)
-                for run, again in zip(runs, _runs(bound, target, case, folder), strict=True):
+                for run, again in zip(runs, _runs(bound, case, folder), strict=True):
                     run["is_equal_copied"] = again["is_equal"]
             outcome[target] = {"runs": runs, "warnings": [str(w.message) for w in caught]}
         except Exception as error:
@@ -64,7 +64,7 @@ def open_case(folder: Path) -> dict[str, Any]:
     return outcome
 
 
-def _runs(bound: Any, target: str, case: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
+def _runs(bound: Any, case: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
     import torch
 
     from fakexport.deploy import run
@@ -75,8 +75,6 @@ def _runs(bound: Any, target: str, case: dict[str, Any], folder: Path) -> list[d
         torch.manual_seed(0)
         found = list(run(bound, _tensors(folder / f"inputs-{number}.safetensors")).values())
         runs.append(_compared(list(expected.values()), found))
-        if not runs[-1]["is_equal"]:
-            torch.save(found, folder / f"found-{target}-{number}.pt")
     return runs
 
 

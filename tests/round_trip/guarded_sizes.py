@@ -12,8 +12,8 @@ import torch
 from torch.export import ExportedProgram
 
 import fakexport as fe
-from fakexport.deploy import LoadedProgram, UnsuitableInputs
-from fakexport.sources import resolve
+from fakexport.deploy import InputMismatchError, LoadedProgram
+from fakexport.models.sources import resolve
 
 from .reference import eager, real_model, template_of
 from .sizes import Shapes
@@ -81,7 +81,7 @@ def _called(
     try:
         torch.manual_seed(0)
         got = list(run({name: value.clone() for name, value in inputs.items()}).values())
-    except UnsuitableInputs as error:
+    except InputMismatchError as error:
         return Call(shapes, "refused", str(error))
     except Exception as error:
         got = error

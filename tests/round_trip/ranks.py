@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 import fakexport as fe
 from fakexport.error import FakexportError, first_line
-from fakexport.sources import resolve
+from fakexport.models.sources import resolve
 from tests.architectures import ARCHITECTURES, Architecture
 from tests.lockstep import run_ranks
 

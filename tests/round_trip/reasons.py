@@ -8,19 +8,24 @@ __all__ = ["DIFFERENT", "UNALIGNED", "reason_of"]
 _RAISED = (
     ("histogram_cpu", "its experts branch on the device: `histc` of integers has no CPU kernel"),
     ("cannot be solved using", "FE202: its sizes lead to an inequality that sympy cannot solve"),
-    ("FE201", "FE201: it branches on what only the data can give"),
-    ("FE203", "FE203: it needs a number that only the data can give"),
-    ("FE301", "FE301: it needs a size that only the data can give"),
+    ("FE201", "FE201: it branches on values that depend on the data"),
+    ("FE203", "FE203: it needs a number that depends on the data"),
+    ("FE301", "FE301: it needs a size that depends on the data"),
 )
 
-UNALIGNED = "equal with the weights copied; in the mapped file they are not aligned, and a kernel rounds so"
+UNALIGNED = (
+    "equal with copied weights; in a mapped file, weights are unaligned, and a kernel rounds differently"
+)
 
-_ROUNDED = "eager drops a mask of ones, and another kernel rounds; equal where eager keeps the mask"
-_KERNEL = "eager takes the math kernel inside `sdpa_kernel()`, which a program does not record; equal with it"
+_ROUNDED = "eager mode drops a mask of ones and its kernel rounds differently; equal if the mask is kept"
+_KERNEL = "eager mode uses the math kernel inside `sdpa_kernel()`, which is not exported; equal if it is used"
 
-_NOT_CAUSAL = "eager drops a mask of ones, and its text is not causal then; it is with eager attention"
+_NOT_CAUSAL = (
+    "eager mode drops a mask of ones, so text attention is not causal; it is with `attn_implementation=eager`"
+)
 _SUBSTITUTED = (
-    "transformers solves the delta rule by substitution where it exports, and that rounds; equal with it"
+    "during export, transformers solves the delta rule by substitution and rounds differently; equal if "
+    "eager does so"
 )
 
 # Architecture -> why its programs differ from eager.

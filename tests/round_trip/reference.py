@@ -16,8 +16,8 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 import fakexport as fe
+from fakexport.models.sources import Source, SourceError, resolve
 from fakexport.report import Report
-from fakexport.sources import Source, SourceError, resolve
 
 from .sizes import Shapes, accepts, as_shapes, dynamic_dims, other_sizes
 from .values import real_inputs

@@ -1,12 +1,12 @@
-"""What `_torch/autograd_questions.py` relies on: where a program asks torch for gradients."""
+"""What `autograd_questions` relies on: where a program asks torch for gradients."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from fakexport._torch.autograd_questions import TraceNeeded, autograd_questions
-from fakexport._torch.fake_tensors import FakeTensorMode
+from fakexport._torch.emulation.fake_tensors import FakeTensorMode
+from fakexport._torch.speed.operator_memo import TraceNeeded, autograd_questions
 
 QUESTIONS = {
     "its function": lambda x, y: y.grad_fn,

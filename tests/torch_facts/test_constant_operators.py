@@ -1,4 +1,4 @@
-"""What `_torch/constant_operators.py` relies on."""
+"""What `constant_operators` relies on."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fakexport._torch import constant_operators
-from fakexport._torch.constant_operators import NotExact, exact_result
+from fakexport._torch.operators import constant_operators
+from fakexport._torch.operators.constant_operators import NotExact, exact_result
 
 
 def computed(function, *tensors):

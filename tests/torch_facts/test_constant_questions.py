@@ -1,4 +1,4 @@
-"""What `_torch/constant_questions.py` relies on."""
+"""What `constant_questions` relies on."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import pytest
 import torch
 from torch import nn
 
-from fakexport._torch.constant_questions import ListedConstants, constant_questions
+from fakexport._torch.tracing.constant_questions import ListedConstants, constant_questions
 
 
-class Asks(nn.Module):
-    def __init__(self, question):
+class Holds(nn.Module):
+    """Calls a function with the input and a buffer."""
+
+    def __init__(self, value, forward):
         super().__init__()
-        self.register_buffer("size", torch.tensor(3), persistent=False)
-        self.question = question
+        self.register_buffer("value", torch.tensor(value), persistent=False)
+        self.function = forward
 
     def forward(self, x):
-        return x * 2 if self.question(self.size) else x
+        return self.function(x, self.value)
 
 
 QUESTIONS = {
@@ -38,22 +40,18 @@ def test_every_question_of_a_trace_passes_here_and_its_graph_tells_the_buffer(na
         seen.append((number, graph.written()))
         return number
 
+    model = Holds(3, lambda x, size: x * 2 if QUESTIONS[name](size) else x)
     with constant_questions(answer):
-        program = torch.export.export(Asks(QUESTIONS[name]), (torch.ones(2),))
+        program = torch.export.export(model, (torch.ones(2),))
 
     assert seen == [(True if name == "bool" else 3, set())]
     assert torch.ops.aten.mul.Tensor in {node.target for node in program.graph.nodes}
 
 
 def test_a_write_through_a_view_is_a_write_to_the_memory():
-    class Writes(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("sizes", torch.tensor([1, 2]), persistent=False)
-
-        def forward(self, x):
-            self.sizes[:1].add_(1)
-            return x * self.sizes.max().item()
+    def forward(x, sizes):
+        sizes[:1].add_(1)
+        return x * sizes.max().item()
 
     written = []
 
@@ -62,20 +60,9 @@ def test_a_write_through_a_view_is_a_write_to_the_memory():
         written.append(graph.memory(source.args[0]) in graph.written())
 
     with constant_questions(answer):
-        torch.export.export(Writes(), (torch.ones(2),))
+        torch.export.export(Holds([1, 2], forward), (torch.ones(2),))
 
     assert written == [True]
-
-
-def test_no_answer_leaves_the_trace_as_stock():
-    class Multiplies(nn.Module):
-        def forward(self, x):
-            return x * x.sum().item()
-
-    with constant_questions(lambda graph, tensor, reading: None):
-        program = torch.export.export(Multiplies(), (torch.ones(2),))
-
-    assert str(program.graph) == str(torch.export.export(Multiplies(), (torch.ones(2),)).graph)
 
 
 COUNTED = {
@@ -89,72 +76,50 @@ COUNTED = {
 
 @pytest.mark.parametrize("name", COUNTED)
 def test_the_count_of_a_mask_is_the_size_of_what_it_selects(name):
-    class Selects(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("mask", torch.tensor([True, False, True]), persistent=False)
+    select, expected_reading = COUNTED[name]
+    mask = [True, False, True]
 
-        def forward(self, x):
-            selected = COUNTED[name][0](x, self.mask)
-            return [selected] * len(range(selected.shape[0]))
+    def forward(x, mask):
+        selected = select(x, mask)
+        return [selected] * len(range(selected.shape[0]))
 
     def answer(graph, tensor, reading):
-        assert reading == COUNTED[name][1]
-        return graph.number(tensor, lambda node: torch.tensor([True, False, True]), reading=reading)
+        assert reading == expected_reading
+        return graph.number(tensor, lambda node: torch.tensor(mask), reading=reading)
 
-    x = torch.arange(3.0)
+    model, x = Holds(mask, forward), torch.arange(3.0)
     with constant_questions(answer):
-        program = torch.export.export(Selects(), (x,))
+        program = torch.export.export(model, (x,))
 
-    expected = Selects()(x)
+    expected = model(x)
     assert len(program.module()(x)) == len(expected)
     assert torch.equal(program.module()(x)[0], expected[0])
 
 
-def test_torch_reads_tensors_in_a_list_past_every_mode_unless_they_are_numbers():
-    class Lists(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("size", torch.tensor(3), persistent=False)
-
-        def forward(self, x):
-            return x * torch.tensor([1, [self.size, 2][0]])
-
-    with pytest.raises(Exception, match=r"local_scalar_dense|data-dependent|data"):
-        torch.export.export(Lists(), (torch.ones(2),))
-    with ListedConstants(lambda graph, tensor, reading: 3):
-        program = torch.export.export(Lists(), (torch.ones(2),))
-
-    assert program.module()(torch.ones(2)).tolist() == [1.0, 3.0]
-
-
-def test_the_memory_of_a_tensor_under_vmap_is_that_of_what_it_looks_at():
-    class Maps(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("mask", torch.tensor([True, False, True]), persistent=False)
-
-        def forward(self, x):
-            return torch.vmap(lambda row: row & self.mask)(x > 0), self.mask.nonzero()
-
-    memories = []
+def test_no_answer_leaves_the_trace_as_stock_also_under_vmap():
+    def forward(x, mask):
+        return torch.vmap(lambda row: row & mask)(x > 0), mask.nonzero(), x * x.sum().item()
 
     def answer(graph, tensor, reading):
-        memories.extend(graph.memory(node) for node in graph._tracer.graph.nodes)
-        return None
+        assert [graph.memory(node) for node in graph._tracer.graph.nodes]
 
+    model = Holds([True, False, True], forward)
     with constant_questions(answer):
-        torch.export.export(Maps(), (torch.ones(2, 3),))
+        program = torch.export.export(model, (torch.ones(2, 3),))
 
-    assert memories
+    assert str(program.graph) == str(torch.export.export(model, (torch.ones(2, 3),)).graph)
 
 
-def test_a_list_with_a_number_that_is_not_known_is_left_to_torch():
-    class Lists(nn.Module):
-        def forward(self, x):
-            return torch.tensor([0, x.sum().item()])
+def test_torch_reads_tensors_in_a_list_past_every_mode_unless_they_are_numbers():
+    model = Holds(3, lambda x, size: x * torch.tensor([1, [size, 2][0]]))
 
+    with pytest.raises(Exception, match=r"local_scalar_dense|data-dependent|data"):
+        torch.export.export(model, (torch.ones(2),))
+    with ListedConstants(lambda graph, tensor, reading: 3):
+        program = torch.export.export(model, (torch.ones(2),))
+    assert program.module()(torch.ones(2)).tolist() == [1.0, 3.0]
+
+    unknown = Holds(3, lambda x, size: torch.tensor([0, x.sum().item()]))
     with ListedConstants(lambda graph, tensor, reading: None):
-        program = torch.export.export(Lists(), (torch.tensor([2, 3]),))
-
+        program = torch.export.export(unknown, (torch.tensor([2, 3]),))
     assert program.module()(torch.tensor([4, 3])).tolist() == [0, 7]

@@ -9,9 +9,9 @@ from torch import nn
 from torch.export import Dim
 from torch.nn import functional
 
-from fakexport._torch.decided_branches import DecidedBranches
-from fakexport._torch.program_assembly import add_guards, check_guards, guards_code
-from fakexport._torch.symbolic_numbers import expression_of, expression_python
+from fakexport._torch.tracing.decided_branches import DecidedBranches
+from fakexport._torch.tracing.program_assembly import add_guards, check_guards, guards_code
+from fakexport._torch.tracing.symbolic_numbers import expression_of, expression_python
 
 
 class Branch(nn.Module):
@@ -43,6 +43,7 @@ def exported(decide):
         (lambda x, y: x.shape[0] == 1, []),
         (lambda x, y: (x + x)[:, :1].shape[1] == 1, []),
         (lambda x, y: torch.cat([x, x]).shape[1] < 10**30, []),
+        (lambda x, y: functools.reduce(operator.add, [x, x[:, :1]]).numel() > 0, []),  # torch asks
     ],
 )
 def test_a_branch_that_a_size_of_one_turns_has_no_guard_of_torch(decide, guards):
@@ -50,19 +51,6 @@ def test_a_branch_that_a_size_of_one_turns_has_no_guard_of_torch(decide, guards)
 
     assert found == guards
     assert not set(found) & set(guards_code(program))
-
-
-def test_what_torch_guards_is_not_kept_twice():
-    program, found = exported(lambda x, y: x.shape[1] % 2 == 0)
-
-    assert found == []
-    assert guards_code(program) == ["(L['x'].size()[1] % 2) == 0"]
-
-
-def test_torch_asks_whether_sizes_are_one_and_that_is_not_kept():
-    _, found = exported(lambda x, y: functools.reduce(operator.add, [x, x[:, :1]]).numel() > 0)
-
-    assert found == []
 
 
 @pytest.mark.parametrize(
@@ -82,6 +70,15 @@ def test_what_a_library_asks_is_kept_where_attention_would_be_causal_for_one_que
 
     assert decided.guards(program) == guards
     assert not set(guards) & set(guards_code(program))
+
+
+def test_what_torch_guards_is_not_kept_twice_and_sizes_are_printed_as_in_guards():
+    program, found = exported(lambda x, y: x.shape[1] % 2 == 0)
+
+    assert found == []
+    assert guards_code(program) == ["(L['x'].size()[1] % 2) == 0"]
+    symbol = expression_of(next(iter(program.graph.nodes)).meta["val"].shape[1])
+    assert eval(expression_python(3 * symbol + 1), {symbol.name: 5}) == 16
 
 
 def test_module_checks_what_was_added_where_there_are_example_inputs():
@@ -111,11 +108,3 @@ def test_torch_checks_no_input_that_was_none():
     add_guards(program, ["L['mask'] == None"])
     with pytest.raises(AssertionError, match="Guard failed: mask == None"):
         program.module()(torch.ones(3), torch.zeros(3))
-
-
-def test_a_size_is_printed_as_in_guards():
-    program, _ = exported(lambda x, y: True)
-    size = next(iter(program.graph.find_nodes(op="placeholder"))).meta["val"].shape[1]
-    symbol = expression_of(size)
-
-    assert eval(expression_python(3 * symbol + 1), {symbol.name: 5}) == 16

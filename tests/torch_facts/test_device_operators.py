@@ -1,4 +1,4 @@
-"""What `_torch/device_operators.py` relies on."""
+"""What `device_operators` relies on: which operators torch has no fake kernel for."""
 
 from __future__ import annotations
 
@@ -7,27 +7,12 @@ import torch
 from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fakexport._torch.device_operators import (
-    device_only_operators,
-    fake_device_operators,
-    operators_with_own_kernel,
-)
-from fakexport.devices import emulate
-from tests.torch_facts.stock_torch import run_stock
+from benchmarks.operator_coverage.device_only import device_only_operators, operators_with_own_kernel
+from fakexport._torch.kernels.device_operators import fake_device_operators, fused_optimizers
+from fakexport.emulation.devices import emulate
 
 HAS_FUSED_CELLS = torch.__version__ >= "2.15"
 """Torch has meta kernels of the fused GRU cell from this version on; ours are for those before."""
-
-
-@pytest.mark.skipif(HAS_FUSED_CELLS, reason="this torch has them")
-def test_stock_has_no_fake_kernel_of_the_fused_cells():
-    ended = run_stock(
-        "with FakeTensorMode():\n"
-        "    x = torch.empty(3, 12, device='cuda')\n"
-        "    torch.ops.aten._thnn_fused_gru_cell(x, x, torch.empty(3, 4, device='cuda'))"
-    )
-
-    assert ended.code != 0
 
 
 def test_our_kernels_stand_in_for_operators_that_only_a_device_runs():
@@ -67,3 +52,21 @@ def test_sizes_that_the_device_would_refuse_are_refused(gates, state, bias):
 
         with pytest.raises(RuntimeError, match="expected a"):
             torch.ops.aten._thnn_fused_gru_cell(*given, *biases)
+
+
+def step():
+    weight, gradient = torch.ones(3, device="meta"), torch.ones(3, device="meta")
+    numbers = dict.fromkeys(("weight_decay", "momentum", "lr", "dampening"), 0.1)
+    torch._fused_sgd_([weight], [gradient], [], **numbers, nesterov=False, maximize=False, is_first_step=True)
+    return weight
+
+
+def test_stock_has_no_fake_kernel_of_a_fused_optimizer_and_ours_goes_again():
+    with pytest.raises(NotImplementedError, match="_fused_sgd_"):
+        step()
+
+    with fused_optimizers():
+        assert step().shape == (3,)
+
+    with pytest.raises(NotImplementedError, match="_fused_sgd_"):
+        step()

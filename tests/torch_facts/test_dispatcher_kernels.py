@@ -1,11 +1,11 @@
-"""What `_torch/dispatcher_kernels.py` relies on: the dispatcher says where each kernel was registered."""
+"""What `dispatcher_kernels` relies on: the dispatcher says where each kernel was registered."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from fakexport._torch.dispatcher_kernels import KernelOrigins
+from fakexport._torch.operators.dispatcher_kernels import KernelOrigins
 
 ATEN = torch.ops.aten
 

@@ -1,4 +1,4 @@
-"""What `_torch/export_passes.py` relies on: it leaves out work, and no result differs."""
+"""What `export_passes` relies on: it leaves out work, and no result differs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.export import Dim, _trace
 from torch.fx.experimental import symbolic_shapes
 from torch.utils import _pytree
 
-from fakexport._torch.export_passes import quick_passes
+from fakexport._torch.speed.export_passes import quick_passes
 from tests.identity import first_difference
 
 

@@ -1,4 +1,4 @@
-"""What `fakexport._torch.fake_methods` relies on."""
+"""What `fake_methods` relies on: which methods of fake tensors stock torch gets wrong."""
 
 from __future__ import annotations
 
@@ -10,52 +10,54 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from fakexport._torch.fake_methods import fake_methods
+from fakexport._torch.emulation.fake_methods import describe_fake, fake_methods, storage_writes
+
+REAL = torch.ones(2, 3).t()
 
 
-def _refuse(tensor: torch.Tensor) -> torch.Tensor:
+def refuse(tensor):
     raise AssertionError
 
 
-def _ignore(tensor: torch.Tensor, other: torch.Tensor) -> None:
+def ignore(tensor, other):
     pass
 
 
-def test_stock_conversion_of_a_fake_module_refuses_weak_references() -> None:
+MOVES = {
+    "half": (lambda: nn.Linear(2, 2), lambda module: module.half()),
+    "to_empty": (lambda: nn.Linear(2, 2, device="meta"), lambda module: module.to_empty(device="cpu")),
+}
+
+
+@pytest.mark.parametrize(("make", "move"), MOVES.values(), ids=list(MOVES))
+def test_stock_refuses_to_convert_a_fake_module_with_weak_references(make, move):
     with FakeTensorMode():
-        module = nn.Linear(2, 2)
+        module = make()
         reference = weakref.ref(module.weight)
-
         with pytest.raises(RuntimeError, match="Couldn't swap Linear"):
-            module.half()
-
+            move(module)
     assert reference() is module.weight
 
-
-def test_a_conversion_calls_the_swap_of_torch_utils() -> None:
     mode = FakeTensorMode()
-    with mode, fake_methods(mode, _refuse, _ignore):
-        module = nn.Linear(2, 2)
+    with mode, fake_methods(mode, refuse, ignore):
+        module = make()
         reference = weakref.ref(module.weight)
+        move(module)
 
-        module.half()
-
-    assert module.weight.dtype == torch.half
+    assert (module.weight.dtype is torch.half) == (make is MOVES["half"][0])
+    assert module.weight.device.type == "cpu"
     assert reference() is module.weight
+    assert isinstance(module.weight, nn.Parameter)
 
 
-def test_stock_assignment_of_data_keeps_the_old_device() -> None:
+def test_stock_assignment_of_data_keeps_the_old_device():
     with FakeTensorMode():
         a = torch.ones(2)
         a.data = torch.ones(2, device="cuda")
-
     assert a.device.type == "cpu"
 
-
-def test_assigned_data_bring_their_device() -> None:
-    mode = FakeTensorMode()
-    told = []
-    with mode, fake_methods(mode, _refuse, lambda tensor, other: told.append((tensor, other))):
+    mode, told = FakeTensorMode(), []
+    with mode, fake_methods(mode, refuse, lambda *given: told.append(given)):
         a, b = torch.ones(2), torch.ones(3, device="cuda", dtype=torch.half)
         a.data = b
 
@@ -64,82 +66,80 @@ def test_assigned_data_bring_their_device() -> None:
     assert told[0][1] is b
 
 
-def test_numpy_and_tolist_ask_for_the_value() -> None:
-    mode = FakeTensorMode()
-    with mode, fake_methods(mode, lambda tensor: torch.full(tensor.shape, 3.0), _ignore):
-        a = torch.ones(2)
-
-        assert a.numpy().tolist() == [3.0, 3.0]
-        assert a.tolist() == [3.0, 3.0]
-        assert a.__array__().tolist() == [3.0, 3.0]
-
-
-def test_stock_numpy_of_a_fake_tensor_fails() -> None:
+def test_numpy_and_tolist_ask_for_the_value():
     with FakeTensorMode(), pytest.raises(RuntimeError):
         torch.ones(2).numpy()
 
-
-def test_a_deep_copy_asks_for_no_data_pointer() -> None:
     mode = FakeTensorMode()
-    with mode, fake_methods(mode, _refuse, _ignore):
-        copied = copy.deepcopy(nn.Linear(2, 2))
-
-    assert copied.weight.fake_mode is mode
-    assert isinstance(copied.weight, nn.Parameter)
+    with mode, fake_methods(mode, lambda tensor: torch.full(tensor.shape, 3.0), ignore):
+        a = torch.ones(2)
+        assert a.numpy().tolist() == a.tolist() == a.__array__().tolist() == [3.0, 3.0]
 
 
-def test_stock_refuses_to_move_a_fake_module_away_from_the_meta_device() -> None:
-    with FakeTensorMode():
-        module = nn.Linear(2, 2, device="meta")
-        reference = weakref.ref(module.weight)
-
-        with pytest.raises(RuntimeError, match="Couldn't swap Linear"):
-            module.to_empty(device="cpu")
-
-    assert reference() is module.weight
-
-
-def test_a_fake_module_moves_away_from_the_meta_device() -> None:
-    mode = FakeTensorMode()
-    with mode, fake_methods(mode, _refuse, _ignore):
-        module = nn.Linear(2, 2, device="meta")
-        reference = weakref.ref(module.weight)
-
-        module.to_empty(device="cpu")
-
-        assert module(torch.ones(1, 2)).device.type == "cpu"
-
-    assert reference() is module.weight
-    assert isinstance(module.weight, nn.Parameter)
-
-
-def test_stock_cannot_copy_a_real_tensor_under_fake_mode() -> None:
+def test_a_deep_copy_asks_for_no_data_pointer_and_a_real_tensor_is_copied_as_a_fake():
     with FakeTensorMode(), pytest.raises(RuntimeError, match="set the storage"):
-        copy.deepcopy(_REAL)
+        copy.deepcopy(REAL)
 
-
-def test_a_real_tensor_is_copied_as_a_fake() -> None:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with mode, fake_methods(mode, _refuse, _ignore):
-        copied = copy.deepcopy(_REAL)
+    with mode, fake_methods(mode, refuse, ignore):
+        module, copied = copy.deepcopy(nn.Linear(2, 2)), copy.deepcopy(REAL)
 
-    assert type(copied).__name__ == "FakeTensor"
-    assert (copied.shape, copied.stride()) == (_REAL.shape, _REAL.stride())
+    assert module.weight.fake_mode is mode
+    assert isinstance(module.weight, nn.Parameter)
+    assert isinstance(copied, FakeTensor)
+    assert (copied.shape, copied.stride()) == (REAL.shape, REAL.stride())
 
 
-_REAL = torch.ones(2, 3).t()
-
-
-def test_recurrent_weights_are_not_asked_for_data_pointers(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[torch.Tensor] = []
+def test_recurrent_weights_are_not_asked_for_data_pointers(monkeypatch):
+    asked = []
     monkeypatch.setattr(torch.backends.cudnn, "is_acceptable", lambda tensor: True)
     monkeypatch.setattr(FakeTensor, "data_ptr", lambda tensor: asked.append(tensor) or 0, raising=False)
     mode = FakeTensorMode()
 
-    with mode, torch.device("cuda"), fake_methods(mode, _refuse, _ignore):
+    with mode, torch.device("cuda"), fake_methods(mode, refuse, ignore):
         nn.LSTM(2, 3)
     asked_of_ours = len(asked)
     with mode, torch.device("cuda"):
         nn.LSTM(2, 3)
 
     assert (asked_of_ours, len(asked)) == (0, 4)
+
+
+def test_stock_prints_another_text():
+    with FakeTensorMode():
+        a = torch.ones(2)
+        parameter = nn.Parameter(a)
+
+    assert repr(a) == "FakeTensor(..., size=(2,))"
+    assert describe_fake(a) == "tensor(..., size=(2,), fake=True)"
+    assert describe_fake(parameter).startswith("Parameter containing:\ntensor(")
+
+
+class CopiesStorage(nn.Module):
+    def forward(self, x):
+        y = x * 1
+        y.untyped_storage().copy_(torch.zeros(3).untyped_storage())
+        return y
+
+
+def test_stock_refuses_storages_in_a_trace_and_ignores_writes_to_those_of_fakes():
+    """When the first one fails, traces need `storage_writes` too."""
+    with pytest.raises(NotImplementedError, match="UntypedStorage"):
+        torch.export.export(CopiesStorage(), (torch.ones(3),))
+    with FakeTensorMode():
+        fake = torch.arange(3.0)
+        assert fake.untyped_storage().copy_(torch.zeros(3).untyped_storage()).nbytes() == 12
+
+
+def test_a_write_to_a_storage_without_data_is_noted_and_others_happen():
+    seen, real = [], torch.arange(3.0)
+
+    with storage_writes(lambda storage: not seen.append(storage.nbytes())):
+        real.untyped_storage().fill_(0)
+        with FakeTensorMode():
+            fake = torch.arange(3.0)
+            fake.untyped_storage().byteswap(torch.float32)
+            fake.untyped_storage()[0] = 1
+
+    assert real.tolist() == [0, 0, 0]
+    assert seen == [12, 12]

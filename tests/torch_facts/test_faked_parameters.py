@@ -1,4 +1,4 @@
-"""What `_torch/faked_parameters.py` relies on: copies are what stock torch makes, remembered as such."""
+"""What `export_passes` relies on for parameters: their fakes are what stock torch creates."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import _trace
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from fakexport._torch.faked_parameters import replacements
 from fakexport._torch.patching import Patches
+from fakexport._torch.speed.export_passes import quick_passes
 
 
 def new_mode() -> FakeTensorMode:
@@ -48,14 +48,14 @@ def facts(value: torch.Tensor) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("made_in", ["another mode", "the same mode", "no mode"])
 def test_copies_are_what_stock_torch_makes(made_in):
-    def faked(patches: Any) -> tuple[list[Any], Any]:
+    def faked(patches: Patches) -> tuple[list[Any], Any]:
         mode = new_mode()
         if made_in == "no mode":
             module = module_with_everything()
         else:
             with mode if made_in == "the same mode" else new_mode():
                 module = module_with_everything()
-        with Patches(patches):
+        with patches:
             fakes = _trace._fakify_params_buffers(mode, module)
         remembered = mode.fake_tensor_converter.meta_converter
         describer = remembered.describer
@@ -79,14 +79,14 @@ def test_copies_are_what_stock_torch_makes(made_in):
         )
         return [(name, facts(value)) for name, value in fakes.items()], (storages, state)
 
-    assert faked(replacements()) == faked({})
+    assert faked(quick_passes()) == faked(Patches({}))
 
 
 def test_a_view_that_comes_later_is_in_the_memory_of_the_copy():
     mode = new_mode()
     with new_mode():
         module: Any = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    with Patches(replacements()):
+    with quick_passes():
         fakes = _trace._fakify_params_buffers(mode, module)
 
     view = mode.from_tensor(module[1].weight.detach()[1], static_shapes=True)

@@ -1,4 +1,4 @@
-"""torch's own reader of archives: what it believes, and what `archive.framing` copies from its writer."""
+"""torch's own reader of archives: what it believes, and what `files.container` copies from its writer."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import zipfile
 import pytest
 import torch
 
-from fakexport.container.contents import FRAME_RECORDS
-from fakexport.container.framing import NO_DATE, SATURATED, Entry, local_header
-from fakexport.container.reader import read_container
-from fakexport.container.writer import write_container
-from tests.unit.container.forged_zip import Forged, Part
+from fakexport.files.container.contents import FRAME_RECORDS
+from fakexport.files.container.framing import NO_DATE, SATURATED, Entry, local_header
+from fakexport.files.container.reader import read_container
+from tests.unit.files.container.forged_zip import Forged, Part
 
 
 @pytest.fixture(scope="module")
 def stock(tmp_path_factory):
     path = tmp_path_factory.mktemp("stock") / "stock.pt2"
     program = torch.export.export(torch.nn.Linear(3, 4), (torch.ones(2, 3),))
-    torch.export.save(program, path, extra_files={"note.txt": "text"})
+    manifest = json.dumps({"format": "fakexport.archive/1"})
+    torch.export.save(program, path, extra_files={"fakexport/manifest.json": manifest})
     return path
 
 
@@ -35,9 +35,7 @@ def test_an_archive_of_torch_is_accepted_whole(stock):
             assert container.record(name) == zipped.read(f"{container.folder}/{name}")
         assert list(container.names) == names_of(stock)
         assert zipped.infolist()[0].date_time == (1980, 0, 0, 0, 0, 0)
-
-
-def test_its_example_inputs_are_pickled(stock):
+        assert {name: container.record(name) for name in FRAME_RECORDS} == FRAME_RECORDS
     with (
         read_container(stock) as container,
         zipfile.ZipFile(io.BytesIO(container.record("data/sample_inputs/model.pt"))) as inputs,
@@ -45,61 +43,43 @@ def test_its_example_inputs_are_pickled(stock):
         assert any(name.endswith("/data.pkl") for name in inputs.namelist())
 
 
-def test_the_frame_is_what_torch_writes(stock):
-    with read_container(stock, trust=True) as container:
-        assert {name: container.record(name) for name in FRAME_RECORDS} == FRAME_RECORDS
+def test_torch_hands_extra_records_on_unread(stock):
+    files = {"fakexport/manifest.json": ""}
+
+    loaded = torch.export.load(stock, extra_files=files)
+
+    assert json.loads(files["fakexport/manifest.json"]) == {"format": "fakexport.archive/1"}
+    assert loaded.state_dict.keys() == {"weight", "bias"}
 
 
-def test_a_missing_version_is_refused_by_torch(tmp_path):
-    (tmp_path / "a.pt2").write_bytes(Forged([Part(b"model/x", b"1")], with_frame=False).bytes())
+X = Part(b"model/extra/x", b"1")
+TWICE = [X, Part(b"model/extra/x", b"2"), Part(b"model/../../x", b"3")]
+BELIEVED = {
+    "two of one name, and one that traverses": (Forged(TWICE), ["extra/x", "extra/x", "../../x"]),
+    "another name in the local header": (
+        Forged([Part(b"model/extra/x", b"1", local_name=b"model/extra/y")]),
+        ["extra/x"],
+    ),
+    "data behind the end": (Forged([X], behind=b"anything"), ["extra/x"]),
+}
 
-    with pytest.raises(RuntimeError, match="version"):
-        names_of(tmp_path / "a.pt2")
+
+@pytest.mark.parametrize("case", BELIEVED)
+def test_torch_believes(case, tmp_path):
+    forged, names = BELIEVED[case]
+    (tmp_path / "a.pt2").write_bytes(forged.bytes())
+
+    assert names_of(tmp_path / "a.pt2")[-len(names) :] == names
 
 
-def test_torch_ignores_checksums(tmp_path):
+def test_torch_ignores_checksums_and_case_and_refuses_an_archive_without_version(tmp_path):
     content = Forged([Part(b"model/extra/x", b"content")]).bytes().replace(b"content", b"CONTENT")
     (tmp_path / "a.pt2").write_bytes(content)
+    (tmp_path / "b.pt2").write_bytes(Forged([Part(b"model/x", b"1")], with_frame=False).bytes())
 
-    assert torch._C.PyTorchFileReader(str(tmp_path / "a.pt2")).get_record("extra/x") == b"CONTENT"
-
-
-def test_torch_ignores_case(tmp_path):
-    write_container(tmp_path / "a.pt2", {"extra/x": b"content"})
-
-    assert torch._C.PyTorchFileReader(str(tmp_path / "a.pt2")).get_record("EXTRA/X") == b"content"
-
-
-def test_torch_takes_two_records_of_one_name_and_traversing_ones(tmp_path):
-    parts = [Part(b"model/extra/x", b"1"), Part(b"model/extra/x", b"2"), Part(b"model/../../x", b"3")]
-    (tmp_path / "a.pt2").write_bytes(Forged(parts).bytes())
-
-    assert names_of(tmp_path / "a.pt2")[-3:] == ["extra/x", "extra/x", "../../x"]
-
-
-def test_torch_ignores_the_name_in_the_local_header(tmp_path):
-    part = Part(b"model/extra/x", b"1", local_name=b"model/extra/y")
-    (tmp_path / "a.pt2").write_bytes(Forged([part]).bytes())
-
-    assert names_of(tmp_path / "a.pt2")[-1] == "extra/x"
-
-
-def test_torch_believes_data_behind_the_end(tmp_path):
-    (tmp_path / "a.pt2").write_bytes(Forged([Part(b"model/extra/x", b"1")], behind=b"anything").bytes())
-
-    assert names_of(tmp_path / "a.pt2")[-1] == "extra/x"
-
-
-def test_torch_hands_extra_records_on_unread(tmp_path):
-    manifest = json.dumps({"format": "fakexport.archive/1"})
-    program = torch.export.export(torch.nn.Linear(3, 4), (torch.ones(2, 3),))
-    torch.export.save(program, tmp_path / "a.pt2", extra_files={"fakexport/manifest.json": manifest})
-
-    files = {"fakexport/manifest.json": ""}
-    loaded = torch.export.load(tmp_path / "a.pt2", extra_files=files)
-
-    assert files == {"fakexport/manifest.json": manifest}
-    assert loaded.state_dict.keys() == {"weight", "bias"}
+    assert torch._C.PyTorchFileReader(str(tmp_path / "a.pt2")).get_record("EXTRA/X") == b"CONTENT"
+    with pytest.raises(RuntimeError, match="version"):
+        names_of(tmp_path / "b.pt2")
 
 
 def test_the_header_of_a_record_beyond_32_bits():

@@ -1,18 +1,18 @@
-"""What `_torch/functional_collectives.py` relies on."""
+"""What `functional_collectives` relies on."""
 
 import pytest
 import torch
 from torch import nn
 
-from fakexport._torch.fake_tensors import new_fake_mode
-from fakexport._torch.functional_collectives import (
+from fakexport._torch.emulation.fake_tensors import new_fake_mode
+from fakexport._torch.operators.functional_collectives import (
     DEFAULT_GROUP,
     KINDS,
     all_gather,
     all_reduce,
     collective_of,
 )
-from fakexport._torch.operator_schema import aliased_arguments
+from fakexport._torch.operators.operator_schema import aliased_arguments
 from tests.forked import run_python
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers.integrations import moe
 
-from fakexport._torch.fake_tensors import new_fake_mode
-from fakexport._torch.grouped_products import TORCHS, TRANSFORMERS
-from fakexport._torch.operator_registry import registered_overload
+from fakexport._torch.emulation.fake_tensors import new_fake_mode
+from fakexport._torch.kernels.grouped_products import TORCHS, TRANSFORMERS
+from fakexport._torch.operators.operator_registry import registered_overload
 
 
 def test_torch_traces_its_operator_in_bfloat16_alone() -> None:

@@ -1,4 +1,4 @@
-"""What `_torch/guard_locations.py` relies on."""
+"""What `guard_locations` relies on."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 from torch.export import Dim
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
 
-from fakexport._torch.guard_locations import guards_of_error, guards_of_program
-from fakexport._torch.user_frames import name_user_frames
+from fakexport._torch.tracing import guard_locations
+from fakexport._torch.tracing.guard_locations import guards_of_error, guards_of_program, name_user_frames
 
 
 class OneSize(nn.Module):
@@ -16,22 +17,16 @@ class OneSize(nn.Module):
         return x.reshape(4, 2)
 
 
-def failure() -> BaseException:
+def test_exports_frames_still_hold_the_shape_environment_after_a_failure():
     with name_user_frames(lambda path: path == __file__), pytest.raises(Exception) as caught:  # noqa: PT011
         torch.export.export(OneSize(), (torch.ones(4, 2),), dynamic_shapes=({0: Dim.DYNAMIC},))
-    return caught.value
 
-
-def test_exports_frames_still_hold_the_shape_environment_after_a_failure():
-    (guard,) = guards_of_error(failure())
+    (guard,) = guards_of_error(caught.value)
 
     assert guard.expression.startswith("Eq(")
     assert guard.places[-1][0] == __file__
     assert guard.places[-1][2] == "forward"
     assert guard.dims == ("x.0",)
-
-
-def test_an_error_from_elsewhere_has_no_guards():
     assert guards_of_error(ValueError("no traceback")) == []
 
 
@@ -50,3 +45,14 @@ def test_a_program_keeps_the_guards_of_its_trace():
         (("y.0", "x.0"), True)
     ]
     assert [guard.first_refused([6, 5, 2]) for guard in guards if "Ne(" in guard.expression] == [2]
+
+
+def test_our_files_are_in_torchs_only_set_of_files_inside_and_not_afterwards():
+    before = set(uninteresting_files())
+
+    with name_user_frames(lambda path: path == __file__):
+        assert guard_locations.__file__ in uninteresting_files()
+        place, _ = ShapeEnv()._get_stack_summary()
+
+    assert place.framework_loc.filename == __file__
+    assert uninteresting_files() == before

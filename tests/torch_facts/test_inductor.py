@@ -1,4 +1,4 @@
-"""AOTInductor behaves as `_torch/inductor.py` and `deploy/aoti` rely on."""
+"""AOTInductor behaves as `inductor` and `deploy/aoti` rely on."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch._inductor.package import package_aoti
 from torch._inductor.utils import is_same_tensor
 from torch.export import ExportedProgram
 
-from fakexport._torch.fake_tensors import new_fake_mode, real_to_fake
-from fakexport._torch.inductor import AotiPackage, compile_graph, failed_node, root_cause
+from fakexport._torch.emulation.fake_tensors import new_fake_mode, real_to_fake
+from fakexport._torch.operators.inductor import AotiPackage, compile_graph, failed_node, root_cause
 from tests.forked import run_python
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -54,54 +54,34 @@ def compiled(program: ExportedProgram, folder: Path, *, has_weights: bool) -> Pa
 
 
 @pytest.fixture(scope="module")
-def module() -> Scaled:
-    torch.manual_seed(0)
-    return Scaled()
-
-
-@pytest.fixture(scope="module")
-def unbound(module: Scaled, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled(exported(module), tmp_path_factory.mktemp("unbound"), has_weights=False)
+def unbound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(exported(Scaled()), tmp_path_factory.mktemp("unbound"), has_weights=False)
 
 
 @slow
-def test_what_is_added_to_the_metadata_comes_back(unbound: Path) -> None:
-    loaded = torch._inductor.aoti_load_package(str(unbound))
-
-    found = loaded.get_metadata()
-
-    assert found["ours"] == "here"
-    assert found["AOTI_DEVICE_KEY"] == "cpu"
-
-
-@slow
-def test_code_without_weights_asks_for_all_of_them_by_name(unbound: Path, module: Scaled) -> None:
-    package = AotiPackage(unbound)
-
-    names = set(package.constant_names)
-
-    # A literal of the program gets a name of Inductor's own, unless it is made a buffer.
-    assert names == {"first", "second", "scale", "offsets", "_tensor_constant0"}
-
-
-@slow
-def test_other_weights_can_be_bound_and_count(unbound: Path) -> None:
+def test_code_without_weights_asks_for_all_of_them_by_name_and_others_can_be_bound(unbound: Path) -> None:
     other, x = Scaled(), torch.randn(2, 4)
     with torch.no_grad():
         other.scale.fill_(-5.0)
+    metadata = torch._inductor.aoti_load_package(str(unbound)).get_metadata()
     package = AotiPackage(unbound)
 
+    # A literal of the program gets a name of Inductor's own, unless it is made a buffer.
     literal = torch.tensor([1.0, 2.0, 3.0, 4.0])
-    package.bind({**other.state_dict(), "offsets": other.offsets, "_tensor_constant0": literal})
+    weights = {**other.state_dict(), "offsets": other.offsets, "_tensor_constant0": literal}
+    assert set(package.constant_names) == set(weights)
+    package.bind(weights)
     (got,) = package.run([x])
 
+    assert (metadata["ours"], metadata["AOTI_DEVICE_KEY"]) == ("here", "cpu")
     assert torch.allclose(got, other(x), atol=1e-6)
 
 
 @slow
 def test_a_call_of_an_unbound_package_ends_the_process(unbound: Path) -> None:
     code = (
-        "import sys, torch; from pathlib import Path; from fakexport._torch.inductor import AotiPackage; "
+        "import sys, torch; from pathlib import Path\n"
+        "from fakexport._torch.operators.inductor import AotiPackage\n"
         "AotiPackage(Path(sys.argv[1])).run([torch.zeros(2, 4)])"
     )
 

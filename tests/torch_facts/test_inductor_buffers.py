@@ -1,4 +1,4 @@
-"""What `_torch/inductor_buffers.py` relies on: Inductor's plan is read from its lines, without a compiler."""
+"""What `inductor_buffers` relies on: Inductor's plan is read from its lines, without a compiler."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch._inductor import cpp_builder, cpu_vec_isa
 from torch._inductor.codegen import wrapper
 from torch._inductor.graph import GraphLowering
 
-from fakexport._torch.inductor_buffers import planned_wrapper
+from fakexport._torch.costs.inductor_buffers import planned_wrapper
 
 
 class Twice(nn.Module):
@@ -17,22 +17,11 @@ class Twice(nn.Module):
 
 
 def test_the_lines_that_are_read_exist() -> None:
-    for name in (
-        "AllocateLine",
-        "ReuseLine",
-        "ReinterpretLine",
-        "FreeIfNotReusedLine",
-        "FreeLine",
-        "KernelCallLine",
-        "ExternKernelAllocLine",
-        "ExternKernelOutLine",
-        "ExternKernelMultiOutLine",
-        "IndexPutFallbackLine",
-        "ScatterFallbackLine",
-        "EnterSubgraphLine",
-        "ConditionalLine" if hasattr(wrapper, "ConditionalLine") else "SwitchLine",
-    ):
-        assert issubclass(getattr(wrapper, name), wrapper.WrapperLine), name
+    names = "Allocate Reuse Reinterpret FreeIfNotReused Free KernelCall ExternKernelAlloc ExternKernelOut"
+    names += " ExternKernelMultiOut IndexPutFallback ScatterFallback EnterSubgraph "
+    names += "Conditional" if hasattr(wrapper, "ConditionalLine") else "Switch"
+    for name in names.split():
+        assert issubclass(getattr(wrapper, f"{name}Line"), wrapper.WrapperLine), name
 
 
 def test_the_plan_needs_no_compiler_and_leaves_inductor_as_it_was() -> None:

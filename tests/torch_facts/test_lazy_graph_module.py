@@ -1,4 +1,4 @@
-"""What `_torch/lazy_graph_module.py` relies on."""
+"""What `lazy_graph_module` relies on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fakexport._torch.lazy_graph_module import lazy_graph_modules
+from fakexport._torch.speed.lazy_graph_module import lazy_graph_modules
 
 
 def program():

@@ -50,17 +50,6 @@ def test_what_is_imported_leaves_and_comes_again_is_found(colored, write):
     assert colored.find()["a_red_one"] is again
 
 
-def test_another_module_in_the_place_of_one_is_found(colored, monkeypatch):
-    monkeypatch.setitem(sys.modules, "a_plain_one", ModuleType("a_plain_one"))
-    assert colored.find() == {}
-    other = ModuleType("a_plain_one")
-    other.its_color = 1
-
-    monkeypatch.setitem(sys.modules, "a_plain_one", other)
-
-    assert colored.find() == {"a_plain_one": other}
-
-
 def test_what_a_person_adds_later_is_seen(colored, write, monkeypatch):
     write("a_plain_file", "")
     module = importlib.import_module("a_plain_file")

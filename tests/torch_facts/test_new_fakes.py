@@ -1,4 +1,4 @@
-"""What `_torch/new_fakes.py` relies on: what the constructor of a fake sets follows from its arguments."""
+"""What `new_fakes` relies on: what the constructor of a fake sets follows from its arguments."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
-from fakexport._torch.new_fakes import NewFakes
+from fakexport._torch.speed.new_fakes import NewFakes
 
 
 def facts(value: FakeTensor) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""What `_torch/no_grad_regions.py` relies on: regions cut out alone leave the program of stock torch."""
+"""What `no_grad_regions` relies on: regions cut out alone leave the program of stock torch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import nn
 from torch.export import Dim
 from torch.fx import GraphModule
 
-from fakexport._torch import no_grad_regions
-from fakexport._torch.export_passes import quick_passes
+from fakexport._torch.speed import no_grad_regions
+from fakexport._torch.speed.export_passes import quick_passes
 from tests.identity import first_difference
 
 

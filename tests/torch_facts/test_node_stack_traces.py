@@ -1,4 +1,4 @@
-"""What `_torch/node_stack_traces.py` relies on: which frames the stack traces of nodes show."""
+"""What `node_stack_traces` relies on: which frames the stack traces of nodes show."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.export import Dim
 from torch.fx import Tracer
 from torch.utils._traceback import CapturedTraceback
 
-from fakexport._torch.node_stack_traces import quick_stack_traces
+from fakexport._torch.speed.node_stack_traces import quick_stack_traces
 
 
 def scaled(x):

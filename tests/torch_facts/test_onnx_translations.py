@@ -11,7 +11,7 @@ from torch import nn
 
 pytest.importorskip("onnxscript")
 
-from fakexport._torch.onnx_translations import node_of_failure, prepared, untranslated_nodes
+from fakexport._torch.operators.onnx_translations import node_of_failure, prepared, untranslated_nodes
 
 pytestmark = pytest.mark.usefixtures("torchlib_read_once")
 
@@ -64,14 +64,7 @@ def test_the_exporter_stops_at_the_first_operator_and_we_name_all() -> None:
     stopped = node_of_failure(raised.value)
     assert stopped is not None
     assert names == [str(stopped.target), "aten.median.default", "aten.median.default"]
-
-
-def test_a_translation_of_the_caller_counts() -> None:
-    translations = {torch.ops.aten.median.default: lambda x: x}
-
-    names = names_of(exported(TwoMissing()), translations)
-
-    assert names == ["aten.linalg_qr.default"]
+    assert names_of(program, {torch.ops.aten.median.default: lambda x: x}) == ["aten.linalg_qr.default"]
 
 
 def test_an_operator_that_is_called_in_a_way_without_translation_is_in_the_frames_of_the_error() -> None:

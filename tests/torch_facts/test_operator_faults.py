@@ -1,12 +1,13 @@
-"""What `_torch/operator_faults.py` relies on."""
+"""What `operator_faults` relies on."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from torch import nn
+from torch.export import Dim
 
-from fakexport._torch.operator_faults import traced_past_faults
+from fakexport._torch.tracing.operator_faults import TraceFinished, ended_after_trace, traced_past_faults
 
 
 @torch.library.custom_op("fx_faults::pair", mutates_args=())
@@ -71,3 +72,20 @@ def test_a_value_that_only_data_gives_has_the_type_of_the_schema():
 def test_an_ordinary_error_is_left_alone():
     with pytest.raises(RuntimeError, match=r"same reduction dim|shapes cannot be multiplied"):
         faults(lambda x: x @ x, torch.ones(2, 3))
+
+
+def test_an_export_ends_after_its_trace_and_torch_is_whole_afterwards():
+    with ended_after_trace(), pytest.raises(TraceFinished):
+        torch.export.export(nn.Linear(2, 3), (torch.ones(1, 2),))
+
+    program = torch.export.export(nn.Linear(2, 3), (torch.ones(1, 2),))
+    assert program.module()(torch.ones(1, 2)).shape == (1, 3)
+
+
+def test_declared_dimensions_are_checked_before_the_end():
+    class OneSize(nn.Module):
+        def forward(self, x):
+            return x.reshape(4, 2)
+
+    with ended_after_trace(), pytest.raises(torch._dynamo.exc.UserError, match="Constraints violated"):
+        torch.export.export(OneSize(), (torch.ones(4, 2),), dynamic_shapes=({0: Dim.DYNAMIC},))

@@ -1,4 +1,4 @@
-"""What `fakexport._torch.operator_flops` relies on: torch's formulas take symbolic sizes; what they miss."""
+"""What `operator_flops` relies on: torch's formulas take symbolic sizes; what they miss."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from fakexport._torch.operator_flops import call_products, has_formula
+from fakexport._torch.costs.operator_flops import call_products, has_formula
 
 aten = torch.ops.aten
 COUNTS_ATTENTION_ON_CPU = torch.__version__ >= "2.15"

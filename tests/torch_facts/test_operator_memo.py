@@ -1,4 +1,4 @@
-"""What `_torch/operator_memo.py` relies on: the one place that makes a node, and what fake mode counts."""
+"""What `operator_memo` relies on: the one place that makes a node, and what fake mode counts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental import proxy_tensor
 
-from fakexport._torch.operator_call import OperatorCall
-from fakexport._torch.operator_memo import OperatorMemo
-from fakexport._torch.operator_nodes import METADATA
+from fakexport._torch.speed.operator_call import OperatorCall
+from fakexport._torch.speed.operator_memo import OperatorMemo
+from fakexport._torch.speed.operator_nodes import METADATA
 
 
 class Twice(nn.Module):
@@ -78,11 +78,10 @@ def test_a_node_of_an_operator_has_these_metadata_in_this_order():
 
 def test_fake_mode_names_its_reasons_for_not_remembering():
     """The memo repeats results that fake mode leaves out of its memory for these reasons."""
-    source = inspect.getsource(FakeTensorMode)
+    found = re.findall(r'_BypassDispatchCache\("([^"]+)"\)', inspect.getsource(FakeTensorMode))
 
-    assert {"unsafe view", "CompositeImplicitAutograd"} <= set(
-        re.findall(r'_BypassDispatchCache\("([^"]+)"\)', source)
-    )
+    assert "CompositeImplicitAutograd" in found
+    assert ("unsafe view" in found) == (torch.__version__ < "2.15")  # Remembered since then.
 
 
 def test_the_last_node_of_a_graph_is_before_its_root():

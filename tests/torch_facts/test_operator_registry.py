@@ -1,4 +1,4 @@
-"""What `fakexport._torch.operator_registry` relies on."""
+"""What `operator_registry` relies on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from fakexport._torch.operator_registry import (
+from fakexport._torch.operators.operator_registry import (
     TORCH_NAMESPACES,
     has_tensor_list_return,
     higher_order_operator,

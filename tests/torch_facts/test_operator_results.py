@@ -1,14 +1,14 @@
-"""What `_torch/operator_results.py` relies on: the dispatcher returns what a mode above fake mode answers."""
+"""What `operator_results` relies on: the dispatcher returns what a mode above fake mode answers."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from fakexport._torch.fake_tensors import FakeTensorMode
-from fakexport._torch.kernel_mode import kernel_mode
-from fakexport._torch.new_fakes import NewFakes, reserved
-from fakexport._torch.operator_results import AnsweredOperator
+from fakexport._torch.emulation.fake_tensors import FakeTensorMode
+from fakexport._torch.kernels.kernel_mode import kernel_mode
+from fakexport._torch.speed.new_fakes import NewFakes, reserved
+from fakexport._torch.speed.operator_results import AnsweredOperator
 
 ATEN = torch.ops.aten
 

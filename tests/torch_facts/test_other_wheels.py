@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fakexport._torch import accelerator_hooks, device_guard, guard_layout, method_table
+from fakexport._torch.emulation import device_guard, guard_layout, method_table, virtual_accelerator
 from tests.torch_facts.mach_o import MachO
 
 FOLDER = os.environ.get("FAKEXPORT_TORCH_WHEELS", "")
@@ -75,8 +75,8 @@ def test_macos_guards_are_compiled_in_a_way_that_is_understood(libraries, header
 
 @pytest.mark.parametrize("device_type", HOOKS)
 def test_macos_has_the_hooks_of_each_accelerator(libraries, headers, device_type):
-    getter, header = accelerator_hooks._HOOKS[device_type]
-    positions = method_table.method_positions(header, accelerator_hooks._BASE)
+    getter, header = virtual_accelerator._HOOKS[device_type]
+    positions = method_table.method_positions(header, virtual_accelerator._BASE)
     library, name = libraries["torch_cpu"], HOOKS[device_type]
 
     assert getter in library.exported

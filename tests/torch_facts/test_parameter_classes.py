@@ -1,4 +1,4 @@
-"""What `fakexport._torch.parameter_classes` relies on."""
+"""What `parameter_classes` relies on."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from fakexport._torch.fake_tensors import FakeTensor, new_fake_mode
-from fakexport._torch.parameter_classes import own_class, parameters_keep_their_class, real_parameter
+from fakexport._torch.emulation.fake_tensors import FakeTensor, new_fake_mode
+from fakexport._torch.emulation.parameter_classes import (
+    own_class,
+    parameters_keep_their_class,
+    real_parameter,
+)
 
 stock_buffer = UninitializedBuffer()
 

@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from fakexport._torch.presented_classes import classes_presented, presented_class
+from fakexport._torch.tracing.presented_classes import classes_presented, presented_class
 from tests.torch_facts.stock_torch import run_stock
 
 KINDS = (FakeTensor, torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -40,34 +40,23 @@ def test_stock_shows_the_classes_of_the_trace():
     assert "FakeTensor SymInt False" in printed.output
 
 
-def test_this_module_sees_the_classes_of_eager_mode(traced):
-    with classes_presented(is_this_file):
-        assert [type(value) for value in traced] == [torch.Tensor, int, float, bool]
-        assert [value.__class__ for value in traced] == [torch.Tensor, int, float, bool]
-        assert isinstance(traced[1], int)
+def test_this_module_sees_the_classes_of_eager_mode_and_another_one_those_of_the_trace(traced):
+    class Mine(FakeTensor):
+        pass
 
-    assert [type(value) for value in traced] == list(KINDS)
-    assert not isinstance(traced[1], int)
-
-
-def test_another_module_sees_the_classes_of_the_trace(traced):
     names = {}
     exec("def classes(values): return [(type(v), v.__class__, isinstance(v, int)) for v in values]", names)
 
     with classes_presented(is_this_file):
+        assert [type(value) for value in traced] == [torch.Tensor, int, float, bool]
+        assert [value.__class__ for value in traced] == [torch.Tensor, int, float, bool]
+        assert isinstance(traced[1], int)
         seen = names["classes"](traced)
-
-    assert seen == [(kind, kind, False) for kind in KINDS]
-
-
-def test_an_assigned_class_of_a_fake_tensor_is_kept(traced):
-    class Mine(FakeTensor):
-        pass
-
-    with classes_presented(is_this_file):
         traced[0].__class__ = Mine
 
-    assert type(traced[0]) is Mine
+    assert seen == [(kind, kind, False) for kind in KINDS]
+    assert [type(value) for value in traced] == [Mine, *KINDS[1:]]
+    assert not isinstance(traced[1], int)
 
 
 def test_the_context_may_be_nested_and_leaves_nothing(traced):

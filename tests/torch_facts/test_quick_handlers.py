@@ -1,4 +1,4 @@
-"""What `fakexport._torch.quick_handlers` relies on."""
+"""What `quick_handlers` relies on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fakexport._torch.quick_handlers import quick_handlers
+from fakexport._torch.speed.quick_handlers import quick_handlers
 
 
 def test_the_tracer_does_not_read_the_classes_of_the_arguments() -> None:

@@ -1,4 +1,4 @@
-"""What `_torch/remembered_metadata.py` relies on: metadata follows from the layout, and modes hear that."""
+"""What `remembered_metadata` relies on: metadata follows from the layout, and modes hear that."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import nn
 from torch.export import Dim
 from torch.overrides import TorchFunctionMode
 
-from fakexport._torch.remembered_metadata import remembered_metadata
+from fakexport._torch.speed.remembered_metadata import remembered_metadata
 from tests.identity import first_difference
 
 

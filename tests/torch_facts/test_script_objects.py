@@ -1,4 +1,4 @@
-"""What `_torch/script_objects.py` relies on."""
+"""What `script_objects` relies on."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch._library.fake_class_registry import deregister_fake_class
 
-from fakexport._torch.fake_tensors import new_fake_mode
-from fakexport._torch.script_objects import (
+from fakexport._torch.emulation.fake_tensors import new_fake_mode
+from fakexport._torch.tracing.script_objects import (
     class_name,
     fake_object,
     held_script_object,
@@ -22,7 +22,7 @@ from fakexport._torch.script_objects import (
     pickled_object,
     state_text,
 )
-from fakexport.fake import is_fake
+from fakexport.emulation.fake import is_fake
 from tests.forked import run_python
 from tests.torchbind import LIBRARY, FakeFoo, fake_classes, foo
 
@@ -47,6 +47,7 @@ def test_a_failed_export_still_has_the_object_in_its_frames():
     assert (held.owner_file, held.owner_class) == (__file__, "Inner")
     assert [name for name, _ in held.methods] == ["enable", "disable", "_dump_stats"]
     assert held.methods[0][1].endswith("-> NoneType _0")
+    assert held_script_object(ValueError("no traceback")) is None
 
 
 def test_a_class_is_registered_under_its_name():
@@ -60,7 +61,7 @@ def test_a_class_is_registered_under_its_name():
 def test_torch_registers_classes_in_these_namespaces_only():
     code = """
 import torch
-from fakexport._torch.script_objects import TORCH_CLASS_NAMESPACES, class_of
+from fakexport._torch.tracing.script_objects import TORCH_CLASS_NAMESPACES, class_of
 for schema in torch._C._jit_get_custom_class_schemas():
     owner = schema.arguments[0].type
     name = class_of(owner.annotation_str)
@@ -111,13 +112,9 @@ class TestStates:
         assert fake_object(torch.classes.profiling._ScriptProfile(), new_fake_mode()) is None
 
 
-def test_an_error_from_elsewhere_holds_nothing():
-    assert held_script_object(ValueError("no traceback")) is None
-
-
 STRICT = """
 import sys, torch
-from fakexport._torch.script_objects import hold_real_objects
+from fakexport._torch.tracing.script_objects import hold_real_objects
 
 torch.ops.load_library(sys.argv[1])
 

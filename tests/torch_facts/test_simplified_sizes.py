@@ -1,4 +1,4 @@
-"""What `fakexport._torch.simplified_sizes` relies on."""
+"""What `simplified_sizes` relies on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy.functions import CleanDiv, FloorDiv, Max, Mod
 
 from fakexport._torch.patching import Patches
-from fakexport._torch.simplified_sizes import sizes_simplified_once
+from fakexport._torch.speed.simplified_sizes import sizes_simplified_once
 
 SIMPLIFYING = importlib.import_module("sympy.simplify.simplify")
 CONTEXTS: dict[str, Callable[[], AbstractContextManager[object]]] = {

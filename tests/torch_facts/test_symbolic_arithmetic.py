@@ -1,4 +1,4 @@
-"""What `_torch/symbolic_arithmetic.py` relies on: arithmetic of two expressions depends on nothing else."""
+"""What `symbolic_arithmetic` relies on: arithmetic of two expressions depends on nothing else."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from fakexport._torch.symbolic_arithmetic import SymbolicArithmetic
+from fakexport._torch.speed.symbolic_arithmetic import SymbolicArithmetic
 
 OPERATORS = (operator.add, operator.mul, operator.sub, operator.eq, operator.ge, operator.lt, torch.sym_max)
 

@@ -1,14 +1,17 @@
-"""What `fakexport._torch.symbolic_numbers` relies on."""
+"""What `symbolic_numbers` relies on."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 import sympy
 import torch
+from torch.export import Dim
 from torch.fx.experimental.symbolic_shapes import PendingUnbackedSymbolNotFound, compute_unbacked_bindings
 from torch.utils._sympy.symbol import SymT, make_symbol
 
-from fakexport._torch.symbolic_numbers import (
+from fakexport._torch.tracing.symbolic_numbers import (
     SymbolTable,
     assumptions_of,
     expression_of,
@@ -20,6 +23,8 @@ from fakexport._torch.symbolic_numbers import (
     noted_expression_of,
     pending_symbols_dropped,
     shape_functions,
+    size_value,
+    symbols_of,
     unbacked_index,
     value_range,
     without_new_guards,
@@ -40,8 +45,7 @@ def test_a_symbol_has_the_range_and_the_hint_that_it_was_given():
 
 
 def test_an_unbacked_symbol_is_bound_by_the_first_value_that_has_it():
-    table = SymbolTable({})
-    symbol = sympy.Symbol("u3", integer=True)
+    table, symbol = SymbolTable({}), sympy.Symbol("u3", integer=True)
     table.declare(symbol)
     number = table.integer(symbol, None)
 
@@ -52,8 +56,7 @@ def test_an_unbacked_symbol_is_bound_by_the_first_value_that_has_it():
 
 
 def test_a_promise_about_a_symbol_is_kept():
-    table = SymbolTable({})
-    symbol = sympy.Symbol("u0", integer=True)
+    table, symbol = SymbolTable({}), sympy.Symbol("u0", integer=True)
     table.declare(symbol)
     number = table.integer(symbol, None)
     graph = torch.fx.Graph()
@@ -66,49 +69,40 @@ def test_a_promise_about_a_symbol_is_kept():
     assert table.environment.bound_sympy(symbol) == value_range(0, 7)
 
 
-def test_infinity_is_no_bound():
+def test_bounds_names_and_functions():
     assert finite_bound(infinite_integer()) is None
     assert finite_bound(-sympy.oo) is None
     assert finite_bound(sympy.Integer(3)) == 3
     with pytest.raises(ValueError, match="not an integer"):
         finite_bound(sympy.Rational(1, 2))
-
-
-def test_names_tell_which_symbols_have_no_value():
-    assert unbacked_index("u12") == ("u", 12)
-    assert unbacked_index("zuf0") == ("zuf", 0)
-    assert unbacked_index("s0") is None
-
-
-def test_torchs_functions_are_there():
+    assert [unbacked_index(name) for name in ("u12", "zuf0", "s0")] == [("u", 12), ("zuf", 0), None]
     assert {"FloorDiv", "Mod", "Max", "Min", "PowByNatural", "CeilToInt"} <= shape_functions().keys()
 
 
-def exported(forward):
-    class Model(torch.nn.Module):
-        def forward(self, x):
-            return forward(x)
+class Calls(torch.nn.Module):
+    def __init__(self, forward):
+        super().__init__()
+        self.function = forward
 
-    return torch.export.export(
-        Model(), (torch.zeros(3, 4),), dynamic_shapes={"x": {0: torch.export.Dim("n")}}
-    )
+    def forward(self, x):
+        return self.function(x)
+
+
+def exported(forward):
+    return torch.export.export(Calls(forward), (torch.zeros(3, 4),), dynamic_shapes=({0: Dim.AUTO},))
 
 
 def values(program):
     return {node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}
 
 
-def test_a_noted_expression_is_the_one_that_is_compared_first():
-    size = values(exported(lambda x: x + 1))["add"].shape[0]
-
-    assert noted_expression_of(size) == expression_of(size)
-
-
 def test_only_unbacked_symbols_are_unbacked():
     found = values(exported(lambda x: x.nonzero()))
+    size = found["x"].shape[0]
 
+    assert noted_expression_of(size) == expression_of(size)
     assert has_unbacked_symbols(found["nonzero"].shape[0])
-    assert not has_unbacked_symbols(found["x"].shape[0])
+    assert not has_unbacked_symbols(size)
     assert not has_unbacked_symbols(3)
 
 
@@ -134,16 +128,13 @@ def test_symbols_of_fakes_that_nobody_keeps_stay_pending_unless_they_are_dropped
     x = values(program)["x"]
     environment = x.fake_mode.shape_env
 
-    def make_symbol():
-        with x.fake_mode:
-            environment.create_unbacked_symint()
-
-    with pending_symbols_dropped(program):
-        make_symbol()
+    with pending_symbols_dropped(program), x.fake_mode:
+        environment.create_unbacked_symint()
         assert len(environment.pending_fresh_unbacked_symbols) == 1
     assert environment.pending_fresh_unbacked_symbols == []
 
-    make_symbol()
+    with x.fake_mode:
+        environment.create_unbacked_symint()
     with pytest.raises(PendingUnbackedSymbolNotFound):
         compute_unbacked_bindings(environment, x)
 
@@ -155,12 +146,9 @@ def test_an_environment_has_not_the_range_of_a_size_that_another_input_follows()
         def forward(self, x, y):
             return x + y
 
-    declared, following = {0: torch.export.Dim.DYNAMIC(min=2, max=8)}, {0: torch.export.Dim.AUTO}
-    program = torch.export.export(
-        Sum(), (torch.zeros(3), torch.zeros(3)), dynamic_shapes=(declared, following)
-    )
-    node = next(iter(program.graph.find_nodes(op="placeholder")))
-    size = node.meta["val"].shape[0]
+    dims = ({0: Dim.DYNAMIC(min=2, max=8)}, {0: Dim.AUTO})
+    program = torch.export.export(Sum(), (torch.zeros(3), torch.zeros(3)), dynamic_shapes=dims)
+    size = next(iter(values(program).values())).shape[0]
     environment, symbol = size.node.shape_env, expression_of(size)
 
     assert finite_bound(environment.var_to_range[symbol].upper) is None
@@ -190,3 +178,27 @@ def test_the_assumptions_that_torch_makes_a_symbol_with(made):
 
     assert again == made
     assert sympy.srepr(again) == sympy.srepr(made)
+
+
+FORMULAS = [
+    lambda n: n // 3,
+    lambda n: n % 5 + 1,
+    lambda n: torch.sym_max(n, 9) * 2,
+    lambda n: torch.sym_min(n, 9) + 1,
+    lambda n: n * n - n // 2,
+    lambda n: (n + 7) // 8 * 8,
+    lambda n: torch.sym_int(n / 3) + 1,
+    lambda n: math.ceil(n / 4),
+    lambda n: -(-n // 4),
+]
+
+
+@pytest.mark.parametrize("formula", FORMULAS)
+def test_a_size_comes_to_what_python_computes(formula):
+    model = Calls(lambda x: x.new_zeros(formula(x.shape[0])))
+    program = torch.export.export(model, (torch.zeros(12),), dynamic_shapes=({0: Dim.AUTO},))
+    expression = expression_of(program.graph.output_node().args[0][0].meta["val"].shape[0])
+
+    for n in (12, 13, 1000, 10**15):
+        assert size_value(expression, dict.fromkeys(symbols_of(expression), n)) == formula(n)
+    assert (size_value(7, {}), symbols_of(7)) == (7, frozenset())

@@ -1,4 +1,4 @@
-"""What `_torch/torch_settings.py` relies on: settings of torch have getters, and which of them have none."""
+"""What `torch_settings` relies on: settings of torch have getters, and which of them have none."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 
-from fakexport._torch.torch_settings import TorchSettings, getter_of, setting_names
+from fakexport._torch.tracing.torch_settings import TorchSettings, getter_of, setting_names
 
 # Setters without a getter that takes no argument, and why an operator's metadata does not depend on them.
 WITHOUT_GETTER = {
@@ -17,6 +17,7 @@ WITHOUT_GETTER = {
     "_set_default_mobile_cpu_allocator": "memory",
     "_set_default_tensor_type": "read as the default dtype and device",
     "_set_dispatch_mode": "the memo looks at the modes itself",
+    "_set_fake_constant": "of a tensor, which the key has",
     "_set_fp32_precision_setter": "precision of real kernels",
     "_set_generator_metaclass": "set once, when torch is imported",
     "_set_meta_in_tls_dispatch_include": "state of the dispatcher within a call",
@@ -24,12 +25,15 @@ WITHOUT_GETTER = {
     "_set_print_stack_traces_on_fatal_signal": "output",
     "_set_sdp_use_cudnn": "read as _get_cudnn_sdp_enabled",
     "_set_sdp_use_fa3": "read as _get_fa3_sdp_enabled",
+    "_set_sdp_use_fa4": "read as _get_fa4_sdp_enabled",
     "_set_sdp_use_flash": "read as _get_flash_sdp_enabled",
     "_set_sdp_use_math": "read as _get_math_sdp_enabled",
     "_set_sdp_use_mem_efficient": "read as _get_mem_efficient_sdp_enabled",
     "_set_sdp_use_overrideable": "read as _get_overrideable_sdp_enabled",
     "_set_should_use_format_with_string_table": "serialization of TorchScript",
     "_set_skip_next_torch_function": "functions, above operators",
+    "_set_storage_access_error_msg": "of a storage without data",
+    "_set_storage_data_ptr_access_error_msg": "of a storage without data",
     "_set_tensor_metadata": "of a tensor, for serialization",
     "_set_throw_on_mutable_data_ptr": "of a tensor without data",
     "_set_thread_name": "the name of a thread",
@@ -46,6 +50,7 @@ WITHOUT_GETTER = {
     "set_autocast_xla_dtype": "read by device type while autocast is on",
     "set_autocast_xla_enabled": "read by device type while autocast is on",
     "set_flush_denormal": "values of real kernels",
+    "set_vital": "output",
 }
 
 

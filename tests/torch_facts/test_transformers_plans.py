@@ -1,4 +1,4 @@
-"""What `parallel/application.py` relies on in transformers: nothing of it is documented."""
+"""What `models/parallel/application.py` relies on in transformers: nothing of it is documented."""
 
 import inspect
 

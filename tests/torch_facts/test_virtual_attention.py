@@ -1,4 +1,4 @@
-"""What `_torch/virtual_attention.py` and `_torch/attention_backend.py` rely on."""
+"""What `virtual_attention` and `attention_backend` rely on."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fakexport._torch.attention_backend import Attention, AttentionDevice, choose_backend
-from fakexport._torch.virtual_attention import virtual_attention
-from fakexport.devices import emulate
+from fakexport._torch.emulation.attention_backend import Attention, AttentionDevice, choose_backend
+from fakexport._torch.kernels.virtual_attention import virtual_attention
+from fakexport.emulation.devices import emulate
 
 OPERATOR = torch.ops.aten.scaled_dot_product_attention.default
 
 
-def test_attention_is_composite_so_a_devices_own_kernel_comes_first():
-    name = OPERATOR.name()
-    assert torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
-    assert not torch._C._dispatch_has_kernel_for_dispatch_key(name, "AutogradCUDA")
+def has_kernel(key):
+    return torch._C._dispatch_has_kernel_for_dispatch_key(OPERATOR.name(), key)
 
 
-def test_the_kernel_is_gone_afterwards():
+def test_attention_is_composite_so_a_devices_own_kernel_comes_first_and_is_gone_afterwards():
+    assert has_kernel("CompositeImplicitAutograd")
+    assert not has_kernel("AutogradCUDA")
+
     with virtual_attention(lambda device: None):
-        assert torch._C._dispatch_has_kernel_for_dispatch_key(OPERATOR.name(), "AutogradCUDA")
+        assert has_kernel("AutogradCUDA")
 
-    assert not torch._C._dispatch_has_kernel_for_dispatch_key(OPERATOR.name(), "AutogradCUDA")
+    assert not has_kernel("AutogradCUDA")
 
 
 def test_the_fused_kernels_have_meta_functions_with_the_querys_layout():

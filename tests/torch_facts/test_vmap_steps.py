@@ -1,4 +1,4 @@
-"""What `fakexport._torch.vmap_steps` relies on."""
+"""What `vmap_steps` relies on."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch._functorch.predispatch import _add_batch_dim, _remove_batch_dim, _vmap_increment_nesting
 
-from fakexport._torch.program_schema import PYTHON_FUNCTIONS
-from fakexport._torch.vmap_steps import (
+from fakexport._torch.tracing.program_schema import PYTHON_FUNCTIONS
+from fakexport._torch.tracing.vmap_steps import (
     VMAP_LEVEL_STEPS,
     is_transformed,
     transform_levels_closed,
@@ -40,18 +40,18 @@ def test_a_batched_tensor_is_a_plain_one_with_the_sizes_of_an_element():
     assert torch.equal(doubled, torch.full((3, 4), 2.0))
 
 
+@transform_levels_closed()
+def fails_on_two_levels():
+    _vmap_increment_nesting(3, "error")
+    _vmap_increment_nesting(4, "error")
+    raise ValueError("inside")
+
+
 def test_levels_are_closed_behind_an_error():
     with pytest.raises(ValueError, match="inside"):
         fails_on_two_levels()
 
     assert torch._C._functorch.maybe_current_level() is None
-
-
-def fails_on_two_levels():
-    with transform_levels_closed():
-        _vmap_increment_nesting(3, "error")
-        _vmap_increment_nesting(4, "error")
-        raise ValueError("inside")
 
 
 class Cubes(torch.nn.Module):

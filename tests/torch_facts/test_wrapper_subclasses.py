@@ -1,4 +1,4 @@
-"""What `fakexport._torch.wrapper_subclasses` and `parametrizations` rely on."""
+"""What `wrapper_subclasses` and `parametrizations` rely on."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch._functorch._aot_autograd.subclass_parametrization import unwrap_tenso
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.utils.parametrize import ParametrizationList
 
-from fakexport._torch.fake_tensors import is_fake_of, is_fake_tensor, mode_of, new_fake_mode
-from fakexport._torch.parametrizations import wrappers_can_be_unwrapped
-from fakexport._torch.wrapper_subclasses import (
+from fakexport._torch.emulation.fake_tensors import is_fake_of, is_fake_tensor, mode_of, new_fake_mode
+from fakexport._torch.emulation.parameter_classes import wrappers_can_be_unwrapped
+from fakexport._torch.emulation.wrapper_subclasses import (
     flat_tensors,
     held_bytes,
     inner_name,

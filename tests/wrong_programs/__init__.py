@@ -1,5 +1,5 @@
-"""Models of which torch.export makes a program that is not theirs, without an error.
+"""Models that torch.export exports wrong, without an error.
 
-`cases` has the models, `outcome` what comes of one, and `page` writes `docs/wrong_programs.md`:
-`python -m tests.wrong_programs`.
+`cases` has the models, `fixes` the fixed models, `outcome` compares programs with eager mode, and `page`
+writes `docs/wrong_programs.md`: `python -m tests.wrong_programs`.
 """

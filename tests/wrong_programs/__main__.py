@@ -1,6 +1,6 @@
 """`python -m tests.wrong_programs` writes the page."""
 
-from . import cases as cases
+from . import fixes as fixes
 from .case import CASES
 from .outcome import of_fakexport, of_stock
 from .page import PAGE, render

@@ -1,4 +1,4 @@
-"""The models. What is wrong is the program of torch 2.13 and 2.15; a test fails when torch repairs one."""
+"""The models, and a fix of each. A test fails if a release of torch exports one of the models correctly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ class Mean(nn.Module):
 
 @case((X,), (X,), (X,), shown=Mean)
 class StateOfAnInnerModule(nn.Module):
-    """A buffer that a module inside of another one assigns."""
+    """A submodule assigns a buffer.
+
+    The exported program does not update the buffer of a submodule. Update the buffer in place.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +42,11 @@ class StateOfAnInnerModule(nn.Module):
 
 @case((X,), (X,))
 class RegisteredInForward(nn.Module):
-    """A buffer that `forward` registers: the program overwrites what the caller passes."""
+    """`forward` registers a buffer.
+
+    The exported program writes the buffer's value into the tensor that the caller passes. Register the
+    buffer in the constructor.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         self.register_buffer("table", torch.full((4,), 3.0))
@@ -48,7 +55,10 @@ class RegisteredInForward(nn.Module):
 
 @case((X,))
 class DataAssigned(nn.Module):
-    """A value that is assigned to `.data`."""
+    """A value assigned to `.data`.
+
+    `.data = ...` is not an operator, so the exported program skips it. Assign to the variable.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         y = x * 1
@@ -58,7 +68,11 @@ class DataAssigned(nn.Module):
 
 @case((X,), (X,), (X,))
 class AttributeCounts(nn.Module):
-    """An attribute that counts the calls."""
+    """An attribute that counts calls.
+
+    The counter is a constant of the exported program: every call is call 1. Use a buffer, and add to it
+    in place.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,14 +83,19 @@ class AttributeCounts(nn.Module):
         return x / self.steps
 
 
-@case((X,), (X,), (X,))
-class VariableCounts(nn.Module):
-    """A variable of the file that counts the calls."""
-
+class StartsFromZero(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         global CALLS
         CALLS = 0
+
+
+@case((X,), (X,), (X,))
+class VariableCounts(StartsFromZero):
+    """A global variable that counts calls.
+
+    The variable is read once, during the trace. Use a buffer, and add to it in place.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         global CALLS
@@ -86,7 +105,11 @@ class VariableCounts(nn.Module):
 
 @case((X, torch.tensor(3)), (X, torch.tensor(1)))
 class TextOfANumber(nn.Module):
-    """A number of a tensor that is compared as text."""
+    """A number compared as text.
+
+    During the trace `n.item()` has no value, and its text is a symbol such as `u0`. The comparison is
+    false for every input. Compare the tensor.
+    """
 
     def forward(self, x: Tensor, n: Tensor) -> Tensor:
         if str(n.item()) == "3":
@@ -96,7 +119,11 @@ class TextOfANumber(nn.Module):
 
 @case((X,), (X[:2],), varies=True)
 class TextOfASize(nn.Module):
-    """A size that is looked up as text."""
+    """A dictionary lookup with a size as text.
+
+    During the trace the size is a symbol, and its text is `s77` or similar. No key matches, so every
+    input gets the default. Put the size into a tensor and compare that.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         scales = {"3 rows": 2.0, "2 rows": 3.0}
@@ -105,7 +132,10 @@ class TextOfASize(nn.Module):
 
 @case((X,))
 class ExactClass(nn.Module):
-    """A question for the exact class of a tensor."""
+    """A test for the exact class of a tensor.
+
+    During the trace `x` is a `FakeTensor`, a subclass of `torch.Tensor`. Use `isinstance`.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         if type(x) is torch.Tensor:
@@ -115,7 +145,11 @@ class ExactClass(nn.Module):
 
 @case((X + 1,), (X - 1,))
 class CaughtQuestion(nn.Module):
-    """A condition on data inside of a `try` that catches what torch raises."""
+    """A data-dependent condition in a `try` block.
+
+    torch raises an error at the condition, and the `except` catches it. The exported program contains
+    only the `except` branch. Use `torch.where`.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         try:
@@ -126,7 +160,10 @@ class CaughtQuestion(nn.Module):
 
 @case((X,), (torch.ones(8, 4),), varies=True)
 class ModuloOfAFraction(nn.Module):
-    """A size modulo a fraction, for which the program computes with whole numbers."""
+    """A size modulo a float.
+
+    torch computes `size % 2.5` in integer arithmetic if the size is symbolic. Compute with a tensor.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[0] % 2.5 == 0.5:
@@ -136,7 +173,11 @@ class ModuloOfAFraction(nn.Module):
 
 @case((X,), (torch.ones(1, 4),), example=(X,), varies=True)
 class SizeOfOne(nn.Module):
-    """A condition that only the sizes 0 and 1 meet, which a trace takes to be impossible."""
+    """A condition that only sizes 0 and 1 satisfy.
+
+    `torch.export` assumes that a dynamic dimension is at least 2, so the condition is always false.
+    Compute the condition with a tensor.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[0] < 2:
@@ -146,7 +187,11 @@ class SizeOfOne(nn.Module):
 
 @case((X, None), (X, X), example=(X, None))
 class NoneOfTheExample(nn.Module):
-    """An input that was None in the example, and is a tensor in a call."""
+    """An optional input that is None in the example.
+
+    The exported program ignores a mask that is passed later. Export with a mask, and pass a mask of
+    ones if nothing is masked.
+    """
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         if mask is not None:
@@ -156,7 +201,10 @@ class NoneOfTheExample(nn.Module):
 
 @case((X,), (X,))
 class SeedInForward(nn.Module):
-    """A seed that `forward` sets."""
+    """`forward` sets a seed.
+
+    The seed is set during the trace only. Draw the number in the constructor, and keep it in a buffer.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         torch.manual_seed(0)
@@ -165,7 +213,10 @@ class SeedInForward(nn.Module):
 
 @case((X,))
 class DefaultDtypeInForward(nn.Module):
-    """A default dtype that `forward` sets."""
+    """`forward` sets the default dtype.
+
+    The default dtype is set during the trace only. Pass `dtype=` to the call that creates the tensor.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         before = torch.get_default_dtype()
@@ -177,7 +228,10 @@ class DefaultDtypeInForward(nn.Module):
 
 @case((X,), (X,))
 class DrawnInPython(nn.Module):
-    """A number that Python draws."""
+    """A random number from Python.
+
+    The number that was drawn during the trace is a constant of the exported program. Draw with torch.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return x * random.choice([2, 3, 5, 7, 11, 13])
@@ -185,7 +239,10 @@ class DrawnInPython(nn.Module):
 
 @case((X,), (X - 2,))
 class DerivativeOfTheInput(nn.Module):
-    """A derivative with respect to the input."""
+    """A derivative from `torch.func`.
+
+    The input becomes a constant of the exported program. Use `torch.autograd.grad`.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.func.grad(lambda y: (y * y).sum())(x)
@@ -193,7 +250,10 @@ class DerivativeOfTheInput(nn.Module):
 
 @case((X,), (X,), (X,))
 class ClosureCounts(nn.Module):
-    """A function that counts its calls in a variable of its own."""
+    """A closure that counts calls.
+
+    The closure runs once, during the trace. Use a buffer, and add to it in place.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -206,7 +266,10 @@ class ClosureCounts(nn.Module):
 
 @case((X,), (X[:2],), varies=True)
 class ClassOfASize(nn.Module):
-    """A question for the class of a size."""
+    """A test for the class of a size.
+
+    During the trace a dynamic size is a `torch.SymInt`, not an `int`. Test for both.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         if isinstance(x.shape[0], int):
@@ -214,9 +277,13 @@ class ClassOfASize(nn.Module):
         return x
 
 
-@case((X,), (X[:2],), (torch.ones(5, 4),), varies=True)
+@case((X,), (X[:2],), (torch.ones(5, 4),), varies=True, issue=138852)
 class RoundedSize(nn.Module):
-    """A size that is rounded to tens."""
+    """A size rounded to tens.
+
+    `round(size, -1)` of a symbolic size returns the size itself. Use integer arithmetic. The fix below
+    rounds half to even, as Python does.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return x * round(x.shape[0] * 5, -1)
@@ -224,7 +291,11 @@ class RoundedSize(nn.Module):
 
 @case((X,), (X,), (X,))
 class ExchangedTensor(nn.Module):
-    """A plain tensor of a module that `forward` exchanges."""
+    """A plain tensor attribute that `forward` replaces.
+
+    The attribute is a constant of the exported program, and the assignment is lost. Use a buffer, and add
+    to it in place.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -237,7 +308,10 @@ class ExchangedTensor(nn.Module):
 
 @case((X,), (X,), (X,))
 class WrittenArray(nn.Module):
-    """An array of NumPy that a tensor writes to."""
+    """A NumPy array that a tensor writes to.
+
+    The array is not part of the exported program. Use a buffer, and add to it in place.
+    """
 
     def __init__(self) -> None:
         super().__init__()

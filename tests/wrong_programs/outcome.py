@@ -1,4 +1,4 @@
-"""What comes of a case: with torch.export alone, and with fakexport."""
+"""Export a case with torch.export and with fakexport, and compare the programs with eager mode."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ import fakexport as fe
 
 from .case import Case
 
-__all__ = ["EQUAL", "of_fakexport", "of_stock"]
+__all__ = ["EQUAL", "FAILED", "of_fakexport", "of_stock", "same_as_eager"]
 
-EQUAL = "equal to eager mode"
+EQUAL = "matches eager mode"
+FAILED = "export fails: "
 
 
 def of_stock(case: Case) -> str:
-    """What the program of torch.export does in the calls, in words."""
+    """Describe the calls of the program that torch.export makes."""
     dims = {0: torch.export.Dim.DYNAMIC} if case.varies else {}
     shapes = tuple(None if value is None else dims for value in case.example)
     with torch.no_grad(), warnings.catch_warnings():
@@ -29,30 +30,30 @@ def of_stock(case: Case) -> str:
         try:
             program = torch.export.export(case.kind(), _fresh(case.example), dynamic_shapes=shapes)
         except Exception as error:
-            return f"refused: {type(error).__name__}"
+            return f"{FAILED}{type(error).__name__}"
     return _compared(case, program.module())
 
 
 def of_fakexport(case: Case) -> str:
-    """The codes of what is reported, or what the program does in the calls."""
+    """List the diagnostics of fakexport, and describe the calls of its program."""
     sizes = ["x.0"] if case.varies else []
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         report = fe.check(lambda: (case.kind(), _fresh(case.example)), dynamic_shapes=sizes)
-        found = [f"{each.code}, {each.severity}" for each in report.diagnostics]
+        found = list(dict.fromkeys(f"{each.code} {each.severity}" for each in report.diagnostics))
         if report.verdicts[0].is_exportable is False:
-            return f"refused: {'; '.join(found)}"
+            return f"{FAILED}{', '.join(found)}"
         random.seed(0)
         program = fe.export(lambda: (case.kind(), _fresh(case.example)), dynamic_shapes=sizes)
         bound = fe.bind(program, case.kind().state_dict())
-    told = f"reported: {'; '.join(found)}" if found else ""
+    reported = ", ".join(found)
     compared = _compared(case, bound.module())
-    return compared if compared == EQUAL and not told else f"{told}; {compared}".removeprefix("; ")
+    return f"{reported}; {compared}".removeprefix("; ")
 
 
 def _compared(case: Case, program: Callable[..., Any]) -> str:
     model = case.kind()
-    differing, overwritten, refused = [], [], []
+    differing, overwritten, failing = [], [], []
     with torch.no_grad():
         for number, inputs in enumerate(case.calls, start=1):
             given = _fresh(inputs)
@@ -60,35 +61,42 @@ def _compared(case: Case, program: Callable[..., Any]) -> str:
             try:
                 result = _seeded(program, given, number)
             except Exception:
-                refused.append(number)
+                failing.append(number)
                 continue
             if not _is_equal(result, expected):
                 differing.append(number)
             if not all(a is None or torch.equal(a, b) for a, b in zip(given, inputs, strict=True)):  # type: ignore[arg-type]
                 overwritten.append(number)
     parts = [
-        *([f"another value in {_calls(differing, case)}"] if differing else []),
-        *([f"its input is overwritten in {_calls(overwritten, case)}"] if overwritten else []),
-        *([f"an error in {_calls(refused, case)}"] if refused else []),
+        *([f"wrong result in {_calls(differing, case)}"] if differing else []),
+        *([f"overwrites its input in {_calls(overwritten, case)}"] if overwritten else []),
+        *([f"raises an error in {_calls(failing, case)}"] if failing else []),
     ]
     return ", ".join(parts) or EQUAL
 
 
+def same_as_eager(one: Case, other: Case) -> bool:
+    """Whether two models return equal tensors in eager mode, in the calls of the second."""
+    models = one.kind(), other.kind()
+    with torch.no_grad():
+        return all(_is_equal(*(model(*_fresh(inputs)) for model in models)) for inputs in other.calls)
+
+
 def _calls(numbers: list[int], case: Case) -> str:
     if len(numbers) == len(case.calls):
-        return "each call"
-    return f"call {' and '.join(map(str, numbers))} of {len(case.calls)}"
+        return "every call"
+    return f"call{'s' * (len(numbers) > 1)} {' and '.join(map(str, numbers))} of {len(case.calls)}"
 
 
 def _is_equal(result: Tensor, expected: Tensor) -> bool:
     try:
         return result.dtype == expected.dtype and torch.equal(result, expected)
     except RuntimeError:
-        return False  # A tensor without values, which a trace left.
+        return False  # A fake tensor that the trace left in the model.
 
 
 def _seeded(function: Callable[..., Any], inputs: tuple[Any, ...], seed: int) -> Any:
-    """The result, with generators that have the same state for a call of the program and of the model."""
+    """Call with seeded generators, so that the program and the model draw the same numbers."""
     random.seed(seed)
     torch.manual_seed(seed)
     return function(*inputs)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fakexport as fe
-from fakexport.sources import resolve
+from fakexport.models.sources import resolve
 from tests.architectures import ARCHITECTURES
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import fakexport as fe
-from fakexport.memory import ProgramSizes, SizeRequest
+from fakexport.planning.memory import ProgramSizes, SizeRequest
 from tests.architectures.architecture import Architecture
 
 BATCH, CONTEXT = 3, 40

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import fakexport as fe
-from fakexport.sources import resolve
+from fakexport.models.sources import resolve
 from tests.architectures import ARCHITECTURES
 
 pytest.importorskip("transformers")

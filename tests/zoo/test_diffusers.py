@@ -9,11 +9,11 @@ import torch
 
 import fakexport as fe
 from fakexport._torch.pytree import tree_leaves, tree_map
-from fakexport.sources import resolve
-from fakexport.sources.diffusers_halves import half_inputs
-from fakexport.sources.diffusers_inputs import derive_inputs
-from tests.diffusers_classes import CLASSES
-from tests.small_diffusers import MODELS, saved_model, saved_pipeline
+from fakexport.models.sources import resolve
+from fakexport.models.sources.diffusers.diffusers_halves import half_inputs
+from fakexport.models.sources.diffusers.diffusers_inputs import derive_inputs
+from tests.diffusers_classes import CLASSES, MODELS
+from tests.small_diffusers import saved_model, saved_pipeline
 
 diffusers = pytest.importorskip("diffusers")
 transformers = pytest.importorskip("transformers")
@@ -63,7 +63,7 @@ def test_a_bound_program_computes_what_the_model_does(name, tmp_path):
 )
 def test_a_program_with_the_inputs_of_its_class_computes_what_the_model_does(name, tmp_path):
     torch.manual_seed(0)
-    model = getattr(diffusers, name).from_config(CLASSES[name][0]).eval()
+    model = getattr(diffusers, name).from_config(CLASSES[name]["settings"]).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if not parameter.any():
@@ -121,7 +121,7 @@ def test_a_published_model_exports_on_an_h100(name):
 def test_a_model_that_compiles_its_attention_is_checked(tmp_path):
     """torch.compile asks for the origin of each input of flex_attention, also of a block that was copied."""
     name = "Kandinsky6SRTransformer3DModel"
-    settings = {"_class_name": name, **CLASSES[name][0], "num_visual_blocks": 8}
+    settings = {"_class_name": name, **CLASSES[name]["settings"], "num_visual_blocks": 8}
     (tmp_path / "config.json").write_text(json.dumps(settings))
 
     report = fe.check(f"diffusers:{tmp_path}", target="H100", dtype="bfloat16")

@@ -62,4 +62,4 @@ def test_experts_of_which_some_pass_on_what_they_get_are_not_decorated():
 
     assert loop.code == "FE301"
     assert "decorate" not in loop.fix.message
-    assert "loop over every possible index" in loop.fix.message
+    assert "loop over all possible indices" in loop.fix.message

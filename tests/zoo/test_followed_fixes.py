@@ -24,7 +24,6 @@ pytestmark = [
         ("hf:deepseek_v2", "FE202", "config"),
         ("hf:openai_privacy_filter", "FE301", "setting"),
         ("hf:tvp", "FE202", "inputs"),
-        ("hf:qwen3_asr_encoder", "FE203", "inputs"),
         ("hf:switch_transformers", "FE208", "code"),
         ("hf:blt_patcher", "FE201", "code"),
         ("hf:longformer", "FE201", "assume"),

@@ -38,8 +38,8 @@ _STATES = (
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("family", [pytest.param(family, id=family.name) for family in FAMILIES])
 def test_a_family_generates_with_its_cache_in_buffers(family: Family, tmp_path: Path) -> None:
-    reasons = {**_NOT_IN_BUFFERS, **dict.fromkeys(_STATES.split(), "is not keys and values alone")}
-    options = {"cache_length": 64, "cache_form": "buffers"}
+    reasons = {**_NOT_IN_BUFFERS, **dict.fromkeys(_STATES.split(), "has more than keys and values")}
+    options = {"max_cache_len": 64, "cache_form": "buffers"}
     if (reason := reasons.get(family.name)) is not None:
         with pytest.raises(Exception, match=reason):
             agreement(family, tmp_path, **options)
@@ -57,7 +57,7 @@ def test_a_family_generates_with_its_cache_in_buffers(family: Family, tmp_path: 
 )
 def test_a_family_generates_with_a_static_cache(name: str, tmp_path: Path) -> None:
     """What an encoder computed does not count as tokens of the decoder, and a window keeps every token."""
-    found = agreement(next(family for family in FAMILIES if family.name == name), tmp_path, cache_length=64)
+    found = agreement(next(family for family in FAMILIES if family.name == name), tmp_path, max_cache_len=64)
 
     assert found.is_equal
     assert found.variety > 2

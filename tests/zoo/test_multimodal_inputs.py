@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import fakexport as fe
-from fakexport.sources import resolve
-from fakexport.sources.component_places import FORWARD, places
+from fakexport.models.sources import resolve
+from fakexport.models.sources.components.component_places import FORWARD, places
 from tests.architectures import ARCHITECTURES
 from tests.architectures.architecture import Architecture
 from tests.architectures.sample import sampled
@@ -26,13 +26,13 @@ pytestmark = [
 # docs/components.md has the same list. Every one has inputs whose values say where an image is or how long a
 # sound, or placeholder tokens.
 NAMES = """
-    aria audioflamingo3 aya_vision blip-2 chameleon colmodernvbert colpali colqwen2 cosmos3_edge csm
-    deepseek_vl deepseek_vl_hybrid dots3_note embedding_gemma2 exaone4_5 flava fuyu gemma3 gemma4 glm46v
+    aria audioflamingo3 aya_vision blip-2 chameleon colmodernvbert colpali colqwen2 cosmos3_edge
+    deepseek_vl deepseek_vl_hybrid embedding_gemma2 exaone4_5 flava fuyu gemma3 gemma4 glm46v
     glm4v glm4v_moe glm5_next glm_ocr glmasr got_ocr2 granite_docling granite_speech hunyuan_vl
     hyperclovax_vision_v2
     idefics idefics2 idefics3 instructblip internvl janus kimi_k25 kosmos-2 kosmos-2.5 lfm2_vl lfm3_vl
     lighton_ocr llama4 llava llava_next llava_next_video llava_onevision minicpm_ocr minicpmv4_6 minicpmv4_7
-    mistral3 mllama molmo2 moss_transcribe_diarize muse_glimmer musicflamingo nemotron_h_omni ovis2
+    mistral3 mllama moss_transcribe_diarize muse_glimmer musicflamingo nemotron_h_omni ovis2
     paddleocr_vl paligemma qwen2_5_omni_thinker qwen2_5_vl qwen2_audio qwen2_vl qwen3_5 qwen3_asr
     qwen3_omni_moe_thinker qwen3_vl shieldgemma2 siglip2 smolvlm t5gemma2 ultravbert video_llama_3 vipllava
     voxtral
@@ -41,7 +41,7 @@ IN_EVERY_RUN = ("idefics3", "mllama", "qwen2_audio")
 # Of these only the images and sounds are tested.
 OTHERS = [
     Architecture(model_type, "AutoModelForMultimodalLM", is_common=False)
-    for model_type in ("cosmos3_edge", "dots3_note", "glm5_next", "molmo2", "nemotron_h_omni")
+    for model_type in ("cosmos3_edge", "glm5_next", "nemotron_h_omni")
 ] + [Architecture("qwen2_5_omni_thinker", "Qwen2_5OmniThinkerForConditionalGeneration", is_common=False)]
 OF_TYPE = {architecture.model_type: architecture for architecture in (*ARCHITECTURES, *OTHERS)}
 

@@ -7,7 +7,7 @@ import pytest
 from tests.architectures import ARCHITECTURES
 from tests.round_trip.guarded_sizes import calls_at_other_sizes
 from tests.round_trip.reasons import DIFFERENT
-from tests.round_trip.sizes_page import OtherSizes, counted, published, read_sizes, render
+from tests.round_trip.sizes_page import OtherSizes, counted, published
 from tests.zoo.test_recovered_constants import EXCLUDED
 
 pytest.importorskip("transformers")
@@ -56,25 +56,3 @@ def test_what_is_published_has_no_difference_without_a_reason():
 
     assert len(rows) > 300
     assert {name for name, row in rows.items() if row.counts.get("different")} <= DIFFERENT.keys()
-
-
-def test_the_page_shows_what_is_in_the_folder(tmp_path):
-    for name, content in {
-        "bert": '[{"outcome": "equal"}, {"outcome": "refused"}, {"outcome": "equal"}]',
-        "aimv2": '[{"outcome": "different"}]',
-        "sam": "null",
-        "vits": '{"error": "no program"}',
-    }.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "sizes.json").write_text(content)
-
-    page = render(read_sizes(tmp_path), "torch 2.13.0")
-
-    rows = [OtherSizes.parse(line) for line in page.splitlines() if line.startswith("| `")]
-    assert [(row.name, row.counts) for row in rows] == [
-        ("aimv2", {"different": 1}),
-        ("bert", {"equal": 2, "refused": 1}),
-    ]
-    assert "- aimv2: eager drops a mask of ones" in page
-    assert "1 do not export with sizes that vary: sam." in page
-    assert "- vits: no program" in page

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from fakexport.sources import resolve
+from fakexport.models.sources import resolve
 from tests.architectures import ARCHITECTURES, sampled
 from tests.real_constants import compare_constants
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fakexport.sources import resolve
+from fakexport.models.sources import resolve
 from tests.architectures import ARCHITECTURES, sampled
 from tests.written_source import assert_gives_the_same, real_program
 from tests.zoo.test_recovered_constants import EXCLUDED, NO_PROGRAM, NO_REAL_PROGRAM

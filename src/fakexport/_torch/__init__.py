@@ -1,5 +1,5 @@
-"""The only room that may write `torch._` or patch torch.
+"""Every private use of torch: the only package that may name `torch._*` or patch torch.
 
-One module per need. Each says which torch versions it was seen on, and has a fact test in
-`tests/torch_facts/` that fails by name when an upgrade moves what it relies on.
+Each module covers one need and names the torch versions it was seen on. A fact test of the same name in
+`tests/torch_facts/` fails if an upgrade changes the torch internals that the module relies on.
 """

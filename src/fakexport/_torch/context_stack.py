@@ -1,4 +1,4 @@
-"""Values that hold in one thread or asyncio task, whatever other threads and tasks have at the same time."""
+"""Context-local stacks: values that are visible only in one thread or asyncio task."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Entry(Generic[T]):
-    """A value on a stack, until it is closed: in any order, and from any thread or task."""
+    """A value on a stack. It can be closed in any order, and from any thread or task."""
 
     def __init__(self, value: T) -> None:
         self.value = value
@@ -17,28 +17,30 @@ class Entry(Generic[T]):
 
 
 class ContextStack(Generic[T]):
-    """A stack of its own for each context. What starts in a copy of a context begins with its entries.
+    """A stack with a separate copy for each context (thread or asyncio task).
+
+    Code that runs in a copy of a context starts with the entries of that context.
 
     Args:
-        name: For debuggers. A stack should be made once per process: Python keeps its variable.
+        name: Shown in debuggers. Create each stack once per process: Python never frees a `ContextVar`.
     """
 
     def __init__(self, name: str) -> None:
         self._entries: ContextVar[tuple[Entry[T], ...]] = ContextVar(name, default=())
 
     def push(self, value: T) -> Entry[T]:
-        """Put a value on top of the stack of this context."""
+        """Push a value onto the stack of the current context."""
         entry = Entry(value)
         self._entries.set((*self._open(), entry))
         return entry
 
     def close(self, entry: Entry[T]) -> None:
-        """End an entry for every context that has it."""
+        """Close an entry in every context that has it."""
         entry.is_open = False
         self._entries.set(self._open())
 
     def top(self, default: T) -> T:
-        """Return the value of the last entry of this context that is open, else the default."""
+        """Return the value of the topmost open entry in the current context; `default` if there is none."""
         for entry in reversed(self._entries.get()):
             if entry.is_open:
                 return entry.value

@@ -1,6 +1,6 @@
-"""The loaded modules that have something, found without a look at all of them each time.
+"""Search `sys.modules` without visiting every module on each call.
 
-A process that has imported transformers has thousands, and a check asks several times.
+A process that has imported transformers has thousands of modules, and one check searches them several times.
 """
 
 from __future__ import annotations
@@ -21,28 +21,25 @@ _LIBRARIES = (
 
 
 class LoadedModules:
-    """Finds the modules in `sys.modules` that are wanted.
+    """Find the modules in `sys.modules` that satisfy a predicate.
 
-    A module of an installed library or of Python is looked at once, as its names stay once it is imported.
-    What a person may change while the process runs is looked at each time: `__main__`, the modules of their
-    folders, and whatever has no file.
-
-    Args:
-        is_wanted: Whether a module is one, by its name and itself.
+    Modules of the standard library and of installed libraries are visited once, because their attributes do
+    not change after import. Modules that the user may change at run time are visited on every call:
+    `__main__`, modules in the user's own folders, and modules without a file.
     """
 
     def __init__(self, is_wanted: Callable[[str, Any], bool]) -> None:
         self._is_wanted = is_wanted
-        # What was looked at, in the order of `sys.modules`, and what of it is looked at again.
+        # The visited modules (names and objects, in the order of `sys.modules`), and those to visit again.
         self._known: tuple[list[str], list[Any], dict[str, Any]] = ([], [], {})
 
     def find(self) -> dict[str, ModuleType]:
-        """Return them by name, in the order in which they were imported."""
+        """Return the matching modules by name, in the order in which they were imported."""
         loaded = sys.modules.copy()
         names, modules = list(loaded), list(loaded.values())
         known_names, known_modules, again = self._known
         count = len(known_names)
-        # New modules are at the end. One that left, or came again, makes all of them new.
+        # New modules are at the end. If a known module was removed or reimported, start over.
         if names[:count] != known_names or not all(map(is_, modules, known_modules)):
             count, again = 0, {}
         if count < len(names):
@@ -62,6 +59,6 @@ def _is_being_imported(module: Any) -> bool:
 
 
 def _is_of_a_library(name: str, module: Any) -> bool:
-    # What was started may be a library's: the names of a session of IPython are in it.
+    # A library can be run as the main program: IPython sessions keep the user's names in `__main__`.
     file = None if name in ("__main__", "__mp_main__") else getattr(module, "__file__", None)
     return isinstance(file, str) and file.startswith(_LIBRARIES)

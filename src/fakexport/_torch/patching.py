@@ -1,8 +1,9 @@
-"""Reversible replacement of attributes of torch's modules and classes, for one thread or asyncio task.
+"""Reversible replacement of attributes of torch's modules and classes, per thread or asyncio task.
 
-An attribute is one per process, so what is put in its place asks which replacement holds in the context that
-uses it: the last one entered there, or the original. It is put in place by the first context that replaces
-the attribute and removed by the last, in whatever order they end. Seen on torch 2.11 to 2.13.
+Each attribute exists once per process. While any context replaces it, the attribute is a dispatcher that
+looks up the replacement of the calling context, or the original if that context has none. The first context
+that replaces an attribute installs the dispatcher, and the last one removes it, regardless of the order in
+which they exit. Seen on torch 2.11 to 2.13.
 """
 
 from __future__ import annotations
@@ -25,24 +26,22 @@ from .context_stack import ContextStack, Entry
 
 _ABSENT: Any = object()
 _lock = threading.RLock()
-if hasattr(
-    os, "register_at_fork"
-):  # A child that is forked while another thread holds it would wait for ever.
+if hasattr(os, "register_at_fork"):  # A child forked while another thread holds the lock would deadlock.
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 class Patches:
-    """Context manager: in this thread or task, attributes have other values.
+    """Context manager that replaces attributes in the current thread or task.
 
-    Afterwards, when no other context replaces an attribute, the very same object is there as before; one that
-    did not exist is removed again. Uses may be nested, overlap in several threads, and end in any order. A
-    thread that is started inside of the block sees the originals, unless it runs in a copy of the context
-    (`contextvars.copy_context().run`, as `asyncio` does it).
+    When the last context that replaces an attribute exits, the identical original object is restored; an
+    attribute that did not exist before is deleted. Contexts may be nested, may overlap across threads, and
+    may exit in any order. A thread started inside the block sees the originals, unless it runs in a copy of
+    the context (`contextvars.copy_context().run`, as in asyncio).
 
     Args:
-        replacements: `(owner, attribute name) -> replacement`: a function, class, property or static method;
-            a dict; of a module, any value. `(function, "__code__") -> replacement` replaces what a function
-            of Python does, under whatever name it is known.
+        replacements: `(owner, attribute name) -> replacement`. A replacement is a function, class, property,
+            static method or dict; for a module, it can be any value. `(function, "__code__") -> replacement`
+            replaces the body of a Python function, under every name it was imported as.
     """
 
     def __init__(self, replacements: Mapping[tuple[Any, str], Any]) -> None:
@@ -76,11 +75,10 @@ def _is_any_in_place() -> bool:
 
 
 def _fill_tables_of_dynamo() -> None:
-    """Build the tables of functions that TorchDynamo knows, from the attributes as they are now.
+    """Build TorchDynamo's tables of known functions while the attributes are still the originals.
 
-    It builds each on first use, and that of torch's functions again after the first process group was made;
-    most hold the `id` of a function. A replacement must not get into one: it is gone afterwards, and any
-    function may then get its `id`.
+    TorchDynamo builds the tables on first use, and builds some again for the first process group. They store
+    the `id` of functions. They must not contain a replacement, because Python may reuse its `id` later.
     """
     trace_rules.get_torch_obj_rule_map()
     for table in vars(trace_rules).values():
@@ -93,10 +91,11 @@ _is_clearing_due = False
 
 
 def _clear_tables_later() -> None:
-    """Stands in for `trace_rules.clear_lru_cache` while anything is replaced.
+    """Postpone `trace_rules.clear_lru_cache` while any attribute is replaced.
 
-    The first process group clears the tables, for rules of torch.distributed that an early import left out;
-    they are complete here. Built again now, they would hold replacements.
+    Creating the first process group clears the tables, to add rules for torch.distributed that an early
+    import left out. The tables built here already contain these rules, and tables that are built again while
+    attributes are replaced would store replacements.
     """
     global _is_clearing_due
     _is_clearing_due = True
@@ -111,14 +110,14 @@ def _let_tables_be_cleared() -> None:
 
 
 def original_of(owner: Any, name: str) -> Any:
-    """Return what an owner itself has under a name while nothing is replaced; None if it has nothing."""
+    """Return an owner's own attribute, ignoring replacements, or None if it has no such attribute."""
     switch = _switches.get((owner, name))
     found = vars(owner).get(name) if switch is None or not switch.is_in_place else switch.original
     return None if found is _ABSENT else found
 
 
 def stock_function(function: Any) -> Callable[..., Any]:
-    """Return what a function does while its code is not replaced."""
+    """Return a function with its original code, even while the code is replaced."""
     switch = _switches.get((function, "__code__"))
     if switch is None or not switch.is_in_place:
         return _copied(function, function.__code__)
@@ -126,9 +125,9 @@ def stock_function(function: Any) -> Callable[..., Any]:
 
 
 def in_force(owner: Any, name: str) -> Any:
-    """Return what `owner.name` is in this context, without what chooses it: for a replacement that calls it.
+    """Return what `owner.name` is in this context: the replacement or the original, not the dispatcher.
 
-    The choice would be that replacement again.
+    A replacement uses it to call the one before it. Through the dispatcher it would call itself.
     """
     switch = _switches.get((owner, name))
     if switch is None or not switch.is_in_place:
@@ -137,7 +136,7 @@ def in_force(owner: Any, name: str) -> Any:
 
 
 def outside_of_patches(frame: FrameType | None) -> FrameType | None:
-    """Return the frame that called what is replaced, given the one that called the replacement."""
+    """Return the frame that called a patched attribute, given the frame that called the replacement."""
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
     return frame
@@ -145,9 +144,9 @@ def outside_of_patches(frame: FrameType | None) -> FrameType | None:
 
 @contextmanager
 def uses_noted() -> Iterator[list[str]]:
-    """Enter a context that collects the names of replaced attributes that are used, in any thread.
+    """Enter a context that collects the names of patched attributes as they are used.
 
-    Uses of another thread only add to them.
+    Uses in other threads are collected too.
     """
     global _used
     before, _used = _used, []
@@ -162,7 +161,7 @@ _used: list[str] | None = None
 
 @contextmanager
 def traced_here() -> Iterator[None]:
-    """Enter a context in which TorchDynamo sees what holds in this thread, whatever other threads enter."""
+    """Make TorchDynamo see the replacements of this thread, even if other threads enter contexts."""
     global _tracing_thread
     try:
         with _lock:
@@ -181,7 +180,7 @@ _tracing_thread: int | None = None
 
 
 class _Switch:
-    """One attribute: its original, and the replacements by context."""
+    """One patched attribute, with its original value and the replacement of each context."""
 
     def __init__(self, owner: Any, name: str) -> None:
         self.owner, self.name = owner, name
@@ -193,7 +192,10 @@ class _Switch:
 
     def turn(self, replacement: Any) -> Entry[Any]:
         if not self._open:
-            # `vars` and not `getattr`: a property or an inherited attribute must come back as it was.
+            is_needed = self.name[0] == "_" != self.name[1] and self.owner is not torch._C
+            if is_needed and not hasattr(self.owner, self.name):  # Some builds lack functions of C++.
+                raise AttributeError(f"{self.owner!r} has no attribute {self.name!r}")
+            # Use `vars`, not `getattr`, so that properties and inherited attributes are restored exactly.
             self.original = (
                 _copied(self.owner, self.owner.__code__)
                 if isinstance(self.owner, FunctionType)
@@ -215,21 +217,21 @@ class _Switch:
             self._remove()
 
     def show_last(self) -> None:
-        """Let TorchDynamo see the last replacement, unless another thread traces."""
+        """Make the last replacement visible to TorchDynamo, unless another thread is tracing."""
         if _tracing_thread in (None, threading.get_ident()):
             value: Any = self._open[-1].value if self._open else None
             is_plain = isinstance(self.owner, _HOLDERS) or not hasattr(value, "__get__")
             self.traced = value if is_plain else value.__get__(None, self.owner)
 
     def value(self) -> Any:
-        """Return what holds in this context, as it is in the owner."""
+        """Return this context's value, as stored in the owner's `__dict__`."""
         return self._stack.top(self.original)
 
     def bound(self) -> Any:
-        """Return what holds in this context, as `owner.name` returns it."""
+        """Return this context's value, as `owner.name` would return it."""
         value = self.value()
         if value is _ABSENT and isinstance(self.owner, ModuleType):
-            return getattr(builtins, self.name)  # A module finds the built-in, such as `print`.
+            return getattr(builtins, self.name)  # Modules fall back to builtins, such as `print`.
         if value is _ABSENT:
             return next(
                 getattr(base, self.name) for base in self.owner.__mro__[1:] if hasattr(base, self.name)
@@ -240,11 +242,11 @@ class _Switch:
     def call(self, *args: Any, **kwargs: Any) -> Any:
         if _used is not None:
             _used.append(self.name)
-        # TorchDynamo cannot trace the choice.
+        # TorchDynamo cannot trace the lookup.
         if torch.compiler.is_dynamo_compiling():
             return self.traced(*args, **kwargs)
         value = self._stack.top(_ABSENT)
-        if type(value) is FunctionType:  # In a hurry: torch's questions about sizes come by here.
+        if type(value) is FunctionType:  # Fast path: torch calls this for every size check.
             return value(*args, **kwargs)
         return self.bound()(*args, **kwargs)
 
@@ -267,7 +269,7 @@ class _Switch:
             _set(self.owner, self.name, self.original)
 
 
-# Owners that do not bind what they hold.
+# Owners that do not bind functions as methods.
 _HOLDERS = (ModuleType, FunctionType)
 _switches: dict[tuple[Any, str], _Switch] = {}
 
@@ -286,20 +288,20 @@ def _calling(*args: Any, **kwargs: Any) -> Any:
 
 
 def _code_that_calls(function: Callable[..., Any], replaced: CodeType) -> CodeType:
-    """Return code that calls a function, with the name and the closure of what it replaces."""
+    """Return a code object that calls `function` and has the name and free variables of `replaced`."""
     code = _calling.__code__
     constants = tuple(function if value == "what is called" else value for value in code.co_consts)
     return code.replace(co_consts=constants, co_freevars=replaced.co_freevars, co_name=replaced.co_name)
 
 
 def set_in_class(kind: type, name: str, value: Any) -> None:
-    """Set an attribute of a class, or remove it with None, also of a class of C++ that refuses changes."""
-    (own,) = (each for each in gc.get_referents(vars(kind)) if type(each) is dict)
+    """Set or (with None) remove a class attribute, even on C++ classes that reject assignment."""
+    own = next(each for each in gc.get_referents(vars(kind)) if type(each) is dict)
     if value is None:
         own.pop(name, None)
     else:
         own[name] = value
-    ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))  # Python forgets what it cached of the class.
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))  # Invalidate Python's attribute cache.
 
 
 def _set(owner: Any, name: str, value: Any) -> None:
@@ -310,7 +312,7 @@ def _set(owner: Any, name: str, value: Any) -> None:
 
 
 def _chooser(switch: _Switch, replacement: Any) -> Any:
-    """Return what is in the owner and hands on to what holds in the context."""
+    """Return the dispatcher to install in the owner for this kind of replacement."""
     if isinstance(replacement, property):
         return property(
             lambda self: switch.bound().__get__(self), lambda self, value: switch.bound().__set__(self, value)
@@ -321,7 +323,7 @@ def _chooser(switch: _Switch, replacement: Any) -> Any:
         return _ChosenClass(replacement.__name__, (), {"_switch": switch})
     inner = getattr(switch.original, "__wrapped__", None)
     if isinstance(switch.owner, ModuleType) and inner is None:
-        return switch.call  # A method: TorchDynamo takes functions that look like torch's for operators.
+        return switch.call  # A method: TorchDynamo mistakes functions that look like torch's for operators.
 
     call = switch.call
 
@@ -329,19 +331,19 @@ def _chooser(switch: _Switch, replacement: Any) -> Any:
         return call(*args, **kwargs)
 
     if inner is not None:
-        choose.__wrapped__ = inner  # type: ignore[attr-defined] # TorchDynamo registers what is inside.
+        choose.__wrapped__ = inner  # type: ignore[attr-defined] # TorchDynamo registers the wrapped function.
 
     return staticmethod(choose) if isinstance(replacement, staticmethod) else choose
 
 
 class _ChosenDict(UserDict[Any, Any]):
-    """The dict that holds in the context."""
+    """A dict that forwards to the dict of the active context."""
 
     def __init__(self, switch: _Switch) -> None:
         self._switch = switch
 
     @property
-    def data(self) -> Any:  # type: ignore[override] # Chosen at each use.
+    def data(self) -> Any:  # type: ignore[override] # Looked up on each use.
         return self._switch.value()
 
     def get(self, key: Any, default: Any = None) -> Any:
@@ -349,7 +351,7 @@ class _ChosenDict(UserDict[Any, Any]):
 
 
 class _ChosenClass(type):
-    """Stands for the class that holds in the context; instances of the original are instances too."""
+    """A class that forwards to the class of the active context. `isinstance` also accepts the original."""
 
     _switch: _Switch
 
@@ -367,11 +369,11 @@ class _ChosenClass(type):
 
 
 class _Chosen:
-    """Marks the class of a module some of whose attributes are chosen by context."""
+    """Marker base class for modules that have context-dependent attributes."""
 
 
 def _choose_by_property(switch: _Switch) -> None:
-    """Let a property of the module's class answer; what the module itself has stays as it is."""
+    """Add a property with this context's value to the module's class; keep the module's `__dict__`."""
     module = switch.owner
     if not isinstance(module, _Chosen):
         module.__class__ = type(type(module).__name__, (_Chosen, type(module)), {})
@@ -388,7 +390,7 @@ def _choose_by_property(switch: _Switch) -> None:
 
 
 def _forget_property(switch: _Switch) -> bool:
-    """Take the property away, and the class with the last one; says whether there was one."""
+    """Remove the property; if no property remains, the marker class too. Return whether it existed."""
     kind = type(switch.owner)
     if switch.name not in vars(kind):
         return False

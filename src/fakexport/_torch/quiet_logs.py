@@ -1,11 +1,11 @@
-"""What torch logs and prints of failures that fakexport reports itself. Seen on torch 2.13.
+"""Silence torch's logs and prints about failures that fakexport reports itself. Seen on torch 2.13.
 
-While a trace fails, torch logs the traceback of an operator's fake kernel, that it finds no user code, or
-that a case is unsupported, and prints the graph so far on stderr: into the output of a script, or of pytest.
-torchao (0.18) logs when it is imported, by the handler of last resort, which native libraries it cannot load.
+When a trace fails, torch logs messages, such as the traceback of an operator's fake kernel or "unsupported",
+and prints the partial graph to stderr. Both would appear in the output of a script or of pytest. When torchao
+(0.18) is imported, it logs the native libraries that it cannot load, through `logging.lastResort`.
 
 Source: `torch/_subclasses/fake_tensor.py:_dispatch_impl`, `torch/fx/experimental/symbolic_shapes.py`,
-`torch/export/_trace.py:_log_export_wrapper`; `torch/_logging/_internal.py:_init_logs`, which gives handlers
+`torch/export/_trace.py:_log_export_wrapper`; `torch/_logging/_internal.py:_init_logs`, which adds handlers
 to `torch` and to many loggers below it.
 """
 
@@ -29,10 +29,11 @@ _is_allowed: ContextVar[bool] = ContextVar("fakexport_is_allowed", default=False
 
 @contextmanager
 def torch_logs_silenced() -> Iterator[None]:
-    """Drop warnings and errors that torch, torchao and transformers log in the block, and graphs of torch.
+    """Drop warnings and errors logged by torch, torchao and transformers, and graphs printed by torch.
 
-    Only those of this thread or task: other threads log as before. What `TORCH_LOGS` asks for is of lower
-    levels, and stays. Blocks may overlap in any order; after the last one everything is as it was.
+    Only this thread or task is silenced; other threads log as before. Messages enabled by `TORCH_LOGS` have
+    lower levels and are kept. Blocks may overlap in any order. The last block that exits restores the
+    original state.
     """
     if _is_allowed.get():
         yield
@@ -48,7 +49,7 @@ def torch_logs_silenced() -> Iterator[None]:
 
 @contextmanager
 def torch_logs_allowed() -> Iterator[None]:
-    """Enter a context in which `torch_logs_silenced` does nothing, so that torch can be debugged."""
+    """Disable `torch_logs_silenced` in this block, for debugging torch."""
     token = _is_allowed.set(True)
     try:
         yield
@@ -64,11 +65,11 @@ class _Filter(logging.Filter):
 
 def _print(*values: Any, **options: Any) -> None:
     if not _is_silent.get():
-        builtins.print(*values, **options)  # noqa: T201 (torch's, of another thread)
+        builtins.print(*values, **options)  # noqa: T201 (a print by torch in another thread)
 
 
 class _Installation:
-    """The filter on the handlers and torch's `print`, once for all blocks."""
+    """Install the log filter and the replacement of `print`. All blocks share one installation."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -97,7 +98,7 @@ class _Installation:
 
 
 def _patches() -> Patches:
-    # Imported here: `torch_logs_allowed` is also for a process without torch.
+    # Imported here because `torch_logs_allowed` must also work in a process without torch.
     from torch.export import _trace
 
     from .patching import Patches
@@ -106,7 +107,7 @@ def _patches() -> Patches:
 
 
 def _handlers() -> Iterator[logging.Handler]:
-    """Yield the handlers of the libraries' loggers and of the root logger, and that of last resort."""
+    """Yield the handlers of the libraries' loggers and of the root logger, and `logging.lastResort`."""
     known = logging.root.manager.loggerDict
     names = [name for name in list(known) if name.partition(".")[0] in _LIBRARIES]
     for logger in (logging.root, *(known[name] for name in names)):

@@ -1,8 +1,8 @@
-"""One model at a time: torch traces with flags, caches and a default dtype that are one per process.
+"""A lock for tracing: torch traces with flags, caches and a default dtype that are global to the process.
 
-Two stock `torch.export.export` calls in two threads fail with "pop empty mode stack"; and one fails with
-"Expected ProxyTorchDispatchMode" where another thread makes a fake tensor of a real one at the wrong moment,
-since the modes before dispatch are one stack for all. Seen on torch 2.11 to 2.13.
+Two concurrent `torch.export.export` calls of stock torch fail with "pop empty mode stack". Even a single
+one fails with "Expected ProxyTorchDispatchMode" if another thread converts a real tensor to a fake one at
+the wrong moment, since all threads share the stack of pre-dispatch modes. Seen on torch 2.11 to 2.13.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _lock = threading.RLock()
 
 
 def one_at_a_time(function: Callable[P, T]) -> Callable[P, T]:
-    """Let other threads wait while the function runs in one; that one may call it again inside."""
+    """Run the function in one thread at a time. The lock is reentrant."""
 
     @functools.wraps(function)
     def waits(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -31,6 +31,6 @@ def one_at_a_time(function: Callable[P, T]) -> Callable[P, T]:
 
 @contextmanager
 def no_trace_running() -> Iterator[None]:
-    """Wait until no other thread traces, and keep it so in the block: a fork in it copies no trace."""
+    """Hold the tracing lock in this block, so that a fork inside it does not copy a running trace."""
     with _lock:
         yield

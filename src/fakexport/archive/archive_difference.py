@@ -1,4 +1,4 @@
-"""How two archives differ: in their programs, their weights and their metadata."""
+"""Compare two archives: their programs, their weights and their metadata."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fakexport._torch.real_execution import real_execution
-from fakexport.fake import is_fake
-from fakexport.program import ProgramDifference, diff
-from fakexport.weights import are_equal
+from fakexport._torch.operators.real_execution import real_execution
+from fakexport.archive.weights import are_equal
+from fakexport.emulation.fake import is_fake
+from fakexport.exporting.program import ProgramDifference, diff
 
 from .loading import LoadedArchive, load_archive
 from .manifest import MethodManifest, TensorEntry
@@ -20,14 +20,15 @@ _FACTS = ("source", "topology", "dtype", "dynamic_shapes")
 
 @dataclass(frozen=True)
 class WeightDifference:
-    """One property in which weights differ in the same way.
+    """One property that differs in the same way for several weights.
 
     Args:
         field: `presence`, `dtype`, `shape`, `stride`, `device`, `tied` (all names of the weight) or `data`
-            (where both archives have it; a and b are empty).
-        a: The property in the first archive, as text; "" where it has no such weight, or it is not tied.
+            (the archives contain different data; a and b are empty).
+        a: The property in the first archive, as text; "" if it has no such weight, or the weight is not tied.
         b: The property in the second archive.
-        names: The weights, in the order of the first archive, those that only the second has at the end.
+        names: The weights in the order of the first archive, followed by those that only the second archive
+            has.
     """
 
     field: str
@@ -38,7 +39,12 @@ class WeightDifference:
 
 @dataclass(frozen=True)
 class FactDifference:
-    """Metadata that differs between the archives: for information, it does not make the programs differ."""
+    """Metadata that differs between the archives. The programs can be the same nevertheless.
+
+    Args:
+        field: `source`, `topology`, `dtype`, `dynamic_shapes`, `weights` or the name of a package.
+        a, b: The value in each archive; "" if there is no value.
+    """
 
     field: str
     a: str
@@ -47,14 +53,14 @@ class FactDifference:
 
 @dataclass(frozen=True)
 class ArchiveDifference:
-    """What differs between the archives a and b.
+    """The differences between the archives a and b.
 
     Args:
-        path_a, path_b: As the caller named them.
+        path_a, path_b: Paths as the caller passed them.
         program: Differences between the programs.
-        weights: Differences between the weights, whether the graph uses them or not.
-        facts: Source, target, versions, and whether the weights are there.
-        notes: What could not be checked, as sentences that name the archive.
+        weights: Differences between the weights, including weights that the graph does not use.
+        facts: Differences in source, target, versions, and whether weights are present.
+        notes: Sentences about what could not be checked, each with the archive's path.
     """
 
     path_a: str
@@ -66,7 +72,7 @@ class ArchiveDifference:
 
     @property
     def is_same(self) -> bool:
-        """The same program for the same weights; `facts` do not count."""
+        """Whether the programs and weights are the same. Differences in `facts` do not count."""
         return self.program.is_identical and not self.weights
 
 
@@ -76,11 +82,8 @@ def diff_archives(
     """Return how the second archive differs from the first.
 
     Args:
-        a, b: Paths of `.pt2` files. Where both are bound, the data of all weights is read and compared.
-        method: The program to use from a bundle, or from both. At least one of the two must be a bundle.
-        trust: As for `load`.
-    Raises:
-        ArchiveError, OSError: as for `load`.
+        method: The method to compare. At least one of the archives must then be a bundle with this method.
+        trust: As for `load`, which also documents the errors. If both are bound, all weights are compared.
     """
     paths = os.fspath(a), os.fspath(b)
     methods = _methods(paths, method, trust=trust)
@@ -98,7 +101,7 @@ def diff_archives(
 
 
 def _methods(paths: tuple[str, str], method: str | None, *, trust: bool) -> list[str | None]:
-    """Return the method to load from each; a single program is compared with one program of a bundle."""
+    """Return the method to load from each archive. A single program, compared with a bundle, gets None."""
     if method is None:
         return [None, None]
     are_bundles = [bool(methods_of(path, trust=trust)) for path in paths]
@@ -126,7 +129,7 @@ def _changes(a: TensorEntry | None, b: TensorEntry | None) -> Iterator[tuple[str
 
 
 def _by_name(manifest: MethodManifest) -> dict[str, TensorEntry]:
-    """Return every name of every weight."""
+    """Map every name of a weight, including its aliases, to the weight's entry."""
     return {name: tensor for tensor in manifest.tensors for name in (tensor.name, *tensor.aliases)}
 
 
@@ -139,7 +142,7 @@ def _properties(tensor: TensorEntry) -> Iterator[tuple[str, str]]:
 
 
 def _has_other_data(a: LoadedArchive, b: LoadedArchive, name: str) -> bool:
-    """Return whether both have data for a weight of the same description, but different data."""
+    """Return whether a weight has equal shapes and dtypes in both archives, but different data."""
     one, other = a.program.state_dict[name], b.program.state_dict[name]
     if is_fake(one) or is_fake(other) or (one.shape, one.dtype) != (other.shape, other.dtype):
         return False

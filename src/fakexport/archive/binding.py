@@ -1,4 +1,4 @@
-"""Bind weights to programs, which may still be in their archive."""
+"""Bind weights to programs, or to archives of programs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ import torch
 from torch.export import ExportedProgram
 
 from fakexport._torch.tracing_lock import one_at_a_time
-from fakexport.error import InvalidValue
-from fakexport.program import devices_of_program, facts_of
-from fakexport.weights import (
+from fakexport.archive.weights import (
     BindError,
     Checkpoint,
     CheckpointSource,
@@ -25,11 +23,13 @@ from fakexport.weights import (
     warn_of,
     warn_of_hooks,
 )
+from fakexport.error import InvalidValue
+from fakexport.exporting.program import devices_of_program, facts_of
 
 from .bundle import Bundle
 from .loading import load
 from .manifest import ALONE
-from .method_readings import MethodReading, MethodWants, readings, report_of
+from .method_readings import MethodReading, MethodRequirements, readings, report_of
 from .sharing import unify
 
 
@@ -66,45 +66,51 @@ def bind(
     source: ModelSource | None = None,
     check_finite: bool | None = None,
 ) -> Bundle | ExportedProgram:
-    """Return the program with the weights of a checkpoint: all of them, exactly, or none.
+    """Return the program with all weights of a checkpoint bound to it, or raise an error.
 
-    Names, shapes and dtypes must fit; tied weights stay one tensor. Weights on the CPU stay mapped to
-    their file until they are used, so that binding takes no memory for them; those that must be converted or
-    merged, or that go to another device, are copied. Constants that have values become real.
+    Names, shapes and dtypes must match, and tied weights stay one tensor. Weights on the CPU are
+    memory-mapped from their file and are read on first use, so binding takes no memory for them. Weights that
+    must be converted, merged, or moved to another device are copied. Constants with known values become real
+    tensors.
 
     Args:
-        program: A weight-less program, from `export` or `load`, or the path of its archive; or a bundle,
-            whose methods all get their weights from the one checkpoint, those that they share as one tensor.
-            A program that comes out of a bundle reads its part of the checkpoint, also after `retarget`, and
-            out of an archive that it was saved to alone. Not changed.
+        program: A weight-less program from `export` or `load`, or the path of its archive; or a bundle. All
+            methods of a bundle get their weights from the same checkpoint, and shared weights become one
+            tensor. A program taken from a bundle keeps its prefix in the checkpoint, even after `retarget` or
+            after it was saved alone. `program` is not changed.
         checkpoint: A file, a folder or tensors by name, as for `open_checkpoint`. Tensors of a mapping are
-            shared with the bound program, except those that it writes into: of these it has copies.
-        devices: Device to device, for a program whose devices are not on this machine: `{"cuda:0": "cpu"}`,
-            or one device for all; for all methods of a bundle. The program is retargeted first, as by
-            `retarget`.
-        dtype: Convert floating-point weights to the program's dtype, which it must be.
-        constants: Values of constants that have none (FE601, FE602, FE603), by name; on the CPU.
+            shared with the bound program, except for those that it writes into, which are copied.
+        devices: For a program whose devices are not on this machine: the new device of each device, such as
+            `{"cuda:0": "cpu"}`, or one device for all. Applies to all methods of a bundle. `retarget` moves
+            the program first.
+        dtype: Convert floating-point weights to this dtype, which must be the program's dtype.
+        constants: Values of the constants that have none (FE601, FE602, FE603): CPU tensors by name.
         source: As for `verify_weights`.
-        check_finite: Check all weights for NaN and infinity. Default: if they are at most 1 GiB.
+        check_finite: Whether to check all weights for NaN and infinity. Default: only if they have at most 1
+            GiB.
+
     Returns:
-        A new program, which runs, and whose `module()` checks each call against the conditions of the trace;
-        of a bundle a new bundle. Its example inputs are zeros, instead of the fake ones, or of those that an
-        archive does not have.
+        A new program that can run, or a new bundle. Its `module()` checks each call against the guards of the
+        trace. Its example inputs are zeros, because the original inputs are fake or not in the archive.
+
     Raises:
-        ArchiveError: the archive is refused, or is a bundle: `load_bundle` opens it.
-        BindError: the checkpoint does not fit; `report` lists everything, with causes.
-        CheckpointError: the checkpoint is missing or refused.
-        RetargetError: an operator of the program cannot run on the devices of the map.
-        ValueError: a device that is not on this machine, a dtype or a constant that the program does not
-            have; or the methods of a bundle would get different data for a shared weight.
+        ArchiveError: The archive is rejected, or is a bundle, which `load_bundle` opens.
+        BindError: The checkpoint does not fit; `report` lists everything, with causes.
+        CheckpointError: The checkpoint is missing or rejected.
+        RetargetError: An operator of the program cannot run on the new devices.
+        ValueError: A device is not on this machine, the program does not have the dtype or a constant, or the
+            methods of a bundle would get different data for a shared weight.
+
     Warns:
-        WeightsWarning: unexpected keys (FE704); NaN or infinity (FE706); hooks of the model that do not run.
+        WeightsWarning: There are unexpected keys (FE704), NaN or infinity (FE706), or hooks of the model that
+            do not run.
+
     Reports:
         FE701, FE702, FE703, FE705, FE707 in `BindError.report`.
 
     Example:
         >>> from torch import nn
-        >>> from fakexport.capture import export
+        >>> from fakexport.exporting.capture import export
         >>> program = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),))
         >>> bound = bind(program, {"weight": torch.ones(2, 4), "bias": torch.zeros(2)})
         >>> bound.module()(torch.ones(3, 4))[0].tolist()
@@ -117,7 +123,7 @@ def bind(
     name = "the program" if bundle.is_alone else "the bundle"
     opened = open_checkpoint(checkpoint)
     opened = _read_once(opened) if len(bundle) > 1 else opened
-    wants = {method: MethodWants.of(bundle, method, source) for method in bundle}
+    wants = {method: MethodRequirements.of(bundle, method, source) for method in bundle}
     for want in wants.values():
         check_dtype(want.expected, dtype)
     _check_constants(constants or {}, wants.values(), name)
@@ -134,7 +140,7 @@ def bind(
     warn_of(report.checkpoint, (finding for finding in report.findings if finding.code == "FE704"))
     if program is not bundle:
         return programs[ALONE]
-    # What a method has no prefix for is not what its program had in another archive.
+    # A method without a prefix must not inherit the prefix that its program had in a different archive.
     prefixes = {method: bundle.prefixes.get(method, ("", "")) for method in bundle}
     bound = Bundle(programs, prefixes=prefixes, shared=bundle.shared)
     unify(programs, bound.shared)
@@ -149,7 +155,7 @@ def _bound(
     check_finite: bool | None,
     source: ModelSource | None,
 ) -> ExportedProgram:
-    """Return one bound program; the caller warns of unexpected keys for all programs."""
+    """Bind one program. The caller warns about the unexpected keys of all programs together."""
     report = reading.verified.report
     own = tuple(finding for finding in report.findings if finding.code != "FE704")
     found = replace(reading.verified, report=replace(report, source=name, findings=own))
@@ -160,18 +166,22 @@ def _bound(
     )
 
 
-def _check_constants(given: Mapping[str, torch.Tensor], wants: Iterable[MethodWants], programs: str) -> None:
+def _check_constants(
+    given: Mapping[str, torch.Tensor], wants: Iterable[MethodRequirements], programs: str
+) -> None:
     known = list(dict.fromkeys(name for want in wants for name in want.expected.constants))
     for name in given:
         if name not in known:
             listed = ", ".join(known) or "none"
-            raise InvalidValue(f"{name!r} is not a constant without a value; those of {programs}: {listed}")
+            raise InvalidValue(
+                f"{name!r} is not one of the constants without a value; {programs} has: {listed}"
+            )
 
 
 def _device_maps(
     bundle: Bundle, asked: str | Mapping[str, str] | None
 ) -> dict[str, Mapping[str, str] | None]:
-    """Return the new device of each device of each method."""
+    """For each method, map its devices to the devices on which it will run."""
     present = {method: devices_of_program(program) for method, program in bundle.items()}
     every = tuple(dict.fromkeys(device for devices in present.values() for device in devices))
     targets = move_to_here(asked, every).targets
@@ -182,7 +192,7 @@ def _device_maps(
 
 
 def _read_once(checkpoint: Checkpoint) -> Checkpoint:
-    """Return a reader that returns the same tensor each time, so that two methods share its memory."""
+    """Make `read` return the same tensor on each call, so that methods share its memory."""
     tensors: dict[str, torch.Tensor] = {}
 
     def read(name: str) -> torch.Tensor:

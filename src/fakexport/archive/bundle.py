@@ -7,41 +7,45 @@ from types import MappingProxyType
 
 from torch.export import ExportedProgram
 
-from fakexport.capture import flattened
-from fakexport.container import fault_of_name
+from fakexport.emulation.fake import is_fake
 from fakexport.error import InvalidType, InvalidValue
-from fakexport.fake import is_fake
-from fakexport.program import facts_of
+from fakexport.exporting.capture import flattened
+from fakexport.exporting.program import facts_of
+from fakexport.files.container import fault_of_name
 
 from .manifest import ALONE, METHOD_NAME, MOST_METHODS, Prefix
-from .method_records import MethodRecords
 from .sharing import SharedWeight, shared_weights
+from .stored_tensor import MethodRecords
 
 
 class Bundle(Mapping[str, ExportedProgram]):
-    """Programs by the name of their method; each is a plain `ExportedProgram`. Immutable.
+    """Programs by method name. Each is a plain `ExportedProgram`. A bundle is immutable.
 
-    Methods share a weight if it is the same tensor already, as in programs of one live module; or if it has
-    the same name in the checkpoint, see `prefixes`: programs that were exported or loaded one by one have
-    tensors of their own. Equal data alone does not make two weights one: many parameters of a model are all
-    ones.
+    Methods share a weight if it is the same tensor in their programs, as in programs exported from the same
+    module object, or if it has the same name in the checkpoint (see `prefixes`). Programs that were exported
+    or loaded separately have separate tensors. Equal data alone does not make two weights shared, because
+    many parameters of a model are all ones.
 
     Args:
-        programs: By name: a letter, then letters, digits and `_`. All are bound, or none is.
-        prefixes: By method, where a method's weights are in the checkpoint, if their names are not the same
-            there. `("encoder.", "")` or `"encoder."`: the entry `encoder.fc.weight` is the program's
-            `fc.weight`. `("", "model.")`: the entry `fc.weight` is `model.fc.weight` in the program.
-            Default: that with which the program came out of another bundle, if it did.
-        shared: Weights that are known to be one, as (method, name) pairs, such as `bundle.shared`.
+        programs: Programs by method name. A name starts with a letter, followed by letters, digits and `_`.
+            All programs must be bound, or none.
+        prefixes: For a method whose weights have different names in the checkpoint: the prefix in the
+            checkpoint and the prefix in the program. With `("encoder.", "")` or `"encoder."`, the program's
+            `fc.weight` is `encoder.fc.weight` in the checkpoint. With `("", "model.")`, the program's
+            `model.fc.weight` is `fc.weight` there. Default: the prefix that the program had in an earlier
+            bundle, or no prefix.
+        shared: Groups of weights that are known to be shared, as (method, name) pairs, such as
+            `bundle.shared`.
+
     Raises:
-        ValueError: no program, or more than 64; an invalid method name; a prefix for an unknown
-            method, or with which a weight does not begin; some programs are bound and some are not; two
-            weights that would be one differ in dtype, shape, strides, device or data.
-        TypeError: something that is not a program.
+        ValueError: There is no program, or more than 64; a method name is invalid; a prefix is for an unknown
+            method, or does not match a weight; only some programs are bound; or two weights that would be
+            shared differ in dtype, shape, strides, device or data.
+        TypeError: A value is not a program.
 
     Example:
         >>> import torch
-        >>> from fakexport.capture import export
+        >>> from fakexport.exporting.capture import export
         >>> model, row = torch.nn.Linear(4, 4), torch.zeros(1, 4)
         >>> bundle = Bundle({"one": export(model, (row,)), "two": export(model, (row.repeat(2, 1),))})
         >>> list(bundle), len(bundle.shared)
@@ -68,7 +72,7 @@ class Bundle(Mapping[str, ExportedProgram]):
 
     def __getitem__(self, method: str) -> ExportedProgram:
         if method not in self._programs:
-            raise KeyError(f"no method {method!r}; there are {', '.join(self._programs)}")
+            raise KeyError(f"no method {method!r}; the methods are {', '.join(self._programs)}")
         return self._programs[method]
 
     def __iter__(self) -> Iterator[str]:
@@ -83,22 +87,21 @@ class Bundle(Mapping[str, ExportedProgram]):
 
     @property
     def prefixes(self) -> Mapping[str, Prefix]:
-        """As given; only for methods whose weights have different names in the checkpoint."""
+        """Prefixes by method, for methods whose weights have different names in the checkpoint."""
         return MappingProxyType(self._prefixes)
 
     @property
     def shared(self) -> tuple[SharedWeight, ...]:
-        """Each weight of several methods, as its (method, name) pairs in the order of the methods."""
+        """For each shared weight, its (method, name) pairs in the order of the methods."""
         return self._shared
 
     @property
     def is_alone(self) -> bool:
-        """Whether it is one program, which was given or saved without a name."""
+        """Whether the bundle is a single program that was passed or saved without a method name."""
         return tuple(self) == (ALONE,)
 
     @property
     def is_bound(self) -> bool:
-        """Whether the weights are there."""
         return not any(is_fake(tensor) for program in self.values() for tensor in program.state_dict.values())
 
 
@@ -125,7 +128,7 @@ def _check_names(programs: Mapping[str, ExportedProgram]) -> None:
 def _check_prefixes(programs: Mapping[str, ExportedProgram], prefixes: Mapping[str, Prefix]) -> None:
     for method, (_, own) in prefixes.items():
         if method not in programs:
-            raise InvalidValue(f"a prefix for {method!r}, but the methods are {', '.join(programs)}")
+            raise InvalidValue(f"there is a prefix for {method!r}, but the methods are {', '.join(programs)}")
         for name in programs[method].state_dict:
             if not name.startswith(own):
                 raise InvalidValue(f"the weight {name} of {method} does not begin with {own!r}")

@@ -6,14 +6,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fakexport.container import Container, faults_named, read_container
-from fakexport.documents import collection_paused, entries, field, mapping
+from fakexport.files.container import Container, faults_named, read_container
+from fakexport.files.documents import collection_paused
 
 from .codec.program_outline import ProgramOutline, outline
-from .manifest import Manifest, MethodManifest
-from .method_records import MethodRecords, apart, config_record
+from .manifest import Manifest, MethodManifest, WeightTotals
 from .methods import read_methods
-from .stored_tensor import StoredObject, StoredTensor, read_constant
+from .stored_tensor import MethodRecords, StoredObject, StoredTensor, apart, read_config, read_constant
 
 
 @dataclass(frozen=True)
@@ -21,10 +20,10 @@ class StoredConstant:
     """A constant tensor of the program.
 
     Args:
-        name: As `program.constants` names it.
+        name: Name in `program.constants`.
         dtype, shape, device: Properties of the tensor.
         bytes: Size of its elements.
-        reason: Why it has no value, as a sentence; None where the archive has the value.
+        reason: Why it has no value, as a sentence; None if the archive contains the value.
     """
 
     name: str
@@ -37,13 +36,13 @@ class StoredConstant:
 
 @dataclass(frozen=True)
 class MethodDescription:
-    """Description of one program of an archive.
+    """Description of one program in an archive.
 
     Args:
         manifest: Versions, source, target, weights.
-        program: What it takes, returns and calls.
+        program: The program's inputs, outputs and calls.
         constants: The constant tensors, in the order of the archive.
-        records: Name to bytes, its own and those that it shares, in the order of the file.
+        records: Record name -> size in bytes, in file order. Includes records that methods share.
     """
 
     manifest: MethodManifest
@@ -54,16 +53,16 @@ class MethodDescription:
 
 @dataclass(frozen=True)
 class ArchiveDescription:
-    """Description of an archive.
+    """Description of an archive and its programs.
 
     Args:
-        path: As the caller named it.
+        path: Path of the file, as the caller passed it.
         file_bytes: Size of the file.
-        has_manifest: Whether fakexport wrote it; else `manifest` is what the records show.
-        manifest: The programs, and what they share.
-        methods: Description of each program; a single one is called `model`.
-        records: Name to bytes, the manifest included, in the order of the file.
-        notes: What cannot be checked or is missing, as sentences.
+        has_manifest: Whether fakexport wrote the archive; otherwise `manifest` is derived from the records.
+        manifest: The programs, and the weights that they share.
+        methods: Method name -> description of the program; a single program is called `model`.
+        records: Record name -> size in bytes, for all records including the manifest, in file order.
+        notes: Sentences about what is missing or cannot be checked.
     """
 
     path: str
@@ -75,8 +74,23 @@ class ArchiveDescription:
     notes: tuple[str, ...]
 
     @property
+    def weights(self) -> WeightTotals:
+        """Totals of the weights of all methods. A weight that several methods share counts once."""
+        return WeightTotals.of(self.manifest.tensors)
+
+    @property
+    def shared_weights(self) -> WeightTotals:
+        """Totals of the weights that several methods share."""
+        return WeightTotals.of(self.manifest.shared_tensors)
+
+    @property
+    def sha256(self) -> Mapping[str, str]:
+        """Record name -> sha256, from the manifest. The manifest itself has no hash."""
+        return {record.name: record.sha256 for record in self.manifest.records}
+
+    @property
     def only(self) -> MethodDescription:
-        """The program that is described alone."""
+        """The only described program."""
         (about,) = self.methods.values()
         return about
 
@@ -84,18 +98,19 @@ class ArchiveDescription:
 def describe(
     path: str | os.PathLike[str], *, method: str | None = None, trust: bool = False
 ) -> ArchiveDescription:
-    """Describe an archive written by fakexport or torch; nothing in it is run or unpickled.
+    """Describe an archive written by fakexport or torch, without running or unpickling anything in it.
 
-    Operators need not be registered, nor devices available. Only the records of the programs and the
-    configs are read and checked: a damaged weight goes unnoticed.
+    Operators need not be registered, and devices need not be available. Only the records of the programs and
+    their configs are read and checked, so damaged weights are not detected.
 
     Args:
         path: The `.pt2` file.
         method: The program to describe from a bundle. Default: all.
-        trust: Also describe a file with pickled records or native libraries. They are not read.
+        trust: Also describe a file with pickled records or native libraries. Those records are not read.
+
     Raises:
-        ArchiveError: the file is refused, or `method` does not fit it; one line.
-        OSError: it cannot be opened.
+        ArchiveError: The file is rejected, or does not have the method. The message is a single line.
+        OSError: The file cannot be opened.
     """
     with read_container(path, trust=trust) as container:
         methods = read_methods(container)
@@ -117,7 +132,7 @@ def _described(container: Container, method: str, manifest: MethodManifest) -> M
     names = MethodRecords(method)
     with faults_named(container.path, names.model):
         program = outline(container.json(names.model), manifest.library_modules)
-    stored = _stored(container, names)
+    stored = read_config(container, names.constants, read_constant)
     own = {names.model, names.weights, names.constants, names.sample_inputs, *manifest.weight_records}
     own |= {apart(names.weights), apart(names.constants)}
     own.update(f"data/constants/{constant.record}" for constant in stored.values())
@@ -127,13 +142,6 @@ def _described(container: Container, method: str, manifest: MethodManifest) -> M
         constants=_constants(stored, manifest),
         records={name: container.size(name) for name in container.names if name in own},
     )
-
-
-def _stored(container: Container, names: MethodRecords) -> dict[str, StoredTensor | StoredObject]:
-    place = config_record(names.constants, container.entries)
-    with faults_named(container.path, place):
-        config = mapping(container.json(place))
-        return field(config, "config", lambda value: entries(value, read_constant))
 
 
 def _constants(

@@ -1,4 +1,4 @@
-"""The files next to an archive that contain its weights: recorded by place and hash, opened strictly."""
+"""Read weights in files next to an archive, which records the location and hash of each weight."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 import torch
 
-from fakexport._torch.real_execution import real_execution
-from fakexport.container import ArchiveError, Limits
+from fakexport._torch.operators.real_execution import real_execution
+from fakexport.archive.weights import Checkpoint, CheckpointError, Entry, MappedFile, Windows, read_header_of
 from fakexport.error import InvalidValue
 from fakexport.files import open_below
-from fakexport.weights import Checkpoint, CheckpointError, Entry, MappedFile, Windows, read_header_of
+from fakexport.files.container import ArchiveError, Limits
 
 from .manifest import Location, TensorEntry
 
@@ -22,17 +22,12 @@ from .manifest import Location, TensorEntry
 def linked_tensors(
     archive: str, entries: Iterable[TensorEntry], *, limits: Limits, check_weights: bool
 ) -> dict[str, torch.Tensor]:
-    """Return the weights that are in files next to an archive, by name, on the CPU, mapped from these files.
+    """Return the linked weights by name, as CPU tensors that are memory-mapped from files next to an archive.
 
-    A file is opened only if it is a regular file below the archive's folder, reached without symbolic links,
-    and only for reading; it must be a safetensors file with the weight at the recorded place.
-
-    Args:
-        limits: Limits for the headers of all files together: `json_bytes`.
-        check_weights: Whether to read the weights and compare their sha256. Without it they are not read, and
-            a file with the same header but different data goes unnoticed.
-    Raises:
-        ArchiveError: a file is missing, refused, or has changed since it was linked. Names the file.
+    A file is opened only if it is a regular file below the archive's folder, and no part of its path is a
+    symbolic link. It must be a safetensors file with the weight at the recorded location, and is never
+    written. `limits.json_bytes` limits the total size of the headers of all files. Without `check_weights`,
+    different data under the same header is not detected.
     """
     linked = [(e, e.location) for e in entries if e.location is not None and e.location.is_link]
     linked.sort(key=lambda link: (link[1].file, link[1].offset))
@@ -42,7 +37,9 @@ def linked_tensors(
         file = _LinkedFile(archive, name)
         header_bytes += file.header_bytes
         if header_bytes > limits.json_bytes:
-            raise file.error(f"with it, the headers of linked files exceed {limits.json_bytes} bytes")
+            raise file.error(
+                f"the headers of the linked files, including this one, exceed {limits.json_bytes} bytes"
+            )
         for entry, location in group:
             tensors[entry.name] = file.tensor(entry, location)
             if check_weights:
@@ -51,30 +48,30 @@ def linked_tensors(
 
 
 class _LinkedFile:
-    """One file; only its header is read before `check`."""
+    """One linked file. Only its header is read until `check` is called."""
 
     def __init__(self, archive: str, name: str) -> None:
         self._archive = archive
         self._name = name
         try:
-            # One descriptor: what is hashed is what is loaded, whatever stands at the path by then.
+            # Read everything from one descriptor, so that the hashed file is the loaded file.
             self._file = open_below(Path(archive).resolve().parent, name)
             self.header_bytes = int.from_bytes(self._file.read_at(0, 8), "little")
             self._entries = read_header_of(self._file).entries
         except CheckpointError as error:
             raise self.error(str(error)) from error
         except OSError as error:
-            raise self.error(f"the weights are linked to it: {error.strerror or error}") from error
+            raise self.error(f"this file contains linked weights: {error.strerror or error}") from error
         self._memory = MappedFile(self._file)
 
     def error(self, what: str) -> ArchiveError:
         return ArchiveError(self._archive, what, self._name)
 
     def tensor(self, entry: TensorEntry, location: Location) -> torch.Tensor:
-        """Return a weight mapped from the file: no byte is read before it is used."""
+        """Return a weight as a view of the memory-mapped file, without reading it."""
         dtype = getattr(torch, entry.dtype)
         if not self._has(entry, location, dtype) or location.offset % dtype.itemsize:
-            raise self.error(f"does not have `{entry.name}` where it was linked: it is a different file")
+            raise self.error(f"does not have `{entry.name}` at its linked location: it is a different file")
         elements = location.length // dtype.itemsize
         window = Entry((elements,), dtype, self._name, location.offset, elements * dtype.itemsize)
         try:
@@ -92,7 +89,7 @@ class _LinkedFile:
         return begin >= 0 and begin + location.length <= held.nbytes
 
     def check(self, entry: TensorEntry, location: Location) -> None:
-        """Read a weight in small steps, and refuse it if a single bit has changed since it was linked."""
+        """Read a weight in small pieces, and raise if its hash differs from the recorded one."""
         digest = hashlib.sha256()
         try:
             for piece in self._file.pieces(location.offset, location.length):
@@ -106,11 +103,9 @@ class _LinkedFile:
 
 
 class Links:
-    """Finds the places of tensors in the files of a checkpoint, relative to the folder of an archive.
+    """Find the files and positions at which a checkpoint stores tensors, relative to the archive to write.
 
-    Args:
-        checkpoint: The checkpoint that the weights were bound from: the same object.
-        archive: Where the archive will be.
+    It must be the same `Checkpoint` object that the weights were bound from.
     """
 
     def __init__(self, checkpoint: Checkpoint, archive: str | os.PathLike[str]) -> None:
@@ -121,13 +116,9 @@ class Links:
     def find(
         self, tensor: torch.Tensor, nbytes: int, pieces: Iterable[bytes | memoryview]
     ) -> tuple[str, Location] | None:
-        """Return a tensor's name in the checkpoint and its place; None if it is not in a file.
+        """Return a tensor's name in the checkpoint and its location, or None if it is not in a file.
 
-        Args:
-            pieces: These bytes as they are in memory, to be hashed: `load` detects a modified tensor.
-        Raises:
-            ValueError: the file is not below the folder of the archive.
-            OSError: the file cannot be read, or no longer exists.
+        `pieces` are the bytes of the tensor, for the hash by which `load` detects a modified tensor.
         """
         window = self._windows.of(tensor, nbytes)
         if window is None:
@@ -142,11 +133,11 @@ class Links:
         )
 
     def _relative(self, path: Path) -> str:
-        """Return the name of the file with symbolic links resolved: a reader follows none."""
+        """Return a file's relative path with symbolic links resolved, because `load` rejects such links."""
         folder, file = self._archive.parent.resolve(), path.resolve()
         if not file.is_relative_to(folder):
             raise InvalidValue(
-                f"{file} is not below the folder of {self._archive}, and links must stay below it: "
-                "write the archive next to the checkpoint or above it, or copy the weights into it"
+                f"{file} is not below the folder of {self._archive}, where linked files must be: write "
+                "the archive next to the checkpoint or above it, or copy the weights into it"
             )
         return file.relative_to(folder).as_posix()

@@ -1,4 +1,4 @@
-"""The constants of a loaded program: tensors with their values, and C++ objects."""
+"""Load the constants of a program: tensors with their values, and C++ objects."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, cast
 import torch
 from torch.export import ExportedProgram
 
-from fakexport._torch.real_execution import real_execution
-from fakexport._torch.script_objects import class_of, is_class_of_torch, qualified_name
-from fakexport.container import UNTRUSTED, ArchiveError, Container, faults_named
-from fakexport.documents import DocumentError, field
-from fakexport.history import remember_filled, remember_value, withhold_value
+from fakexport._torch.operators.real_execution import real_execution
+from fakexport._torch.tracing.script_objects import class_of, is_class_of_torch, qualified_name
+from fakexport.emulation.history import remember_filled, set_constant_value, withhold_value
+from fakexport.files.container import UNTRUSTED, ArchiveError, Container, faults_named
+from fakexport.files.documents import DocumentError, field
 
-from .codec.program_decoder import MissingObject
+from .codec.program import MissingObject
 from .manifest import MethodManifest
 from .saved_object import read_saved_object, refuse_unregistered_classes
 from .stored_tensor import StoredObject, StoredTensor, read_constant
@@ -28,17 +28,15 @@ def put_constants(
     *,
     trust: bool = False,
 ) -> None:
-    """Set the values of the constants, in the order of the archive.
+    """Set the values of the constants, in the order of the archive, whose records have been verified.
 
-    Args:
-        container: Its records are verified.
-        program: With a fake for each tensor and a `MissingObject` for each object; changed.
-        trust: Make objects of the C++ classes that torch itself registers, too.
-    Raises:
-        ArchiveError: the archive contradicts itself; a class is not registered, or takes no such state.
+    The program has a fake tensor or a `MissingObject` for each constant, and is modified in place. With
+    `trust`, objects of C++ classes that torch itself registers are created too.
     """
     if program.constants.keys() != config.keys():
-        raise ArchiveError(container.path, "the graph and the constants' config have different constants")
+        raise ArchiveError(
+            container.path, "the graph and the config of the constants list different constants"
+        )
     reasons = {constant.name: constant.detail for constant in manifest.unbound_constants}
     reading = _Reading(container, trust=trust)
     places = dict(program.constants)
@@ -50,12 +48,14 @@ def put_constants(
             continue
         stored = field({name: payload}, name, read_constant)
         if isinstance(stored, StoredObject) != isinstance(place, MissingObject):
-            raise DocumentError("a tensor in one place and a C++ object in the other").within(name)
+            raise DocumentError(
+                "is a tensor in the graph and a C++ object in the config, or the reverse"
+            ).within(name)
         program.constants[name] = reading.constant(stored, place)
 
 
 class _Reading:
-    """Reads each record once: each record is one constant."""
+    """Read the record of each constant once, even if several names share it."""
 
     def __init__(self, container: Container, *, trust: bool) -> None:
         self._container = container
@@ -64,7 +64,7 @@ class _Reading:
         self._known: dict[tuple[StoredTensor | StoredObject, torch.device | MissingObject], Any] = {}
 
     def constant(self, stored: StoredTensor | StoredObject, place: Any) -> Any:
-        """Return the constant that replaces a fake or a `MissingObject`."""
+        """Return the constant that replaces `place`, which is a fake tensor or a `MissingObject`."""
         key = (stored, place if isinstance(place, MissingObject) else place.device)
         if key not in self._known:
             self._known[key] = (
@@ -75,14 +75,14 @@ class _Reading:
         return self._known[key]
 
     def _object(self, stored: StoredObject, missing: MissingObject) -> torch.ScriptObject:
-        """Return the object, created by its class from a library that the user chose to load."""
+        """Create a C++ object. Untrusted files may only use classes from libraries that the user loaded."""
         container, record = self._container, f"data/constants/{stored.record}"
         name = class_of(missing.qualified_name)
         if is_class_of_torch(name) and not self._trust:
             what = f"an object of torch's own class {name}, {UNTRUSTED}"
             raise ArchiveError(container.path, what, record, is_trust_missing=True)
         with faults_named(container.path, record):
-            refuse_unregistered_classes([name])  # Before its state is read, which takes memory.
+            refuse_unregistered_classes([name])  # Check this first, because reading the state takes memory.
             found = read_saved_object(container.record(record), container.limits)
             self._state_bytes += found.state_bytes
             if self._state_bytes > container.limits.state_bytes:
@@ -93,14 +93,14 @@ class _Reading:
 
 
 def _tensor(container: Container, stored: StoredTensor, fake: Any) -> torch.Tensor:
-    """Return the real tensor for the CPU; for a device that may be missing, the fake one with the value."""
+    """Return the real tensor if its device is the CPU, otherwise `fake` with the value attached."""
     record = f"data/constants/{stored.record}"
     if (stored.shape, stored.dtype, len(stored.stride)) != (tuple(fake.shape), fake.dtype, fake.dim()):
         raise ArchiveError(container.path, "has a different shape or dtype in the graph", record)
     content = bytearray(container.record(record))
     needed = stored.needed_bytes
     if needed > len(content):
-        raise ArchiveError(container.path, f"has {len(content)} bytes, but its tensor takes {needed}", record)
+        raise ArchiveError(container.path, f"has {len(content)} bytes, but its tensor needs {needed}", record)
     with real_execution():
         if needed:
             flat = torch.frombuffer(content, dtype=stored.dtype, count=needed // stored.dtype.itemsize)
@@ -108,11 +108,12 @@ def _tensor(container: Container, stored: StoredTensor, fake: Any) -> torch.Tens
         else:
             value = torch.empty(stored.shape, dtype=stored.dtype)
         if value.numel() > 1 and not any(stored.stride) and fake.is_contiguous():
-            # The beginning of a large state, which takes memory when it is bound.
+            # A value that repeats one element, such as the initial value of a large state, takes no memory
+            # before binding.
             remember_filled(fake, value.as_strided((), ()))
             return cast(torch.Tensor, fake)
     if fake.device.type == "cpu":
         return value
-    remember_value(fake, value)
+    set_constant_value(fake, value)
     held: torch.Tensor = fake
     return held

@@ -10,35 +10,35 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from fakexport._torch.fake_tensors import FakeTensor, FakeTensorMode, mode_of, new_fake_mode
-from fakexport._torch.program_assembly import as_parameter, fake_of, plain_meta
-from fakexport._torch.real_execution import real_execution
+from fakexport._torch.emulation.fake_tensors import FakeTensor, FakeTensorMode, mode_of, new_fake_mode
+from fakexport._torch.operators.real_execution import real_execution
+from fakexport._torch.tracing.program_assembly import as_parameter, fake_of, plain_meta
 from fakexport._torch.tracing_lock import one_at_a_time
-from fakexport.container import ArchiveError, Container, faults_named, read_container
-from fakexport.devices import exists_here
-from fakexport.documents import collection_paused, entries, field, mapping
+from fakexport.emulation.devices import exists_here
 from fakexport.error import first_line
-from fakexport.program import (
+from fakexport.exporting.program import (
     ProgramFacts,
     UnboundConstant,
     WeightlessProgram,
     give_stand_in_inputs,
     keep_facts,
 )
+from fakexport.files.container import ArchiveError, Container, faults_named, read_container
+from fakexport.files.documents import collection_paused, mapping
 
 from .bundle import Bundle
 from .codec.operator_lookup import refuse_unregistered
-from .codec.program_decoder import program_from_json
+from .codec.program import program_from_json
 from .computed_weights import read_computed
-from .described_container import MANIFEST, verify_records
 from .linked_files import linked_tensors
 from .loaded_constants import put_constants
 from .manifest import ALONE, Location, Manifest, MethodManifest, TensorEntry
-from .method_records import MethodRecords, config_record
+from .manifest_json import MANIFEST, verify_records
 from .methods import check_method, made_up_prefixes, read_methods, stored_methods
 from .saved_object import refuse_unregistered_classes
 from .sharing import unify
-from .stock_archive import TRUSTED, describe_trusted, is_left_to_torch, load_all_with_torch, load_with_torch
+from .stock_archive import TRUSTED, describe_trusted, is_left_to_torch, load_with_torch
+from .stored_tensor import MethodRecords, read_config
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,10 @@ class LoadedArchive:
     """An archive's programs and its metadata.
 
     Args:
-        bundle: The programs by method, with fake weights, or with real ones if the archive has them.
-        manifest: Their origin and requirements; for `torch.export.save`, what the records show.
-        notes: What could not be checked or is missing, as sentences; empty for a fakexport manifest.
+        bundle: The programs by method, with real weights if the archive has them, otherwise fake ones.
+        manifest: The metadata of the archive. For archives of `torch.export.save`, it is derived from the
+            records.
+        notes: Sentences about what is missing or could not be checked; empty if fakexport wrote the manifest.
     """
 
     bundle: Bundle
@@ -57,13 +58,13 @@ class LoadedArchive:
 
     @property
     def program(self) -> ExportedProgram:
-        """The program that was loaded alone."""
+        """The only loaded program. Raises if there are several."""
         (program,) = self.bundle.values()
         return program
 
     @property
     def only(self) -> MethodManifest:
-        """The manifest of the program that was loaded alone."""
+        """The manifest of the only loaded program. Raises if there are several."""
         (method,) = self.bundle
         return self.manifest.methods[method]
 
@@ -76,36 +77,39 @@ def load(
     trust: bool = False,
     check_weights: bool = True,
 ) -> ExportedProgram:
-    """Return the program of an archive, on any machine, whatever devices it names.
+    """Load the program of an archive, on any machine, regardless of the devices that it names.
 
-    Nothing that the file names is run, imported or unpickled. If the archive has no weights, they are
-    fake: the program can be read, compared and bound, but refuses to run until then. Constants have their
-        values.
-    Real weights take no memory before they are used: they are mapped, from the archive or from the files
-    below its folder that it is linked to (`save(link=...)`), which are opened for nothing else. An object of
-    a C++ class is made by that class, of a library that you have loaded, from the state in the archive.
+    Nothing that the file names is run, imported or unpickled. If the archive has no weights, they are fake
+    tensors: you can inspect, compare and bind the program, but not run it until it is bound. Constants have
+    their values.
+
+    Real weights take no memory until they are used: they are memory-mapped from the archive, or from the
+    linked files below its folder (`save(link=...)`). A C++ object is created by its class, from a library
+    that you have loaded, with the state in the archive.
 
     Args:
-        path: A `.pt2` file that `save` or `fakexport bind` wrote; or `torch.export.save`, which adds no
-            hashes. Fake weights that torch saved stay fake, where `torch.export.load` would read zeros.
-        method: The program to load from a bundle; `load_bundle` loads all. A single program needs no name.
-        trust: Open what can run any code, only for files that you built: programs with operators that do more
-            than compute; files with native libraries, which stay unread; and those with pickled weights or
-            constants, or in the layout before torch 2.8, which torch reads. Pickled example inputs need no
-            trust: they are never read.
-        check_weights: Whether to read all weights and compare their hashes, which takes as long as
-            reading them. Without it weights that have changed, by damage or by a write to a linked file, go
-            unnoticed if their description still fits; everything else is always checked.
+        path: A `.pt2` file written by `save`, by `fakexport bind`, or by `torch.export.save`, which adds no
+            hashes. Fake weights that torch saved stay fake; `torch.export.load` would read zeros.
+        method: The program to load from a bundle; `load_bundle` loads all programs. Not needed for a single
+            program.
+        trust: Accept files that can run code. Set it only for files that you built. It allows operators with
+            side effects, and files with native libraries, although these are not read. It also lets torch
+            read pickled weights and constants, and files in the layout that torch wrote before 2.8. Pickled
+            example inputs need no trust, because they are never read.
+        check_weights: Whether to read all weights and compare their hashes, which takes as long as reading
+            them. Otherwise, damaged weights and modified linked files are detected only if shapes or dtypes
+            changed. Everything else is always checked.
+
     Raises:
-        ArchiveError: the file is refused: damaged, hostile, of another kind or version; it is a bundle and
-            no method is named, or lacks this one; the library of an operator or class is not loaded; a
-            linked file is missing or has changed. One line; `is_trust_missing` tells whether `trust` would
-            help.
-        OSError: it cannot be opened.
+        ArchiveError: The file is damaged, hostile, or of a different kind or version; it is a bundle and no
+            method is given, or the method does not exist; the library of an operator or class is not loaded;
+            or a linked file is missing or has changed. The message is a single line; `is_trust_missing` is
+            true if `trust` would help.
+        OSError: The file cannot be opened.
 
     Example:
         >>> from fakexport.archive import save
-        >>> from fakexport.capture import export
+        >>> from fakexport.exporting.capture import export
         >>> program = export(lambda: torch.nn.Linear(4, 2), (torch.zeros(3, 4),))
         >>> _ = save(program, "/tmp/linear.pt2")
         >>> load("/tmp/linear.pt2").state_dict["weight"].shape
@@ -116,24 +120,25 @@ def load(
 
 @one_at_a_time
 def load_bundle(path: str | os.PathLike[str], *, trust: bool = False, check_weights: bool = True) -> Bundle:
-    """Return the programs of an archive, by method; `load` returns one of them.
+    """Load all programs of an archive, by method. `load` returns only one of them.
 
-    What several methods share is one tensor: it takes memory once, and all of them see what one writes into
-    it. See `load` for what is checked, and for what weights are before they are bound.
+    A weight that several methods share is one tensor. It takes memory once, and if one method writes into it,
+    all methods see the change. For the checks, and the fake weights of unbound programs, see `load`.
 
     Args:
-        path: A `.pt2` file that `save` or `save_bundle` wrote; a program that was saved alone is the method
-            `model`. Or `package_pt2` of torch, which shares nothing between its programs.
-        trust: As for `load`: pass a file with pickled weights or constants to torch's `load_pt2`, which can
-            run code from it. Pickled example inputs, which `package_pt2` writes, are never read.
+        path: A `.pt2` file written by `save` or `save_bundle`; a single program becomes the method `model`.
+            Or a file written by torch's `package_pt2`, whose programs do not share weights.
+        trust: As for `load`. A file with pickled weights or constants is read by torch's `load_pt2`, which
+            can run code from the file. Pickled example inputs, which `package_pt2` writes, are never read.
         check_weights: As for `load`.
+
     Raises:
-        ArchiveError, OSError: as for `load`.
+        ArchiveError, OSError: As for `load`.
 
     Example:
         >>> import torch
         >>> from fakexport.archive import save_bundle
-        >>> from fakexport.capture import export
+        >>> from fakexport.exporting.capture import export
         >>> _ = save_bundle({"only": export(torch.nn.Linear(4, 2), (torch.zeros(3, 4),))}, "/tmp/one.pt2")
         >>> load_bundle("/tmp/one.pt2")
         Bundle(only; without weights, 0 weights shared)
@@ -149,7 +154,7 @@ def load_archive(
     trust: bool = False,
     check_weights: bool = True,
 ) -> LoadedArchive:
-    """Load as `load` does, or as `load_bundle` with `is_whole`, and return the archive's metadata as well."""
+    """Load as `load` does, or if `is_whole`, as `load_bundle` does. Also return the archive's metadata."""
     asked = _Asked(method, is_whole, check_weights)
     try:
         with read_container(path) as container:
@@ -162,7 +167,7 @@ def load_archive(
 
 @dataclass(frozen=True)
 class _Asked:
-    """What a caller asked for; see `load_archive`."""
+    """The arguments of `load_archive`."""
 
     method: str | None
     is_whole: bool
@@ -171,7 +176,7 @@ class _Asked:
 
 
 def _trusted(path: str | os.PathLike[str], asked: _Asked) -> LoadedArchive:
-    """Return what torch reads from an archive that only torch can read, once its records are verified."""
+    """Verify the records of an archive that needs trust, and load it; torch does if fakexport cannot."""
     names: tuple[str, ...] = ()
     try:
         with read_container(path, trust=True) as container:
@@ -186,7 +191,7 @@ def _trusted(path: str | os.PathLike[str], asked: _Asked) -> LoadedArchive:
             raise
     if not asked.is_whole:
         check_method(path, names, asked.method)
-    found = load_all_with_torch(path) if names else {ALONE: load_with_torch(path)}
+    found = load_with_torch(path, is_package=bool(names))
     chosen = found if asked.is_whole else {asked.method or ALONE: found[asked.method or ALONE]}
     programs = {name: WeightlessProgram.of(program) for name, program in chosen.items()}
     for program in programs.values():
@@ -216,7 +221,7 @@ def _loaded(container: Container, asked: _Asked) -> LoadedArchive:
     except ValueError as error:
         raise ArchiveError(container.path, str(error)) from error
     if set(map(frozenset, bundle.shared)) != set(map(frozenset, shared)):
-        raise ArchiveError(container.path, "the manifest and the programs share different weights")
+        raise ArchiveError(container.path, "the manifest and the programs disagree about shared weights")
     unify(programs, bundle.shared)
     return LoadedArchive(bundle, manifest, methods.notes)
 
@@ -224,18 +229,17 @@ def _loaded(container: Container, asked: _Asked) -> LoadedArchive:
 def _read_program(
     container: Container, names: MethodRecords, manifest: MethodManifest, asked: _Asked
 ) -> ExportedProgram:
-    """Return the program of these records, once the container is verified.
+    """Load one program from its records, which must have been verified.
 
-    A trusted one may also have operators that do more than compute, and objects of the C++ classes that torch
-    itself registers.
+    A trusted program may call operators with side effects, and use C++ classes that torch itself registers.
     """
     with faults_named(container.path, names.model):
         refuse_unregistered(manifest.library_operators, manifest.library_modules)
         refuse_unregistered_classes(manifest.library_classes)
         document = container.json(names.model)
         program = program_from_json(document, trust=asked.is_trusted)
-    weights = _config(container, names.weights)
-    constants = _config(container, names.constants)
+    weights = read_config(container, names.weights, mapping)
+    constants = read_config(container, names.constants, mapping)
     mode = mode_of(
         node.meta["val"] for node in program.graph.nodes if isinstance(node.meta.get("val"), FakeTensor)
     )
@@ -251,12 +255,6 @@ def _read_program(
     return made
 
 
-def _config(container: Container, name: str) -> dict[str, dict[str, Any]]:
-    name = config_record(name, container.entries)
-    with faults_named(container.path, name):
-        return field(mapping(container.json(name)), "config", lambda v: entries(v, mapping))
-
-
 def _put_weights(
     container: Container,
     program: ExportedProgram,
@@ -265,7 +263,7 @@ def _put_weights(
     linked: Mapping[str, torch.Tensor],
     mode: FakeTensorMode,
 ) -> None:
-    """Replace the state dict with the one that the archive describes, including ties and unused weights."""
+    """Put the weights in the manifest into the program's state dict, including tied and unused weights."""
     state: dict[str, torch.Tensor] = {}
     for entry in manifest.tensors:
         names = (entry.name, *entry.aliases)
@@ -277,13 +275,13 @@ def _put_weights(
             raise ArchiveError(container.path, "has a different shape or dtype in the graph", entry.name)
         try:
             tensor = _tensor(container, entry, linked.get(entry.name), taken, mode)
-        except RuntimeError as error:  # a device or a combination of properties that torch does not know
+        except RuntimeError as error:  # a device or property that torch does not support
             reason = f"torch cannot create such a tensor: {first_line(error)}"
             raise ArchiveError(container.path, reason, entry.name) from error
         state.update(dict.fromkeys(names, tensor))
     if state.keys() != config.keys() or not program.state_dict.keys() <= state.keys():
         raise ArchiveError(
-            container.path, "the manifest, the graph and the weights' config have different weights"
+            container.path, "the manifest, the graph and the config of the weights list different weights"
         )
     program.state_dict.clear()
     program.state_dict.update({name: state[name] for name in config})
@@ -296,11 +294,11 @@ def _tensor(
     taken: torch.Tensor | None,
     mode: FakeTensorMode,
 ) -> torch.Tensor:
-    """Return the weight of an entry, from where its bytes are; `taken` is the graph's fake tensor."""
+    """Return a weight from the archive or a linked file; without data, `taken`, the graph's fake tensor."""
     if entry.location is not None:
         tensor = _on_device(container, entry, linked, entry.location)
     else:
-        tensor = taken if taken is not None else _fake(entry, mode)
+        tensor = _fake(entry, mode) if taken is None else taken
     if entry.is_parameter and not isinstance(tensor, torch.nn.Parameter):
         tensor = torch.nn.Parameter(tensor, requires_grad=entry.requires_grad)
     return tensor
@@ -316,7 +314,7 @@ def _on_device(
 
 
 def _mapped(container: Container, entry: TensorEntry, location: Location) -> torch.Tensor:
-    """Return a weight of the archive, mapped from the file: no byte is read before it is used."""
+    """Return a weight as a view of the memory-mapped archive, without reading it."""
     dtype = getattr(torch, entry.dtype)
     content = container.mapped(location.file)[location.offset :][: entry.extent_bytes]
     if not content:
@@ -332,7 +330,7 @@ def _fake(entry: TensorEntry, mode: FakeTensorMode) -> torch.Tensor:
 
 
 def described_facts(manifest: MethodManifest) -> ProgramFacts:
-    """Return the facts of a program loaded from an archive, to be written into the next one."""
+    """Return the metadata of a loaded program, so that saving it again writes the metadata too."""
     names = {each.name for each in fields(ProgramFacts)} & {each.name for each in fields(MethodManifest)}
     same = {name: getattr(manifest, name) for name in names - {"computed"}}
     unbound = tuple(UnboundConstant(**asdict(known)) for known in manifest.unbound_constants)

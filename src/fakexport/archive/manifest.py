@@ -1,29 +1,46 @@
-"""What fakexport records in an archive in addition to the program: its origin, requirements and hashes."""
+"""The manifest of an archive: its programs, with their sources and weights, and the hashes of its records."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
-from fakexport.container import Digest, fault_of_name
-from fakexport.documents import AdapterRecord, CallRecord, ParallelRecord, Parameter, Recipe, UnboundName
 from fakexport.error import InvalidValue
+from fakexport.files.container import Digest, fault_of_name
+from fakexport.files.documents import (
+    AdapterRecord,
+    CallRecord,
+    Most,
+    Name,
+    ParallelRecord,
+    Parameter,
+    Recipe,
+    Sentence,
+    Sha256,
+    Size,
+    UnboundName,
+    class_name,
+    matching,
+    module_name,
+    one_of,
+    operator_name,
+)
 
 MOST_METHODS = 64
 MOST_COMPUTED_BYTES = 4 * 2**20
-"""Of one computed weight: 1,024 positions of 1,024 numbers, as large Marian models have."""
+"""Maximum size in bytes of one computed weight: 1,024 x 1,024 float32, as in large Marian models."""
 METHOD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}", re.ASCII)
-Prefix = tuple[str, str]
-'Prefix of names in the checkpoint, and of the same names in the program: `("encoder.", "")`.'
+Prefix = tuple[Name, Name]
+"""Prefix of weight names in the checkpoint and in the program, such as `("encoder.", "")`."""
 
 ALONE = "model"
-"The method of a program that was saved alone; torch uses the same name."
+"""Method name of a program that was saved alone. torch uses the same name."""
 
 WeightsKind = Literal["none", "inside", "linked"]
-WEIGHTS_KINDS: tuple[str, ...] = get_args(WeightsKind)
 
 DTYPE_BYTES = {
     **dict.fromkeys(("bool", "uint8", "int8"), 1),
@@ -34,7 +51,12 @@ DTYPE_BYTES = {
     **dict.fromkeys(("int64", "uint64", "float64", "complex64"), 8),
     "complex128": 16,
 }
-"""Bytes of one element, by torch's name of the dtype."""
+"""Bytes per element. Keys are dtype names as in torch."""
+
+Dtype = Annotated[str, one_of(DTYPE_BYTES, "dtype")]
+Device = Annotated[str, matching(re.compile(r"[a-z_]{1,32}(:[0-9]{1,5})?"), "device")]
+Version = Annotated[str, matching(re.compile(r"[A-Za-z0-9_.+!-]{1,100}"), "version")]
+Sizes = Annotated[tuple[Size, ...], Most(64)]
 
 _MOST = (1 << 63) - 1
 _MACHINE_PATH = re.compile(r"(^|[\s'\"=(,\[:])(/[A-Za-z_.]|~|file:/|\\\\|[A-Za-z]:[\\/])")
@@ -42,19 +64,18 @@ _MACHINE_PATH = re.compile(r"(^|[\s'\"=(,\[:])(/[A-Za-z_.]|~|file:/|\\\\|[A-Za-z
 
 @dataclass(frozen=True)
 class Location:
-    """Where the bytes of a weight are.
+    """Where the bytes of a weight are stored.
 
     Args:
-        file: The record of the archive, or the file next to it, relative to the archive's folder.
-        offset: Where the tensor's storage begins in it, in bytes.
-        length: Bytes of the storage.
-        sha256: Hash of these bytes in hex, for a file next to the archive; None for a record.
+        file: The archive's record, or the path of a linked file relative to the archive's folder.
+        offset, length: Position of the tensor's storage in the file, and its size, in bytes.
+        sha256: Hex hash of these bytes for a linked file; None for a record.
     """
 
-    file: str
-    offset: int
-    length: int
-    sha256: str | None = None
+    file: Name
+    offset: Size
+    length: Size
+    sha256: Sha256 | None = None
 
     @property
     def is_link(self) -> bool:
@@ -64,114 +85,144 @@ class Location:
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """One parameter or buffer of the program.
+    """One parameter or buffer of the program, possibly with several names.
 
     Args:
-        name: Its name in the program.
-        aliases: Its other names, where it is tied, sorted.
-        shape: Its dimensions.
-        stride: In elements, as many as dimensions.
-        storage_offset: In elements.
-        dtype: torch's name without the `torch.`.
-        device: torch's name: `cpu`, `cuda:0`.
-        is_parameter: Whether it is a parameter, not a buffer.
+        name: Name in the program.
+        aliases: Sorted other names of the same tensor, if it is tied.
+        shape, stride: Size and stride of each dimension, in elements.
+        storage_offset: Storage offset in elements.
+        dtype, device: Names as in torch, such as `float32` and `cuda:0`.
+        is_parameter: Whether it is a parameter rather than a buffer.
         requires_grad: Whether it requires gradients.
-        persistent: Whether a state dict contains it.
-        source: Its key in a checkpoint; None if no checkpoint contains it.
-        location: Where its bytes are; None in a weight-less archive.
+        persistent: Whether it is in the model's state dict, and so in checkpoints.
+        source: Key of the tensor in a checkpoint; None if checkpoints do not contain it.
+        location: Where the tensor's bytes are stored; None in a weight-less archive.
     """
 
-    name: str
-    aliases: tuple[str, ...]
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    storage_offset: int
-    dtype: str
-    device: str
+    name: Name
+    aliases: Annotated[tuple[Name, ...], Most(10_000)]
+    shape: Sizes
+    stride: Sizes
+    storage_offset: Size
+    dtype: Dtype
+    device: Device
     is_parameter: bool
     requires_grad: bool
     persistent: bool
-    source: str | None = None
+    source: Name | None = None
     location: Location | None = None
 
     def __post_init__(self) -> None:
         if len(self.shape) != len(self.stride):
             raise InvalidValue(
-                f"`{self.name}` has {len(self.shape)} dimensions and {len(self.stride)} strides"
+                f"`{self.name}` has {len(self.shape)} dimensions but {len(self.stride)} strides"
             )
         if self.dtype not in DTYPE_BYTES:
             raise InvalidValue(f"`{self.name}` has the unknown dtype {self.dtype!r}")
         if self.extent_bytes > _MOST:
-            raise InvalidValue(f"`{self.name}` needs more bytes than 63 bits can count")
+            raise InvalidValue(f"`{self.name}` needs more bytes than 63 bits can express")
         if self.location and self.location.length < self.extent_bytes:
             needed = f"needs {self.extent_bytes} bytes, but `{self.location.file}` has only"
             raise InvalidValue(f"`{self.name}` {needed} {self.location.length}")
 
     @property
+    def bytes(self) -> int:
+        """Size of the elements in bytes."""
+        return prod(self.shape) * DTYPE_BYTES[self.dtype]
+
+    @property
     def extent_bytes(self) -> int:
-        """Bytes from the beginning of its storage to the end of its last element; 0 where it has none."""
+        """Bytes from the start of the storage to the end of the last element; 0 if there are no elements."""
         elements = extent(self.shape, self.stride)
         return (self.storage_offset + elements) * DTYPE_BYTES[self.dtype] if elements else 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class MethodManifest:
-    """The description of one program; the same program and facts give the same one.
-
-    It does not record when, where or by whom the archive was written: a source or a text with an absolute
-    path is refused.
+@dataclass(frozen=True)
+class WeightTotals:
+    """Number and size of weights. A tied weight counts once.
 
     Args:
-        versions: Versions of the packages involved, by name: fakexport, torch, transformers.
-        source: The source as the user wrote it: `hf:config.json`, `model.py:factory`.
-        topology: The target's devices in full, `8xH100-80GB`; None if none were chosen.
-        profiles: The device profiles' names, in the order of the devices.
-        device_map: Device by module path; `""` is the whole model.
-        dtype: The dtype that was asked for; None for the model's own.
-        dynamic_shapes: The user's wording; None if every dimension is fixed.
-        skipped_checks: Assumptions, and checks that were not made, as sentences.
-        load_hooks: Hooks of the model's `load_state_dict` that binding leaves out.
-        unbound_constants: The constants without a value.
-        library_operators: The operators that torch does not have, sorted. Only the name of a
-            library is stored: never a path, and it is never loaded automatically.
-        library_modules: For operators registered in Python, the module that did so. It is shown to the user,
-            who may import it, and not used otherwise.
-        library_classes: The C++ classes of which the program holds objects, `signal_ops::Polynomial`, sorted.
-        weights: `none`: weight-less; `inside`: bound; `linked`: bound to files next to the archive, except
-            for weights that no file has in the program's form, which are inside.
-        tensors: The parameters and buffers, sorted by name.
-        recipes: How entries of a checkpoint in another layout become these tensors.
-        computed: Weights that a checkpoint may lack, since the code of the model determines them, and the
-            record with their elements, row by row; None for a weight that is too large. Only without weights.
-        prefix: Prefix of the weights' names in the checkpoint and in the program; None if they are equal.
-        call: The part of its inputs and outputs in generation; None if it is not a call of it.
-        adapter: How the program needs an adapter; None if it was exported without one.
-        parallel: The rank whose part of the model it is; None for all of the model.
-        parameters: The parameters of `forward`; empty if the example shows every way to call it.
+        count: Number of tensors.
+        bytes: Size of all elements.
+        by_dtype, by_device: Bytes by dtype, and by device.
     """
 
-    versions: Mapping[str, str]
-    source: str
-    topology: str | None = None
-    profiles: tuple[str, ...] = ()
-    device_map: Mapping[str, str]
-    dtype: str | None = None
+    count: int
+    bytes: int
+    by_dtype: Mapping[str, int]
+    by_device: Mapping[str, int]
+
+    @classmethod
+    def of(cls, tensors: Iterable[TensorEntry]) -> WeightTotals:
+        by_dtype: Counter[str] = Counter()
+        by_device: Counter[str] = Counter()
+        count = 0
+        for tensor in tensors:
+            count += 1
+            by_dtype[tensor.dtype] += tensor.bytes
+            by_device[tensor.device] += tensor.bytes
+        by_name = (dict(sorted(sizes.items())) for sizes in (by_dtype, by_device))
+        return cls(count, by_dtype.total(), *by_name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodManifest:
+    """The description of one program. Equal programs with equal metadata have equal descriptions.
+
+    Args:
+        versions: Package name -> version, for fakexport, torch and model libraries such as transformers.
+        source: The model's source as the user wrote it, such as `hf:config.json`. Absolute paths, here and in
+            other texts, raise an error.
+        topology: The target's devices, such as `8xH100-80GB`; None if no target was chosen.
+        profiles: Names of the device profiles, in the order of the devices.
+        device_map: Module path -> device; the path `""` is the whole model.
+        dtype: The requested dtype; None if the model's dtype was kept.
+        dynamic_shapes: Dynamic shapes as the user wrote them; None if all dimensions are static.
+        skipped_checks: Sentences about assumptions and about checks that were skipped.
+        load_hooks: The model's `load_state_dict` hooks, which `bind` does not run.
+        unbound_constants: The constants without a value.
+        library_operators: Sorted names of the operators that are defined outside torch.
+        library_modules: Operator name -> Python module that registers it, for users to import.
+        library_classes: Sorted C++ classes of the program's objects, such as `signal_ops::Polynomial`.
+        weights: `none`: weight-less. `inside`: the archive contains the weights. `linked`: the weights are in
+            files next to the archive; weights that no file contains in the program's form are in the archive.
+        tensors: The parameters and buffers, sorted by name.
+        recipes: How to compute tensors from checkpoint entries with a different layout.
+        computed: Name -> record, for weights that a checkpoint may omit because the model's code computes
+            them. The record contains the elements in row-major order; it is None if they are too large. Only
+            in weight-less archives.
+        prefix: The prefixes of weight names, in the checkpoint and in the program; None if they are equal.
+        call: Which inputs and outputs text generation uses, and for what; None for other programs.
+        adapter: How the program uses a LoRA adapter; None if it was exported without one.
+        parallel: The rank whose shard of the model the program computes; None for the whole model.
+        parameters: The parameters of `forward`; empty if it can be called only as with the example inputs.
+        unpacked_parameters: Number of parameters before quantization packed them; None for other programs.
+    """
+
+    versions: Mapping[str, Version]
+    source: Sentence
+    topology: Sentence | None = None
+    profiles: tuple[Sentence, ...] = ()
+    device_map: Mapping[str, Device]
+    dtype: Dtype | None = None
     dynamic_shapes: str | None = None
-    skipped_checks: tuple[str, ...] = ()
-    load_hooks: tuple[str, ...] = ()
+    skipped_checks: tuple[Sentence, ...] = ()
+    load_hooks: tuple[Sentence, ...] = ()
     unbound_constants: tuple[UnboundName, ...] = ()
-    library_operators: tuple[str, ...] = ()
-    library_modules: Mapping[str, str] = field(default_factory=dict)
-    library_classes: tuple[str, ...] = ()
+    library_operators: tuple[Annotated[str, operator_name], ...] = ()
+    library_modules: Mapping[str, Annotated[str, module_name]] = field(default_factory=dict)
+    library_classes: tuple[Annotated[str, class_name], ...] = ()
     weights: WeightsKind = "none"
     tensors: tuple[TensorEntry, ...] = ()
     recipes: tuple[Recipe, ...] = ()
-    computed: Mapping[str, str | None] = field(default_factory=dict)
+    computed: Mapping[str, Name | None] = field(default_factory=dict)
     prefix: Prefix | None = None
     call: CallRecord | None = None
     adapter: AdapterRecord | None = None
     parallel: ParallelRecord | None = None
     parameters: tuple[Parameter, ...] = ()
+    unpacked_parameters: Size | None = None
 
     def __post_init__(self) -> None:
         texts = [("source", self.source), ("dynamic shapes", self.dynamic_shapes or "")]
@@ -181,7 +232,7 @@ class MethodManifest:
         for operator in self.library_modules:
             if operator not in self.library_operators:
                 raise InvalidValue(
-                    f"a module for {operator!r}, which is not a library operator of the program"
+                    f"a module is listed for {operator!r}, which is not a library operator of the program"
                 )
         names = [name for tensor in self.tensors for name in (tensor.name, *tensor.aliases)]
         _refuse_twice("tensors", names)
@@ -194,13 +245,17 @@ class MethodManifest:
         self._check_computed()
 
     @property
+    def totals(self) -> WeightTotals:
+        """Number and size of the weights."""
+        return WeightTotals.of(self.tensors)
+
+    @property
     def weight_records(self) -> frozenset[str]:
-        """The records with the bytes of the weights."""
+        """The archive's own records that contain the bytes of weights."""
         locations = (tensor.location for tensor in self.tensors if tensor.location)
         return frozenset(location.file for location in locations if not location.is_link)
 
     def _check_locations(self) -> None:
-        """Refuse a bound archive with a missing location, and a weight-less one with a location."""
         has_location = self.weights != "none"
         for tensor in self.tensors:
             if tensor.location and not has_location:
@@ -214,115 +269,118 @@ class MethodManifest:
                 raise InvalidValue(f"`{file}` is a link, but the archive contains its weights")
 
     def _check_computed(self) -> None:
-        """Refuse a computed weight that the program does not have, and any in a bound archive."""
         names = {name for tensor in self.tensors for name in (tensor.name, *tensor.aliases)}
         if unknown := sorted(self.computed.keys() - names):
-            raise InvalidValue(f"a computed weight {unknown[0]!r}, which is not a weight of the program")
+            raise InvalidValue(f"the computed weight {unknown[0]!r} is not a weight of the program")
         if self.computed and self.weights != "none":
-            raise InvalidValue("computed weights in a bound archive")
+            raise InvalidValue("a bound archive has computed weights")
 
     def _check_recipes(self) -> None:
-        """Refuse a recipe that refers to a later step or to nothing, or has no result."""
         for recipe in self.recipes:
             if not recipe.entries or not recipe.weights:
-                raise InvalidValue("a recipe without entries or without weights")
+                raise InvalidValue("a recipe has no entries or no weights")
             count = len(recipe.entries)
             for step in recipe.steps:
                 if not step.values or not all(0 <= index < count for index in step.values):
-                    raise InvalidValue(f"a recipe's {step.operator} without arguments that come before it")
+                    raise InvalidValue(
+                        f"the {step.operator} of a recipe has arguments that do not come before it"
+                    )
                 count += len(step.numbers) - 1 if step.operator == "split" else 1
             if not all(0 <= index < count for _, index in recipe.weights):
-                raise InvalidValue("a recipe with a weight that none of its steps makes")
+                raise InvalidValue("a recipe has a weight that none of its steps produces")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The description of an archive: of its programs, of what they share, and of its records.
+    """The description of an archive: its programs, the weights that they share, and its records.
 
     Args:
-        methods: Each program by the name of its method; a program that was saved alone is called `model`.
-        shared: Each weight that several methods have, as (method, name) pairs.
-        records: A digest of every record but the manifest, sorted by name.
+        methods: Programs by method name; a program that was saved alone is called `model`.
+        shared: Each weight that several methods share, as (method, name) pairs.
+        records: The name, size and hash of every record except the manifest, sorted by name.
     """
 
-    methods: Mapping[str, MethodManifest]
-    shared: tuple[tuple[tuple[str, str], ...], ...] = ()
+    methods: Annotated[Mapping[str, MethodManifest], Most(MOST_METHODS)]
+    shared: tuple[tuple[tuple[Name, Name], ...], ...] = ()
     records: tuple[Digest, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.methods) <= MOST_METHODS:
             raise InvalidValue(f"{len(self.methods)} methods; an archive has 1 to {MOST_METHODS}")
+        for method in self.methods:
+            if not METHOD_NAME.fullmatch(method):
+                raise InvalidValue(f"{method!r} is not a valid method name")
         _refuse_twice("records", [record.name for record in self.records])
         self._check_shared()
         self._check_sizes()
 
     @property
     def is_bundle(self) -> bool:
-        """Whether the programs were saved as methods, and not one program alone."""
+        """Whether the archive is a bundle of methods rather than a single unnamed program."""
         return tuple(self.methods) != (ALONE,)
 
     @property
     def only(self) -> MethodManifest:
-        """The program of an archive that has one."""
+        """The manifest of the only program. Raises if there are several."""
         (manifest,) = self.methods.values()
         return manifest
 
     @property
     def tensors(self) -> list[TensorEntry]:
-        """The weights of all methods, in their order; one that several methods have is there once."""
+        """The weights of all methods, in order. A shared weight is listed once."""
         again = {pair for weight in self.shared for pair in weight[1:]}
-        return [tensor for pair, tensor in self._pairs() if pair not in again]
+        return [tensor for pair, tensor in self._by_pair.items() if pair not in again]
 
     @property
     def shared_tensors(self) -> list[TensorEntry]:
-        """The weights that several methods have, each once."""
+        """The weights that several methods share. Each is listed once."""
         first = {weight[0] for weight in self.shared}
-        return [tensor for pair, tensor in self._pairs() if pair in first]
+        return [tensor for pair, tensor in self._by_pair.items() if pair in first]
 
-    def _pairs(self) -> Iterator[tuple[tuple[str, str], TensorEntry]]:
-        for method, manifest in self.methods.items():
-            yield from (((method, tensor.name), tensor) for tensor in manifest.tensors)
+    @property
+    def _by_pair(self) -> dict[tuple[str, str], TensorEntry]:
+        every = ((method, tensor) for method, about in self.methods.items() for tensor in about.tensors)
+        return {(method, tensor.name): tensor for method, tensor in every}
 
     def _check_shared(self) -> None:
-        """Refuse a pair that is in two weights, and a weight of which one method has two."""
         seen: set[tuple[str, str]] = set()
         for weight in self.shared:
             methods = {method for method, _ in weight}
             if len(weight) < 2 or len(methods) < len(weight):
-                raise InvalidValue("a shared weight that belongs to only one method")
+                raise InvalidValue("a shared weight must list several methods, each of them once")
             if unknown := sorted(methods - self.methods.keys()):
-                raise InvalidValue(f"a shared weight of {unknown[0]!r}, which is not a method")
+                raise InvalidValue(f"a shared weight belongs to {unknown[0]!r}, which is not a method")
             if twice := sorted(seen.intersection(weight)):
                 raise InvalidValue(f"`{twice[0][1]}` of {twice[0][0]} is in two shared weights")
             seen.update(weight)
 
     def _check_sizes(self) -> None:
-        """Refuse a weight that is not in a record, or extends beyond the end of one."""
         sizes = {record.name: record.size for record in self.records}
-        tensors = (tensor for manifest in self.methods.values() for tensor in manifest.tensors)
-        for location in (tensor.location for tensor in tensors if tensor.location and self.records):
-            if location.is_link:
-                continue
-            if (size := sizes.get(location.file)) is None:
-                raise InvalidValue(f"`{location.file}` is not a record")
-            if location.offset + location.length > size:
-                raise InvalidValue(f"a tensor extends beyond the end of `{location.file}`")
         for manifest in self.methods.values() if self.records else ():
             for tensor in manifest.tensors:
+                if tensor.location and not tensor.location.is_link:
+                    _check_location(tensor.location, sizes)
                 _check_computed_sizes(tensor, manifest.computed, sizes)
+
+
+def _check_location(location: Location, sizes: Mapping[str, int]) -> None:
+    if (size := sizes.get(location.file)) is None:
+        raise InvalidValue(f"`{location.file}` is not a record")
+    if location.offset + location.length > size:
+        raise InvalidValue(f"a tensor extends beyond the end of `{location.file}`")
 
 
 def _check_computed_sizes(
     tensor: TensorEntry, computed: Mapping[str, str | None], sizes: Mapping[str, int]
 ) -> None:
-    """Refuse a computed weight without a record, or with one that has neither all of its elements nor one."""
+    """Check that the record of a computed weight contains all of its elements, or exactly one element."""
     one = DTYPE_BYTES[tensor.dtype]
     size = one * prod(tensor.shape)
     for name in (tensor.name, *tensor.aliases):
         if (record := computed.get(name)) is None:
             continue
         if size > (most := MOST_COMPUTED_BYTES):
-            raise InvalidValue(f"the computed weight `{name}` has {size} bytes; at most {most}")
+            raise InvalidValue(f"the computed weight `{name}` has {size} bytes; the limit is {most}")
         if sizes.get(record) not in {size, min(one, size)}:
             raise InvalidValue(f"the value of `{name}` does not fit the record `{record}`")
 
@@ -336,7 +394,7 @@ def _refuse_twice(what: str, names: Iterable[str]) -> None:
 
 
 def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """Return the number of elements from the first to the last, both included; 0 if there are none."""
+    """Return the number of storage elements from the first to the last element; 0 for an empty tensor."""
     if 0 in shape:
         return 0
     return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))

@@ -1,4 +1,4 @@
-"""One checkpoint for all programs of an archive: what each program reads from it, and whether that fits."""
+"""Read one checkpoint for all programs of an archive, and check whether it fits each program."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from types import MappingProxyType
 
 import torch
 
-from fakexport.documents import AdapterRecord, Recipe
-from fakexport.program import facts_of
-from fakexport.weights import (
+from fakexport.archive.weights import (
     Checkpoint,
     ExpectedWeights,
     ModelSource,
@@ -24,6 +22,8 @@ from fakexport.weights import (
     verified,
     with_values,
 )
+from fakexport.exporting.program import facts_of
+from fakexport.files.documents import AdapterRecord, Recipe
 
 from .bundle import Bundle
 from .manifest import Prefix
@@ -31,16 +31,16 @@ from .sharing import name_in_checkpoint
 
 
 @dataclass(frozen=True)
-class MethodWants:
-    """What one method expects from the checkpoint.
+class MethodRequirements:
+    """What one method needs from the checkpoint.
 
     Args:
-        expected: Its weights.
-        prefix: Prefix of their names; see `Bundle`.
-        recipes: How entries in another layout become them.
-        computed: Values of weights that the checkpoint may lack, where an archive has them.
-        source: The model that knows it, where there is one.
-        adapter: How it needs an adapter; None for a program without one.
+        expected: The method's weights.
+        prefix: Prefix of the weight names, as for `Bundle`.
+        recipes: How to compute weights from entries with a different layout.
+        computed: Values of weights that the checkpoint may omit; None if no archive recorded such values.
+        source: The model that the checkpoint belongs to, if known.
+        adapter: How the method uses a LoRA adapter; None if it has none.
     """
 
     expected: ExpectedWeights
@@ -51,8 +51,8 @@ class MethodWants:
     adapter: AdapterRecord | None = None
 
     @classmethod
-    def of(cls, bundle: Bundle, method: str, source: ModelSource | None = None) -> MethodWants:
-        """Return what a program expects; `source` overrides its recorded source."""
+    def of(cls, bundle: Bundle, method: str, source: ModelSource | None = None) -> MethodRequirements:
+        """Return what a method needs. `source` overrides the source that the program recorded."""
         program = bundle[method]
         return cls(
             expected_of_program(program),
@@ -71,31 +71,27 @@ class MethodReading:
     """How one method reads the checkpoint.
 
     Args:
-        wants: What it expects.
-        seen: The entries below its prefix, by the names of the program.
-        names: For each entry, its name in the checkpoint.
-        verified: What fits.
+        wants: What the method needs from the checkpoint.
+        seen: The checkpoint entries below the method's prefix, under the program's names.
+        names: Name in the program -> name in the checkpoint, for each of these entries.
+        verified: Result of comparing the entries with the method's weights.
     """
 
-    wants: MethodWants
+    wants: MethodRequirements
     seen: Checkpoint
     names: Mapping[str, str]
     verified: Verified
 
 
 def readings(
-    wants: Mapping[str, MethodWants],
+    wants: Mapping[str, MethodRequirements],
     checkpoint: Checkpoint,
     *,
     given: Mapping[str, torch.Tensor] | None = None,
     topology: str = "cpu",
     is_converting: bool = False,
 ) -> dict[str, MethodReading]:
-    """Return what each method reads, from the headers of the checkpoint's files.
-
-    Raises:
-        ValueError: A method needs an adapter in another way than the checkpoint has one.
-    """
+    """Return what each method reads. Only the headers of the checkpoint's files are read."""
     found = {}
     for method, want in wants.items():
         name = "the program" if len(wants) == 1 else f"the method {method}"
@@ -118,9 +114,9 @@ def readings(
 
 
 def report_of(found: Mapping[str, MethodReading], checkpoint: Checkpoint, *, name: str) -> WeightsReport:
-    """Return one report for all methods, in which weights have their names in the checkpoint, and count once.
+    """Return one report for all methods, with names as in the checkpoint. Each weight counts once.
 
-    For a single method, it has the names of its program.
+    If there is a single method, the report uses the names in its program.
     """
     if len(found) == 1:
         (reading,) = found.values()
@@ -150,7 +146,7 @@ def report_of(found: Mapping[str, MethodReading], checkpoint: Checkpoint, *, nam
             {
                 name_in_checkpoint(weight, reading.wants.prefix)
                 for reading in found.values()
-                for weight in _one_per_tie(reading.wants.expected)
+                for weight in reading.wants.expected.one_per_tie(reading.wants.expected.all)
             }
         ),
         entries=len(checkpoint.entries),
@@ -168,7 +164,7 @@ def report_of(found: Mapping[str, MethodReading], checkpoint: Checkpoint, *, nam
 
 
 def _in_checkpoint(findings: Iterable[WeightFinding], reading: MethodReading) -> Iterator[WeightFinding]:
-    """Yield the findings with the checkpoint's names, so that several methods share a finding."""
+    """Yield the findings with names as in the checkpoint, so that equal findings of methods can be merged."""
 
     def renamed(names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(
@@ -180,27 +176,18 @@ def _in_checkpoint(findings: Iterable[WeightFinding], reading: MethodReading) ->
         yield replace(finding, names=renamed(finding.names), cause=cause)
 
 
-def _one_per_tie(expected: ExpectedWeights) -> set[str]:
-    aliases = expected.aliases()
-    return {aliases.get(name, (name,))[0] for name in expected.all}
-
-
 def _below_prefix(checkpoint: Checkpoint, prefix: Prefix) -> tuple[Checkpoint, Mapping[str, str]]:
-    """Return the part of a checkpoint that a method reads, by the program's names, and its true names."""
+    """Return the entries that a method reads, named as in its program, and their original names."""
     outside, inside = prefix
     names = {
         inside + name.removeprefix(outside): name for name in checkpoint.entries if name.startswith(outside)
     }
-    return _kept(checkpoint, names), names
-
-
-def _kept(checkpoint: Checkpoint, names: Mapping[str, str]) -> Checkpoint:
-    """Return the entries of these names, by new ones."""
     new = {old: name for name, old in names.items()}
     shared = (tuple(new[name] for name in group if name in new) for group in checkpoint.shared)
-    return replace(
+    kept = replace(
         checkpoint,
         entries=MappingProxyType({name: checkpoint.entries[old] for name, old in names.items()}),
         read=lambda name: checkpoint.read(names[name]),
         shared=tuple(group for group in shared if len(group) > 1),
     )
+    return kept, names

@@ -1,46 +1,49 @@
-"""The tensors of a program as records of an archive, and the configs that map names to records."""
+"""Store the tensors of programs as records of an archive, with configs that map names to records."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 
-from fakexport.container import Content, Streamed
-from fakexport.documents import UnboundName
+from fakexport.archive.codec.values import Json, ValueEncoder
+from fakexport.archive.linked_files import Links
+from fakexport.archive.manifest import Location, TensorEntry, extent
+from fakexport.archive.saved_object import object_record
+from fakexport.archive.sharing import SharedWeight
+from fakexport.archive.stored_tensor import StoredObject
+from fakexport.emulation.fake import is_fake
+from fakexport.emulation.history import DataReadError, constant_value
 from fakexport.error import InvalidValue
-from fakexport.fake import is_fake
-from fakexport.history import UnreplayableRead, value_of
-from fakexport.program import UnboundConstant, names_by_tensor
-
-from .codec.value_encoder import Json, ValueEncoder
-from .linked_files import Links
-from .manifest import Location, TensorEntry, extent
-from .saved_object import object_record
-from .stored_tensor import StoredObject
+from fakexport.exporting.program import UnboundConstant, names_by_tensor
+from fakexport.files.container import Content, Streamed
+from fakexport.files.documents import UnboundName
 
 UNBOUND = "unbound__bind_the_weights_first_with_fakexport"
-"The record of a weight that is not there."
+"""Used as the record name of a weight that is not in the archive, so that torch's error shows it."""
 
 LINKED = "linked__load_this_archive_with_fakexport"
-"The record of a weight in a file next to the archive."
+"""Used as the record name of a weight in a linked file, so that torch's error shows it."""
 
 ABSENT = (UNBOUND, LINKED, f"tensor_{UNBOUND}")
-"Records that no archive has; the last one is that of a constant."
+"""Record names for tensors that are not in the archive. The last one is for constants."""
 
 _CHUNK_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True)
 class Payload:
-    """Tensors of one kind, ready to be written.
+    """The weights or the constants of a program, ready to be written.
 
     Args:
-        config: torch's `PayloadConfig` as JSON: the owner and layout of each record, in program order.
-        records: The content of each record, by name in the archive; tensors without data have none.
-        tensors: Descriptions for the manifest, tied names together.
+        config: torch's `PayloadConfig` as JSON: the record and layout of each tensor, in program order.
+        records: Record name -> content. Tensors without data have no record.
+        tensors: Entries of the manifest. Tied names share one entry.
         unbound: Constants without a value.
     """
 
@@ -53,12 +56,8 @@ class Payload:
 def weights_payload(program: ExportedProgram, links: Links | None = None, *, first: int = 0) -> Payload:
     """Return the parameters and persistent buffers of a program.
 
-    Fake tensors, and those that `links` finds in a file, are described but have no record.
-
-    Args:
-        program: Not changed.
-        links: Places of weights that need not be written.
-        first: Number of the first record, after those of the archive's other programs.
+    Fake weights, and weights that `links` finds in a linked file, get no record. `first` is the number in the
+    name of the first record; earlier programs of the archive use smaller numbers.
     """
     state, parameters = program.state_dict, set(program.graph_signature.parameters)
     _refuse_sparse("weight", state)
@@ -102,16 +101,9 @@ def weights_payload(program: ExportedProgram, links: Links | None = None, *, fir
 def constants_payload(
     program: ExportedProgram, reasons: Sequence[UnboundConstant] = (), *, first: int = 0
 ) -> Payload:
-    """Return the constants of a program with their values; one without a value is listed without a record.
+    """Return the constants of a program. Constants without a value get no record, for one of the `reasons`.
 
-    A C++ object has a record of its state.
-
-    Args:
-        program: Fake constants have the value that `fake.value_of` returns.
-        reasons: Why some have none, as found by `capture`.
-        first: Number of the first record, as for `weights_payload`.
-    Raises:
-        ValueError: a constant is neither a tensor nor a C++ object, or an object's state is unsupported.
+    A C++ object gets a record with its state. Raises ValueError for other constants, and unsupported states.
     """
     constants = program.constants
     objects = {name: c for name, c in constants.items() if isinstance(c, torch.ScriptObject)}
@@ -136,9 +128,9 @@ def constants_payload(
         constant, record = tensors[names[0]], f"tensor_{index}"
         value = None
         try:
-            value = value_of(constant)
+            value = constant_value(constant)
             records[f"data/constants/{record}"] = _content(value)
-        except UnreplayableRead as error:
+        except DataReadError as error:
             record = f"tensor_{UNBOUND}"
             unbound.extend(known.get(name) or UnboundName(name, "unknown", error.reason) for name in names)
         config |= dict.fromkeys(names, _described(encoder, constant, value, record, False))
@@ -155,7 +147,7 @@ def _refuse_sparse(kind: str, tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def _names_by_object(objects: Mapping[str, torch.ScriptObject]) -> list[list[str]]:
-    """Return the names grouped by object identity; `==` of C++ objects is defined by their class."""
+    """Group the names of the same object by identity, because C++ classes may define their own `==`."""
     names: dict[int, list[str]] = {}
     for name, held in objects.items():
         names.setdefault(id(held), []).append(name)
@@ -165,7 +157,7 @@ def _names_by_object(objects: Mapping[str, torch.ScriptObject]) -> list[list[str
 def _described(
     encoder: ValueEncoder, like: torch.Tensor, data: torch.Tensor | None, record: str, is_parameter: bool
 ) -> Json:
-    """Return a name's entry in torch's config."""
+    """Return the entry of a tensor in torch's config."""
     meta = encoder.tensor(like)
     if data is not None:  # The record begins with the tensor's first element.
         meta["strides"] = [encoder.integer(stride) for stride in data.stride()]
@@ -174,13 +166,13 @@ def _described(
 
 
 def _content(tensor: torch.Tensor) -> Streamed:
-    """Return the bytes of a real tensor, from its first to its last element, read when they are written."""
+    """Return the bytes of a real tensor from its first to its last element, to be read on writing."""
     pieces = _Pieces(tensor.detach())
     return Streamed(pieces.elements * tensor.itemsize, pieces)
 
 
 class _Pieces:
-    """The bytes of a tensor; can be iterated repeatedly."""
+    """The bytes of a tensor in chunks. It can be iterated several times."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = tensor
@@ -192,3 +184,69 @@ class _Pieces:
         raw: memoryview = flat.view(torch.uint8).numpy().data
         for start in range(0, len(raw), _CHUNK_BYTES):
             yield raw[start : start + _CHUNK_BYTES]
+
+
+def share_weights(weights: dict[str, Payload], shared: Iterable[SharedWeight]) -> None:
+    """For each shared weight, make all methods refer to the record of the first method."""
+    entries = {
+        method: {tensor.name: tensor for tensor in payload.tensors} for method, payload in weights.items()
+    }
+    renamed: dict[str, dict[str, str]] = {method: {} for method in weights}
+    for (first, name), *others in shared:
+        one = entries[first].get(name)
+        if one is None or one.location is None or one.location.is_link:
+            continue  # It is a constant, is fake, or is in a linked file.
+        for method, other in others:
+            location = entries[method][other].location
+            if location is not None:
+                renamed[method][location.file] = one.location.file
+    for method, names in renamed.items():
+        weights[method] = _renamed(weights[method], names)
+
+
+def share_equal(constants: dict[str, Payload]) -> None:
+    """Write equal constants of several methods once. Each method still gets its own tensor.
+
+    Equal constants of the same method keep separate records, because they are separate tensors.
+    """
+    known: dict[tuple[int, bytes], list[str]] = {}
+    for method, payload in constants.items():
+        names: dict[str, str] = {}
+        taken: Counter[tuple[int, bytes]] = Counter()
+        for name, content in payload.records.items():
+            key = _digest(content)
+            written = known.setdefault(key, [])
+            if taken[key] < len(written):
+                names[name] = written[taken[key]]
+            else:
+                written.append(name)
+            taken[key] += 1
+        constants[method] = _renamed(payload, names)
+
+
+def _digest(content: Content) -> tuple[int, bytes]:
+    if isinstance(content, bytes):  # The state of a C++ object.
+        return len(content), hashlib.sha256(content).digest()
+    assert isinstance(content, Streamed)
+    digest = hashlib.sha256()
+    for piece in content.pieces:
+        digest.update(piece)
+    return content.length, digest.digest()
+
+
+def _renamed(payload: Payload, names: Mapping[str, str]) -> Payload:
+    """Return the payload without the records that `names` maps to others, and with references to those."""
+    plain = {old.rpartition("/")[2]: new.rpartition("/")[2] for old, new in names.items()}
+    config: dict[str, Any] = {
+        name: {**entry, "path_name": plain.get(entry["path_name"], entry["path_name"])}
+        for name, entry in payload.config.items()
+    }
+    tensors = tuple(_relocated(tensor, names) for tensor in payload.tensors)
+    records = {name: content for name, content in payload.records.items() if name not in names}
+    return replace(payload, config=config, records=records, tensors=tensors)
+
+
+def _relocated(tensor: TensorEntry, names: Mapping[str, str]) -> TensorEntry:
+    if tensor.location is None or tensor.location.file not in names:
+        return tensor
+    return replace(tensor, location=replace(tensor.location, file=names[tensor.location.file]))

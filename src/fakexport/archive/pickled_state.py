@@ -1,4 +1,4 @@
-"""The state of a C++ object, from torch's pickle of it, which is read as data and not unpickled."""
+"""Read the state of a C++ object from the pickle that torch wrote, without unpickling it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fakexport.documents import DocumentError
+from fakexport.files.documents import DocumentError
 
 MOST_VALUES = 1_000_000
-"How many values a state may have; a value that occurs twice counts twice."
+"""Limit on the number of values in a state. A value that is referenced twice counts twice."""
 MOST_TENSORS = 10_000
-"How many tensors: each takes about a kilobyte in addition to its storage."
+"""Limit on the number of tensors. Each takes about a kilobyte in addition to its storage."""
 
 _DEEPEST = 64
 _DIMENSIONS = 64
 _MARK = object()
-"""A place on the stack."""
+"""Marks a position on the pickle's stack."""
 _PROTOCOL, _STOP = b"\x80\x02", b"."
 _ARGUMENTS = {each.code.encode("latin-1"): each.arg for each in pickletools.opcodes}
 _CLASS_MODULE = "__torch__.torch.classes."
@@ -27,12 +27,7 @@ _LISTS = frozenset(f"build_{kind}list" for kind in ("int", "double", "bool", "te
 
 @dataclass(frozen=True)
 class Storage:
-    """Bytes that contain tensors of a state.
-
-    Args:
-        dtype: As torch calls the storage's class, `FloatStorage`.
-        record: Name of the record in the object's archive.
-    """
+    """A storage of tensors: torch's class, such as `FloatStorage`, and the name of its record."""
 
     dtype: str
     record: str
@@ -40,7 +35,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class StoredView:
-    """A tensor of a state: a part of a storage, sizes in elements."""
+    """A tensor in a state, as a view of a storage. Offset and strides count elements."""
 
     storage: Storage
     offset: int
@@ -51,11 +46,9 @@ class StoredView:
 
 @dataclass(frozen=True)
 class PickledState:
-    """The content of a pickled object.
+    """The class of a pickled object, such as `signal_ops::Polynomial`, and its state.
 
-    Args:
-        class_name: `signal_ops::Polynomial`
-        state: None, bool, int, float, complex, str and `StoredView`, in tuples, lists and dicts.
+    Values (None, bool, int, float, complex, str, `StoredView`) may be nested in tuples, lists and dicts.
     """
 
     class_name: str
@@ -70,26 +63,27 @@ class _Global:
 
 @dataclass(frozen=True)
 class _Stateless:
-    """An object without a state yet."""
+    """An object that the pickle created but whose state it has not set yet."""
 
     class_name: str
 
 
 def read_pickled_state(pickled: bytes) -> PickledState:
-    """Return the class and the state in the `data.pkl` of an object.
+    """Return the class and the state of an object from its `data.pkl`.
 
-    Torch's pickler (`torch/csrc/jit/serialization/pickler.cpp`) uses a small part of the language, and this
-    reads that part: it never calls what the pickle names, and needs no more memory than the pickle.
+    Torch's pickler (`torch/csrc/jit/serialization/pickler.cpp`) uses few pickle opcodes, and this function
+    accepts only these. It never calls functions that the pickle names, and uses no more memory than the size
+    of the pickle.
 
     Raises:
-        DocumentError: it is damaged, or contains something that no state of an object contains.
+        DocumentError: The pickle is damaged, or contains something that an object's state never contains.
     """
     try:
         found = _Reading().result(pickled)
     except DocumentError:
         raise
     except (ValueError, IndexError, KeyError, TypeError, OverflowError) as error:
-        raise DocumentError(f"is not a pickled object: {type(error).__name__}") from error
+        raise DocumentError(f"is not a valid pickle: {type(error).__name__}") from error
     if not isinstance(found, PickledState):
         raise DocumentError("is not a pickled object of a C++ class")
     _refuse_too_many(found.state)
@@ -97,7 +91,7 @@ def read_pickled_state(pickled: bytes) -> PickledState:
 
 
 class _Reading:
-    """The stack machine that runs a pickle, with its stack and its memo."""
+    """Interpret a pickle with a stack and a memo."""
 
     def __init__(self) -> None:
         self._stack: list[Any] = []
@@ -133,7 +127,7 @@ class _Reading:
         }
 
     def result(self, pickled: bytes) -> Any:
-        """Return what is on the stack at the end, which must be a single value."""
+        """Return the value that remains on the stack at the end. It must be the only one."""
         if not pickled.startswith(_PROTOCOL):
             raise DocumentError("is not a pickle of protocol 2")
         file = io.BytesIO(pickled)
@@ -141,9 +135,7 @@ class _Reading:
         while (code := file.read(1)) != _STOP:
             step = self._steps.get(code)
             if step is None:
-                raise DocumentError(
-                    f"has the operation {code!r}, which the state of an object never contains"
-                )
+                raise DocumentError(f"has the opcode {code!r}, which the state of an object never contains")
             form = _ARGUMENTS[code]
             step(None if form is None else form.reader(file))
         if file.read(1) or len(self._stack) != 1:
@@ -155,7 +147,7 @@ class _Reading:
         self._stack.append(_Global(module, name))
 
     def _text(self, text: str) -> None:
-        text.encode()  # Raises for half of a character, which pickletools lets pass.
+        text.encode()  # Raises for a lone surrogate, which pickletools accepts.
         self._stack.append(text)
 
     def _remember(self, index: int) -> None:
@@ -167,7 +159,7 @@ class _Reading:
     def _top(self, count: int) -> list[Any]:
         values = self._stack[-count:]
         if len(values) != count or any(value is _MARK for value in values):
-            raise DocumentError("takes a value that does not exist")
+            raise DocumentError("uses a value that does not exist")
         del self._stack[-count:]
         return values
 
@@ -175,7 +167,7 @@ class _Reading:
         place = len(self._stack) - 1
         while self._stack[place] is not _MARK:
             if place == 0:
-                raise DocumentError("takes a value that does not exist")
+                raise DocumentError("uses a value that does not exist")
             place -= 1
         values = self._stack[place + 1 :]
         del self._stack[place:]
@@ -197,7 +189,7 @@ class _Reading:
 
     def _container(self, kind: type) -> Any:
         if type(self._stack[-1]) is not kind:
-            raise DocumentError(f"adds to something that is not a {kind.__name__}")
+            raise DocumentError(f"adds to a value that is not a {kind.__name__}")
         return self._stack[-1]
 
     def _new_object(self, _: Any) -> None:
@@ -206,7 +198,7 @@ class _Reading:
             raise DocumentError("creates an object of something that is not a C++ class")
         namespace = made.module.removeprefix(_CLASS_MODULE)
         if not all(part.isidentifier() for part in (*namespace.split("."), made.name)):
-            raise DocumentError("names an impossible class")
+            raise DocumentError("has an invalid class name")
         self._stack.append(_Stateless("::".join((*namespace.split("."), made.name))))
 
     def _build(self, _: Any) -> None:
@@ -218,7 +210,7 @@ class _Reading:
     def _reduce(self, _: Any) -> None:
         called, arguments = self._top(2)
         if not isinstance(called, _Global) or not isinstance(arguments, tuple):
-            raise DocumentError("calls something that is not a function")
+            raise DocumentError("calls a value that is not a function")
         made = _called(called, arguments)
         self._tensors += isinstance(made, StoredView)
         if self._tensors > MOST_TENSORS:
@@ -228,20 +220,21 @@ class _Reading:
     def _storage(self, _: Any) -> None:
         ((kind, of, record, device, _count),) = self._top(1)
         if kind != "storage" or not isinstance(of, _Global) or of.module != "torch":
-            raise DocumentError("refers to something that is not a tensor storage")
+            raise DocumentError("refers to a value that is not a tensor storage")
         if device != "cpu":
-            raise DocumentError(f"has a tensor on {str(device)[:40]!r}; only CPU tensors are read")
+            raise DocumentError(f"has a tensor on {str(device)[:40]!r}; only CPU tensors are supported")
         if not isinstance(record, str) or not record.isascii() or not record.isdigit():
-            raise DocumentError("names a storage with something that is not a number")
+            raise DocumentError("has a storage whose name is not a number")
         self._stack.append(Storage(of.name, record))
 
 
 def _called(called: _Global, arguments: tuple[Any, ...]) -> Any:
-    """Return the result of one of the few functions that torch's pickles of states call."""
+    """Return the result of a call in the pickle. Only functions that torch's pickler uses are accepted."""
     match called.module, called.name, arguments:
         case "torch.jit._pickle", name, (list() as values,) if name in _LISTS:
             return values
-        case "torch.jit._pickle", "restore_type_tag", (value, str()):  # Torch has the type of `__setstate__`.
+        # `restore_type_tag` adds the value's type for `__setstate__`; the value stays the same.
+        case "torch.jit._pickle", "restore_type_tag", (value, str()):
             return value
         case "builtins", "complex", (float() as real, float() as imaginary):
             return complex(real, imaginary)
@@ -254,11 +247,11 @@ def _called(called: _Global, arguments: tuple[Any, ...]) -> Any:
 
 
 def _view(storage: Storage, offset: Any, shape: Any, stride: Any, requires_grad: Any) -> StoredView:
-    # A list would be copied for each tensor that refers to it; torch writes tuples, which are not.
+    # Torch writes tuples. A list would be copied for each tensor that refers to the list.
     if not (isinstance(shape, tuple) and isinstance(stride, tuple) and len(shape) == len(stride)):
         raise DocumentError("has a tensor with invalid sizes")
     if len(shape) > _DIMENSIONS:
-        raise DocumentError(f"has a tensor of more than {_DIMENSIONS} dimensions")
+        raise DocumentError(f"has a tensor with more than {_DIMENSIONS} dimensions")
     numbers = (offset, *shape, *stride)
     if not all(type(n) is int and 0 <= n < 2**63 for n in numbers):
         raise DocumentError("has a tensor with invalid sizes")
@@ -266,7 +259,7 @@ def _view(storage: Storage, offset: Any, shape: Any, stride: Any, requires_grad:
 
 
 def _refuse_too_many(state: Any) -> None:
-    """Count values as often as they are referred to: a list may hold another one many times, or itself."""
+    """Raise if a state has too many values. Each reference counts, because a list may even contain itself."""
     left = MOST_VALUES
     pending: list[Iterator[Any]] = [iter((state,))]
     while pending:
@@ -284,4 +277,4 @@ def _refuse_too_many(state: Any) -> None:
         elif value is _MARK or isinstance(value, (_Global, _Stateless, PickledState, Storage)):
             raise DocumentError("has a value that the state of an object never contains")
         if len(pending) > _DEEPEST:
-            raise DocumentError(f"is nested deeper than {_DEEPEST}")
+            raise DocumentError(f"is nested in more than {_DEEPEST} levels")

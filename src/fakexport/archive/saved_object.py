@@ -1,4 +1,4 @@
-"""A C++ object as torch's record of it, which is read as data and not unpickled."""
+"""Read a C++ object from the record that torch wrote, without unpickling it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from typing import Any
 
 import torch
 
-from fakexport._torch.real_execution import real_execution
-from fakexport._torch.script_objects import class_name, is_class_registered, object_of_state, pickled_object
-from fakexport.container import STORED, ArchiveError, Limits, read_entries
-from fakexport.documents import DocumentError
+from fakexport._torch.operators.real_execution import real_execution
+from fakexport._torch.tracing.script_objects import (
+    class_name,
+    is_class_registered,
+    object_of_state,
+    pickled_object,
+)
 from fakexport.error import InvalidValue, first_line
+from fakexport.files.container import STORED, ArchiveError, Limits, read_entries
+from fakexport.files.documents import DocumentError
 
 from .manifest import extent
 from .pickled_state import Storage, StoredView, read_pickled_state
@@ -36,13 +41,10 @@ _STORAGES = {
 
 @dataclass(frozen=True)
 class SavedObject:
-    """The content of an object's record.
+    """The content of an object's record: the class, and the result of its `__getstate__`.
 
-    Args:
-        class_name: `signal_ops::Polynomial`
-        state: The result of the class's `__getstate__`: None, bool, int, float, complex, str and tensors on
-            the CPU, in tuples, lists and dicts.
-        state_bytes: Size of its text, not counting tensors.
+    Values (None, bool, int, float, complex, str and CPU tensors) may be nested in tuples, lists and dicts.
+    `state_bytes` is the size of the pickle, without tensors.
     """
 
     class_name: str
@@ -50,11 +52,7 @@ class SavedObject:
     state_bytes: int
 
     def made(self) -> torch.ScriptObject:
-        """Return an object with this state, from the class's own `__setstate__`.
-
-        Raises:
-            DocumentError: the class is not registered, or rejects the state.
-        """
+        """Create an object, and set its state with the class's own `__setstate__`."""
         refuse_unregistered_classes([self.class_name])
         try:
             return object_of_state(self.class_name, self.state)
@@ -63,27 +61,19 @@ class SavedObject:
 
 
 def refuse_unregistered_classes(names: Iterable[str]) -> None:
-    """Refuse the first class that no library has registered in this process.
-
-    Raises:
-        DocumentError: names it and what to load.
-    """
+    """Raise a `DocumentError` with the fix if no library has registered one of these classes."""
     for name in names:
         if not is_class_registered(name):
             raise DocumentError(unregistered(name))
 
 
 def unregistered(name: str) -> str:
-    """Return the message that a C++ class is not registered, and what to do."""
+    """Return the error message, including the fix, for a C++ class that is not registered."""
     return f"the C++ class {name[:200]} is not registered: pass the file of its library with --library"
 
 
 def object_record(script_object: torch.ScriptObject) -> bytes:
-    """Return the record of an object, as `torch.export.save` writes it.
-
-    Raises:
-        ValueError: the class has no `def_pickle`, or its state contains something that cannot be read back.
-    """
+    """Return the record of an object, as `torch.export.save` writes it, if it can be read back."""
     content = pickled_object(script_object)
     try:
         read_saved_object(content, Limits())
@@ -95,11 +85,7 @@ def object_record(script_object: torch.ScriptObject) -> bytes:
 
 
 def read_saved_object(content: bytes, limits: Limits) -> SavedObject:
-    """Return the content of an object's record; nothing is run, and no object is created.
-
-    Raises:
-        DocumentError: the record is damaged, or contains something that is not part of an object's state.
-    """
+    """Read an object's record without executing code or creating the object."""
     try:
         records = _records(content, limits)
     except ArchiveError as error:
@@ -107,22 +93,18 @@ def read_saved_object(content: bytes, limits: Limits) -> SavedObject:
     if "data.pkl" not in records:
         raise DocumentError("has no data.pkl")
     if len(records["data.pkl"]) > limits.state_bytes:
-        raise DocumentError(f"has a state of more than {limits.state_bytes} bytes without its tensors")
+        raise DocumentError(f"has a state of more than {limits.state_bytes} bytes, not counting tensors")
     return with_tensors(bytes(records["data.pkl"]), records)
 
 
 def with_tensors(pickled: bytes, records: Mapping[str, bytes | memoryview]) -> SavedObject:
-    """Return the content of a pickled object whose tensors are in records, `data/0`.
-
-    Raises:
-        DocumentError: as for `read_saved_object`.
-    """
+    """Read a pickled object whose tensors are in records such as `data/0`."""
     found = read_pickled_state(pickled)
     return SavedObject(found.class_name, _Tensors(records).put_into(found.state), len(pickled))
 
 
 def _records(content: bytes, limits: Limits) -> dict[str, memoryview]:
-    """Return the records of the nested archive, by name without its folder; nothing is copied."""
+    """Return views of the records in the nested archive, by name without the leading folder."""
     view = memoryview(content)
 
     def read_at(offset: int, length: int) -> bytes:
@@ -140,14 +122,14 @@ def _records(content: bytes, limits: Limits) -> dict[str, memoryview]:
 
 
 class _Tensors:
-    """The tensors of a state; those that share a storage share it again."""
+    """Create the tensors of a saved state. Tensors that shared a storage when saved share one again."""
 
     def __init__(self, records: Mapping[str, bytes | memoryview]) -> None:
         self._records = records
         self._storages: dict[str, bytearray] = {}
 
     def put_into(self, state: Any) -> Any:
-        """Return the state with tensors in the places of their descriptions."""
+        """Return the state with each `StoredView` replaced by its tensor."""
         if isinstance(state, StoredView):
             return self._tensor(state)
         if isinstance(state, tuple):
@@ -161,11 +143,11 @@ class _Tensors:
     def _tensor(self, view: StoredView) -> torch.Tensor:
         dtype = _STORAGES.get(view.storage.dtype)
         if dtype is None:
-            raise DocumentError(f"has a tensor in a {view.storage.dtype[:40]!r}, which is not supported")
+            raise DocumentError(f"has a tensor with the unsupported storage type {view.storage.dtype[:40]!r}")
         content = self._content(view.storage)
         elements = extent(view.shape, view.stride)
         if elements and (view.offset + elements) * dtype.itemsize > len(content):
-            raise DocumentError(f"has a tensor that is larger than its {len(content)} bytes")
+            raise DocumentError(f"has a tensor that is larger than its storage of {len(content)} bytes")
         try:
             with real_execution():
                 if not elements:
@@ -174,13 +156,13 @@ class _Tensors:
                     flat = torch.frombuffer(content, dtype=dtype, count=len(content) // dtype.itemsize)
                     tensor = flat.as_strided(view.shape, view.stride, view.offset)
                 return tensor.requires_grad_() if view.requires_grad else tensor
-        except RuntimeError as error:  # Sizes that overflow, gradients of integers.
+        except RuntimeError as error:  # For example, sizes overflow, or integers require gradients.
             raise DocumentError(f"has a tensor that torch cannot create: {first_line(error)}") from None
 
     def _content(self, storage: Storage) -> bytearray:
         name = f"data/{storage.record}"
         if name not in self._records:
-            raise DocumentError(f"lacks the record {name[:80]!r} of a tensor")
+            raise DocumentError(f"does not contain the record {name[:80]!r} of a tensor")
         if storage.record not in self._storages:
             self._storages[storage.record] = bytearray(self._records[name])
         return self._storages[storage.record]

@@ -1,4 +1,4 @@
-"""Save programs: their graphs, their constants, and the description of every weight."""
+"""Save programs: their graphs and constants, and the description or data of every weight."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torch.export import ExportedProgram
 
 from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport._version import __version__
-from fakexport.container import Content
-from fakexport.devices import Topology
-from fakexport.documents import collection_paused
+from fakexport.archive.codec.program import program_to_json
+from fakexport.archive.weights import Checkpoint, caller_level, recipes_of
+from fakexport.emulation.devices import Topology
 from fakexport.error import InvalidType, InvalidValue
-from fakexport.program import (
+from fakexport.exporting.program import (
     SourcePaths,
     facts_of,
     library_classes,
@@ -28,17 +28,16 @@ from fakexport.program import (
     stand_in_inputs,
     unbound_names,
 )
-from fakexport.weights import Checkpoint, caller_level, recipes_of
+from fakexport.files.container import Content
+from fakexport.files.documents import collection_paused
 
 from .bundle import Bundle
-from .codec.program_encoder import program_to_json
 from .computed_weights import ComputedRecords
-from .described_container import write_described
 from .linked_files import Links
 from .manifest import ALONE, Manifest, MethodManifest, Prefix, WeightsKind
-from .method_records import MethodRecords, apart
-from .payload import ABSENT, UNBOUND, Payload, constants_payload, weights_payload
-from .shared_records import share_equal, share_weights
+from .manifest_json import write_described
+from .payload import ABSENT, UNBOUND, Payload, constants_payload, share_equal, share_weights, weights_payload
+from .stored_tensor import MethodRecords, apart
 
 
 @one_at_a_time
@@ -49,54 +48,58 @@ def save(
     root: str | Path | None = None,
     link: Checkpoint | None = None,
 ) -> Manifest:
-    """Write a program, or several that belong together, as a `.pt2` archive, atomically.
+    """Write a program, or a bundle of programs, as a `.pt2` archive, atomically.
 
-    A tensor subclass among the weights is written as the tensors inside of it, as `export` returns them.
-    Fake weights are described and not written: the archive is weight-less. Real ones are written, and stock
-    `torch.export.load` opens the archive. Constants are written with their values, C++ objects with their
-    states. Nothing in the file needs unpickling, and nothing records when, where or by whom it was written:
-        the
-    same program results in the same bytes.
+    If the weights are fake, the archive is weight-less: it describes them, but does not contain their data.
+    If they are real, the archive contains them, and stock `torch.export.load` can open it. A tensor subclass
+    among the weights is written as its inner tensors, as `export` returns them. Constants are written with
+    their values, and C++ objects with their states. Reading the file needs no unpickling. The file is
+    deterministic: it does not contain the time, the machine or the user.
 
-    The manifest records what is known of the program since `export`, `check` or `load`, through `bind` and
-    `retarget`: source, target, placement, assumptions. For a program from torch, nothing is known.
+    The manifest records the source, target, placement and assumptions of programs from `export`, `check` or
+    `load`, even after `bind` and `retarget`. They are unknown for programs from stock `torch.export`.
 
-    A weight that several methods of a bundle share is written once, and is one tensor again after
-    `load_bundle`; equal constants are written once. A C++ object that several methods share becomes a
-    separate object for each of them. torch's `load_pt2` opens a bundle once it is bound.
+    A weight that several methods of a bundle share is written once, and `load_bundle` restores the sharing.
+    Equal constants are written once. A C++ object that several methods share becomes a separate object for
+    each method. torch's `load_pt2` can open a bound bundle.
 
-    With `link`, weights that are in a safetensors file of the checkpoint in the program's form stay
-    there: the archive has the file's path relative to its own folder, and a sha256 of each weight. Only
-    `load` opens it. Converted or merged weights, and those moved to another device, are written into the
-    archive.
+    With `link`, the archive does not contain weights that a safetensors file of the checkpoint contains in
+    the program's form. Instead, it stores the file's path relative to the archive's folder, and a sha256 of
+    each weight. Only fakexport can open such an archive. Weights that were converted, merged or moved to a
+    different device are written into the archive.
 
     Args:
-        program: A program, or a bundle. Not changed. Example inputs are not written: zeros are, for
-            stock torch, and only with weights.
-        path: The file; an existing one is replaced.
-        root: Folder of the user's project: files below it are named relative to it, others by their name.
-            Default: the working directory.
-        link: The checkpoint that the weights were bound from, as returned by `open_checkpoint`: the same
-            object. Its files must be in the folder of `path` or below it.
+        program: A program or a bundle. Not changed. Its example inputs are not written. For a bound program,
+            zeros are written instead, because stock torch needs inputs.
+        path: The file to write. An existing file is replaced.
+        root: Folder of the user's project. Source files below it are stored with their relative path, and
+            other files with their name only. Default: the working directory.
+        link: The same `Checkpoint` object, from `open_checkpoint`, that the weights were bound from. Its
+            files must be below the folder of `path`.
+
     Returns:
         The manifest as written.
+
     Raises:
-        ValueError: some weights are real and some fake; bound weights with unbound constants; a link that
-            leads out of the folder, or no weight to link; or the program has something that the format cannot
-            express, such as a condition on inputs that nothing could check.
-        TypeError: neither a program nor a bundle.
-        FileWriteError: the file cannot be written; the previous file is kept.
+        ValueError: Only some weights are real; the weights are real but a constant has no value; a linked
+            file is outside the archive's folder; there is no weight to link; or the format cannot express the
+            program, for example because of an unsupported guard.
+        TypeError: The value is neither a program nor a bundle.
+        FileWriteError: The file cannot be written; an existing file is kept.
+
     Warns:
-        WeightsLeftBehind: retargeting to devices that are not on this machine dropped the weights.
+        WeightsDroppedWarning: Retargeting to devices that are not on this machine dropped the weights.
 
     Example:
-        >>> from fakexport.capture import export
+        >>> from fakexport.exporting.capture import export
         >>> program = export(lambda: torch.nn.Linear(4, 2), (torch.zeros(3, 4),))
         >>> save(program, "/tmp/linear.pt2").only.weights
         'none'
     """
     if not isinstance(program, ExportedProgram | Bundle):
-        raise InvalidType(f"a {type(program).__name__} is not a program; `save_bundle` writes several")
+        raise InvalidType(
+            f"a {type(program).__name__} is not a program; use `save_bundle` for several programs"
+        )
     bundle = program if isinstance(program, Bundle) else Bundle({ALONE: program})
     links = None if link is None else Links(link, path)
     root = Path.cwd() if root is None else root
@@ -109,7 +112,7 @@ def save(
         computed = computed_records.add(own) if _kind(weights) == "none" else {}
         manifests[method] = _described(own, weights, constants, prefix, computed, root=root)
     if link is not None and all(manifest.weights != "linked" for manifest in manifests.values()):
-        raise InvalidValue(f"no weight can be linked: none is in a safetensors file of {link.location}")
+        raise InvalidValue(f"no weight can be linked: no safetensors file of {link.location} contains one")
     records |= computed_records.records
     manifest = Manifest(methods=manifests, shared=bundle.shared)
     for method, about in manifest.methods.items():
@@ -127,18 +130,20 @@ def save_bundle(
     root: str | Path | None = None,
     link: Checkpoint | None = None,
 ) -> Manifest:
-    """Write programs by method as a `Bundle`, as `save` does.
+    """Write several programs as one bundle, as `save` does for a `Bundle`.
 
     Args:
-        programs: A `Bundle`, or programs by method: see `Bundle` for which weights they share.
+        programs: A `Bundle`, or programs by method name. `Bundle` documents which weights they share.
         path, root, link: As for `save`.
-        prefixes: As for `Bundle`. A `Bundle` has its own.
+        prefixes: As for `Bundle`; not allowed if `programs` is a `Bundle`, which has its own.
+
     Raises:
-        ValueError, TypeError, FileWriteError: as for `Bundle` and `save`; prefixes for a `Bundle`.
+        ValueError, TypeError, FileWriteError: As for `Bundle` and `save`. ValueError also if `prefixes` are
+            passed with a `Bundle`.
 
     Example:
         >>> import torch
-        >>> from fakexport.capture import export
+        >>> from fakexport.exporting.capture import export
         >>> model, row = torch.nn.Linear(4, 4), torch.zeros(1, 4)
         >>> programs = {"one": export(model, (row,)), "two": export(model, (row.repeat(2, 1),))}
         >>> save_bundle(programs, "/tmp/linear.pt2").shared
@@ -148,13 +153,13 @@ def save_bundle(
         programs = Bundle(programs, prefixes=prefixes)
     elif prefixes is not None:
         raise InvalidValue(
-            "the bundle already has prefixes: create a new one, `Bundle(bundle, prefixes=...)`"
+            "the bundle already has prefixes: create a new one with `Bundle(bundle, prefixes=...)`"
         )
     return save(programs, path, root=root, link=link)
 
 
 def _payloads(bundle: Bundle, links: Links | None) -> dict[str, tuple[Payload, Payload]]:
-    """Return weights and constants by method; equal records are in the first payload that has them."""
+    """Return the weights and constants of each method. Records that methods share belong to the first one."""
     weights: dict[str, Payload] = {}
     constants: dict[str, Payload] = {}
     first_weight = first_constant = 0
@@ -176,11 +181,7 @@ def _payloads(bundle: Bundle, links: Links | None) -> dict[str, tuple[Payload, P
 
 
 def _check_whole(weights: Payload, constants: Payload) -> None:
-    """Refuse a partly bound program.
-
-    Raises:
-        ValueError: some weights are real and some fake, or the weights are real and a constant has no value.
-    """
+    """Reject a program with real weights if other weights are fake, or if a constant has no value."""
     if _kind(weights) == "none":
         return
     fake = next((name for name, entry in weights.config.items() if entry["path_name"] == UNBOUND), None)
@@ -214,7 +215,7 @@ def _program_records(
 
 
 def _place(config: str, payload: Payload) -> str:
-    """Return where a config goes: torch's place, if the records that it names are in the archive."""
+    """Return the record name for a config: torch's name if the archive contains all its tensors."""
     is_whole = all(entry["path_name"] not in ABSENT for entry in payload.config.values())
     return config if is_whole else apart(config)
 
@@ -228,7 +229,7 @@ def _described(
     *,
     root: str | Path | None,
 ) -> MethodManifest:
-    """Return the description of one program; its records get their digests when they are written."""
+    """Return the manifest of one program. Record hashes are added when the records are written."""
     facts = facts_of(program)
     topology, profiles = facts.topology, facts.profiles
     if topology is not None and profiles is None:
@@ -236,7 +237,10 @@ def _described(
         topology, profiles = devices.canonical, [device.profile.name for device in devices.devices]
     kind = _kind(weights)
     operators = library_operators(program)
-    same = ("dtype", "dynamic_shapes", "load_hooks", "call", "adapter", "parallel", "parameters")
+    same = (
+        *("dtype", "dynamic_shapes", "load_hooks", "call", "adapter", "parallel", "parameters"),
+        "unpacked_parameters",
+    )
     return MethodManifest(
         **{name: getattr(facts, name) for name in same},
         versions={**facts.versions, "fakexport": __version__, "torch": str(torch.__version__)},
@@ -269,11 +273,10 @@ def _json(value: object) -> bytes:
 
 
 def sample_inputs_record(program: ExportedProgram) -> bytes:
-    """Return the record of a program with weights: zeros of one element each, in plain containers.
+    """Return the record of example inputs for a bound program: tensors of one zero in plain containers.
 
-    It is a pickle, for `torch.export.load` alone, which reads it without running code (`weights_only`);
-    fakexport never reads it. It contains no values of the real example inputs. Empty for a program
-    without weights, which stock torch cannot run.
+    `torch.export.load` reads this pickle without running code (`weights_only`); fakexport never reads it. It
+    is empty for a program without weights, because stock torch cannot run such a program.
     """
     if unbound_names(program):
         return b""
@@ -282,23 +285,19 @@ def sample_inputs_record(program: ExportedProgram) -> bytes:
     return content.getvalue()
 
 
-class WeightsLeftBehind(UserWarning):
-    """An archive is written without the weights that its program had before it was retargeted."""
+class WeightsDroppedWarning(UserWarning):
+    """Warning that an archive was written without weights, because retargeting dropped them."""
 
 
 def warn_of_weights(path: str, names: Sequence[str]) -> None:
-    """Warn, at the line that called fakexport, of weights that are left out.
-
-    Warns:
-        WeightsLeftBehind: there are some.
-    """
+    """Warn about dropped weights. The warning shows the line that called fakexport."""
     if names:
         what = f"{len(names):,} weights, such as {names[0]}, were" if len(names) > 1 else f"{names[0]} was"
         text = (
-            f"{path} has no weights: {what} left out, since the new devices are not on this machine; "
+            f"{path} has no weights: {what} dropped, because the new devices are not on this machine; "
             "bind the checkpoint again on a machine that has them"
         )
-        warnings.warn(WeightsLeftBehind(text), stacklevel=caller_level())
+        warnings.warn(WeightsDroppedWarning(text), stacklevel=caller_level())
 
 
 _SOURCE = re.compile(
@@ -308,7 +307,7 @@ _PATH = re.compile(r"(?<![\w.~/])~?/[^\s'\"=,()\[\]:]+")
 
 
 def portable(text: str, root: str | os.PathLike[str] | None = None) -> str:
-    """Return the text with absolute paths made relative to `root`; a path outside keeps its last part.
+    """Make absolute paths in a text relative to `root`. A path outside `root` is reduced to its last part.
 
     Example:
         >>> portable("hf:/home/me/work/gpt2.json:AutoModel", "/home/me")
@@ -319,8 +318,8 @@ def portable(text: str, root: str | os.PathLike[str] | None = None) -> str:
     paths = SourcePaths(None if root is None else Path(root))
 
     def shortened(path: str) -> str:
-        return paths.shortened(os.path.expanduser(path))  # noqa: PTH111 (a path may begin with no user's `~x`)
+        return paths.shortened(os.path.expanduser(path))  # noqa: PTH111 (`~x` may not be a user)
 
-    if source := _SOURCE.fullmatch(text):  # A path in it may have blanks.
+    if source := _SOURCE.fullmatch(text):  # A path in a source may contain spaces.
         return f"{source['kind']}{shortened(source['path'])}{source['rest']}"
     return _PATH.sub(lambda found: shortened(found[0]), text)

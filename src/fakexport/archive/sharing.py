@@ -1,4 +1,4 @@
-"""Which weights several programs share."""
+"""Determine which weights several programs share."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from itertools import pairwise
 import torch
 from torch.export import ExportedProgram
 
-from fakexport._torch.real_execution import real_execution
+from fakexport._torch.operators.real_execution import real_execution
+from fakexport.archive.weights import are_equal
+from fakexport.emulation.fake import is_fake
+from fakexport.emulation.history import known_value
 from fakexport.error import InvalidValue
-from fakexport.fake import is_fake
-from fakexport.history import known_value
-from fakexport.program import facts_of, names_by_tensor, tensor_identity
-from fakexport.weights import are_equal
+from fakexport.exporting.program import facts_of, names_by_tensor, tensor_identity
 
 Pair = tuple[str, str]
 SharedWeight = tuple[Pair, ...]
-"The methods that share a weight, each with its first name there."
+"""One shared weight: a pair of method and weight name for each method."""
 
 
 def name_in_checkpoint(name: str, prefix: tuple[str, str] | None) -> str:
-    """Return the name of a program's weight in the checkpoint; see `Bundle` for the prefix."""
+    """Return the name in the checkpoint of a program's weight. `Bundle` documents the prefix."""
     if prefix is None or not name.startswith(prefix[1]):
         return name
     return prefix[0] + name.removeprefix(prefix[1])
@@ -32,20 +32,17 @@ def shared_weights(
     prefixes: Mapping[str, tuple[str, str]],
     known: Iterable[SharedWeight] = (),
 ) -> tuple[SharedWeight, ...]:
-    """Return the weights that several programs share: by memory, by name in the checkpoint, or as given.
+    """Return the weights that programs share, by memory, by name in the checkpoint, or because of `known`.
 
-    Programs of several ranks share none.
-
-    Buffers outside of checkpoints count as well: they may be state that one program writes for another.
-
-    Raises:
-        ValueError: two weights that would become one differ, or belong to the same program.
+    Programs of different ranks share nothing. Buffers that checkpoints omit can be shared too, because one
+    program may write a buffer that another reads. Raises ValueError if weights that would be shared differ.
     """
     known_as = {pair: index for index, weight in enumerate(known) for pair in weight}
     counted = {method: _weights(program) for method, program in programs.items()}
     union = _Union()
     for method, tensors in counted.items():
-        rank = facts_of(programs[method]).parallel  # Ranks share no memory, and have other parts of a weight.
+        # Ranks share no memory, and have different shards of a weight.
+        rank = facts_of(programs[method]).parallel
         for names in names_by_tensor(tensors):
             pair = method, names[0]
             union.join(pair, ("memory", tensor_identity(tensors[names[0]])))
@@ -61,14 +58,14 @@ def shared_weights(
 
 
 def unify(programs: Mapping[str, ExportedProgram], shared: Iterable[SharedWeight]) -> None:
-    """Make each real shared weight a single tensor under all its names."""
+    """For each shared weight that is real, put the same tensor under all of its names."""
     tensors = {method: _tensors(program) for method, program in programs.items()}
     names_of = {
         (method, names[0]): names for method, found in tensors.items() for names in names_by_tensor(found)
     }
     for first, *others in shared:
         tensor = tensors[first[0]][first[1]]
-        if is_fake(tensor):  # Each program has fakes of its own mode.
+        if is_fake(tensor):  # Each program has its own fake mode, so fake tensors cannot be shared.
             continue
         for method, name in others:
             program = programs[method]
@@ -78,7 +75,7 @@ def unify(programs: Mapping[str, ExportedProgram], shared: Iterable[SharedWeight
 
 
 class _Union:
-    """Groups pairs that share a key, directly or through others."""
+    """A union-find. It groups (method, name) pairs that share a key, directly or through other pairs."""
 
     def __init__(self) -> None:
         self._parents: dict[Hashable, Hashable] = {}
@@ -89,7 +86,7 @@ class _Union:
         self._parents[self._root(key)] = self._root(("pair", pair))
 
     def groups(self) -> list[list[Pair]]:
-        """Return the groups in the order of the pairs."""
+        """Return the groups, ordered by their first pair."""
         found: dict[Hashable, list[Pair]] = {}
         for pair in self._pairs:
             found.setdefault(self._root(("pair", pair)), []).append(pair)
@@ -105,7 +102,7 @@ class _Union:
 
 
 def _weights(program: ExportedProgram) -> dict[str, torch.Tensor]:
-    """Parameters and buffers, persistent or not."""
+    """Return parameters and all buffers, including non-persistent buffers, by name."""
     buffers = set(program.graph_signature.non_persistent_buffers)
     return {
         name: tensor
@@ -115,7 +112,7 @@ def _weights(program: ExportedProgram) -> dict[str, torch.Tensor]:
 
 
 def _tensors(program: ExportedProgram) -> dict[str, torch.Tensor]:
-    """With the constants that the model wrote as such."""
+    """Return parameters, buffers, and tensor constants."""
     constants = {name: c for name, c in program.constants.items() if isinstance(c, torch.Tensor)}
     return {**program.state_dict, **constants}
 
@@ -137,10 +134,10 @@ def _check_same(
         raise InvalidValue(f"{name_a} and {name_b} of {method_a} would become one weight: {_ADVICE}")
     name = name_in_checkpoint(name_a, prefixes.get(method_a))
     if _kind(a) != _kind(b):
-        raise InvalidValue(f"{name} is {_kind(a)} in {method_a} and {_kind(b)} in {method_b}: {_ADVICE}")
+        raise InvalidValue(f"{name} is {_kind(a)} in {method_a} but {_kind(b)} in {method_b}: {_ADVICE}")
     is_weight = name_a in programs[method_a].state_dict or name_b in programs[method_b].state_dict
     if is_weight and (is_fake(a) or is_fake(b)):
-        return  # A fake weight may know how it was drawn; nobody wants that value.
+        return  # The initial value of a fake weight is not used, so do not compute it.
     if (of_a := known_value(a)) is None or (of_b := known_value(b)) is None:
         return
     with real_execution():

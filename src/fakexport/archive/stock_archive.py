@@ -1,38 +1,33 @@
-"""Archives of `torch.export.save`: a manifest from their records, and those that torch reads if trusted."""
+"""Read archives that `torch.export.save` wrote: derive a manifest, or let torch read trusted archives."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from torch.export import ExportedProgram
 
-from fakexport._torch.stock_reading import programs_of, reading_fault, unregistered_class
-from fakexport.container import ArchiveError, Container, faults_named
-from fakexport.documents import DocumentError, UnboundName, entries, field, mapping
+from fakexport._torch.tracing.program_schema import programs_of, reading_fault, unregistered_class
 from fakexport.error import type_and_line
+from fakexport.files.container import ArchiveError, Container, faults_named
+from fakexport.files.documents import DocumentError, UnboundName
 
-from .manifest import Location, MethodManifest, TensorEntry
-from .method_records import MethodRecords
+from .manifest import ALONE, Location, MethodManifest, TensorEntry
 from .payload import weights_payload
 from .saved_object import unregistered
-from .stored_tensor import StoredObject, StoredTensor, read_constant
+from .stored_tensor import MethodRecords, StoredObject, StoredTensor, read_config, read_constant
 
-NO_MANIFEST = "no manifest: records are checked against their CRC-32; there are no hashes to check"
-_NO_DATA = "torch saved it from a fake program, without its data"
+NO_MANIFEST = "no manifest: records are only checked against their CRC-32, because there are no hashes"
+_NO_DATA = "torch saved it from a fake program, without data"
 
 
 def stock_manifest(container: Container, names: MethodRecords) -> tuple[MethodManifest, tuple[str, ...]]:
-    """Return a manifest for the tensors of this program, and notes on what is unknown.
+    """Derive the manifest of a program, and return notes on what is unknown.
 
-    Torch writes a fake weight as a record without data, and reads zeros in its place. A record that is
-    smaller than its tensor does not count as data here: the weight is fake, as it was.
-
-    Raises:
-        ArchiveError: no such program, a config that is refused, or only some weights with data.
+    Torch writes a fake weight as a record without data, and loads such a record as zeros. fakexport keeps a
+    weight fake if its record is smaller than the tensor, and rejects a program of which only some are.
     """
     if names.model not in container.entries:
         raise ArchiveError(container.path, "is missing: the archive contains no program", names.model)
@@ -49,18 +44,17 @@ def stock_manifest(container: Container, names: MethodRecords) -> tuple[MethodMa
 
 
 def is_left_to_torch(container: Container, methods: Iterable[MethodRecords]) -> bool:
-    """Return whether only torch can read a trusted archive without a manifest: it has pickled tensors.
+    """Return whether an archive without a manifest has pickled tensors, which only torch can read.
 
-    Raises:
-        ArchiveError: some tensors have no data, and others are pickled: no reader reads both. torch would
-            replace tensors without data with zeros.
+    It is rejected if other tensors have no data, because torch would read zeros for these.
     """
     found: list[tuple[str, _Stored]] = []
     for config in (config for names in methods for config in (names.weights, names.constants)):
         try:
             found += _stored(container, config).items()
         except ArchiveError:
-            return True  # No program, or a pickled constant that is not a tensor: for torch to say.
+            # There is no program, or a pickled constant is not a tensor. torch reports the error.
+            return True
     without = [name for name, stored in found if not stored.has_data]
     pickled = [name for name, stored in found if stored.tensor.is_pickled]
     if without and pickled:
@@ -70,7 +64,7 @@ def is_left_to_torch(container: Container, methods: Iterable[MethodRecords]) -> 
 
 @dataclass(frozen=True)
 class _Stored:
-    """A tensor of a config, the name of its record, and its size in bytes."""
+    """A tensor in a config, with the name of its record and the record's size in bytes."""
 
     tensor: StoredTensor
     record: str
@@ -82,7 +76,7 @@ class _Stored:
 
 
 def _stored(container: Container, config: str) -> dict[str, _Stored]:
-    """Return the tensors of a config; a C++ object is not a tensor, but its record must exist."""
+    """Return the tensors in a config. C++ objects are not returned, but their records must exist."""
     folder = config.rpartition("/")[0]
     is_of_constants = folder == "data/constants"
 
@@ -93,19 +87,14 @@ def _stored(container: Container, config: str) -> dict[str, _Stored]:
             raise DocumentError(f"the record {name[:200]!r} is missing").within("path_name")
         return None if isinstance(tensor, StoredObject) else _Stored(tensor, name, container.size(name))
 
-    def all_of(value: object) -> dict[str, _Stored]:
-        if len(mapping(value)) > container.limits.entries:
-            raise DocumentError(f"more than {container.limits.entries} tensors")
-        return {name: stored for name, stored in entries(value, one).items() if stored is not None}
-
-    with faults_named(container.path, config):
-        return field(mapping(container.json(config)), "config", all_of)
+    found = read_config(container, config, one)
+    return {name: stored for name, stored in found.items() if stored is not None}
 
 
 def _manifest(weights: Mapping[str, _Stored], lost: Sequence[str], *, is_bound: bool) -> MethodManifest:
     groups: dict[Hashable, list[str]] = {}
     for name, stored in weights.items():
-        # All fakes are in one empty record: it does not tell which of them are tied.
+        # All fake tensors share one empty record, so the archive does not show which of them are tied.
         groups.setdefault(stored.tensor if is_bound and stored.tensor.needed_bytes else name, []).append(name)
     try:
         return MethodManifest(
@@ -142,39 +131,31 @@ def _notes(without: int, lost: int) -> Iterator[str]:
     yield NO_MANIFEST
     if without:
         yield (
-            f"{without} weights have no data, because torch saved a fake program: they are fake here, and "
-            "zeros when torch loads the file. The file does not say which of them are tied"
+            f"{without} weights have no data because torch saved a fake program: they are fake here, "
+            "and zeros when torch loads the file. The file does not record which of them are tied"
         )
     if lost:
-        yield f"{lost} constants have no data, for the same reason"
+        yield f"{lost} constants have no data for the same reason"
 
-
-T = TypeVar("T")
 
 TRUSTED = "trusted: torch read it, which can run code from the file"
-"Note on such a file."
+"""Note on an archive that torch loaded."""
 
 
-def load_with_torch(path: str | os.PathLike[str]) -> ExportedProgram:
-    """Load a file with `torch.export.load`.
-
-    Raises:
-        ArchiveError: torch cannot read it; in one line.
-    """
-    return _read(path, torch.export.load, "torch.export.load")
-
-
-def load_all_with_torch(path: str | os.PathLike[str]) -> dict[str, ExportedProgram]:
-    """Load a file of several programs with torch's `load_pt2`, by name.
-
-    Raises:
-        ArchiveError: as for `load_with_torch`.
-    """
-    return _read(path, programs_of, "torch's load_pt2")
+def load_with_torch(path: str | os.PathLike[str], *, is_package: bool) -> dict[str, ExportedProgram]:
+    """Load all programs of a package by name, with torch's `load_pt2`, or the only program of a file."""
+    try:
+        return programs_of(os.fspath(path)) if is_package else {ALONE: torch.export.load(os.fspath(path))}
+    except Exception as error:
+        fault = reading_fault(os.fspath(path), error)
+        name = unregistered_class(fault)
+        reader = "torch's load_pt2" if is_package else "torch.export.load"
+        reason = f"{reader} cannot read it: {type_and_line(fault)}" if name is None else unregistered(name)
+        raise ArchiveError(path, reason) from error
 
 
 def describe_trusted(program: ExportedProgram) -> MethodManifest:
-    """Describe a program that torch read."""
+    """Derive the manifest of a program that torch loaded."""
     weights = weights_payload(program)
     return MethodManifest(
         versions={},
@@ -183,17 +164,3 @@ def describe_trusted(program: ExportedProgram) -> MethodManifest:
         weights="inside" if weights.tensors else "none",
         tensors=weights.tensors,
     )
-
-
-def _read(path: str | os.PathLike[str], read: Callable[[str], T], reader: str) -> T:
-    try:
-        return read(os.fspath(path))
-    except Exception as error:
-        raise ArchiveError(path, _reason(reading_fault(os.fspath(path), error), reader)) from error
-
-
-def _reason(fault: Exception, reader: str) -> str:
-    name = unregistered_class(fault)
-    if name is not None:
-        return unregistered(name)
-    return f"{reader} cannot read it: {type_and_line(fault)}"

@@ -11,11 +11,8 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from fakexport._torch.real_execution import real_execution
-from fakexport.error import InvalidValue
-from fakexport.fake import is_fake
-from fakexport.program import tensor_identity
-from fakexport.weights import (
+from fakexport._torch.operators.real_execution import real_execution
+from fakexport.archive.weights import (
     CheckpointSource,
     ExpectedWeights,
     ModelSource,
@@ -26,18 +23,20 @@ from fakexport.weights import (
     open_checkpoint,
     verify_model,
 )
+from fakexport.emulation.fake import is_fake
+from fakexport.error import InvalidValue
+from fakexport.exporting.program import tensor_identity
 
 from .bundle import Bundle
-from .computed_weights import empty_values
 from .description import ArchiveDescription, describe
 from .loading import load_archive
 from .manifest import ALONE
-from .method_readings import MethodWants, readings, report_of
+from .method_readings import MethodRequirements, readings, report_of
 from .methods import made_up_prefixes
 
 
 def is_archive(subject: object) -> TypeGuard[str | os.PathLike[str]]:
-    """Return whether a text or path names an archive, `model.pt2`, rather than a model."""
+    """Return whether a string or path names an archive, such as `model.pt2`, rather than a model."""
     return isinstance(subject, (str, os.PathLike)) and os.fspath(subject).endswith(".pt2")
 
 
@@ -50,30 +49,34 @@ def verify_weights(
     dtype: torch.dtype | None = None,
     trust: bool = False,
 ) -> WeightsReport:
-    """Report whether a checkpoint has every weight, from the headers of its files.
+    """Report whether a checkpoint has every weight of a model. Only the headers of its files are read.
 
-    No data is read and models are built without data, so it takes seconds for a checkpoint of any size.
-    Entries in the layout of the Hugging Face hub are converted as in transformers.
+    Models are built without data, so this takes seconds for a checkpoint of any size. Entries in the layout
+    of the Hugging Face hub are converted as in transformers.
 
     Args:
-        source_or_program: `file.py:factory`, `hf:config.json` and the like, as for `check`; a factory; a
-            module; a program; a bundle; or the path of a `.pt2` file, of which only the description
-            is read: its operators need not be registered, nor its devices available.
+        source_or_program: A source such as `file.py:factory` or `hf:config.json`, as for `check`; a factory;
+            a module; a program; a bundle; or the path of a `.pt2` file. Only the description of a `.pt2` file
+            is read, so operators need not be registered, and devices need not be available.
         checkpoint: A file, a folder or tensors by name, as for `open_checkpoint`.
-        target: The topology, the devices that the model's constructor may name.
-        dtype: Floating-point dtype in which a model is built; default: the source's own, else float32.
-        source: For a program, the model that it was exported from, for the conversion of a checkpoint in
-            the hub's layout. Default: the recorded one, from the export or from its archive; else the
-            `config.json` next to the checkpoint, if the names do not fit.
-        trust: For an archive, accept pickled records and native libraries in it. None are run.
+        source: For a program, the model that it was exported from, used to convert a checkpoint in the hub's
+            layout. Default: the source that the program recorded; otherwise, if the names do not fit, the
+            `config.json` next to the checkpoint.
+        target: The devices that the model's constructor may use, as a topology.
+        dtype: Floating-point dtype in which a model is built. Default: the dtype of the source, otherwise
+            float32.
+        trust: Accept an archive with pickled records or native libraries. They are not read.
+
     Returns:
-        Everything that does not fit, with the likely cause. `is_bindable` is whether `bind` will accept it
-        (unless tied weights differ, which only their data shows).
+        Everything that does not fit, with the likely cause. If `is_bindable` is true, `bind` accepts the
+        checkpoint, unless tied weights have different data, which the headers do not show.
+
     Raises:
-        ArchiveError: the archive is refused.
-        CheckpointError: the checkpoint is missing or refused.
-        ModelNotBuilt: the model's constructor raised.
-        ValueError, TypeError: no such source or topology; a dtype for an archive.
+        ArchiveError: The archive is rejected.
+        CheckpointError: The checkpoint is missing or rejected.
+        ModelNotBuilt: The model's constructor raised an exception.
+        ValueError, TypeError: The source or topology does not exist, or a dtype is given for an archive.
+
     Reports:
         FE701, FE702, FE703, FE704, FE705, FE707.
 
@@ -83,14 +86,16 @@ def verify_weights(
     """
     if is_archive(source_or_program):
         if dtype is not None:
-            raise InvalidValue("the dtypes of an archive are fixed: export the program with another dtype")
+            raise InvalidValue(
+                "the dtypes of an archive are fixed: export the program with a different dtype"
+            )
         found, name = describe(source_or_program, trust=trust), os.fspath(source_or_program)
         wants = {method: _wants(found, method, source) for method in found.methods}
     elif isinstance(source_or_program, ExportedProgram | Bundle):
         given = source_or_program
         bundle = given if isinstance(given, Bundle) else Bundle({ALONE: given})
         name = "the program" if bundle.is_alone else "the bundle"
-        wants = {method: MethodWants.of(bundle, method, source) for method in bundle}
+        wants = {method: MethodRequirements.of(bundle, method, source) for method in bundle}
     else:
         model = str(source_or_program) if isinstance(source_or_program, Path) else source_or_program
         return verify_model(model, checkpoint, topology=target, dtype=dtype)
@@ -99,12 +104,15 @@ def verify_weights(
 
 
 def verify_archived_weights(path: str | os.PathLike[str], *, trust: bool = False) -> WeightsReport:
-    """Read and verify all weights of a bound archive; refuse the archive if one is damaged.
+    """Read all weights of a bound archive, and verify hashes and finiteness.
 
     Args:
         path, trust: As for `load`.
+
     Raises:
-        ArchiveError: a weight is damaged, or there are none.
+        ArchiveError: A weight is damaged.
+        ValueError: The archive has no weights.
+
     Reports:
         FE706.
     """
@@ -133,8 +141,8 @@ def verify_archived_weights(path: str | os.PathLike[str], *, trust: bool = False
     )
 
 
-def _wants(found: ArchiveDescription, method: str, source: ModelSource | None) -> MethodWants:
-    """Return the weights that a program of an archive expects, and values of constants without one."""
+def _wants(found: ArchiveDescription, method: str, source: ModelSource | None) -> MethodRequirements:
+    """Return the weights, and the constants without a value, that a program of an archive needs."""
     about = found.methods[method]
     tensors = about.manifest.tensors
     expected = ExpectedWeights(
@@ -151,14 +159,18 @@ def _wants(found: ArchiveDescription, method: str, source: ModelSource | None) -
         tied=tuple((tensor.name, *tensor.aliases) for tensor in tensors if tensor.aliases),
         transient=frozenset(constant.name for constant in about.constants if constant.reason is None),
     )
-    # What torch wrote into one file shares nothing: each program's names are its own.
+    # Programs that torch wrote into one file share nothing, so prefixes keep their names separate.
     made_up = {} if found.has_manifest else made_up_prefixes(found.manifest)
     prefix = made_up.get(method, about.manifest.prefix)
-    return MethodWants(
+    return MethodRequirements(
         expected,
         prefix,
         about.manifest.recipes,
-        empty_values(about.manifest.computed),
+        # Their values are not read: a report needs to know only which exist.
+        {
+            n: None if r is None else torch.empty((), device="meta")
+            for n, r in about.manifest.computed.items()
+        },
         source,
         about.manifest.adapter,
     )

@@ -1,6 +1,23 @@
-"""The main job, `fakexport check`: the one room that knows every step of it."""
+"""Run `fakexport check`. This is the only package that imports all steps of a check.
 
-from fakexport.checking.answers import Wanted
-from fakexport.checking.check_call import CheckCall
-from fakexport.checking.conductor import check, inspect, report_on
-from fakexport.checking.isolation import bundled
+Names are imported on first use, because a sweep starts processes but does not need torch itself.
+"""
+
+from typing import TYPE_CHECKING
+
+from fakexport._lazy_face import lazy_names
+
+if TYPE_CHECKING:
+    from .conductor import check, inspect, report_on
+    from .forked_targets import bundled
+    from .target_check import Wanted
+
+if not TYPE_CHECKING:  # A type checker would accept any misspelled name otherwise.
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "target_check": "Wanted",
+            "conductor": "check inspect report_on",
+            "forked_targets": "bundled",
+        },
+    )

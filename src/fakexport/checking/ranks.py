@@ -1,4 +1,4 @@
-"""The other ranks of a model: which of them run the program of rank 0."""
+"""Check which ranks of a parallel model run the program of rank 0."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ from math import prod
 
 from torch.export import ExportedProgram
 
-from fakexport.devices import DeviceProfile
-from fakexport.diagnostics import Diagnostic
-from fakexport.documents import ParallelRecord
+from fakexport.emulation.devices import DeviceProfile
 from fakexport.error import FakexportError
-from fakexport.parallel import Degrees, local_shapes
-from fakexport.program import (
+from fakexport.exporting.program import (
     Collective,
     collectives,
     differing_numbers,
@@ -22,12 +19,15 @@ from fakexport.program import (
     star,
     summarise,
 )
+from fakexport.files.documents import ParallelRecord
+from fakexport.models.parallel import Degrees, local_shapes
 from fakexport.report import RankGroup, RankSummary
+from fakexport.rules.diagnostics import Diagnostic
 
 
 @dataclass(frozen=True)
 class RankFailure:
-    """A rank that has no program, or another one than ranks with weights of the same shapes."""
+    """A rank failed to export, or its program differs from other ranks with the same weight shapes."""
 
     rank: int
     found: tuple[Diagnostic, ...]
@@ -35,7 +35,7 @@ class RankFailure:
 
 
 class RanksDiffer(FakexportError, RuntimeError):
-    """Ranks whose weights have the same shapes have other programs: nothing may be said of ranks between."""
+    """Ranks with equal weight shapes have different programs, so the programs of other ranks are unknown."""
 
 
 def summarise_ranks(
@@ -46,13 +46,13 @@ def summarise_ranks(
     profile: DeviceProfile,
     is_every: bool = False,
 ) -> RankSummary | RankFailure:
-    """Return what the ranks of a model have in common.
+    """Return a summary of the ranks of a model.
 
-    Ranks are grouped by the shapes of their weights. Traced are rank 0, the last rank of each group, which
-    has to have the program of the first one but for numbers, and the first one of each other group.
+    Ranks are grouped by the shapes of their weights. These ranks are traced: rank 0; the last rank of its
+    group, whose program must be the same except for constants; and the first rank of each other group.
 
     Raises:
-        RanksDiffer: Ranks with weights of the same shapes have other programs.
+        RanksDiffer: ranks with the same weight shapes have different programs.
     """
     record = facts_of(first).parallel
     assert record is not None
@@ -72,9 +72,11 @@ def summarise_ranks(
             differing = differing_numbers(programs[0], program)
             if differing is None:
                 who = f"ranks {ranks[0]} to {ranks[-1]}"
-                raise RanksDiffer(f"the programs of {who} differ in more than numbers")
+                raise RanksDiffer(f"the programs of {who} differ in more than constants")
             numbers.update(dict.fromkeys(map(star, differing)))
-        groups.append(RankGroup(tuple(ranks), _weight_bytes(programs[0])))
+        summary = summarise(programs[0])
+        totals = (summary.parameters, summary.buffers, summary.constants)
+        groups.append(RankGroup(tuple(ranks), sum(each.total_bytes for each in totals)))
     found, rate = collectives(first), profile.link_bandwidth_bytes_per_s
     return RankSummary(
         degrees=degrees.canonical,
@@ -90,7 +92,7 @@ def summarise_ranks(
 
 
 def _received_bytes(found: Sequence[Collective], ranks: int) -> int | None:
-    """Return what a rank receives in one call at least; None where a size is not known."""
+    """Return the minimum number of bytes that a rank receives per call; None if a size is unknown."""
     sizes = [(each.kind, each.bytes, each.count) for each in found]
     if any(size is None for _, size, _ in sizes):
         return None
@@ -98,15 +100,9 @@ def _received_bytes(found: Sequence[Collective], ranks: int) -> int | None:
 
 
 def _elsewhere_bytes(program: ExportedProgram, record: ParallelRecord) -> int:
-    """Return the bytes of what other ranks hold of the weights of which a program has a part."""
     weights = {id(program.state_dict[name]): name for name in record.shards if name in program.state_dict}
     return sum(
         (prod(record.shards[name].shape) - program.state_dict[name].numel())
         * program.state_dict[name].itemsize
         for name in weights.values()
     )
-
-
-def _weight_bytes(program: ExportedProgram) -> int:
-    summary = summarise(program)
-    return sum(totals.total_bytes for totals in (summary.parameters, summary.buffers, summary.constants))

@@ -1,80 +1,87 @@
-"""One target, from construction to verdict."""
+"""Check one target, from the construction of the model to an answer that can be passed between processes."""
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Protocol
 
+import torch
 from torch.export import ExportedProgram
 
 from fakexport._torch.quiet_logs import torch_logs_silenced
-from fakexport._torch.tracing_lock import one_at_a_time
-from fakexport.capture import (
+from fakexport._version import __version__
+from fakexport.checking.ranks import RankFailure, summarise_ranks
+from fakexport.checking.targets import Target
+from fakexport.emulation.devices import emulate, peak_bytes
+from fakexport.emulation.fake import UnsupportedSubclassError
+from fakexport.error import raise_missing
+from fakexport.exporting.capture import (
     Captured,
     DynamicDims,
     ModelNotBuilt,
+    ModelRequest,
+    PreparedModel,
     TracedBlocks,
-    build_source,
     capture_or_explore,
-    facts_at_capture,
-    given_inputs,
+    loaded_libraries,
+    prepare,
 )
-from fakexport.checking.check_call import Request, versions
-from fakexport.checking.ranks import RankFailure, summarise_ranks
-from fakexport.checking.targets import Target
-from fakexport.devices import emulate, peak_bytes
-from fakexport.diagnose import (
+from fakexport.exporting.program import (
+    ComparedProgram,
+    compared,
+    fingerprint,
+    inspect_module,
+    summarise,
+    transfers,
+)
+from fakexport.models import import_loaded_libraries
+from fakexport.models.sources import Source
+from fakexport.planning import diagnose_memory, memory_left
+from fakexport.report import RankSummary, SavedPrograms, Stage, Step, Timings, Verdict
+from fakexport.report.diagnose import (
     diagnose_assumptions,
     diagnose_build,
     diagnose_failure,
     diagnose_internal_fault,
     diagnose_left_out,
+    diagnose_not_saved,
     diagnose_program,
     headline,
     in_rank,
-    memory_left,
     unused_note,
 )
-from fakexport.diagnostics import Diagnostic
-from fakexport.fake import Built, SubclassNotKept, install_transfers
-from fakexport.history import recording
-from fakexport.program import ProgramFacts, inspect_module, summarise, transfers
-from fakexport.report import RankSummary, Stage, Step, Timings, Verdict
-from fakexport.sources import ExampleInputs, Source, SourceError, inputs_from_specs
+from fakexport.rules.diagnostics import Diagnostic
 
 Outcome = tuple[Verdict, tuple[Diagnostic, ...], Mapping[int, ExportedProgram]]
 
 
 class Announce(Protocol):
-    """Tells the caller of `check` what is done now."""
+    """Reports the current step to the caller of `check`."""
 
     def step(self, step: Step, finding: str = "", blocks: int | None = None) -> None:
-        """Begin a step: what was found before `explore`, how many blocks `trace` counts."""
+        """Start a step. `finding` is the error to `explore`; `blocks` is the number of blocks to trace."""
 
     def done(self, blocks: int) -> None:
-        """Say how many blocks are traced."""
+        """Report the number of traced blocks."""
 
 
 class TargetCheck:
-    """The check of one target.
+    """The check of one target. If `is_counted`, `announce` receives the number of traced blocks."""
 
-    Args:
-        request: What is asked.
-        target: One of its targets.
-        announce: Gets each step.
-        is_counted: Whether `announce` gets the number of traced blocks.
-    """
-
-    def __init__(self, request: Request, target: Target, announce: Announce, *, is_counted: bool) -> None:
+    def __init__(
+        self, request: ModelRequest, target: Target, announce: Announce, *, is_counted: bool
+    ) -> None:
         self._request, self._target = request, target
         self._clock = _Clock(announce)
-        self._is_counted = is_counted and not request.is_strict
+        self._is_counted = is_counted and not request.asked.strict
 
     def outcome(self) -> Outcome:
-        """Return the verdict, the findings and the programs by rank. A bad call is raised."""
+        """Return the verdict, the findings and the programs by rank. Errors of the caller are raised."""
         target, clock = self._target, self._clock
         verdict = Verdict(target.spec, False, None, None, (), self._timings())
 
@@ -92,34 +99,32 @@ class TargetCheck:
             programs = trace.rank_programs or {0: trace.program}
             return replace(judged, timings=self._timings()), _of_target(target, found), programs
         except ModelNotBuilt as error:
+            raise_missing(error)
             cause, published = error.__cause__ or error, self._request.source.published
             return failed(diagnose_build(cause, topology=target.topology, published=published))
-        except SubclassNotKept as error:
+        except UnsupportedSubclassError as error:
             return failed(diagnose_build(error))
         except (ValueError, TypeError) as error:
             if clock.stage != "analyse":
-                raise  # Placement, inputs and dynamic dimensions say in one line what does not fit.
+                raise  # Errors of placement, inputs and dynamic dimensions have one-line messages.
             return failed(diagnose_internal_fault(error, versions=versions()))
         except Exception as error:
+            raise_missing(error)
             return failed(diagnose_internal_fault(error, versions=versions()))
 
     def _traced(self) -> _Trace | _Failure:
-        request, whole = self._request, self._traced_whole()
-        if isinstance(whole, _Failure):
-            return whole
-        trace = self._traced_source(request, whole)
+        source = self._request.source
+        whole = None  # The program to compare those of the ranks with.
+        if source.parallel is not None:
+            found = self._traced_source(source.parallel.whole)
+            if isinstance(found, _Failure):
+                return found
+            whole = found.program
+        trace = self._traced_source(source, whole)
         return trace if isinstance(trace, _Failure) else self._with_ranks(trace, whole)
 
-    def _traced_whole(self) -> ExportedProgram | _Failure | None:
-        """Return the program that those of all ranks are compared with; None if the model is not parallel."""
-        request, parallel = self._request, self._request.source.parallel
-        if parallel is None:
-            return None
-        trace = self._traced_source(replace(request, source=parallel.whole))
-        return trace if isinstance(trace, _Failure) else trace.program
-
     def _with_ranks(self, trace: _Trace, whole: ExportedProgram | None) -> _Trace | _Failure:
-        """Return a trace with what the other ranks have in common with it; a failure if one of them fails."""
+        """Add a summary of the other ranks to a trace; return a failure if one of them fails."""
         request, source_of = self._request, self._request.ranks
         if source_of is None or request.degrees is None:
             return trace
@@ -127,7 +132,7 @@ class TargetCheck:
         programs = {0: trace.program}
 
         def traced(rank: int) -> ExportedProgram | RankFailure:
-            other = self._traced_source(replace(request, source=source_of(rank)), whole)
+            other = self._traced_source(source_of(rank), whole)
             if isinstance(other, _Failure):
                 return RankFailure(rank, other.found, other.notes)
             programs[rank] = other.program
@@ -137,58 +142,56 @@ class TargetCheck:
             trace.program,
             request.degrees,
             traced,
-            profile=self._target.topology.device(trace.built.placement.input_device).profile,
-            is_every=request.is_every_rank,
+            profile=self._target.topology.device(trace.model.built.placement.input_device).profile,
+            is_every=request.asked.rank == "all",
         )
         if isinstance(ranks, RankFailure):
-            return _Failure(ranks.found, (f"rank 0 exports, and rank {ranks.rank} does not", *ranks.notes))
+            return _Failure(ranks.found, (f"rank 0 exports, but rank {ranks.rank} does not", *ranks.notes))
         return replace(trace, ranks=ranks, rank_programs=programs)
 
-    def _traced_source(self, request: Request, whole: ExportedProgram | None = None) -> _Trace | _Failure:
-        target, clock = self._target, self._clock
+    def _traced_source(self, source: Source, whole: ExportedProgram | None = None) -> _Trace | _Failure:
+        request, target, clock = self._request, self._target, self._clock
         with clock.running("build", "build"):
-            built, inputs = _made(request, target)
-        blocks = TracedBlocks(built.module, clock.announce.done) if self._is_counted else None
+            model = prepare(
+                request, target.topology, device_map=target.device_map, dtype=target.dtype, source=source
+            )
+        blocks = TracedBlocks(model.built.module, clock.announce.done) if self._is_counted else None
         with (
             clock.running("capture", "trace", None if blocks is None else blocks.total),
-            install_transfers(built.module, built.placement),
+            model.transfers(),
             nullcontext() if blocks is None else blocks.counted(),
         ):
             captured, explored = capture_or_explore(
-                built.module,
-                inputs.args,
-                inputs.kwargs,
-                dynamic=request.dynamic,
-                strict=request.is_strict,
-                tracing=lambda: request.source.tracing(built.module, inputs),
-                facts=_facts(request, target, built, inputs),
+                model,
                 on_failure=lambda failure: clock.announce.step(
                     "explore", headline(diagnose_failure(failure, topology=target.topology)[0])
                 ),
-                assumed=request.assumed,
                 whole=whole,
             )
         if captured.program is None or captured.recovered is None:
             assert captured.failure is not None
             assert explored is not None
             found = diagnose_failure(
-                captured.failure, explored, topology=target.topology, published=request.source.published
+                captured.failure, explored, topology=target.topology, published=source.published
             )
             if request.degrees is not None and whole is not None:
                 found = tuple(in_rank(found, request.degrees.ranks))
-            omitted = diagnose_left_out(request.source, None, built.module, inputs)
+            omitted = diagnose_left_out(source, None, model.built.module, model.inputs)
             return _Failure((*omitted, *found), tuple(diagnose_assumptions(explored)))
-        return _Trace(built, inputs, captured)
+        return _Trace(model, captured)
 
     def _judged(self, verdict: Verdict, trace: _Trace) -> tuple[Verdict, tuple[Diagnostic, ...]]:
         target = self._target
-        request, program, built, inputs = self._request, trace.program, trace.built, trace.inputs
+        request, program, built, inputs = self._request, trace.program, trace.model.built, trace.model.inputs
         summary = summarise(program)
         named = request.dynamic if isinstance(request.dynamic, DynamicDims) else DynamicDims()
-        findings = diagnose_program(trace.captured, summary, target.topology, named)
+        findings = diagnose_program(trace.captured, summary, named)
+        memory = diagnose_memory(program, summary, target.topology)
         omitted = diagnose_left_out(request.source, program, built.module, inputs)
-        # Anyone who names the inputs of a library's model chooses what of it runs: a note is enough.
-        unused = unused_note(request.source, program, built.module, inputs, is_chosen=request.is_input_chosen)
+        # If the user names the inputs of a library's model, omitted parts are intended: a note is enough.
+        unused = unused_note(
+            request.source, program, built.module, inputs, is_chosen=request.asked.is_input_chosen
+        )
         assumptions = tuple(dict.fromkeys((*target.spec.assumptions, *inputs.assumptions)))
         judged = replace(
             verdict,
@@ -203,7 +206,7 @@ class TargetCheck:
             modules=inspect_module(built.module),
             ranks=trace.ranks,
         )
-        return judged, (*omitted, *findings.diagnostics)
+        return judged, (*omitted, *findings.diagnostics, *((memory,) if memory else ()))
 
     def _timings(self) -> Timings:
         peak = peak_bytes()
@@ -215,10 +218,9 @@ class TargetCheck:
 
 @dataclass(frozen=True)
 class _Trace:
-    """A model with its inputs, and the program that was captured of it."""
+    """A model with its inputs, and the captured program."""
 
-    built: Built
-    inputs: ExampleInputs
+    model: PreparedModel
     captured: Captured
     ranks: RankSummary | None = None
     rank_programs: Mapping[int, ExportedProgram] = field(default_factory=dict)
@@ -231,16 +233,12 @@ class _Trace:
 
 @dataclass(frozen=True)
 class _Failure:
-    """Why there is no program."""
-
     found: tuple[Diagnostic, ...]
     notes: tuple[str, ...]
 
 
 @dataclass
 class _Clock:
-    """The stage that runs, and the wall time of those that ran."""
-
     announce: Announce
     stage: Stage = "build"
     seconds: dict[Stage, float] = field(default_factory=dict)
@@ -256,49 +254,84 @@ class _Clock:
             self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
 
 
-def build_target(source: Source, target: Target) -> Built:
-    """Return the fake model of a target, in the `emulate` block of its devices."""
-    return build_source(source, target.topology, device_map=target.device_map, dtype=target.dtype)
-
-
 def _of_target(target: Target, found: Sequence[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """Return what was found, as findings of a target."""
     return tuple(replace(diagnostic, targets=(target.spec.name,)) for diagnostic in found)
 
 
-def _facts(request: Request, target: Target, built: Built, inputs: ExampleInputs) -> ProgramFacts:
-    return facts_at_capture(
-        request.source,
-        target.topology,
-        built,
-        inputs,
-        dtype=target.dtype,
-        dynamic_shapes=request.dynamic_shapes,
-        is_strict=request.is_strict,
+def versions() -> dict[str, str]:
+    """Return the versions of imported packages that a report depends on."""
+    return {
+        "fakexport": __version__,
+        "torch": str(torch.__version__),
+        **loaded_libraries(),
+        "python": platform.python_version(),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which optional parts of a result are wanted. Each part takes time.
+
+    Args:
+        progress: The number of traced blocks, during the trace.
+        programs: The saved programs.
+        fingerprints: Fingerprints of the programs, for a lock.
+        compared: Data to compare the program with the programs of other targets.
+        tried_fixes: Whether each fix of the report works, as far as can be tried in one minute.
+    """
+
+    progress: bool = False
+    programs: bool = False
+    fingerprints: bool = False
+    compared: bool = False
+    tried_fixes: bool = False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Result of a check for one target; it can be passed between processes.
+
+    Args:
+        source: Name of the source.
+        versions: Versions of the packages that the process has imported.
+        compared: Data to compare targets, if the model exports and the check has several targets.
+    """
+
+    source: str
+    verdict: Verdict
+    diagnostics: tuple[Diagnostic, ...]
+    versions: Mapping[str, str]
+    compared: ComparedProgram | None = None
+
+
+def import_for(wanted: Wanted) -> None:
+    """Import the modules that `answer_for` would otherwise import in each process."""
+    import_loaded_libraries()
+    from fakexport.archive import save  # noqa: F401 (the package fetches names on first use)
+
+
+def answer_for(
+    request: ModelRequest, target: Target, wanted: Wanted, announce: Announce, *, root: Path
+) -> Answer:
+    """Check one target of a request; `root` is an argument of `save`.
+
+    Raises:
+        ValueError, TypeError: invalid usage, as for `check`.
+    """
+    verdict, found, programs = TargetCheck(request, target, announce, is_counted=wanted.progress).outcome()
+    # Always saved, because a program that no archive can store is also a finding of `check`.
+    saved = SavedPrograms.of(programs, root=root) if programs else None
+    if saved is not None and saved.fault is not None:
+        left = diagnose_not_saved(saved.fault, versions=versions())
+        found = (*found, replace(left, targets=(verdict.target.name,)))
+    if wanted.programs:
+        verdict = replace(verdict, saved=saved)
+    if wanted.fingerprints:
+        verdict = replace(verdict, fingerprints={rank: fingerprint(each) for rank, each in programs.items()})
+    return Answer(
+        request.name,
+        verdict,
+        found,
+        versions(),
+        compared(programs[0]) if wanted.compared and programs else None,
     )
-
-
-def _made(request: Request, target: Target) -> tuple[Built, ExampleInputs]:
-    built = build_target(request.source, target)
-    return built, _inputs(request, built, target)
-
-
-@one_at_a_time
-def _inputs(request: Request, built: Built, target: Target) -> ExampleInputs:
-    if request.has_given_inputs:
-        return given_inputs(built, request.args, request.kwargs)
-    device = built.placement.input_device
-    with built.mode, recording(built.mode), install_transfers(built.module, built.placement):
-        if not request.inputs:
-            return _example_inputs(request.source, built, device, target)
-        try:
-            expected = _example_inputs(request.source, built, device, target)
-        except SourceError:
-            expected = None  # The source knows none to compare with.
-        return inputs_from_specs(request.inputs, built.module, device, expected=expected)
-
-
-def _example_inputs(source: Source, built: Built, device: str, target: Target) -> ExampleInputs:
-    if built.has_inputs:
-        return ExampleInputs(built.args, built.kwargs)
-    return source.example_inputs(built.module, device, target.dtype)

@@ -1,4 +1,4 @@
-"""What the caller says of the targets: read, checked, and named for the report."""
+"""Parse and name the targets of a check."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 
-from fakexport.devices import Topology
+from fakexport.emulation.devices import Topology
+from fakexport.emulation.fake import DeviceMap
 from fakexport.error import InvalidValue
-from fakexport.fake import DeviceMap
+from fakexport.exporting.capture import ModelRequest
+from fakexport.models.parallel import refuse_with_parallel
+from fakexport.models.sources import Source, dtype_text, parse_dtype
 from fakexport.report import TargetSpec
-from fakexport.sources import Source, dtype_text, parse_dtype
 
 DeviceMapText = str | Mapping[str, str]
 OneTarget = str | Mapping[str, Any]
@@ -20,13 +22,11 @@ OneTarget = str | Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Target:
-    """One row of the verdict table.
+    """One row of the verdict table: the target as the report shows it, and its parsed parts.
 
     Args:
-        spec: As the report shows it.
-        topology: The devices.
-        device_map: Where the modules live; None where the caller does not say.
-        dtype: Floating dtype of the construction; None for torch's own.
+        device_map: The placement of the modules; None if the user chose none.
+        dtype: Floating point dtype during construction; None for torch's default.
     """
 
     spec: TargetSpec
@@ -34,69 +34,78 @@ class Target:
     device_map: DeviceMap | None
     dtype: torch.dtype | None
 
+    def of_source(self, source: Source) -> Target:
+        """Return the target with the dtype and the assumptions of a source."""
+        dtype = self.dtype or source.dtype
+        spec = replace(
+            self.spec,
+            dtype=None if dtype is None else dtype_text(dtype),
+            assumptions=(*self.spec.assumptions, *source.assumptions),
+        )
+        return replace(self, spec=spec, dtype=dtype)
+
+
+def targets_of(request: ModelRequest, targets: Sequence[Target]) -> list[Target]:
+    """Return the targets of a request, with the dtype and the assumptions of its source.
+
+    Raises:
+        ValueError: the model is parallel, and a target has too few devices or a device map.
+    """
+    for row in targets:
+        if request.degrees is not None:
+            request.degrees.check_devices(row.topology)
+        refuse_with_parallel(request.degrees, device_map=row.device_map)
+    return [row.of_source(request.source) for row in targets]
+
 
 def parse_targets(
     targets: OneTarget | Sequence[OneTarget],
     device_map: DeviceMapText | None,
     dtype: str | torch.dtype | None,
-    source: Source | None = None,
 ) -> list[Target]:
-    """Return the targets of a check, each with a name of its own.
+    """Return the targets of a check, with unique names.
 
     Args:
-        targets: One or more topologies, or mappings with `topology`, `device_map` and `dtype`.
-        device_map, dtype: Device map and dtype of those that have none of their own.
-        source: The model, which may have a dtype and assumptions; None before it is read.
+        targets: One or more topologies, or mappings with the keys `topology`, `device_map` and `dtype`.
+        device_map, dtype: Defaults for targets that do not specify them.
     Raises:
-        TypeError, ValueError: one line about what is wrong with them.
+        TypeError, ValueError: one line about the invalid target.
     """
     if isinstance(targets, (str, Mapping)):
         targets = [targets]
     if not targets:
         raise InvalidValue("no target given: name at least one, such as 'H100'")
-    parsed = [parse_target(target, device_map, dtype, source) for target in targets]
+    parsed = [_parse(target, device_map, dtype) for target in targets]
     names: dict[str, int] = {}
     for index, target in enumerate(parsed):
         names[target.spec.name] = names.get(target.spec.name, 0) + 1
-        if names[target.spec.name] > 1:  # The same row twice: number it, so that findings can name it.
+        if names[target.spec.name] > 1:  # The same target twice: number it, so that findings can refer to it.
             name = f"{target.spec.name} #{names[target.spec.name]}"
             parsed[index] = replace(target, spec=replace(target.spec, name=name))
     return parsed
 
 
-def parse_target(
-    target: OneTarget,
-    device_map: DeviceMapText | None,
-    dtype: str | torch.dtype | None,
-    source: Source | None,
-) -> Target:
-    """Return one target; the arguments and errors are those of `parse_targets`."""
+def _parse(target: OneTarget, device_map: DeviceMapText | None, dtype: str | torch.dtype | None) -> Target:
     fields = {"topology": target} if isinstance(target, str) else dict(target)
     unknown = fields.keys() - {"topology", "device_map", "dtype"}
     if unknown or "topology" not in fields:
-        raise InvalidValue(f"a target has topology, device_map and dtype; got {', '.join(sorted(fields))}")
+        raise InvalidValue(
+            f"a target has the keys topology, device_map and dtype; got {', '.join(sorted(fields))}"
+        )
     topology = Topology.parse(fields["topology"])
     own_map = fields.get("device_map")
     asked = fields.get("dtype", dtype)
-    known = None if source is None else source.dtype
-    chosen = known if asked is None else parse_dtype(asked)
+    chosen = None if asked is None else parse_dtype(asked)
     placed = own_map if own_map is not None else device_map
-    parsed = None if placed is None else _device_map(placed)
+    parsed = None if placed is None else DeviceMap.parse(placed)
     spec = TargetSpec(
         name=fields["topology"] if own_map is None else f"{fields['topology']} ({_map_text(own_map)})",
         topology=topology.canonical,
         device_map=None if placed is None else _map_text(placed),
         dtype=None if chosen is None else dtype_text(chosen),
-        assumptions=topology.assumptions + (() if source is None else source.assumptions),
+        assumptions=topology.assumptions,
     )
     return Target(spec, topology, parsed, chosen)
-
-
-def _device_map(spec: DeviceMapText) -> DeviceMap:
-    try:
-        return DeviceMap.parse(spec)
-    except OSError as error:
-        raise InvalidValue(f"device map {spec}: {error.strerror or error}") from error
 
 
 def _map_text(device_map: DeviceMapText) -> str:

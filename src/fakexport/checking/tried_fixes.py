@@ -1,63 +1,62 @@
-"""Try the fixes of a report: check copies of the model with their changes, in processes of their own."""
+"""Verify the fixes of a report: apply each fix to a copy of the model, and check the copy in a process."""
 
 from __future__ import annotations
 
 import ast
+import linecache
+import os
+import signal
+import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from linecache import getlines
+from importlib.machinery import SourceFileLoader
+from math import ceil
+from types import CodeType
 from typing import Literal
 
-from fakexport.checking.answers import Answer, Wanted
-from fakexport.checking.check_call import CheckCall
-from fakexport.checking.exchanged_source import AlreadyImported, exchange_source, stop_after
-from fakexport.checking.isolation import ShownProgress, answers
-from fakexport.checking.targets import Target
-from fakexport.diagnostics import Change, Diagnostic, Edit, Fix, edited_text, line_after
-from fakexport.isolation import why_shared
-from fakexport.processes import NoAnswer
-from fakexport.report import Report, Timings
+from fakexport.checking.forked_targets import ShownProgress, answers
+from fakexport.checking.isolation import why_shared
+from fakexport.checking.target_check import Answer, Wanted
+from fakexport.checking.targets import Target, parse_targets
+from fakexport.error import InvalidValue
+from fakexport.exporting.capture import Request
+from fakexport.files.processes import NoAnswer
+from fakexport.report import Report
+from fakexport.rules.diagnostics import Change, Diagnostic, Edit, Fix, edited_text, line_after
 
 LIMIT_S = 60.0
-"""How long fixes of one report are tried; a check that took more than half of it is not repeated."""
+"""Time limit for the fixes of one report. A check that took more than half of it is not repeated."""
 
 _Outcome = Literal["works", "fails", "unknown"]
 _Key = tuple[object, ...]
 
 
 def with_tried_fixes(
-    report: Report, call: CheckCall, targets: Sequence[Target], *, limit_s: float = LIMIT_S
+    report: Report, request: Request, targets: Sequence[Target], *, limit_s: float = LIMIT_S
 ) -> Report:
-    """Return a report that says which of its fixes work: each is applied to a copy, which is checked.
+    """Return a report that states which of its fixes work, after checking modified copies.
 
-    A fix that leaves its problem is replaced by what is known without it. Only fixes that have changes are
-    tried, and only if each target has a process of its own.
-
-    Args:
-        report: The report on the call.
-        call, targets: What was checked.
-        limit_s: As `LIMIT_S`.
+    A fix that does not remove its problem is replaced by general advice. Only fixes with concrete changes are
+    tried, and only if each target has its own process. `limit_s` is the time limit for all fixes.
     """
     tried = [each for each in report.diagnostics if each.fix is not None and each.fix.changes]
-    took_s = max((sum((t.build_s, t.capture_s, t.analyse_s)) for t in _timings(report)), default=0.0)
+    timings = [verdict.timings for verdict in report.verdicts]
+    took_s = max((each.build_s + each.capture_s + each.analyse_s for each in timings), default=0.0)
     if not tried or 2 * took_s > limit_s or why_shared() is not None:
         return report
-    trial = _Trial(report, call, targets, limit_s)
+    trial = _Trial(report, request, targets, limit_s)
     fixes = trial.fixes(tried)
     found = [replace(each, fix=fixes.get(id(each), each.fix)) for each in report.diagnostics]
     return replace(report, diagnostics=tuple(found))
 
 
-def _timings(report: Report) -> Iterator[Timings]:
-    yield from (verdict.timings for verdict in report.verdicts)
-
-
 @dataclass
 class _Trial:
     report: Report
-    call: CheckCall
+    request: Request
     targets: Sequence[Target]
     limit_s: float
 
@@ -65,7 +64,7 @@ class _Trial:
         self._ends_at_s = time.monotonic() + self.limit_s
 
     def fixes(self, tried: Sequence[Diagnostic]) -> dict[int, Fix]:
-        """Return the fixes of diagnostics, by identity: all first changes at once, then one by one."""
+        """Apply all changes together, then one by one. Return the resulting fixes, by diagnostic id."""
         firsts = [each.fix.changes[0] for each in tried if each.fix is not None]
         outcomes = self._outcomes(tried, firsts) if len(tried) > 1 else {}
         found = {}
@@ -95,20 +94,24 @@ class _Trial:
         self, changes: Sequence[Change], edits: Sequence[Edit]
     ) -> Sequence[Answer | NoAnswer] | Literal["fails", "unknown"]:
         paths = dict.fromkeys(edit.path for edit in edits)
-        texts = {path: edited_text(getlines(path), (e for e in edits if e.path == path)) for path in paths}
+        texts = {
+            path: edited_text(linecache.getlines(path), (e for e in edits if e.path == path))
+            for path in paths
+        }
         left_s = self._ends_at_s - time.monotonic()
         if left_s < 1 or not all(map(_is_python, texts.values())):
             return "unknown"
-        call = _changed(self.call, changes)
-        call = replace(call, prepare=partial(_prepare, call.prepare, texts, left_s))
+        request = _changed(self.request, changes)
+        request = replace(request, prepare=partial(_prepare, request.prepare, texts, left_s))
         shown = ShownProgress([target.spec.name for target in self.targets], None)
         try:
-            return answers(call, self.targets, Wanted(), shown)
-        except AlreadyImported:
+            targets = parse_targets(request.target, request.device_map, request.dtype)
+            return answers(request, targets, Wanted(), shown)
+        except _AlreadyImported:
             return "unknown"
         except (ValueError, TypeError):
             return "fails"
-        except Exception:  # whatever the changed code raises: the report is printed in any case
+        except Exception:  # The changed code can raise anything, and the report must be printed in any case.
             return "unknown"
 
     def _outcome(
@@ -142,34 +145,34 @@ def _verified(fix: Fix, change: Change) -> Fix:
 
 
 def _refuted(fix: Fix) -> Fix:
-    """Return what is left of a fix that does not work."""
+    """Return the general advice that remains if a fix does not work."""
     other = fix.without_condition
     if other.message != fix.message and not other.changes:
         return other
-    return Fix(f"no fix is known for this line; this was tried and does not repair it: {fix.message}")
+    return Fix(f"no fix is known for this line; this was tried and does not fix it: {fix.message}")
 
 
 def _prepare(before: object, texts: Mapping[str, str], limit_s: float) -> None:
-    stop_after(limit_s)
+    _stop_after(limit_s)
     if callable(before):
         before()
-    exchange_source(texts)
+    _exchange_source(texts)
 
 
-def _changed(call: CheckCall, changes: Sequence[Change]) -> CheckCall:
+def _changed(request: Request, changes: Sequence[Change]) -> Request:
     dtypes = [change.dtype for change in changes if change.dtype is not None]
     dynamic = [spec for change in changes for spec in change.dynamic]
-    shapes = call.dynamic_shapes
+    shapes = request.dynamic_shapes
     if "auto" in dynamic:
         shapes = ["auto"]
     elif dynamic:
         named = {spec.partition("=")[0]: spec for spec in [*(shapes or ()), *dynamic]}
         shapes = [*named.values()]
     return replace(
-        call,
-        assume=(*call.assume, *dict.fromkeys(a for change in changes for a in change.assume)),
-        inputs=[spec for change in changes for spec in change.inputs] or call.inputs,
-        dtype=dtypes[0] if dtypes else call.dtype,
+        request,
+        assume=(*request.assume, *dict.fromkeys(a for change in changes for a in change.assume)),
+        inputs=[spec for change in changes for spec in change.inputs] or request.inputs,
+        dtype=dtypes[0] if dtypes else request.dtype,
         dynamic_shapes=shapes,
     )
 
@@ -183,7 +186,7 @@ def _is_python(text: str) -> bool:
 
 
 def _key(diagnostic: Diagnostic, edits: Sequence[Edit] = ()) -> _Key:
-    """Return what tells a problem from others: its code and its line, as it is numbered after edits."""
+    """Return a key that identifies a problem: its code, its file, and its line number after edits."""
     if diagnostic.primary is None:
         return (diagnostic.code, *diagnostic.notes[:1])
     span = diagnostic.primary.span
@@ -191,7 +194,43 @@ def _key(diagnostic: Diagnostic, edits: Sequence[Edit] = ()) -> _Key:
 
 
 def _is_next(found: Diagnostic, before: Diagnostic) -> bool:
-    """Return whether a dimension is restricted in another way than before: a line may do so several times."""
+    """Return whether FE302 reports a new restriction. One line can restrict a dimension several times."""
     if found.primary is None or before.primary is None or found.code != "FE302":
         return False
     return found.primary.message != before.primary.message
+
+
+class _AlreadyImported(InvalidValue):
+    """A file was imported before its text could be replaced."""
+
+
+def _stop_after(limit_s: float) -> None:
+    """Exit this process after a time limit, and redirect its stdout and stderr to nowhere."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(ceil(limit_s))
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    warnings.simplefilter("ignore")
+
+
+def _exchange_source(texts: Mapping[str, str]) -> None:
+    """Replace the text of files for all later imports of this process.
+
+    Raises:
+        _AlreadyImported: one of the files is already imported.
+    """
+    for module in list(sys.modules.values()):
+        if (path := getattr(module, "__file__", None)) in texts:
+            raise _AlreadyImported(f"{path} is already imported")
+    for path, text in texts.items():
+        linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
+    stock = SourceFileLoader.get_code
+
+    def get_code(loader: SourceFileLoader, name: str) -> CodeType | None:
+        path = loader.get_filename(name)
+        if path in texts:
+            return compile(texts[path], path, "exec", dont_inherit=True)
+        return stock(loader, name)
+
+    SourceFileLoader.get_code = get_code  # type: ignore[method-assign, assignment]

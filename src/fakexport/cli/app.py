@@ -7,33 +7,25 @@ from typing import Annotated
 import typer
 
 from fakexport._version import __version__
+from fakexport.cli.archive_commands import bind_command, bundle_command, retarget_command
 from fakexport.cli.bench_command import bench_command
-from fakexport.cli.bind_command import bind_command
-from fakexport.cli.bundle_command import bundle_command
 from fakexport.cli.check_command import check_command
 from fakexport.cli.color import ColorChoice, choose_color
 from fakexport.cli.compare_command import compare_command
 from fakexport.cli.compile_command import compile_command
-from fakexport.cli.devices_command import devices_command
-from fakexport.cli.diff_command import diff_command
 from fakexport.cli.emulate_command import emulate_command
-from fakexport.cli.explain_command import explain_command
 from fakexport.cli.export_command import export_command
 from fakexport.cli.generate_command import generate_command
 from fakexport.cli.inspect_command import inspect_command
-from fakexport.cli.lock_command import lock_command
 from fakexport.cli.plan_command import plan_command
-from fakexport.cli.retarget_command import retarget_command
+from fakexport.cli.reference_commands import devices_command, explain_command
 from fakexport.cli.run_command import run_command
-from fakexport.cli.source_command import source_command
 from fakexport.cli.streams import write_error_line, write_output
-from fakexport.cli.sweep_command import sweep_command, sweep_compare_command
-from fakexport.cli.sweep_report_command import sweep_report_command
-from fakexport.cli.verify_buffers_command import verify_buffers_command
-from fakexport.cli.verify_weights_command import verify_weights_command
-from fakexport.cli.view_command import view_command
+from fakexport.cli.sweep_commands import sweep_command, sweep_compare_command, sweep_report_command
+from fakexport.cli.verify_commands import verify_buffers_command, verify_weights_command
+from fakexport.cli.viewing_commands import diff_command, source_command, view_command
 
-# rich would cost more than the rest of `--help`, and so would what the commands import when they are called.
+# Importing rich, or the modules that commands import when they run, would take longer than `--help` itself.
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
@@ -47,7 +39,7 @@ def _show_version(is_asked: bool) -> None:
 
 
 def _torch_version() -> str:
-    """Return the installed torch version from its metadata: importing torch takes seconds."""
+    """Return the version of torch from its package metadata, because importing torch takes seconds."""
     import importlib.metadata
 
     try:
@@ -66,7 +58,7 @@ def _fakexport(
     color: Annotated[
         ColorChoice,
         typer.Option(
-            "--color", help="Color reports: auto (on a terminal), always or never. Goes before the command."
+            "--color", help="Color reports: auto (on a terminal), always or never. Put it before the command."
         ),
     ] = "auto",
 ) -> None:
@@ -82,30 +74,37 @@ def _fakexport(
 
 
 app.command("check", short_help="Check whether a model exports for each target.")(check_command)
-app.command("lock", short_help="Remember what each model exports to.")(lock_command)
+app.command(
+    "lock",
+    short_help="Record the exported program of each model.",
+    help="Run `fakexport check --update-lock`: check a model and record its program in fakexport.lock.",
+    context_settings={"default_map": {"update_lock": True}},
+)(check_command)
 app.command("sweep", short_help="Check many models.")(sweep_command)
-app.command("sweep-compare", short_help="Compare two runs of a sweep.")(sweep_compare_command)
-app.command("sweep-report", short_help="Write runs of a sweep as a page.")(sweep_report_command)
+app.command("sweep-compare", short_help="Compare two sweep runs.")(sweep_compare_command)
+app.command("sweep-report", short_help="Write an HTML report of sweep runs.")(sweep_report_command)
 app.command("export", short_help="Export a model for one target, without weights.")(export_command)
 app.command("retarget", short_help="Move an exported program to other devices.")(retarget_command)
 app.command("bind", short_help="Bind a checkpoint's weights to a program.")(bind_command)
 app.command("bundle", short_help="Store several programs in one archive.")(bundle_command)
 app.command("run", short_help="Run a program on inputs from a file.")(run_command)
-app.command("generate", short_help="Generate tokens with a language model's bundle.")(generate_command)
+app.command("generate", short_help="Generate tokens with an exported language model.")(generate_command)
 app.command("compile", short_help="Compile a program for a runtime.")(compile_command)
-app.command("bench", short_help="Benchmark deployment formats.")(bench_command)
-app.command("compare", short_help="Compare a program's outputs with eager mode.")(compare_command)
+app.command("bench", short_help="Benchmark deployment formats on the CPU.")(bench_command)
+app.command("compare", short_help="Compare a program with the eager model.")(compare_command)
 app.command("source", short_help="Write a program as Python source.")(source_command)
-app.command("view", short_help="Write a program for a graph viewer.")(view_command)
+app.command("view", short_help="Write a program as a graph for a viewer.")(view_command)
 app.command("inspect", short_help="Describe an archive or a model.")(inspect_command)
 app.command("plan", short_help="Show the memory a model needs, and whether it fits.")(plan_command)
 app.command("diff", short_help="Show how two archives differ.")(diff_command)
 app.command("verify-weights", short_help="Check that a checkpoint has every weight.")(verify_weights_command)
-app.command("verify-buffers", short_help="Check what no checkpoint contains.")(verify_buffers_command)
+app.command("verify-buffers", short_help="Check the tensors that checkpoints do not contain.")(
+    verify_buffers_command
+)
 app.command(
     "emulate",
-    short_help="Run a script as if devices existed.",
-    # What follows TOPOLOGY belongs to the script.
+    short_help="Run a script on emulated devices.",
+    # All arguments after TOPOLOGY belong to the script.
     context_settings={"allow_interspersed_args": False},
 )(emulate_command)
 app.command("explain", short_help="Explain a diagnostic and how to fix it.")(explain_command)

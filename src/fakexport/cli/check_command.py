@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fakexport.cli.check_output import CheckOutput, parse_writes
-from fakexport.cli.checks import CheckedCall, Checks
+from fakexport.cli.checks import CheckedCall, asked_options, check_call, check_project
 from fakexport.cli.lock_session import LockSession, lock_session
-from fakexport.cli.option_groups import grouped_options
-from fakexport.cli.options import Debug, HtmlPage, NoProgress, OptionalSource, OutputFormat
-from fakexport.cli.project_file import CheckOptions, Profiles, ProjectFile, project_file_of
+from fakexport.cli.options import Debug, HtmlPage, NoProgress, OptionalSource, OutputFormat, grouped_options
+from fakexport.cli.progress_display import progress_on_stderr
+from fakexport.cli.project_file import CheckOptions, Profiles, ProjectFile, options_for, project_file_of
+from fakexport.cli.quiet import quiet
+
+if TYPE_CHECKING:
+    from fakexport.report import Report
 
 
 @grouped_options
@@ -26,30 +31,39 @@ def check_command(
         OutputFormat,
         typer.Option(
             "--format",
-            help="Output format: text to read, JSON for scripts, annotations for GitHub Actions, SARIF for "
-            "code scanning, or Markdown.",
+            help="Print text, JSON for scripts, annotations for GitHub Actions, SARIF for code scanning, "
+            "or Markdown for a job summary.",
         ),
     ] = "text",
     write: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FORMAT=FILE",
-            help="Write the report to a file too, such as sarif=report.sarif. Repeatable.",
+            help="Also write the report to a file, such as `sarif=report.sarif`. Repeatable.",
         ),
     ] = None,
     html: HtmlPage = None,
     locked: Annotated[
         bool,
-        typer.Option("--locked", help="Compare with fakexport.lock: what moved is an error, FE002 or FE003."),
+        typer.Option(
+            "--locked",
+            help="Compare each program with `fakexport.lock`; a difference is an error (FE002, FE003).",
+        ),
     ] = False,
     update_lock: Annotated[
-        bool, typer.Option("--update-lock", help="Write what is found to fakexport.lock.")
+        bool,
+        typer.Option(
+            "--update-lock",
+            help="Write the exported programs to `fakexport.lock`, and accept every difference.",
+        ),
     ] = False,
     verify_fixes: Annotated[
         bool,
         typer.Option(
             "--verify-fixes/--no-verify-fixes",
-            help="Apply each fix to a copy of the model and check that, for up to 60 seconds.",
+            show_default=False,
+            help="Try each fix on a copy of the model before printing it, for up to 60 seconds. On by "
+            "default.",
         ),
     ] = True,
     no_progress: NoProgress = False,
@@ -58,23 +72,35 @@ def check_command(
 ) -> None:
     """Check whether a model exports for each target, how the programs differ, and what to fix.
 
-    Without a SOURCE, check all of those that [tool.fakexport] in pyproject.toml lists.
+    Without SOURCE, check every source that [tool.fakexport] in pyproject.toml lists.
 
     Exit code 0: every target exports without errors. 1: an export failed or errors were reported. 2: bad
     usage or environment.
     """
     output = CheckOutput(format_, parse_writes(write or []), is_project=source is None, html=html)
     project = project_file_of(context)
-    checks = Checks(
-        project=project,
-        given=options,
-        call=call,
-        lock=_lock(context, project, is_whole=source is None, is_locked=locked, is_updating=update_lock),
-        is_progress_shown=not no_progress,
-        is_debug=debug,
-        has_tried_fixes=verify_fixes,
-    )
-    if code := checks.run(source, output):
+    lock = _lock(context, project, is_whole=source is None, is_locked=locked, is_updating=update_lock)
+
+    def checked(source: str, known: CheckOptions) -> Report:
+        shown = progress_on_stderr(is_shown=not no_progress)
+        with shown as on_progress, quiet(is_debug=debug):
+            from fakexport.checking import Wanted, report_on
+
+            wanted = Wanted(fingerprints=lock is not None, tried_fixes=verify_fixes)
+            request = check_call(source, known, call, target=known.target)
+            report = report_on(request, on_progress=on_progress, wanted=wanted)
+            return report if lock is None else lock.compared(report, source, dict(asked_options(known, call)))
+
+    from fakexport.report import ProjectReport
+
+    if source is None:
+        found = check_project(project, options, checked, output=output, is_debug=debug)
+    else:
+        found = ProjectReport((checked(source, options_for(context, source, options)),), {})
+        output.write_part(found.reports[0])
+        output.write_end(found, root=Path.cwd())
+    has_stale = lock is not None and lock.end(refused=len(found.refused))
+    if code := max(found.exit_code, int(has_stale)):
         raise typer.Exit(code)
 
 
@@ -82,7 +108,9 @@ def _lock(
     context: typer.Context, project: ProjectFile | None, *, is_whole: bool, is_locked: bool, is_updating: bool
 ) -> LockSession | None:
     if is_locked and is_updating:
-        raise typer.BadParameter("--locked compares with the lock, --update-lock replaces it: give one")
+        raise typer.BadParameter(
+            "--locked compares with the lock, --update-lock replaces it: use only one of them"
+        )
     if not (is_locked or is_updating):
         return None
     given: tuple[str, ...] = context.obj or ()

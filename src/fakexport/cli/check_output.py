@@ -1,4 +1,4 @@
-"""What `fakexport check` writes: one format to stdout, and any to files."""
+"""Write the reports of `fakexport check`: one format to stdout, others to files."""
 
 from __future__ import annotations
 
@@ -9,35 +9,23 @@ from typing import TYPE_CHECKING, get_args
 
 import typer
 
-from fakexport.cli.options import OutputFormat, write_page
+from fakexport.cli.options import OutputFormat, write_file, write_page
 from fakexport.cli.streams import output_width, write_formatted
 
 if TYPE_CHECKING:
     from fakexport.report import ProjectReport, Report
 
 _WIDTH_OF_A_FILE = 100
-# Those that are written report by report; the others are one document.
+# Formats that are written report by report. Any other format is one document for all reports.
 _OF_PARTS = ("text", "github")
 
 
-@dataclass(frozen=True)
-class WrittenReport:
-    """A file to write, from `--write FORMAT=FILE`."""
-
-    format: OutputFormat
-    path: Path
-
-
-def parse_writes(given: Sequence[str]) -> tuple[WrittenReport, ...]:
-    """Return the files to write; their paths are relative to the working directory of now.
-
-    Raises:
-        typer.BadParameter: not `FORMAT=FILE`, or an unknown format.
-    """
+def parse_writes(given: Sequence[str]) -> tuple[tuple[OutputFormat, Path], ...]:
+    """Parse the values of `--write FORMAT=FILE`, and make their paths absolute."""
     return tuple(_parse(text) for text in given)
 
 
-def _parse(text: str) -> WrittenReport:
+def _parse(text: str) -> tuple[OutputFormat, Path]:
     formats: dict[str, OutputFormat] = {name: name for name in get_args(OutputFormat)}
     name, equals, path = text.partition("=")
     if not (equals and path):
@@ -47,45 +35,38 @@ def _parse(text: str) -> WrittenReport:
     file = Path(path).absolute()
     if not file.parent.is_dir():
         raise typer.BadParameter(f"--write: there is no folder {file.parent}")
-    return WrittenReport(formats[name], file)
+    return formats[name], file
 
 
 @dataclass(frozen=True)
 class CheckOutput:
-    """How the reports of a check are written.
+    """Formats and files for the reports of a check.
 
     Args:
-        format: Of stdout.
-        files: Written when all is checked.
-        html: A page to write then; None for none.
-        is_project: Whether the sources are those of `[tool.fakexport]`, however many.
+        format: Format of stdout.
+        files, html: Files and an HTML page to write after the last check.
+        is_project: Whether the sources are those of `[tool.fakexport]`, even if there is only one.
     """
 
     format: OutputFormat
-    files: tuple[WrittenReport, ...] = ()
+    files: tuple[tuple[OutputFormat, Path], ...] = ()
     is_project: bool = False
     html: Path | None = None
 
     def write_part(self, report: Report) -> None:
-        """Write the report on one source of several, unless all are one document."""
+        """Write the report of one source to stdout, unless the format is one document for all reports."""
         if self.format in _OF_PARTS:
             write_formatted(_part(report, self.format, output_width(), self.is_project), self.format)
 
     def write_end(self, found: ProjectReport, *, root: Path) -> None:
-        """Write what comes after the parts, or the document, and the files.
-
-        Raises:
-            FileWriteError: a file could not be written.
-        """
-        from fakexport.files import new_file
-
+        """Write the summary or the document to stdout, then the files and the HTML page."""
         if self.format not in _OF_PARTS:
             write_formatted(self._document(found, self.format, root), self.format)
         elif self.is_project:
             write_formatted(_end(found), self.format)
-        for file in self.files:
-            with new_file(file.path) as opened:
-                opened.write(self._document(found, file.format, root).encode(errors="backslashreplace"))
+        for wanted, path in self.files:
+            document = self._document(found, wanted, root)
+            write_file(path, document.encode(errors="backslashreplace"))
         if self.html is not None:
             from fakexport.report import check_document, project_document
 
@@ -93,10 +74,10 @@ class CheckOutput:
             write_page(shown, self.html)
 
     def _document(self, found: ProjectReport, wanted: OutputFormat, root: Path) -> str:
-        from fakexport.report import json_text, project_to_dict, render_markdown, render_sarif, to_dict
+        from fakexport.report import json_text, render_markdown, render_sarif, to_dict
 
         if wanted == "json":
-            return json_text(project_to_dict(found) if self.is_project else to_dict(found.reports[0]))
+            return json_text(to_dict(found if self.is_project else found.reports[0]))
         if wanted == "sarif":
             return render_sarif(found, root=root)
         if wanted == "markdown":

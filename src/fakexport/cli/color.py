@@ -1,4 +1,4 @@
-"""Color on terminals: added to a report when everything in it has been escaped. No renderer knows of it."""
+"""Color reports on terminals. Renderers add no colors; they are added to text that is already escaped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ColorChoice = Literal["auto", "always", "never"]
 _choice: ContextVar[ColorChoice] = ContextVar("fakexport_color", default="auto")
 
 _BOLD, _RED, _GREEN, _YELLOW, _BLUE, _CYAN = "1", "1;31", "1;32", "1;33", "1;34", "1;36"
-# What stands out in a report -> how. The group `it` is colored.
+# Pattern, and the color of the group `it` in each match.
 _HIGHLIGHTS = (
     (r"^(?P<it>error(\[\w+\])?):", _RED),
     (r"^(?P<it>warning(\[\w+\])?):", _YELLOW),
@@ -32,7 +32,7 @@ _PATTERNS = tuple((re.compile(pattern, re.MULTILINE), code) for pattern, code in
 
 @contextmanager
 def automatic_color() -> Iterator[None]:
-    """In this block nothing is chosen yet, and a choice ends with it."""
+    """Start the block with `--color auto`, and undo `choose_color` at its end."""
     token = _choice.set("auto")
     try:
         yield
@@ -46,10 +46,10 @@ def choose_color(choice: ColorChoice) -> None:
 
 
 def is_colored(stream: TextIO) -> bool:
-    """Whether text on this stream is colored.
+    """Return whether text on this stream is colored.
 
-    `--color` decides, then the variables NO_COLOR and FORCE_COLOR (https://no-color.org,
-    https://force-color.org), then whether the stream is a terminal that can.
+    The first of these that is set applies: `--color`, then the variables NO_COLOR and FORCE_COLOR
+    (https://no-color.org, https://force-color.org). By default, a terminal that supports colors is colored.
     """
     if _choice.get() != "auto":
         return _choice.get() == "always"

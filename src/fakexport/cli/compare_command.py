@@ -2,58 +2,47 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fakexport.cli.isolated_work import Show, isolated
-from fakexport.cli.options import (
-    Archive,
-    BoundDevices,
-    Debug,
-    Dtype,
-    Inputs,
-    Libraries,
-    Method,
-    Source,
-    TextOrJson,
-    Trust,
-    UseCache,
-)
-from fakexport.cli.quiet import quiet
-from fakexport.cli.streams import output_width, write_output
+from fakexport.cli import options
+from fakexport.cli.isolated_work import UserCode
+from fakexport.cli.streams import output_width, write_found
 
 if TYPE_CHECKING:
     from fakexport.report import Comparison
 
 
+@options.grouped_options
 def compare_command(
-    source: Source,
-    archive: Archive,
+    source: options.Source,
+    archive: options.Archive,
     checkpoint: Annotated[
         str | None,
-        typer.Argument(metavar="[CHECKPOINT]", help="Weights for both the model and the program."),
+        typer.Argument(metavar="CHECKPOINT", help="Weights for both the model and the program."),
     ] = None,
-    inputs: Inputs = None,
-    method: Method = None,
-    devices: BoundDevices = None,
-    dtype: Dtype = None,
-    use_cache: UseCache = None,
-    format_: TextOrJson = "text",
-    trust: Trust = False,
-    library: Libraries = None,
-    debug: Debug = False,
+    inputs: options.Inputs = None,
+    method: options.Method = None,
+    devices: options.BoundDevices = None,
+    dtype: options.Dtype = None,
+    use_cache: options.UseCache = None,
+    format_: options.TextOrJson = "text",
+    trust: options.Trust = False,
+    *,
+    code: UserCode,
 ) -> None:
-    """Compare an exported program's outputs with eager mode, and find the first operation that differs.
+    """Compare an exported program with the eager model, and find the first module and node that differ.
 
     Without CHECKPOINT, the weights come from ARCHIVE; if it has none, from the model constructed under seed
     0. Exit code 0: equal, bit for bit or up to rounding. 1: the outputs diverge. 2: bad usage or environment.
     """
 
-    def compared(_: Show | None) -> Comparison:
+    def compared() -> Comparison:
         from fakexport.archive import load
-        from fakexport.comparison import compare_source
         from fakexport.deploy import read_inputs
+        from fakexport.deploy.comparison import compare_source
 
         return compare_source(
             source,
@@ -65,12 +54,9 @@ def compare_command(
             use_cache=bool(use_cache),
         )
 
-    with quiet(is_debug=debug):
-        from fakexport.report import comparison_to_dict, json_text, render_comparison
+    comparison = code.run(compared)
+    from fakexport.report import render_comparison
 
-        comparison = isolated(compared, library)
-    is_text = format_ == "text"
-    found = comparison_to_dict(comparison)
-    write_output(render_comparison(comparison, width=output_width()) if is_text else json_text(found))
+    write_found(comparison, format_, partial(render_comparison, width=output_width()))
     if not comparison.is_equal:
         raise typer.Exit(1)

@@ -9,57 +9,69 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from fakexport._forms import OPTIONS_OF, Form
-from fakexport.cli.isolated_work import Show, isolated
-from fakexport.cli.options import (
-    Archive,
-    BoundDevices,
-    Debug,
-    Libraries,
-    Method,
-    OptionalCheckpoint,
-    Trust,
-)
+from fakexport.cli import options
+from fakexport.cli.isolated_work import Show, UserCode
 from fakexport.cli.project_file import Profiles
-from fakexport.cli.quiet import quiet
-from fakexport.cli.streams import write_error_line, write_note, write_output, write_report
+from fakexport.cli.streams import write_error_line, write_failed, write_note, write_output
+from fakexport.deploy import OPTIONS_OF, Form
 
 if TYPE_CHECKING:
-    from fakexport.diagnostics import Diagnostic
+    from fakexport.rules.diagnostics import Diagnostic
 
 
+@options.grouped_options
 def compile_command(
-    archive: Archive,
-    checkpoint: OptionalCheckpoint = None,
-    to: Annotated[Form, typer.Option("--to", help="Format to compile to.")] = ...,  # type: ignore[assignment]
+    archive: options.Archive,
+    checkpoint: options.OptionalCheckpoint = None,
+    to: Annotated[
+        Form,
+        typer.Option(
+            "--to",
+            help="Runtime to compile for: native code by AOTInductor, a C++ project around it, "
+            "ExecuTorch (.pte), or ONNX.",
+        ),
+    ] = ...,  # type: ignore[assignment]
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", metavar="OUT", help="File or project folder to write."),
+        typer.Option(
+            "--output", "-o", metavar="OUT", help="Write this file, or this folder for cpp-project."
+        ),
     ] = ...,  # type: ignore[assignment]
     weights: Annotated[
         Literal["inside", "beside"] | None,
         typer.Option(
-            "--weights", help="Store weights inside the file, or in a .safetensors file next to it."
+            "--weights",
+            help="For aoti and onnx: store the weights inside the file (default), or in a .safetensors "
+            "file next to it.",
         ),
     ] = None,
     backend: Annotated[
         Literal["portable", "xnnpack"] | None,
-        typer.Option("--backend", help="ExecuTorch backend: portable (default) or xnnpack."),
+        typer.Option("--backend", help="For executorch: `portable` kernels (default) or `xnnpack`."),
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option("--target", metavar="TARGET", help="Devices to compile for."),
+        typer.Option(
+            "--target",
+            metavar="TARGET",
+            help="For aoti: devices of this machine to compile for, such as `cpu` or `H100`. Default: "
+            "the program's devices.",
+        ),
     ] = None,
     cache: Annotated[
         Path | None,
-        typer.Option("--cache", metavar="DIR", help="Folder that caches compiled code."),
+        typer.Option(
+            "--cache",
+            metavar="DIR",
+            help="For native code: reuse code that was compiled before, from this folder.",
+        ),
     ] = None,
-    method: Method = None,
-    devices: BoundDevices = None,
-    trust: Trust = False,
+    method: options.Method = None,
+    devices: options.BoundDevices = None,
+    trust: options.Trust = False,
     profiles: Profiles = None,
-    library: Libraries = None,
-    debug: Debug = False,
+    *,
+    code: UserCode,
 ) -> None:
     """Compile a program to native code, for edge runtimes, or to ONNX.
 
@@ -71,7 +83,7 @@ def compile_command(
         if value is not None and option.removeprefix("--") not in OPTIONS_OF[to]:
             raise typer.BadParameter(f"--to {to} has no {option}")
 
-    def compiled(on_progress: Show | None) -> tuple[tuple[Diagnostic, ...], tuple[str, ...], str]:
+    def compiled(on_progress: Show | None = None) -> tuple[tuple[Diagnostic, ...], tuple[str, ...], str]:
         from torch.export import ExportedProgram
 
         from fakexport.archive import Bundle, load, load_bundle
@@ -83,7 +95,7 @@ def compile_command(
             bundle = load_bundle(archive, trust=trust)
             program = bundle if len(bundle) > 1 else None
         program = program or load(archive, method=method, trust=trust)
-        options = {"--to": to, **given, "--method": method, "--trust": trust, "--library": library}
+        asked = {"--to": to, **given, "--method": method, "--trust": trust, "--library": code.libraries}
         try:
             made = compile(
                 program,
@@ -95,7 +107,7 @@ def compile_command(
                 backend=backend,
                 target=target,
                 cache=cache,
-                command=_command([archive, checkpoint], {**options, "--profiles": profiles, "-o": output}),
+                command=_command([archive, checkpoint], {**asked, "--profiles": profiles, "-o": output}),
                 on_progress=on_progress,
             )
         except CompileFailure as failure:
@@ -103,24 +115,20 @@ def compile_command(
         taken = "from the cache" if made.is_cached else f"in {made.seconds:.1f} s"
         return (), made.notes, f"{made.path}: {made.size_bytes:,} bytes, {taken}\n"
 
-    with quiet(is_debug=debug):
-        failed, notes, text = isolated(
-            compiled, library, runs_code=trust, on_progress=lambda line: write_error_line(f"{line} ...")
-        )
+    failed, notes, text = code.run(
+        compiled, runs_code=trust, on_progress=lambda line: write_error_line(f"{line} ...")
+    )
     if failed:
-        from fakexport.report import render_diagnostics
-
-        write_report(render_diagnostics(failed))
-        raise typer.Exit(1)
+        write_failed(failed)
     for note in notes:
         write_note(note)
     write_output(text)
 
 
-def _command(arguments: list[str | None], options: Mapping[str, object]) -> str:
-    """Return this call as a shell command for another machine."""
+def _command(arguments: list[str | None], asked: Mapping[str, object]) -> str:
+    """Return this call as a shell command to run on a different machine."""
     words = [argument for argument in arguments if argument is not None]
-    for option, given in options.items():
+    for option, given in asked.items():
         for value in given if isinstance(given, list) else [given]:
             if value is True:
                 words.append(option)

@@ -1,4 +1,4 @@
-"""Entry point: from arguments to an exit code, whatever happens in between."""
+"""Entry point: run a command line and return its exit code without raising."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _USAGE, _INTERRUPTED, _READER_GONE, _TERMINATED = 2, 130, 141, 143
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM arrived: unfinished work is cleaned up as after Ctrl-C."""
+    """Raised on SIGTERM, so that unfinished work is cleaned up in the same way as after Ctrl-C."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `fakexport` without raising; a usage fault is one line on stderr.
+    """Run `fakexport` without raising an exception. Errors of the user are printed as one line on stderr.
 
     Args:
-        arguments: The command line after the program's name. Default: that of this process.
+        arguments: The command line without the program's name. Default: the command line of this process.
     Returns:
-        0 clean, 1 findings, 2 usage, environment or an internal error, 130 interrupted, 141 if the
-        reader of stdout has gone, 143 terminated.
+        Exit code: 0 clean, 1 findings, 2 bad usage or environment or an internal error, 130 interrupted, 141
+        if the reader of stdout closed the pipe, 143 terminated.
     """
     if arguments is None:
         _collect_rarely()
@@ -45,10 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _collect_rarely() -> None:
-    """Let the collector of cycles of this process run for each 50,000 new objects instead of each 700.
+    """Run Python's cyclic garbage collector for every 50,000 new objects instead of every 700.
 
-    Importing torch makes a million objects that stay: a sixth of the time of a short command went into
-    looking for cycles among them. Not where a program calls `main` itself: the process is not ours then.
+    Importing torch creates a million permanent objects, and collections took a sixth of a short command's
+    time. This is not done if a program calls `main` itself, because the setting affects the whole process.
     """
     gc.set_threshold(50_000, 20, 10)
 
@@ -67,10 +67,10 @@ def _exit_code(given: list[str]) -> int:
         write_error_line("error: interrupted")
         return _INTERRUPTED
     except (Exception, SystemExit) as error:
-        # Read from the arguments as they came: an error of parsing them is shown with its traceback too.
+        # Search the raw arguments for --debug, so that it also applies to parsing errors.
         try:
             _show_fault(error, given, is_debug=DEBUG in given)
-        except MemoryError:  # There was no room for the modules that word a fault either.
+        except MemoryError:  # Importing the modules that format the error needs memory too.
             write_error_line("error: out of memory")
         with suppress(OSError):
             flush_output()
@@ -82,7 +82,7 @@ def _exit_code(given: list[str]) -> int:
 def _terminable() -> Iterator[None]:
     """Raise `_Terminated` on SIGTERM within the block; a second SIGTERM ends the process at once.
 
-    Has no effect outside the main thread, or where the signal is already handled or ignored.
+    This has no effect outside the main thread, or if the signal is already handled or ignored.
     """
 
     def terminate(number: int, frame: FrameType | None) -> None:
@@ -101,7 +101,7 @@ def _terminable() -> Iterator[None]:
 
 
 def _run(arguments: list[str]) -> int:
-    """Do what typer does in `app()`, without its error handling."""
+    """Run a command as typer does in `app()`, but without its error handling."""
     command = _command()
     try:
         with command.make_context("fakexport", arguments, obj=tuple(arguments)) as context:
@@ -113,7 +113,7 @@ def _run(arguments: list[str]) -> int:
 
 @cache
 def _command() -> Any:
-    """Return what typer makes of the commands' signatures: the same for every call in a process."""
+    """Return the click command that typer builds from the commands' signatures, once per process."""
     return typer.main.get_command(app)
 
 

@@ -9,73 +9,86 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from fakexport._libraries import import_library
 from fakexport.cli.checks import CallOptions, check_call
 from fakexport.cli.isolated_work import isolated
-from fakexport.cli.option_groups import grouped_options
-from fakexport.cli.options import Debug, NoProgress, Source, load_libraries
+from fakexport.cli.options import (
+    Debug,
+    NoProgress,
+    OutputArchive,
+    Source,
+    grouped_options,
+    load_libraries,
+    write_file,
+)
 from fakexport.cli.progress_display import progress_on_stderr
-from fakexport.cli.project_file import ModelOptions, Profiles
+from fakexport.cli.project_file import ModelOptions, Profiles, one_target, options_for
 from fakexport.cli.quiet import quiet
 from fakexport.cli.streams import output_width, write_error_line, write_output, write_report
+from fakexport.models import import_library
 
 if TYPE_CHECKING:
+    from fakexport.models.sources import ExportedWorkload
     from fakexport.report import Report
-    from fakexport.sources import ExportedWorkload
 
 
 @grouped_options
 def export_command(
+    context: typer.Context,
     source: Source,
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", metavar="FILE", help="Archive (.pt2) to write."),
-    ],
+    output: OutputArchive,
     target: Annotated[
-        str, typer.Option(metavar="TOPOLOGY", help="Devices of the target, such as cpu, H100 or 8xH100.")
-    ] = "cpu",
+        str | None,
+        typer.Option(
+            metavar="TOPOLOGY",
+            help="Devices to export for, such as `cpu`, `H100`, `8xH100` or `cpu+2xA100-40GB`. Default: the "
+            "target in `[tool.fakexport]` if there is one, else `cpu`.",
+        ),
+    ] = None,
     *,
     options: ModelOptions,
     call: CallOptions,
     workload: Annotated[
         Literal["forward", "prefill", "decode", "generate"],
         typer.Option(
-            help="Call of an hf: model: as for `check`; or generate, a bundle of prefill and decode for "
-            "`fakexport generate`."
+            help="Export this call of an `hf:` model, as for `check`; or `generate`, a bundle of prefill and "
+            "decode for `fakexport generate`."
         ),
     ] = "forward",
     component: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="A part of an hf: model, as for `check`; or all, a bundle of its parts.",
+            help="Export one component, as for `check`; or `all`, a bundle of every component.",
         ),
     ] = None,
     rank: Annotated[
         int | None,
         typer.Option(
             metavar="R",
-            help="With --parallel: write the program of rank R alone, from 0. Default: those of all ranks.",
+            help="With `--parallel`: export the program of rank R only, counted from 0. Default: all "
+            "ranks, as a bundle.",
         ),
     ] = None,
     no_progress: NoProgress = False,
     profiles: Profiles = None,
     debug: Debug = False,
 ) -> None:
-    """Export a model for one target to a weight-less archive, with the same report as `check`.
+    """Export a model for one target to an archive without weights, and print the same report as `check`.
 
     Exit code 0: written, without errors. 1: errors were reported; if the export itself failed, nothing is
     written. 2: bad usage or environment, or the file cannot be written.
     """
+    known = options_for(context, source, options)
+    target = one_target(known, target, "export")
     with progress_on_stderr(is_shown=not no_progress) as on_progress, quiet(is_debug=debug):
         from fakexport.checking import Wanted, report_on
 
         shown_rank = "all" if rank is None and call.parallel is not None else rank
         calls = {
             name: check_call(
-                source, options, call, target=[target], workload=own, component=part, rank=shown_rank
+                source, known, call, target=[target], workload=own, component=part, rank=shown_rank
             )
-            for name, (own, part) in _programs(source, workload, component, target, options).items()
+            for name, (own, part) in _programs(source, workload, component, target, known).items()
         }
         if len(calls) > 1:
             import_library(source)  # Once for all processes.
@@ -83,7 +96,7 @@ def export_command(
             name: report_on(each, on_progress=on_progress, wanted=Wanted(programs=True))
             for name, each in calls.items()
         }
-        is_written = _saved(reports, output, options.libraries)
+        is_written = _saved(reports, output, known.libraries)
     from fakexport.report import render_report
 
     for name, report in reports.items():
@@ -102,9 +115,9 @@ def _programs(
     target: str,
     options: ModelOptions,
 ) -> dict[str, tuple[ExportedWorkload, str | None]]:
-    """Return the call and the component of each program to export, by its name in the bundle."""
+    """Return the call and the component of each program to export, by the program's name in the bundle."""
     if component == "all" and workload == "forward":
-        from fakexport.capture import components
+        from fakexport.exporting.capture import components
 
         found = isolated(lambda _: components(source, target=target, dtype=options.dtype), options.libraries)
         return {name: ("forward", name) for name in found}
@@ -114,16 +127,13 @@ def _programs(
 
 
 def _saved(reports: Mapping[str, Report], output: Path, libraries: list[str] | None) -> bool:
-    """Write the programs, several of them as a bundle; return whether all of them are there."""
+    """Write the programs, or a bundle of several programs. Return whether all programs were exported."""
     from fakexport.checking import bundled
-    from fakexport.files import new_file
 
     programs = {name: each.verdicts[0].saved for name, each in reports.items()}
     found = {name: saved for name, saved in programs.items() if saved is not None and saved.fault is None}
     if len(found) < len(reports):
         return False
     (first, *more) = found.values()
-    archive = bundled(found, partial(load_libraries, libraries)) if more else first.content
-    with new_file(output) as file:
-        file.write(archive)
+    write_file(output, bundled(found, partial(load_libraries, libraries)) if more else first.content)
     return True

@@ -1,4 +1,4 @@
-"""What went wrong, for the reader of stderr: one line for bad usage, FE001 for an internal error."""
+"""Format errors for stderr: one line for bad usage, diagnostic FE001 for an internal error."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from pathlib import Path
 import typer
 
 from fakexport._version import __version__
-from fakexport.diagnostics import Diagnostic, Label, Span, escaped, render_text
-from fakexport.error import FakexportError
-from fakexport.processes import RemoteTraceback
+from fakexport.error import FakexportError, missing_in_torch
+from fakexport.files import escaped
+from fakexport.files.processes import RemoteTraceback
 from fakexport.report import missing_package
 from fakexport.rules import rule
+from fakexport.rules.diagnostics import Diagnostic, Label, Span, render_text
 
-# Typer has carried its own copy of click since 0.22, and names this class only as a base.
+# Typer vendors click since 0.22, and exposes `ClickException` only as a base class.
 _CLICK_EXCEPTION = typer.BadParameter.__mro__[2]
-# Which the system may say at any time, also of a file without a name.
+# System errors that are reported as such even if they name no file.
 _OF_THE_SYSTEM = frozenset(
     (
         errno.EBADF,
@@ -35,15 +36,15 @@ _OF_THE_SYSTEM = frozenset(
         errno.EROFS,
     )
 )
-# What the dynamic loader says where there is no room for a library, which Python raises as an ImportError.
+# The dynamic loader's messages if memory is too small for a library. Python raises them as ImportError.
 _NO_ROOM = ("failed to map segment", "cannot allocate memory", "Cannot allocate memory")
 
 
 def usage_fault(error: BaseException) -> str | None:
-    """Return one line if the call or the environment is at fault, and None if fakexport itself is.
+    """Return a one-line message for an error of the user or the environment, or None for a bug of fakexport.
 
-    The call is at fault where typer says so, where fakexport raises a `FakexportError`, and where the system
-    denies a file. Any other error says nothing to the user: fakexport should have caught it.
+    Such errors are errors of typer, `FakexportError`, a missing package, system errors, too little memory,
+    and `sys.exit` in the model's code. Any other error is a bug, because fakexport should have caught it.
     """
     if isinstance(error, _CLICK_EXCEPTION):
         return _one_line(_typer_message(error))
@@ -51,13 +52,16 @@ def usage_fault(error: BaseException) -> str | None:
         return _one_line(str(error))
     if (missing := missing_package(error)) is not None:
         return missing
+    if (lacking := missing_in_torch(error)) is not None:
+        return _one_line(str(lacking))
     if isinstance(error, OSError) and error.filename is not None:
         return _one_line(f"{error.filename}: {error.strerror}")
     if isinstance(error, FileNotFoundError) and _is_folder_gone():
-        return "the working directory does not exist any more: change to another one"
+        return "the working directory does not exist any more: change to a folder that exists"
     if isinstance(error, OSError) and error.errno in _OF_THE_SYSTEM:
         return _one_line(error.strerror or str(error))
-    if isinstance(error, MemoryError) or _is_library_too_large(error):
+    is_of_library = isinstance(error, (ImportError, OSError)) and any(said in str(error) for said in _NO_ROOM)
+    if isinstance(error, MemoryError) or is_of_library:
         return "out of memory"
     if isinstance(error, SystemExit):
         return f"the model's code exited: sys.exit({error.code!r})"
@@ -73,7 +77,7 @@ def _is_folder_gone() -> bool:
 
 
 def internal_fault(error: BaseException, arguments: Sequence[str]) -> str:
-    """Return the text of diagnostic FE001, with everything a bug report needs except the traceback."""
+    """Return the text of diagnostic FE001, with all facts for a bug report except the traceback."""
     return render_text(_diagnostic(error, arguments))
 
 
@@ -98,7 +102,7 @@ def _diagnostic(error: BaseException, arguments: Sequence[str]) -> Diagnostic:
 
 
 def _place(error: BaseException) -> tuple[str, int, str] | None:
-    """Return file, line and function where an error was raised, in whichever process."""
+    """Return the file, line and function that raised an error in this process or in a child process."""
     if isinstance(error.__cause__, RemoteTraceback):
         return error.__cause__.place
     frames = traceback.extract_tb(error.__traceback__)
@@ -120,10 +124,6 @@ def _typer_message(error: BaseException) -> str:
     command = "fakexport" if context is None else context.command_path
     message = str(getattr(error, "format_message", error.__str__)())
     return f"{message.rstrip('.')}; see `{command} --help`"
-
-
-def _is_library_too_large(error: BaseException) -> bool:
-    return isinstance(error, (ImportError, OSError)) and any(said in str(error) for said in _NO_ROOM)
 
 
 def _one_line(text: str) -> str:

@@ -7,28 +7,21 @@ from typing import Annotated
 
 import typer
 
-from fakexport.cli.isolated_work import Show, isolated
-from fakexport.cli.options import (
-    BoundDevices,
-    Debug,
-    Inputs,
-    Libraries,
-    OptionalCheckpoint,
-    Trust,
-)
-from fakexport.cli.quiet import quiet
+from fakexport.cli import options
+from fakexport.cli.isolated_work import UserCode
 from fakexport.cli.streams import write_note, write_output
 
 
+@options.grouped_options
 def generate_command(
     bundle: Annotated[
         str,
         typer.Argument(
             metavar="BUNDLE",
-            help="Archive (.pt2) that `export --workload generate` wrote, or `bind` from it.",
+            help="Archive (.pt2) written by `fakexport export --workload generate`, or bound from it.",
         ),
     ],
-    checkpoint: OptionalCheckpoint = None,
+    checkpoint: options.OptionalCheckpoint = None,
     prompt_ids: Annotated[
         list[str] | None,
         typer.Option(
@@ -37,45 +30,62 @@ def generate_command(
     ] = None,
     prompt: Annotated[
         list[str] | None,
-        typer.Option("--prompt", metavar="TEXT", help="Text of a prompt; needs --tokenizer. Repeatable."),
+        typer.Option(
+            "--prompt",
+            metavar="TEXT",
+            help="Prompt as text; needs `--tokenizer`. Repeatable: one sequence each.",
+        ),
     ] = None,
     tokenizer: Annotated[
         Path | None,
-        typer.Option("--tokenizer", metavar="FILE", help="The model's tokenizer.json: print text."),
+        typer.Option(
+            "--tokenizer",
+            metavar="FILE",
+            help="Read text prompts and print text with the model's `tokenizer.json`.",
+        ),
     ] = None,
     max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", metavar="N", min=1, help="Tokens to generate at most.")
+        int, typer.Option("--max-new-tokens", metavar="N", min=1, help="Generate at most N tokens.")
     ] = 64,
     temperature: Annotated[
-        float | None, typer.Option(metavar="NUMBER", help="Draw tokens, their scores divided by this.")
+        float | None, typer.Option(metavar="NUMBER", help="Sample with this temperature.")
     ] = None,
     top_k: Annotated[
-        int | None, typer.Option("--top-k", metavar="N", help="Draw from the N most likely tokens.")
+        int | None, typer.Option("--top-k", metavar="N", help="Sample from the N most likely tokens.")
     ] = None,
     top_p: Annotated[
         float | None,
         typer.Option(
-            "--top-p", metavar="NUMBER", help="Draw from the most likely tokens that reach this probability."
+            "--top-p",
+            metavar="NUMBER",
+            help="Sample from the most likely tokens whose probabilities add up to this.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of what is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random numbers.")] = 0,
     eos: Annotated[
         str | None,
         typer.Option(
             metavar="ID,ID,...|none",
-            help="Tokens that end a sequence. Default: those of the model's generation config.",
+            help="Stop at these tokens. Default: those of the model's generation config.",
         ),
     ] = None,
-    inputs: Inputs = None,
-    devices: BoundDevices = None,
-    trust: Trust = False,
-    library: Libraries = None,
-    debug: Debug = False,
+    inputs: Annotated[
+        Path | None,
+        typer.Option(
+            "--inputs",
+            metavar="FILE",
+            help="Read other inputs of prefill, such as images, by name from a .safetensors file.",
+        ),
+    ] = None,
+    devices: options.BoundDevices = None,
+    trust: options.Trust = False,
+    *,
+    code: UserCode,
 ) -> None:
     """Generate tokens with a bundle of prefill and decode, without the model's package.
 
-    Takes the most likely token, or draws one with --temperature, --top-k or --top-p. Prints the new token ids
-    of each prompt on a line, or its text with --tokenizer.
+    Uses greedy decoding, or samples with --temperature, --top-k or --top-p. Prints one line of new token ids
+    per prompt, or its text with --tokenizer.
     """
     if prompt and tokenizer is None:
         raise typer.BadParameter("--prompt needs --tokenizer, the tokenizer.json of the model")
@@ -84,9 +94,9 @@ def generate_command(
     ids = [_ids(text, "--prompt-ids") for text in prompt_ids or []]
     stops = None if eos is None else [] if eos == "none" else _ids(eos, "--eos")
 
-    def generated(_: Show | None) -> tuple[tuple[str, ...], list[str]]:
+    def generated() -> tuple[tuple[str, ...], list[str]]:
         from fakexport.deploy import Tokenizer, generate, read_inputs
-        from fakexport.program import UnboundProgram
+        from fakexport.exporting.program import WeightsNotBoundError
 
         words = None if tokenizer is None else Tokenizer(tokenizer)
         asked = ids if words is None or not prompt else [words.tokens(text) for text in prompt]
@@ -105,7 +115,7 @@ def generate_command(
                 devices=devices,
                 trust=trust,
             )
-        except UnboundProgram as error:
+        except WeightsNotBoundError as error:
             if checkpoint is not None:
                 raise
             raise typer.BadParameter(
@@ -116,8 +126,7 @@ def generate_command(
         ]
         return tuple(found.notes), lines
 
-    with quiet(is_debug=debug):
-        notes, lines = isolated(generated, library, runs_code=trust)
+    notes, lines = code.run(generated, runs_code=trust)
     for note in notes:
         write_note(note)
     for line in lines:

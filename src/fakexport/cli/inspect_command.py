@@ -2,129 +2,115 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from fakexport.cli.isolated_work import Show, isolated
-from fakexport.cli.options import Debug, DeviceMap, Dtype, Libraries, Method, Parallel
-from fakexport.cli.project_file import Profiles
-from fakexport.cli.quiet import quiet
+from fakexport.cli import options
+from fakexport.cli.isolated_work import UserCode
+from fakexport.cli.project_file import ModelOptions, Profiles, one_target, options_for
 from fakexport.cli.streams import output_width, write_output
 
 if TYPE_CHECKING:
-    from fakexport.program import ModuleSummary
+    from fakexport.exporting.program import ModuleSummary
 
 
+@options.grouped_options
 def inspect_command(
+    context: typer.Context,
     subject: Annotated[
         str,
         typer.Argument(metavar="FILE|SOURCE", help="Archive (.pt2), or a model as for `check`."),
     ],
     target: Annotated[
-        str,
-        typer.Option(metavar="TOPOLOGY", help="Devices that the device map may name, such as 8xH100."),
-    ] = "cpu",
-    device_map: DeviceMap = None,
-    dtype: Dtype = None,
-    parallel: Parallel = None,
+        str | None,
+        typer.Option(
+            metavar="TOPOLOGY",
+            help="Devices that exist while a model is built, such as `8xH100`. Default: the target in "
+            "`[tool.fakexport]` if there is one, else `cpu`.",
+        ),
+    ] = None,
+    device_map: options.DeviceMap = None,
+    dtype: options.Dtype = None,
+    parallel: options.Parallel = None,
     rank: Annotated[
         int | None,
-        typer.Option(metavar="R", help="With --parallel: whose part of the model, from 0. Default: 0."),
+        typer.Option(
+            metavar="R", help="With `--parallel`: show the part of rank R, counted from 0. Default: 0."
+        ),
     ] = None,
     trust: Annotated[
         bool,
         typer.Option(
             "--trust",
-            help=("Describe a file even if it contains pickled records or native libraries; none are run."),
+            help="For an archive: also describe a file with pickled records or native libraries, without "
+            "running them.",
         ),
     ] = False,
     format_: Annotated[
         Literal["text", "json"],
-        typer.Option("--format", help="Output format: text to read, or JSON for scripts (archives only)."),
+        typer.Option("--format", help="Print text, or JSON for scripts (archives only)."),
     ] = "text",
-    method: Method = None,
+    method: options.Method = None,
     devices: Annotated[
         bool,
         typer.Option(
             "--devices",
-            help=("Show where the program of an archive hard-codes devices, and what that breaks."),
+            help="For an archive: list hard-coded devices, and what they break on another device (FE501).",
         ),
     ] = False,
     profiles: Profiles = None,
-    library: Libraries = None,
-    debug: Debug = False,
+    *,
+    code: UserCode,
 ) -> None:
     """Describe an archive, or a model's modules with parameters, bytes and devices. Loads no weights.
 
     For an archive: its origin, target, inputs, outputs, weights, constants, records and missing operator
-    libraries. A model does not have to fit in this machine's memory; identical blocks share a row.
+    libraries. A model does not have to fit in this machine's memory; identical modules share one row.
     """
-    if subject.endswith(".pt2") or Path(subject).is_file():
-        if (target, device_map, dtype, parallel, rank) != ("cpu", None, None, None, None):
+    width = output_width()
+    if not options.is_archive_name(subject):
+        if devices or trust or method is not None or format_ != "text":
             raise typer.BadParameter(
-                "--target, --device-map, --dtype, --parallel and --rank apply to models, not to archives"
+                "--devices, --method, --trust and --format json apply to archives, not to models"
             )
-        _inspect_archive(
-            subject, method, devices=devices, trust=trust, output_format=format_, library=library, debug=debug
-        )
-        return
-    if devices or trust or method is not None or format_ != "text":
-        raise typer.BadParameter(
-            "--devices, --method, --trust and --format json apply to archives, not to models"
-        )
-    with quiet(is_debug=debug):
-        from fakexport.checking import inspect
-        from fakexport.report import render_modules
+        given = ModelOptions(device_map=device_map, dtype=dtype, libraries=code.libraries)
+        known = options_for(context, subject, given)
+        topology = one_target(known, target, "inspect")
 
-        def inspected(_: Show | None) -> ModuleSummary:
+        def inspected() -> ModuleSummary:
+            from fakexport.checking import inspect
+
             return inspect(
                 subject,
-                topology=target,
-                device_map=device_map,
-                dtype=dtype,
+                topology=topology,
+                device_map=known.device_map,
+                dtype=known.dtype,
                 parallel=parallel,
                 rank=rank,
             )
 
-        root = isolated(inspected, library)
-    write_output(render_modules(root, width=output_width()))
+        root = replace(code, libraries=known.libraries).run(inspected)
+        from fakexport.report import render_modules
 
-
-def _inspect_archive(
-    path: str,
-    method: str | None,
-    *,
-    devices: bool,
-    trust: bool,
-    output_format: str,
-    library: list[str] | None,
-    debug: bool,
-) -> None:
-    if devices and output_format == "json":
+        write_output(render_modules(root, width=width))
+        return
+    if any(value is not None for value in (target, device_map, dtype, parallel, rank)):
+        raise typer.BadParameter(
+            "--target, --device-map, --dtype, --parallel and --rank apply to models, not to archives"
+        )
+    if devices and format_ == "json":
         raise typer.BadParameter("--devices prints text; drop --format json")
-    width = output_width()
 
-    def described(_: Show | None) -> str | dict[str, Any]:
-        from fakexport.archive import describe
-        from fakexport.report import archive_to_dict, render_archive
+    def described() -> str:
+        from fakexport.archive import describe, load
+        from fakexport.exporting.program import inspect_devices
+        from fakexport.report import json_text, render_archive, render_device_literals, to_dict
 
         if devices:
-            return _device_literals(path, method, trust=trust)
-        found = describe(path, method=method, trust=trust)
-        return archive_to_dict(found) if output_format == "json" else render_archive(found, width=width)
+            return render_device_literals(inspect_devices(load(subject, method=method, trust=trust)))
+        found = describe(subject, method=method, trust=trust)
+        return json_text(to_dict(found)) if format_ == "json" else render_archive(found, width=width)
 
-    with quiet(is_debug=debug):
-        from fakexport.report import json_text
-
-        found = isolated(described, library, runs_code=trust and devices)
-    write_output(found if isinstance(found, str) else json_text(found))
-
-
-def _device_literals(path: str, method: str | None, *, trust: bool) -> str:
-    from fakexport.archive import load
-    from fakexport.program import inspect_devices
-    from fakexport.report import render_device_literals
-
-    return render_device_literals(inspect_devices(load(path, method=method, trust=trust)))
+    write_output(code.run(described, runs_code=trust and devices))

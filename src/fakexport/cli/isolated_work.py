@@ -1,57 +1,73 @@
-"""The part of a command that can run code of the user, in a process of its own."""
+"""Run the part of a command that may execute user code in a separate process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from fakexport.cli.options import load_libraries
+from fakexport.checking.isolation import forked, why_shared
+from fakexport.cli.options import Debug, Libraries, load_libraries
+from fakexport.cli.quiet import quiet
 from fakexport.error import FakexportError
-from fakexport.isolation import forked, why_shared
-from fakexport.processes import NoAnswer
+from fakexport.files.processes import NoAnswer, Send
 
 T = TypeVar("T")
 Show = Callable[[Any], None]
 
 
 class NoAnswerError(FakexportError, RuntimeError):
-    """The process that ran code of the user ended by itself. One line."""
+    """The process that ran user code exited without a result. The text is one line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserCode:
+    """Options of a command that may run code of a model, of a file or of an operator library."""
+
+    libraries: Libraries = None
+    debug: Debug = False
+
+    def run(self, work: Callable[..., T], *, runs_code: bool = True, on_progress: Show | None = None) -> T:
+        """Return the result of `isolated`, without the output of libraries."""
+        with quiet(is_debug=self.debug):
+            return isolated(work, self.libraries, runs_code=runs_code, on_progress=on_progress)
 
 
 def isolated(
-    work: Callable[[Show | None], T],
+    work: Callable[..., T],
     libraries: Iterable[str] | None,
     *,
     runs_code: bool = True,
     on_progress: Show | None = None,
 ) -> T:
-    """Load libraries of operators and return what `work` does, from a forked process.
+    """Load operator libraries and call `work` in a forked process. Return the result of `work`.
 
-    The process ends with its answer, whatever the code has left there: threads, handlers, a working
-    directory, descriptors. Its output then appears on stderr. If no user code can run, nothing is forked.
+    Threads, signal handlers, open files and a changed working directory of user code end with that process,
+    whose output appears on stderr. If no user code can run, or forking is disabled, `work` runs in this
+    process.
 
     Args:
-        work: Takes what shows progress, `on_progress` from the other process. Returns a value that can be
-            pickled, of modules that do not import torch: this process has no other use for it.
-        libraries: As `--library` names them.
-        runs_code: Whether `work` itself can run code, of a model or of a trusted file.
-        on_progress: Shows a value of `work`, here.
+        work: Function. With `on_progress`, it is called with a function that reports progress. The result
+            must be picklable, and its type must not import torch, because this process does not need torch
+            otherwise.
+        libraries: Values of `--library`.
+        runs_code: Whether `work` itself may run code of a model or of a trusted file.
+        on_progress: Receives the reported progress in this process.
     Raises:
-        NoAnswerError: the process ended without an answer.
-        BaseException: what `work` raised.
+        NoAnswerError: the process exited without a result.
+        BaseException: the exception that `work` raised.
     """
 
     def loaded_and_done(show: Show | None) -> T:
         load_libraries(libraries)
-        return work(show)
+        return work() if show is None else work(show)
+
+    def done(send: Send) -> T:
+        return loaded_and_done(None if on_progress is None else send)
 
     if not (runs_code or libraries) or why_shared() is not None:
         return loaded_and_done(on_progress)
-    shown = on_progress or (lambda message: None)
-    (found,) = forked(
-        [lambda send: loaded_and_done(None if on_progress is None else send)],
-        lambda _, message: shown(message),
-    )
+    (found,) = forked([done], lambda _, message: on_progress(message) if on_progress else None)
     if isinstance(found, NoAnswer):
         raise NoAnswerError(f"the model's code ended its process: {found.reason}")
     return found

@@ -1,19 +1,19 @@
-"""`fakexport.lock` in one command: read at its start, compared model by model, written at its end."""
+"""Use `fakexport.lock` in a command: read it first, compare it with each report, and write it at the end."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from fakexport._libraries import named_path
 from fakexport.cli.project_file import ProjectFile
 from fakexport.cli.streams import write_error_line, write_note
+from fakexport.models import named_path
 
 if TYPE_CHECKING:
-    from fakexport.lock import Key, LockEntry
+    from fakexport.checking.lock import Key, LockEntry
     from fakexport.report import Report
 
 LOCK_NAME = "fakexport.lock"
@@ -21,14 +21,13 @@ LOCK_NAME = "fakexport.lock"
 
 @dataclass
 class LockSession:
-    """What a command does with the lock.
+    """The lock file during one command.
 
     Args:
-        path: The file.
-        is_updating: Write what is found, instead of comparing with it.
-        is_whole: All models of the project are checked, so an entry of another model is stale.
-        locked: The entries of the file.
-        accept: The command that accepts what moved.
+        is_updating: Whether to record the exported programs instead of comparing them with the lock file.
+        is_whole: Whether all models of the project are checked, so that entries of any other model are stale.
+        locked: The entries of the file at the start of the command.
+        accept: The command that accepts the differences, for messages.
     """
 
     path: Path
@@ -39,8 +38,11 @@ class LockSession:
     _now: dict[Key, LockEntry] = field(default_factory=dict)
 
     def compared(self, report: Report, source: str, options: Mapping[str, str]) -> Report:
-        """Take note of a report, and return it with what moved, unless that is accepted."""
-        from fakexport.lock import entries_of, locked_report
+        """Record the programs of a report, and return the report.
+
+        Unless the lock file is being updated, differences from the lock file are added to the report.
+        """
+        from fakexport.checking.lock import entries_of, locked_report
 
         folder = self.path.parent
         seen = {name: _seen_from(folder, value) for name, value in options.items()}
@@ -48,34 +50,24 @@ class LockSession:
         self._now |= {entry.key: entry for entry in now}
         return report if self.is_updating else locked_report(report, now, self.locked, accept=self.accept)
 
-    def entries(self) -> Iterable[tuple[Literal["same", "added", "changed"], LockEntry]]:
-        """Return what became of each entry, in the order of the checks."""
-        for key, entry in self._now.items():
-            known = self.locked.get(key)
-            yield "added" if known is None else "same" if known == entry else "changed", entry
-
-    @property
-    def is_written(self) -> bool:
-        """Whether `end` writes the file: a command that checked nothing leaves it as it is."""
-        return self.is_updating and bool(self._now)
-
     def end(self, *, refused: int = 0) -> bool:
-        """Write the lock, or say what it has too much; return whether there is such an entry."""
+        """Write the lock file, or print its stale entries and return whether there are any."""
+        from fakexport.checking.lock import read_lock, write_lock
         from fakexport.files import exclusive
-        from fakexport.lock import read_lock, write_lock
 
         is_complete = self.is_whole and not refused
         rest = [key for key in self.locked if key not in self._now]
         if self.is_updating:
-            if not self.is_written:
+            if not self._now:
                 return False
             with exclusive(self.path.parent):
-                # Another process may have written it since it was read here.
+                # Another process may have written the file after this one read it.
                 known = read_lock(self.path).entries if self.path.exists() and not is_complete else {}
                 write_lock(self.path, {**known, **self._now}.values())
+            self._list_changes()
             return False
         self._note_versions()
-        # An entry with other options was compared with a model that has none with its own.
+        # If a model has no entry for its options, it was compared with its entry for different options.
         compared = {key[:2] for key in self._now if key not in self.locked}
         stale = [key for key in rest if is_complete and key[:2] not in compared]
         for source, target, _ in stale:
@@ -85,8 +77,17 @@ class LockSession:
             )
         return bool(stale)
 
+    def _list_changes(self) -> None:
+        """Print how each entry changed, in the order of the checks."""
+        for key, entry in self._now.items():
+            known = self.locked.get(key)
+            change = "added" if known is None else "same" if known == entry else "changed"
+            digest = "" if entry.program is None else f", {entry.program.digest[:19]}"
+            write_error_line(f"{change}: {entry.source} for {entry.target}: {entry.verdict}{digest}")
+        write_error_line(f"wrote {LOCK_NAME}")
+
     def _note_versions(self) -> None:
-        """Say once that libraries are not those of the lock, where the programs are the same all the same."""
+        """Print one note if library versions differ from the lock file although the programs do not."""
         moved = {
             (name, known.versions.get(name, "none"), entry.versions.get(name, "none"))
             for key, entry in self._now.items()
@@ -94,18 +95,18 @@ class LockSession:
             for name in known.versions.keys() | entry.versions.keys()
         }
         if changes := [f"{name} {old} -> {new}" for name, old, new in sorted(moved) if old != new]:
-            write_note(f"{LOCK_NAME} was written with other versions: {', '.join(changes)}")
+            write_note(f"{LOCK_NAME} was written with different versions: {', '.join(changes)}")
 
 
 def lock_session(
     project: ProjectFile | None, *, is_updating: bool, is_whole: bool, accept: str
 ) -> LockSession:
-    """Return the session of a command, with the lock read.
+    """Read the lock file, and return the session of a command.
 
     Raises:
-        LockFileError: the lock is not there, or not readable, and its entries are needed.
+        LockFileError: the lock file is missing or invalid, and its entries are needed.
     """
-    from fakexport.lock import LockFileError, read_lock
+    from fakexport.checking.lock import LockFileError, read_lock
 
     path = (Path.cwd() if project is None else project.path.parent) / LOCK_NAME
     locked: Mapping[Key, LockEntry] = {}
@@ -113,7 +114,7 @@ def lock_session(
         if path.exists() or not is_updating:
             locked = read_lock(path).entries
     except LockFileError:
-        if not (is_updating and is_whole):  # Which replaces all of it.
+        if not (is_updating and is_whole):  # Otherwise, the whole file is replaced.
             raise
     return LockSession(path, is_updating, is_whole, locked, accept)
 
@@ -124,7 +125,7 @@ def _is_same_program(known: LockEntry, entry: LockEntry) -> bool:
 
 
 def _seen_from(folder: Path, written: str) -> str:
-    """Return a source or a path that is relative to the working directory as one relative to a folder."""
+    """Make a source or path relative to `folder`, if it is relative to the working directory."""
     if folder == Path.cwd():
         return written
     prefix, path, rest = named_path(written, Path.cwd()) or ("", "", written)

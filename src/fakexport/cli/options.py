@@ -1,31 +1,38 @@
-"""Arguments and options shared by several commands."""
+"""Arguments and options shared by several commands.
+
+A command can take a group of options as one parameter: a dataclass whose fields are the options.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
-from fakexport._libraries import FORMS
+from fakexport.models import FORMS
 
 if TYPE_CHECKING:
     from fakexport.report import Document
 
 
 def load_libraries(libraries: Iterable[str] | None) -> None:
-    """Load what registers operators, in the given order: Python files, modules and native torch libraries.
+    """Load operator libraries in the given order: Python files, modules and native torch libraries.
 
-    All of them run code, so the user names them, never an archive.
+    Libraries run code, so only the user can specify them, and not an archive.
 
     Raises:
-        typer.BadParameter: one is missing, or cannot be loaded with this torch on this machine.
+        typer.BadParameter: a library is missing, or cannot be loaded with this torch on this machine.
     """
     named = list(libraries or ())
     if not named:
         return
-    from fakexport.sources import SourceError, load_operator_library
+    from fakexport.models.sources import SourceError, load_operator_library
 
     for library in named:
         try:
@@ -35,7 +42,7 @@ def load_libraries(libraries: Iterable[str] | None) -> None:
 
 
 def check_place(path: Path | None) -> Path | None:
-    """Return the place from the root; one that no file can be written to is refused before the work."""
+    """Return the absolute path; raise typer.BadParameter early if no file can be written there."""
     if path is not None:
         if path.is_dir():
             raise typer.BadParameter(f"{path} is a folder: name a file, such as {path / 'report.html'}")
@@ -44,13 +51,76 @@ def check_place(path: Path | None) -> Path | None:
     return None if path is None else path.absolute()
 
 
-def write_page(document: Document, path: Path) -> None:
-    """Write a document as a page."""
+def is_archive_name(subject: str) -> bool:
+    """Return whether an argument that can be an archive or a model names an archive."""
+    return subject.endswith(".pt2") or Path(subject).is_file()
+
+
+def check_chart(path: Path, option: str, *suffixes: str) -> str:
+    """Return the suffix of a chart. Before the work, reject one that is not supported or needs a package."""
+    named = f"{', '.join(suffixes[:-1])} or {suffixes[-1]}"
+    if path.suffix not in suffixes:
+        what = option.removeprefix("--")
+        raise typer.BadParameter(f"{path}: a {what} must be a {named} file", param_hint=option)
+    if path.suffix in (".svg", ".png"):
+        importlib.import_module("matplotlib")
+    return path.suffix
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file completely or not at all."""
     from fakexport.files import new_file
-    from fakexport.report import render_page
 
     with new_file(path) as file:
-        file.write(render_page(document).encode())
+        file.write(content)
+
+
+def write_page(document: Document, path: Path) -> None:
+    """Write a document as an HTML page."""
+    from fakexport.report import render_page
+
+    write_file(path, render_page(document).encode())
+
+
+def grouped_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a typer command in which the fields of each dataclass parameter are separate options."""
+    signature = inspect.signature(command, eval_str=True)
+    groups = {
+        name: each.annotation
+        for name, each in signature.parameters.items()
+        if isinstance(each.annotation, type) and is_dataclass(each.annotation)
+    }
+
+    @functools.wraps(command)
+    def flat(**given: Any) -> None:
+        made = {
+            name: group(**{each.name: _given(given.pop(each.name)) for each in fields(group)})
+            for name, group in groups.items()
+        }
+        command(**given, **made)
+
+    def options() -> Iterator[inspect.Parameter]:
+        for parameter in signature.parameters.values():
+            if (group := groups.get(parameter.name)) is None:
+                yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+                continue
+            annotations = get_type_hints(group, include_extras=True)
+            own = inspect.get_annotations(group)  # Own fields come before inherited ones.
+            for each in sorted(fields(group), key=lambda each: each.name not in own):
+                yield inspect.Parameter(
+                    each.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=each.default,
+                    annotation=annotations[each.name],
+                )
+
+    vars(flat)["__signature__"] = signature.replace(parameters=list(options()))
+    return flat
+
+
+def _given(value: Any) -> Any:
+    """Return None for [], which is typer's value of a repeatable option that is not given."""
+    return None if value == [] else value
 
 
 DEBUG = "--debug"
@@ -58,11 +128,11 @@ DEBUG = "--debug"
 OutputFormat = Literal["text", "json", "github", "sarif", "markdown"]
 TextOrJson = Annotated[
     Literal["text", "json"],
-    typer.Option("--format", help=("Output format: text to read, or JSON for scripts.")),
+    typer.Option("--format", help="Print text, or JSON for scripts."),
 ]
 Inputs = Annotated[
     Path | None,
-    typer.Option("--inputs", metavar="FILE", help="Inputs by name, as a .safetensors file."),
+    typer.Option("--inputs", metavar="FILE", help="Read the inputs by name from a .safetensors file."),
 ]
 
 Source = Annotated[
@@ -72,7 +142,7 @@ Source = Annotated[
 OptionalSource = Annotated[
     str | None,
     typer.Argument(
-        metavar="[SOURCE]",
+        metavar="SOURCE",
         help=f"The model: {', '.join(FORMS[:-1])} or {FORMS[-1]}. Default: the sources of [tool.fakexport].",
     ),
 ]
@@ -81,8 +151,14 @@ Target = Annotated[
     typer.Option(
         metavar="TOPOLOGY",
         show_default="cpu",
-        help="Devices of one target, such as cpu, H100, 8xH100 or cpu+2xA100-40GB. Repeatable: one "
-        "verdict each.",
+        help="Devices to export for, such as `cpu`, `H100`, `8xH100` or `cpu+2xA100-40GB`. "
+        "Repeatable: one verdict each.",
+    ),
+]
+BuildDevices = Annotated[
+    str,
+    typer.Option(
+        "--target", metavar="TOPOLOGY", help="Devices that exist while a model is built, such as `8xH100`."
     ),
 ]
 DeviceMap = Annotated[
@@ -90,7 +166,7 @@ DeviceMap = Annotated[
     typer.Option(
         "--device-map",
         metavar="MAP",
-        help="Placement of the modules: a device, 'balanced', 'fc1=cpu,fc2=cuda:0', or a JSON file.",
+        help="Place the modules: one device for all, `balanced`, `fc1=cpu,fc2=cuda:0`, or a JSON file.",
     ),
 ]
 Dtype = Annotated[
@@ -98,7 +174,7 @@ Dtype = Annotated[
     typer.Option(
         "--dtype",
         metavar="DTYPE",
-        help="Default floating-point dtype while the model is constructed, such as bfloat16.",
+        help="Build the model with this default floating-point dtype, such as `bfloat16`.",
     ),
 ]
 ExampleInputs = Annotated[
@@ -106,7 +182,7 @@ ExampleInputs = Annotated[
     typer.Option(
         "--input",
         metavar="NAME=DTYPE[DIMS]",
-        help="Override an example input, such as pixel_values=float32[1,3,224,224]. Repeatable.",
+        help="Replace an example input, such as `pixel_values=float32[1,3,224,224]`. Repeatable.",
     ),
 ]
 DynamicDims = Annotated[
@@ -114,20 +190,22 @@ DynamicDims = Annotated[
     typer.Option(
         "--dynamic",
         metavar="NAME.DIM=MIN..MAX",
-        help=(
-            "Mark a dimension of an input as dynamic, such as input_ids.1=2..4096; or 'auto' for "
-            "every dimension that the model lets vary. Repeatable."
-        ),
+        help="Make a dimension of an input dynamic, such as `input_ids.1=2..4096`; or `auto` for "
+        "every dimension that the model allows. Repeatable.",
     ),
 ]
 Strict = Annotated[
     bool | None,
-    typer.Option("--strict/--no-strict", help="Trace with TorchDynamo instead of running the Python code."),
+    typer.Option(
+        "--strict/--no-strict",
+        help="Trace with TorchDynamo (strict mode) instead of running the Python code.",
+    ),
 ]
 UseCache = Annotated[
     bool | None,
     typer.Option(
-        "--use-cache/--no-use-cache", help="Let a language model return its KV cache (it takes none)."
+        "--use-cache/--no-use-cache",
+        help="Let a language model return its KV cache. The cache is not an input.",
     ),
 ]
 Assume = Annotated[
@@ -135,17 +213,17 @@ Assume = Annotated[
     typer.Option(
         "--assume",
         metavar="FILE:LINE=ANSWER",
-        help="Answer of the condition on data at a line, True or False, or the integer that the line reads, "
-        "as FE201, FE203 and FE301 name them: the program goes that way, and raises an error for other "
-        "inputs. Repeatable.",
+        help="Assume what a data-dependent line reads: `True` or `False` for a condition, or an integer. "
+        "FE201, FE203 and FE301 print the value to use. The exported program raises an error "
+        "for inputs that contradict it. Repeatable.",
     ),
 ]
 Workload = Annotated[
     Literal["forward", "prefill", "decode"],
     typer.Option(
         "--workload",
-        help="Call of an hf: model: forward; or a call of generation, whose cache is inputs and outputs of "
-        "the program: prefill reads a prompt, decode one token and the cache.",
+        help="Export this call of an `hf:` model: `forward`; `prefill`, which reads a prompt and returns "
+        "the KV cache; or `decode`, which reads one token and the cache and returns the new cache.",
     ),
 ]
 Component = Annotated[
@@ -153,9 +231,9 @@ Component = Annotated[
     typer.Option(
         "--component",
         metavar="NAME",
-        help="A part of an hf: model: vision, audio, language, encoder, decoder, connector, or a module by "
-        "the model's own name or its class. A model of a diffusers: pipeline: unet, transformer, "
-        "vae_decoder.",
+        help="Export one component of an `hf:` model: `vision`, `video`, `audio`, `text`, `language`, "
+        "`encoder`, `decoder`, `connector`, or a module by its path or class name. For a `diffusers:` "
+        "pipeline: `unet`, `transformer`, `vae_encoder`, `vae_decoder` or `text_encoder`.",
     ),
 ]
 Adapter = Annotated[
@@ -163,15 +241,16 @@ Adapter = Annotated[
     typer.Option(
         "--adapter",
         metavar="[NAME=]DIR",
-        help="A LoRA adapter of peft on an hf: model: the folder of its adapter_config.json.",
+        help="Add a LoRA adapter of PEFT to an `hf:` model: the folder of its `adapter_config.json`. "
+        "`NAME=` distinguishes several adapters in one bundle.",
     ),
 ]
 AdapterMode = Annotated[
-    Literal["apart", "merged", "inputs"],
+    Literal["separate", "merged", "inputs"],
     typer.Option(
         "--adapter-mode",
-        help="Matrices of the adapter: apart from the base model's weights; merged into them when these are "
-        "bound; or inputs of the program, so that adapters are swapped without a new export.",
+        help="Export the adapter's matrices as separate weights, merge them into the base weights "
+        "when `fakexport bind` runs, or make them inputs of the program.",
     ),
 ]
 Parallel = Annotated[
@@ -179,8 +258,8 @@ Parallel = Annotated[
     typer.Option(
         "--parallel",
         metavar="tp=N[,ep=N][,plan=FILE]",
-        help="Shard an hf: model over N devices by its own tensor parallel plan, with ep=N the experts too; "
-        "FILE changes the plan, or is the plan of a model that has none.",
+        help="Shard an `hf:` model over N ranks by its own tensor-parallel plan. `ep=N` also distributes "
+        "the experts. FILE edits the plan, or supplies one for a model without a plan.",
     ),
 ]
 BoundAdapters = Annotated[
@@ -188,8 +267,8 @@ BoundAdapters = Annotated[
     typer.Option(
         "--adapter",
         metavar="[NAME=]DIR",
-        help="A LoRA adapter of peft to bind with the checkpoint of its base model, merged where the program "
-        "has none; or merged, for a checkpoint that has it merged. Repeatable with names.",
+        help="Bind a LoRA adapter of PEFT with the checkpoint of its base model; `merged` if the "
+        "checkpoint already contains it. Repeatable with `NAME=`.",
     ),
 ]
 RunAdapter = Annotated[
@@ -197,24 +276,26 @@ RunAdapter = Annotated[
     typer.Option(
         "--adapter",
         metavar="DIR",
-        help="A LoRA adapter of peft: bound with the checkpoint, or as inputs of the program.",
+        help="Apply a LoRA adapter of PEFT: bind it with the checkpoint, or pass it to a program "
+        "that was exported with `--adapter-mode inputs`.",
     ),
 ]
 CacheLength = Annotated[
     int | None,
     typer.Option(
-        "--cache-length",
+        "--max-cache-len",
         metavar="N",
         min=1,
-        help="With a workload of generation: a static cache of N tokens, instead of one that grows.",
+        help="With `--workload prefill` or `decode`: use a static cache of N tokens instead of one that "
+        "grows.",
     ),
 ]
 CacheForm = Annotated[
     Literal["inputs", "buffers"],
     typer.Option(
         "--cache-form",
-        help="With --cache-length: the cache is inputs and outputs, copied in each call; or buffers "
-        "of the program, which it writes into. Those are what ExecuTorch and AOTInductor keep.",
+        help="With `--max-cache-len`: make the cache inputs and outputs, which every call copies, or "
+        "buffers that the program updates in place.",
     ),
 ]
 HtmlPage = Annotated[
@@ -223,7 +304,7 @@ HtmlPage = Annotated[
         "--html",
         metavar="FILE",
         callback=check_place,
-        help="Also write the report as one HTML file, which loads nothing.",
+        help="Also write the report as one self-contained HTML file.",
     ),
 ]
 NoProgress = Annotated[bool, typer.Option("--no-progress", help="Show no progress on stderr.")]
@@ -232,47 +313,50 @@ Libraries = Annotated[
     typer.Option(
         "--library",
         metavar="LIBRARY",
-        help="Load operators first: a native library for torch, a .py file, or a module. Repeatable.",
+        help="Load custom operators first, from a native library (.so), a .py file or a module. Repeatable.",
     ),
 ]
 Debug = Annotated[
     bool,
-    typer.Option(
-        DEBUG, help="Show tracebacks, and the warnings and logs of torch, transformers and fakexport."
-    ),
+    typer.Option(DEBUG, help="Show tracebacks, and the warnings and logs of torch and transformers."),
 ]
 Archive = Annotated[
     str,
-    typer.Argument(metavar="ARCHIVE", help="Archive (.pt2) written by fakexport or torch.export.save."),
+    typer.Argument(metavar="ARCHIVE", help="Archive (.pt2) written by fakexport or `torch.export.save`."),
+]
+OutputArchive = Annotated[
+    Path,
+    typer.Option("--output", "-o", metavar="FILE", help="Write the archive (.pt2) to this file."),
 ]
 Method = Annotated[
     str | None,
-    typer.Option("--method", metavar="NAME", help="Program to use from a bundle."),
+    typer.Option("--method", metavar="NAME", help="Use this program of a bundle."),
 ]
 Trust = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Open files with pickled weights, native code or operators that reach outside the "
-        "process. Such a file can run any code: pass --trust only for files you built.",
+        help="Open files that can run any code: pickled weights or constants, native code, or "
+        "operators that reach outside the process. Use it only for files you built.",
     ),
 ]
 Checkpoint = Annotated[
     str,
     typer.Argument(
         metavar="CHECKPOINT",
-        help="Checkpoint: a .safetensors, .pt or .bin file, an index, or a folder that contains one.",
+        help="Checkpoint: a .safetensors, .pt, .pth or .bin file, an index of shards, or a folder "
+        "that contains one.",
     ),
 ]
 OptionalCheckpoint = Annotated[
     str | None,
-    typer.Argument(metavar="[CHECKPOINT]", help="Checkpoint to bind, if ARCHIVE has no weights."),
+    typer.Argument(metavar="CHECKPOINT", help="Checkpoint to bind, if ARCHIVE has no weights."),
 ]
 BoundDevices = Annotated[
     str | None,
     typer.Option(
         "--devices",
         metavar="FROM=TO",
-        help="Override the program's devices: cpu for all, or cuda:0=cpu,cuda:1=cpu.",
+        help="Replace the program's devices: `cpu` for all, or `cuda:0=cpu,cuda:1=cpu`.",
     ),
 ]

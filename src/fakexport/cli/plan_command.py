@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from fakexport.cli.isolated_work import Show, isolated
-from fakexport.cli.options import (
-    Assume,
-    Debug,
-    DeviceMap,
-    Dtype,
-    HtmlPage,
-    Libraries,
-    Method,
-    NoProgress,
-    TextOrJson,
-    write_page,
-)
+from fakexport.cli import options
+from fakexport.cli.isolated_work import Show, UserCode
 from fakexport.cli.progress_display import progress_on_stderr
-from fakexport.cli.project_file import Profiles
-from fakexport.cli.quiet import quiet
-from fakexport.cli.streams import output_width, write_error_line, write_output
+from fakexport.cli.project_file import ModelOptions, Profiles, one_target, options_for
+from fakexport.cli.streams import output_width, write_error_line, write_found
 
 if TYPE_CHECKING:
     from fakexport.report import PlanReport
@@ -34,209 +22,227 @@ if TYPE_CHECKING:
 _RANGE = re.compile(r"(\d{1,15})\.\.(\d{1,15})")
 
 
-def plan_command(
-    subject: Annotated[
-        str, typer.Argument(metavar="FILE|SOURCE", help="Archive (.pt2), or a model as for `check`.")
-    ],
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """The options of `fakexport plan` that are arguments of `fakexport.plan`, with the same names."""
+
     target: Annotated[
         str | None,
         typer.Option(
             metavar="TOPOLOGY",
-            help="Devices, such as H100 or 8xH100. Default: those of the archive; for a model, cpu.",
+            help="Devices, such as `H100` or `8xH100`. Default: the archive's devices; for "
+            "a model, the target in `[tool.fakexport]` if there is one, else `cpu`.",
         ),
-    ] = None,
-    device_map: DeviceMap = None,
-    dtype: Dtype = None,
+    ] = None
+    device_map: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MAP",
+            help="Place the modules as for `check`; or `auto`, which leaves room for the memory that a call "
+            "needs besides weights.",
+        ),
+    ] = None
+    dtype: options.Dtype = None
     workload: Annotated[
         Literal["forward", "prefill", "decode", "train"],
         typer.Option(
-            help="Call of an hf: model: forward without a cache, prefill, which returns one, or decode, "
-            "which reads a token and a cache. Of any model: train."
+            help="Plan this call of an `hf:` model: `forward` without a cache; `prefill`, which returns one; "
+            "or `decode`, which reads one token and a cache. `train` plans a training step of any "
+            "model."
         ),
-    ] = "forward",
+    ] = "forward"
     optimizer: Annotated[
         Literal["adamw", "adam", "sgd"] | None,
-        typer.Option(help="Optimizer of --workload train, with torch's defaults. Default: adamw."),
-    ] = None,
+        typer.Option(
+            help="With `--workload train`: use this optimizer with torch's defaults. Default: `adamw`."
+        ),
+    ] = None
     checkpointing: Annotated[
         bool,
         typer.Option(
             "--checkpointing",
-            help="With --workload train: recompute activations in the backward pass.",
+            help="With `--workload train`: recompute activations in the backward pass.",
         ),
-    ] = False,
+    ] = False
     autocast: Annotated[
         str | None,
         typer.Option(
-            metavar="DTYPE", help="With --workload train: mixed precision, with bfloat16 or float16."
+            metavar="DTYPE", help="With `--workload train`: use mixed precision, `bfloat16` or `float16`."
         ),
-    ] = None,
+    ] = None
     batch: Annotated[
         str | None,
-        typer.Option(metavar="N", help="Batch: a number, several (1,8,32), or a range in doublings (1..64)."),
-    ] = None,
+        typer.Option(
+            metavar="N", help="Batch sizes: one number, several (1,8,32), or a range that doubles (1..64)."
+        ),
+    ] = None
     context: Annotated[
         str | None,
-        typer.Option(metavar="N", help="Tokens that the model attends to; several as for --batch."),
-    ] = None,
-    size: Annotated[
-        list[str] | None,
         typer.Option(
-            metavar="NAME.DIM=N", help="Other dimension of an input: pixel_values.2=448. Repeatable."
+            metavar="N", help="Number of tokens that the model attends to; several as for `--batch`."
         ),
-    ] = None,
-    bound: Annotated[
+    ] = None
+    sizes: Annotated[
         list[str] | None,
         typer.Option(
+            "--size",
+            metavar="NAME.DIM=N",
+            help="Set another dimension of an input: `pixel_values.2=448`. Repeatable.",
+        ),
+    ] = None
+    bounds: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--bound",
             metavar="SYMBOL=N",
-            help="Greatest value of a size that only a run would tell: u0=4096. Repeatable.",
+            help="Set the upper bound of a data-dependent size: `u0=4096`. Repeatable.",
         ),
-    ] = None,
-    max_: Annotated[
+    ] = None
+    maximum: Annotated[
         list[str] | None,
         typer.Option(
             "--max", metavar="batch|context", help="Find the largest batch or context that fits. Repeatable."
         ),
-    ] = None,
+    ] = None
     smallest: Annotated[
         bool,
-        typer.Option("--smallest", help="Find how many devices of each NVIDIA or AMD GPU are enough."),
-    ] = False,
+        typer.Option(
+            "--smallest",
+            help="Find the smallest sufficient number of each NVIDIA or AMD GPU: 1, 2, 4, 8 or 16.",
+        ),
+    ] = False
     eager: Annotated[
         bool,
         typer.Option(
             "--eager",
-            help="Also run the model's own code on fake tensors, for a column next to the program's.",
+            help="Also measure eager mode, by running the model's own code on fake tensors.",
         ),
-    ] = False,
+    ] = False
     aoti: Annotated[
         bool,
         typer.Option(
             "--aoti",
-            help="Also plan the buffers of the program that AOTInductor compiles for the CPU, for a column "
-            "next to the program's.",
+            help="Also plan the buffers that AOTInductor would allocate on the CPU.",
         ),
-    ] = False,
+    ] = False
     by_module: Annotated[
         bool,
-        typer.Option("--by-module", help="Also show what each module computes and reads, equal ones as one."),
-    ] = False,
+        typer.Option(
+            "--by-module", help="Also show FLOPs and bytes per module; identical modules are merged."
+        ),
+    ] = False
     timeline: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Also write what is held node by node: .json for ui.perfetto.dev, or .svg or .png.",
+            help="Also write the memory held at each node: .json for `ui.perfetto.dev`, or .svg or .png.",
         ),
-    ] = None,
-    method: Method = None,
+    ] = None
+    method: options.Method = None
     parallel: Annotated[
         str | None,
         typer.Option(
             metavar="tp[=N][,ep[=N]]",
-            help="Shard an hf: model by its tensor parallel plan, as for `check`, and show what a rank "
-            "needs; tp: over all devices of the target, or as many as --smallest finds.",
+            help="Shard an `hf:` model as for `check`, and plan one rank. `tp` without a number shards over "
+            "all devices of the target or, with `--smallest`, over each number of devices that is tried.",
         ),
-    ] = None,
-    assume: Assume = None,
-    format_: TextOrJson = "text",
-    html: HtmlPage = None,
-    no_progress: NoProgress = False,
+    ] = None
+    assume: options.Assume = None
+
+
+@options.grouped_options
+def plan_command(
+    command: typer.Context,
+    subject: Annotated[
+        str, typer.Argument(metavar="FILE|SOURCE", help="Archive (.pt2), or a model as for `check`.")
+    ],
+    *,
+    call: PlanOptions,
+    format_: options.TextOrJson = "text",
+    html: options.HtmlPage = None,
+    no_progress: options.NoProgress = False,
     profiles: Profiles = None,
-    library: Libraries = None,
-    debug: Debug = False,
+    code: UserCode,
 ) -> None:
     """Show how much memory a model needs on each device, at which sizes it fits, and where the peak is.
 
-    The figures are read off the exported program: every tensor from the node that makes it to the node that
-    uses it last. Loads no weights.
+    The exported program is the basis: each tensor counts from the node that creates it to the last node that
+    uses it. Loads no weights.
 
-    Exit code 0: it fits at every size, or the memory of the devices is not known. 1: it does not, or may not,
-    at some; or the model does not export. 2: bad usage or environment.
+    Exit code 0: the model fits at every size, or the memory of the devices is unknown. 1: it does not or may
+    not fit at some size, or does not export. 2: bad usage or environment.
     """
-    if timeline is not None:
-        _check_timeline(timeline)
+    if (timeline := call.timeline) is not None:
+        options.check_chart(timeline, "--timeline", ".json", ".svg", ".png")
+    if not options.is_archive_name(subject):
+        call, code = _with_project(command, subject, call, code)
+    has_modules = html is not None and call.workload != "train"
+    has_modules = has_modules and not (call.eager or call.maximum or call.smallest)
+    arguments = {name: value for name, value in vars(call).items() if value is not None}
+    arguments |= {
+        "batch": _sizes("--batch", call.batch),
+        "context": _sizes("--context", call.context),
+        "timeline": timeline is not None or html is not None,
+        "by_module": call.by_module or has_modules,
+    }
 
-    def planned(on_progress: Show | None) -> PlanReport | str:
+    def planned(on_progress: Show | None = None) -> PlanReport | str:
         from fakexport.planning import PlanError, plan
 
         try:
-            return plan(
-                subject,
-                target=target,
-                device_map=device_map,
-                dtype=dtype,
-                batch=_sizes("--batch", batch),
-                context=_sizes("--context", context),
-                workload=workload,
-                optimizer=optimizer,
-                checkpointing=checkpointing,
-                autocast=autocast,
-                sizes=size or (),
-                bounds=bound or (),
-                maximum=max_ or (),
-                smallest=smallest,
-                timeline=timeline is not None or html is not None,
-                by_module=by_module
-                or (html is not None and workload != "train" and not (eager or max_ or smallest)),
-                eager=eager,
-                aoti=aoti,
-                method=method,
-                parallel=parallel,
-                assume=assume or (),
-                on_progress=on_progress,
-            )
+            return plan(subject, **arguments, on_progress=on_progress)
         except PlanError as error:
             return f"error: {error}"
 
-    with progress_on_stderr(is_shown=not no_progress) as on_progress, quiet(is_debug=debug):
-        from fakexport.report import json_text, plan_to_dict, render_plan
-
-        report = isolated(planned, library, on_progress=on_progress)
+    with progress_on_stderr(is_shown=not no_progress) as on_progress:
+        report = code.run(planned, on_progress=on_progress)
     if isinstance(report, str):
         write_error_line(report)
         raise typer.Exit(1)
-    # The page has them in any case.
-    printed = report if by_module else replace(report, modules=())
-    write_output(
-        json_text(plan_to_dict(printed)) if format_ == "json" else render_plan(printed, width=output_width())
-    )
-    if timeline is not None:
-        from fakexport.files import new_file
+    from fakexport.report import render_plan
 
-        drawn = _timeline(report, timeline.suffix)
-        with new_file(timeline) as file:
-            file.write(drawn)
+    # The page has them in any case.
+    printed = report if call.by_module else replace(report, modules=())
+    write_found(printed, format_, partial(render_plan, width=output_width()))
+    if timeline is not None:
+        options.write_file(timeline, _timeline(report, timeline.suffix))
     if html is not None:
         from fakexport.report import plan_document
 
-        write_page(plan_document(report), html)
+        options.write_page(plan_document(report), html)
     if any(point.fit in ("does not fit", "may not fit") for point in report.points):
         raise typer.Exit(1)
 
 
-def _check_timeline(path: Path) -> None:
-    """Refuse a bad format, or one that needs a missing package, before the model is exported."""
-    if path.suffix not in (".json", ".svg", ".png"):
-        raise typer.BadParameter(
-            f"{path}: a timeline must be a .json, .svg or .png file", param_hint="--timeline"
-        )
-    if path.suffix != ".json":
-        importlib.import_module("matplotlib")
+def _with_project(
+    command: typer.Context, source: str, call: PlanOptions, code: UserCode
+) -> tuple[PlanOptions, UserCode]:
+    """Return the options of a plan of a model. Options that are not given come from `[tool.fakexport]`."""
+    given = ModelOptions(
+        device_map=call.device_map, dtype=call.dtype, assume=call.assume, libraries=code.libraries
+    )
+    known = options_for(command, source, given)
+    is_run = call.eager or call.workload == "train"  # Running the model's code takes no assumed answers.
+    call = replace(
+        call,
+        target=one_target(known, call.target, "plan"),
+        device_map=known.device_map,
+        dtype=known.dtype,
+        assume=call.assume if is_run else known.assume,
+    )
+    return call, replace(code, libraries=known.libraries)
 
 
 def _timeline(report: PlanReport, suffix: str) -> bytes:
     from fakexport.report import plan_trace, render_plan_chart
 
-    match suffix:
-        case ".svg":
-            return render_plan_chart(report, format_="svg")
-        case ".png":
-            return render_plan_chart(report, format_="png")
-    return plan_trace(report).encode()
+    if suffix == ".json":
+        return plan_trace(report).encode()
+    return render_plan_chart(report, format_="svg" if suffix == ".svg" else "png")
 
 
 def _sizes(option: str, text: str | None) -> tuple[int, ...] | None:
-    """Return `1,8` as 1 and 8, and `1..64` as 1, 2, 4 and so on, up to and with 64."""
+    """Parse sizes: `1,8` is 1 and 8, and `1..64` is 1, 2, 4 and so on, up to 64."""
     if text is None:
         return None
     if match := _RANGE.fullmatch(text.strip()):

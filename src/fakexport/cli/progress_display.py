@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from fakexport.cli.streams import write_leniently
-from fakexport.diagnostics import escaped
-from fakexport.processes import OWN_THREAD
+from fakexport.files import escaped
+from fakexport.files.processes import OWN_THREAD
 
 if TYPE_CHECKING:
     from fakexport.report import Progress
@@ -23,9 +23,9 @@ _TICK_S = 0.2
 
 @contextmanager
 def progress_on_stderr(*, is_shown: bool) -> Iterator[Callable[[Progress], None] | None]:
-    """Yield a callback that shows each step of a check, as `lines_on_stderr` does; a finding keeps its line.
+    """Yield a callback that shows steps of a check like `lines_on_stderr`. Lines with findings stay visible.
 
-    On a terminal the line moves within a step: blocks traced of how many, and the time since its begin.
+    On a terminal, the line also shows the elapsed time of the step and the number of traced blocks.
     """
     with _display(is_shown=is_shown) as display:
         yield None if display is None else lambda progress: _show_progress(progress, display)
@@ -33,10 +33,10 @@ def progress_on_stderr(*, is_shown: bool) -> Iterator[Callable[[Progress], None]
 
 @contextmanager
 def lines_on_stderr(*, is_shown: bool) -> Iterator[Callable[[str], None] | None]:
-    """Yield a callback that shows each step: one line that is rewritten on a terminal, else a line per step.
+    """Yield a callback that shows each step. On a terminal, it rewrites one line; otherwise, it adds lines.
 
     Args:
-        is_shown: False yields None.
+        is_shown: Whether to show anything. If False, yield None.
     """
     with _display(is_shown=is_shown) as display:
         yield None if display is None else lambda step: display.show(step)
@@ -55,25 +55,24 @@ def _display(*, is_shown: bool) -> Iterator[_Lines | None]:
 
 
 class _Lines:
-    """A line per step, for a file or a pipe."""
+    """Write one line per step, for a file or a pipe."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def show(self, step: str, detail: Callable[[], str] = str) -> None:
-        """Say what is done now; `detail` is for a line that can change."""
+        """Show the current step. `detail`, which returns text that changes, is not used here."""
         self.keep(f"{escaped(step)} ...")
 
     def keep(self, line: str) -> None:
-        """Write a line that stays."""
         write_leniently(self._stream, f"{line}\n")
 
     def end(self) -> None:
-        """Take back what was shown for a while."""
+        """Remove the temporary line, if there is one."""
 
 
 class _LiveLine(_Lines):
-    """The last line of a terminal: a thread writes it again when what it says has changed."""
+    """Show the current step in the last line of a terminal. A thread keeps the line up to date."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
@@ -113,7 +112,7 @@ class _LiveLine(_Lines):
         seconds = int(time.monotonic() - self._start_s)
         parts = (self._step, self._detail(), _elapsed(seconds) if seconds else "")
         text = f"{', '.join(part for part in parts if part)} ..."
-        if text != self._shown:  # a longer line would wrap, and could not be taken back
+        if text != self._shown:  # Cut the text, because a line that wraps could not be erased.
             self._shown = text
             cut = text[: shutil.get_terminal_size().columns - 1]
             write_leniently(self._stream, f"{_BACK_AND_CLEAR}{cut}")
@@ -131,13 +130,13 @@ def _show_progress(progress: Progress, display: _Lines) -> None:
 
 
 def _blocks_text(progress: Progress) -> str:
-    """`57 of 126 blocks`, where the step counts them."""
+    """Return `57 of 126 blocks`, or "" if blocks are not counted in this step."""
     blocks = progress.blocks
     return f"{blocks.done} of {blocks.total} blocks" if blocks is not None and blocks.total else ""
 
 
 def _step_text(progress: Progress) -> str:
-    """`[2/3] H100: trace`"""
+    """Return the target and the step, such as `[2/3] H100: trace`."""
     if progress.step == "compare":
         return f"[{progress.target_index}/{progress.target_count}] compare targets"
     step = "look for further problems" if progress.step == "explore" else progress.step

@@ -5,14 +5,13 @@ from __future__ import annotations
 import difflib
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from fakexport._libraries import library_of, named_path
 from fakexport.cli.options import (
     Assume,
     DeviceMap,
@@ -25,9 +24,19 @@ from fakexport.cli.options import (
     UseCache,
 )
 from fakexport.cli.streams import write_note
-from fakexport.documents import DocumentError, boolean, field, items, mapping, parse_toml, source_text, text
-from fakexport.error import FakexportError
+from fakexport.error import FakexportError, InvalidValue
 from fakexport.files import fault_of_owner, open_regular
+from fakexport.files.documents import (
+    DocumentError,
+    boolean,
+    field,
+    items,
+    mapping,
+    parse_toml,
+    source_text,
+    text,
+)
+from fakexport.models import library_of, named_path
 
 _FILE, _TABLE = "pyproject.toml", "tool.fakexport"
 _MOST_BYTES = 16 << 20
@@ -35,12 +44,12 @@ _REPOSITORIES = (".git", ".hg", ".jj")
 
 
 class ProjectFileError(FakexportError, ValueError):
-    """`[tool.fakexport]` cannot be read as it is, or is needed and not there. One line."""
+    """The table `[tool.fakexport]` is invalid, or is missing but required. The message is a single line."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """How a model is built and traced, as it is written; None where an option is not given."""
+    """Options for building and tracing a model, as the user wrote them. Omitted options are None."""
 
     device_map: DeviceMap = None
     dtype: Dtype = None
@@ -51,25 +60,17 @@ class ModelOptions:
     assume: Assume = None
     libraries: Libraries = None
 
-
-@dataclass(frozen=True, kw_only=True)
-class CheckOptions(ModelOptions):
-    """The options of `fakexport check` that `[tool.fakexport]` has too."""
-
-    target: Target = None
-
     def over(self, defaults: CheckOptions) -> CheckOptions:
-        """Return these options, and for those that are not given the defaults."""
+        """Return these options, with the values of `defaults` for options that are not given."""
         given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
         return replace(defaults, **given)
 
 
-@dataclass(frozen=True)
-class ConfiguredSource:
-    """An entry of `sources`, with the options that it sets for itself."""
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions(ModelOptions):
+    """The options of `fakexport check` that `[tool.fakexport]` can also set."""
 
-    source: str
-    options: CheckOptions
+    target: Target = None
 
 
 @dataclass(frozen=True)
@@ -77,40 +78,37 @@ class ProjectFile:
     """A `pyproject.toml` with a table `[tool.fakexport]`.
 
     Args:
-        path: Path of the file; paths in it are relative to its folder.
-        sources: What `fakexport check` without a source checks, in this order.
-        options: For all of them, and for a source on the command line.
-        profiles: The file of device profiles; None if none is named.
+        path: Path of the file; paths in the file are relative to its folder.
+        sources: Sources that `fakexport check` without a source checks, in order, with their own options.
+        options: Options for all these sources, and for a source on the command line.
+        profiles: Path of a file with device profiles.
     """
 
     path: Path
-    sources: tuple[ConfiguredSource, ...]
+    sources: tuple[tuple[str, CheckOptions], ...]
     options: CheckOptions
     profiles: Path | None = None
 
     def options_for(self, source: str) -> CheckOptions:
         """Return the options for a source of the command line, which may be one of `sources`.
 
-        A configuration runs no code, whatever is in its folder: it has no `libraries` but those of the
-        command line.
-
-        Args:
-            source: As written there, relative to the working directory.
+        A source with a library prefix, such as `hf:config.json`, must not run code of the project's folder,
+        so it does not use the project's `libraries`.
         """
         asked = _place(source, Path.cwd())
-        own = (entry.options for entry in self.sources if _place(entry.source, self.path.parent) == asked)
+        own = (options for source, options in self.sources if _place(source, self.path.parent) == asked)
         found = next(own, CheckOptions()).over(self.options)
         if library_of(source) is not None and found.libraries:
             write_note(f"libraries of {self.path} are not loaded for {source}: name them with --library")
             found = replace(found, libraries=None)
         return self._located(found)
 
-    def options_of(self, entry: ConfiguredSource) -> CheckOptions:
-        """Return the options for an entry of `sources`, its own first."""
-        return self._located(entry.options.over(self.options))
+    def located_sources(self) -> Iterator[tuple[str, CheckOptions]]:
+        """Yield each of `sources` with its options, which override the project's."""
+        return ((source, self._located(own.over(self.options))) for source, own in self.sources)
 
     def _located(self, options: CheckOptions) -> CheckOptions:
-        """The same options, with paths relative to the working directory."""
+        """Return the options with paths relative to the working directory."""
         return replace(
             options,
             device_map=None if options.device_map is None else self._path(options.device_map),
@@ -118,7 +116,7 @@ class ProjectFile:
         )
 
     def _path(self, written: str) -> str:
-        """What is written, or where the file of that name is."""
+        """If the text is the path of a project file, return its path from the working directory."""
         folder = self.path.parent
         is_here = folder == Path.cwd() or not (folder / written).is_file()
         return written if is_here else os.path.relpath(folder / written)
@@ -127,16 +125,39 @@ class ProjectFile:
 def project_file_of(context: typer.Context) -> ProjectFile | None:
     """Return the nearest `pyproject.toml` with a table `[tool.fakexport]`, from the working directory up.
 
-    What it names is run, so the search ends at the root of the repository, at the home folder, and at a
-    folder that others can write to. A command reads the file once, however often it asks.
+    A command runs the Python code that this file refers to. Therefore, the search ends at the root of the
+    repository, at the home folder, and at a folder that other users can write to. A command reads the file
+    only once.
 
     Raises:
-        ProjectFileError: others could have written it, it is not TOML, or a key or a value is wrong.
+        ProjectFileError: other users can write to the file, it is not TOML, or a key or value is invalid.
     """
     if _FILE not in context.meta:
         context.meta[_FILE] = _nearest(Path.cwd())
     found: ProjectFile | None = context.meta[_FILE]
     return found
+
+
+def options_for(context: typer.Context, source: str, given: ModelOptions) -> CheckOptions:
+    """Return the options of a command line. Options that are not given come from `[tool.fakexport]`."""
+    project = project_file_of(context)
+    return given.over(CheckOptions() if project is None else project.options_for(source))
+
+
+def one_target(known: CheckOptions, given: str | None, command: str) -> str:
+    """Return the target of a command that takes only one; `given` is its option.
+
+    Raises:
+        InvalidValue: none is given, and `[tool.fakexport]` lists several.
+    """
+    if given is not None:
+        return given
+    target, *others = known.target or ["cpu"]
+    if others:
+        raise InvalidValue(
+            f"[tool.fakexport] lists {len(others) + 1} targets and {command} takes one: pass --target"
+        )
+    return target
 
 
 def _nearest(here: Path) -> ProjectFile | None:
@@ -152,7 +173,7 @@ def _nearest(here: Path) -> ProjectFile | None:
 
 
 def _table(path: Path) -> Any:
-    """The table; None where there is none, which the text shows sooner than a parser."""
+    """Return the table `[tool.fakexport]`, or None. A text search avoids parsing most files without one."""
     with open_regular(path) as file:
         content = file.read(_MOST_BYTES)
         if b"fakexport" not in content:
@@ -160,7 +181,7 @@ def _table(path: Path) -> Any:
         for place, status in ((path, file.status), (path.parent, path.parent.stat())):
             is_shared = place != path and bool(status.st_mode & stat.S_ISVTX)
             if (fault := fault_of_owner(status, is_shared=is_shared)) is not None:
-                raise ProjectFileError(f"{place} {fault}, and what {path.name} names would be run")
+                raise ProjectFileError(f"{place} {fault}, and code that {path.name} names would be run")
     try:
         tool = parse_toml(content).get("tool", {})
     except DocumentError as error:
@@ -181,18 +202,17 @@ def _read(path: Path, table: Any) -> ProjectFile:
         raise ProjectFileError(f"{path}: {place}: {error.reason}") from error
 
 
-def _source(value: Any) -> ConfiguredSource:
-    """`"model.py:factory"`, or a table with that as `source` and options of its own."""
+def _source(value: Any) -> tuple[str, CheckOptions]:
+    """Read an entry of `sources`: a string such as `model.py:factory`, or a table with further options."""
     if isinstance(value, str):
-        return ConfiguredSource(source_text(value), CheckOptions())
+        return source_text(value), CheckOptions()
     if not isinstance(value, dict):
         raise DocumentError(f"expected a string or a table, got {type(value).__name__}")
     _check_keys(value, {"source", *_READERS})
-    return ConfiguredSource(field(value, "source", source_text), _options(value))
+    return field(value, "source", source_text), _options(value)
 
 
 def _texts(value: Any) -> list[str]:
-    """One string or a list of them, as an option is given once or repeated."""
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list):
@@ -200,7 +220,7 @@ def _texts(value: Any) -> list[str]:
     return items(value, text)
 
 
-# Key of the table -> how its value is read.
+# Type of an option -> function that reads its value in the table.
 _BY_TYPE: Mapping[Any, Callable[[Any], Any]] = {
     str | None: text,
     bool | None: boolean,
@@ -223,23 +243,19 @@ def _check_keys(table: Mapping[str, Any], known: set[str]) -> None:
 
 
 def _place(source: str, folder: Path) -> str:
-    """A source as it is compared with others: with the path of its file or folder resolved, if it has one."""
+    """Return a source, for comparisons, with the absolute path of its file or folder if it has one."""
     prefix, path, rest = named_path(source, folder) or ("", "", source)
     return f"{prefix}{(folder / path).resolve()}{rest}" if path else source
 
 
 def know_profiles(context: typer.Context, file: Path | None) -> Path | None:
-    """Register the profiles of a file until the command ends; by default those of [tool.fakexport].
-
-    Raises:
-        ProfileError, ProjectFileError, OSError: a file cannot be read.
-    """
+    """Register the device profiles of a file, by default the file in [tool.fakexport], for this command."""
     if context.resilient_parsing:
         return file
     project = project_file_of(context) if file is None else None
     chosen = project.profiles if project is not None else file
     if chosen is not None:
-        from fakexport.devices import device_profiles
+        from fakexport.emulation.devices import device_profiles
 
         context.with_resource(device_profiles(chosen))
     return chosen
@@ -251,6 +267,7 @@ Profiles = Annotated[
         "--profiles",
         metavar="FILE",
         callback=know_profiles,
-        help="Device profiles of your own, as .toml or .json, to name in a topology.",
+        help="Load your own device profiles from a .toml or .json file. Default: `profiles` of "
+        "`[tool.fakexport]`.",
     ),
 ]

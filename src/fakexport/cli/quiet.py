@@ -1,4 +1,4 @@
-"""Keep libraries off the streams, and models off stdout, while they work."""
+"""Suppress the output of libraries, and redirect the output of models to stderr."""
 
 from __future__ import annotations
 
@@ -11,39 +11,40 @@ from collections.abc import Iterator
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from typing import TextIO
 
-from fakexport._libraries import PACKAGES
 from fakexport.cli.streams import write_error_line, write_leniently
-from fakexport.diagnostics import escaped
 from fakexport.error import FakexportError
-from fakexport.hub import transfers_recorded
+from fakexport.files import escaped
+from fakexport.models import PACKAGES
+from fakexport.models.hub import transfers_recorded
 
 _LIBRARIES = frozenset({"torch", *PACKAGES})
 
 
 @contextmanager
 def quiet(*, is_debug: bool) -> Iterator[None]:
-    """Send what a model prints to stderr, and drop everything that libraries print, warn and log.
+    """Redirect the output of models to stderr, and drop output, warnings and logs of libraries.
 
-    Warnings of fakexport become lines on stderr.
+    Warnings of fakexport are written to stderr as lines.
 
-    torch and transformers set up their loggers again when they are imported, so a level that was set before
-    would not last; disabling logging as a whole does. `torch.export` prints the graph so far when it meets a
-    data-dependent branch (torch 2.13). Everything is put back afterwards, the working directory too.
+    Logging is disabled as a whole, because torch and transformers reset the levels of their loggers when they
+    are imported. `torch.export` prints the incomplete graph at a data-dependent branch (torch 2.13).
+    Everything is restored afterwards, including the working directory.
 
     Args:
-        is_debug: Drop nothing, and show what fakexport logs; stdout still goes to stderr.
+        is_debug: Whether to drop nothing and to show fakexport's own log. Output of models still goes to
+            stderr.
     Raises:
-        LittleMemoryError: there is too little memory for these libraries.
+        LittleMemoryError: there is too little memory to import torch.
     """
     check_address_space()
-    # Back to the folder of now: a model that leaves it must move no output.
+    # Restore the working directory, so that output files are not misplaced if a model changes it.
     with chdir("."), _transfers_shown(), _with_libraries() if is_debug else _without_libraries():
         yield
 
 
 @contextmanager
 def _transfers_shown() -> Iterator[None]:
-    """Say on stderr what was transferred from the hub, also where the command fails."""
+    """Print on stderr how many bytes were transferred from the hub, even if the command fails."""
     with transfers_recorded() as found:
         try:
             yield
@@ -81,7 +82,6 @@ def _without_libraries() -> Iterator[None]:
 
 @contextmanager
 def _own_logs_shown() -> Iterator[None]:
-    """Show on stderr what fakexport logs about its own work."""
     logger = logging.getLogger("fakexport")
     handler = _DebugLines()
     before = logger.level
@@ -95,7 +95,7 @@ def _own_logs_shown() -> Iterator[None]:
 
 
 class _DebugLines(logging.Handler):
-    """Writes to the stderr of now, which is not the same in a forked process."""
+    """Write log records to the current `sys.stderr`, which a forked process replaces."""
 
     def emit(self, record: logging.LogRecord) -> None:
         write_error_line(f"debug: {record.getMessage()}")
@@ -114,7 +114,7 @@ def _show_own(
 
 
 class _WithoutLibraries(io.TextIOBase):
-    """A stream that passes on what models write and drops what library code writes."""
+    """A stream that forwards the output of models and drops the output of library code."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -126,14 +126,14 @@ class _WithoutLibraries(io.TextIOBase):
         return len(text) if name.partition(".")[0] in _LIBRARIES else write_leniently(self._stream, text)
 
     def in_fork(self, stream: TextIO) -> _WithoutLibraries:
-        """Return what takes this one's place in a forked process."""
+        """Return the replacement of this stream in a forked process."""
         return _WithoutLibraries(stream)
 
     def flush(self) -> None:
         self._stream.flush()
 
     def close(self) -> None:
-        """Leave the other stream alone, which may be closed when `io` finalizes this one."""
+        """Do nothing. `io` calls this method at finalization, when the other stream may already be closed."""
 
     def isatty(self) -> bool:
         return self._stream.isatty()
@@ -143,19 +143,19 @@ class _WithoutLibraries(io.TextIOBase):
 
 
 _MIB = 1 << 20
-# torch and transformers map some 750 MiB, and each further processor some more.
+# Importing torch and transformers maps about 750 MiB of address space, more with more processors.
 _NEEDED_MIB = 1024
 
 
 class LittleMemoryError(FakexportError, MemoryError):
-    """The process may use less memory than importing torch needs. One line."""
+    """The address space limit is too low to import torch. The text is one line."""
 
 
 def check_address_space() -> None:
-    """Refuse to start if importing torch could not succeed (`ulimit -v`).
+    """Raise an error if the limit of `ulimit -v` is too low to import torch.
 
     Raises:
-        LittleMemoryError: states the limit and what it must be.
+        LittleMemoryError: the limit is too low. The text names the limit that is needed.
     """
     try:
         import resource

@@ -8,69 +8,65 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fakexport.cli.isolated_work import Show, isolated
-from fakexport.cli.options import (
-    Archive,
-    BoundDevices,
-    Debug,
-    Inputs,
-    Libraries,
-    Method,
-    OptionalCheckpoint,
-    RunAdapter,
-    Trust,
-)
-from fakexport.cli.quiet import quiet
+from fakexport.cli import options
+from fakexport.cli.isolated_work import UserCode
 from fakexport.cli.streams import write_error_line, write_output
-from fakexport.diagnostics import escaped
+from fakexport.files import escaped
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from fakexport.report import Spread
 
 _WARMUP = 3
 
 
+@options.grouped_options
 def run_command(
-    archive: Archive,
-    checkpoint: OptionalCheckpoint = None,
-    inputs: Inputs = None,
-    adapter: RunAdapter = None,
+    archive: options.Archive,
+    checkpoint: options.OptionalCheckpoint = None,
+    inputs: options.Inputs = None,
+    adapter: options.RunAdapter = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write the outputs to this .safetensors file."),
     ] = None,
-    method: Method = None,
+    method: options.Method = None,
     compile_: Annotated[
-        bool, typer.Option("--compile", help="Compile the program with torch.compile in the first call.")
+        bool,
+        typer.Option("--compile", help="Compile the program with `torch.compile` during the first call."),
     ] = False,
     warmup: Annotated[
         int | None,
         typer.Option(
-            "--warmup", metavar="N", min=0, show_default=str(_WARMUP), help=("Untimed calls before --repeat.")
+            "--warmup",
+            metavar="N",
+            min=0,
+            show_default=str(_WARMUP),
+            help="Make N untimed calls before the timed calls of `--repeat`.",
         ),
     ] = None,
     repeat: Annotated[
         int,
         typer.Option(
-            "--repeat", metavar="N", min=0, help=("Number of timed calls; 0 runs the program once, untimed.")
+            "--repeat",
+            metavar="N",
+            min=0,
+            help="Time N calls after the first one; 0 calls the program once, untimed.",
         ),
     ] = 0,
-    devices: BoundDevices = None,
-    trust: Trust = False,
-    library: Libraries = None,
-    debug: Debug = False,
+    devices: options.BoundDevices = None,
+    trust: options.Trust = False,
+    *,
+    code: UserCode,
 ) -> None:
     """Run a program, or its compiled form, on inputs from a file.
 
-    With --repeat, latencies go to stderr; the outputs are still those of the first call. Processes that
-    torchrun starts run the programs of their ranks together; rank 0 prints and writes the outputs.
+    With --repeat, latencies go to stderr; the outputs are still those of the first call. Under torchrun, each
+    process runs the program of its rank, and rank 0 prints and writes the outputs.
     """
     if warmup is not None and not repeat:
         raise typer.BadParameter("--warmup needs --repeat")
 
-    def ran(_: Show | None) -> tuple[float, Spread | None, dict[str, str]] | None:
+    def ran() -> tuple[float, Spread | None, dict[str, str]] | None:
         from fakexport.deploy import (
             adapter_inputs,
             artifact_kind,
@@ -106,11 +102,13 @@ def run_command(
             return None
         if output is not None:
             write_outputs(output, timed.outputs)
-        kinds = {name: _kind(tensor) for name, tensor in timed.outputs.items()}
+        kinds = {
+            name: f"{str(tensor.dtype).removeprefix('torch.')}[{', '.join(map(str, tensor.shape))}]"
+            for name, tensor in timed.outputs.items()
+        }
         return timed.first_call_s, timed.latency_s, kinds
 
-    with quiet(is_debug=debug):
-        found = isolated(ran, library, runs_code=trust)
+    found = code.run(ran, runs_code=trust)
     if found is None:
         return
     first_call_s, latency_s, kinds = found
@@ -121,10 +119,6 @@ def run_command(
         write_error_line(f"latency     {latency_text(latency_s)}")
     for name, kind in kinds.items():
         write_output(f"{escaped(name)}  {kind}\n")
-
-
-def _kind(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')}[{', '.join(map(str, tensor.shape))}]"
 
 
 def _refuse_options_of_programs(path: str, **given: object) -> None:

@@ -1,4 +1,4 @@
-"""The two streams: data on stdout, everything else on stderr."""
+"""Write data to stdout, and everything else to stderr."""
 
 from __future__ import annotations
 
@@ -8,31 +8,36 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
+
+import typer
 
 from fakexport.cli.color import highlighted
-from fakexport.diagnostics import escaped, escaped_lines
 from fakexport.error import FakexportError
+from fakexport.files import escaped, escaped_lines
+
+if TYPE_CHECKING:
+    from fakexport.rules.diagnostics import Diagnostic
 
 _WIDTH_OF_A_FILE = 100
 _COMMAND = re.compile(r"(?m)^([ \t]*)::")
 
 
 class OutputError(FakexportError, OSError):
-    """The output could not be printed. One line."""
+    """The output could not be printed. The message is a single line."""
 
     def __init__(self, cause: OSError) -> None:
         super().__init__(f"cannot write to stdout: {cause.strerror or cause}")
 
 
 def write_output(text: str) -> None:
-    """Write text to stdout with non-printable characters escaped: some of it comes from a model or a file.
+    """Write text to stdout. Non-printable characters, which models and files may contain, are escaped.
 
     Raises:
-        BrokenPipeError: the reader has gone.
+        BrokenPipeError: the reader has closed the pipe.
         OutputError: the disk is full, or stdout is closed.
     """
     with _output_faults():
@@ -40,13 +45,13 @@ def write_output(text: str) -> None:
 
 
 def write_report(text: str) -> None:
-    """Write text for people to stdout as `write_output` does, in color where stdout is colored."""
+    """Write text for people to stdout like `write_output`, in color if stdout is colored."""
     with _output_faults():
         sys.stdout.write(highlighted(_shown(text), sys.stdout))
 
 
 def write_formatted(text: str, output_format: str) -> None:
-    """Write what a command prints in this format: `text` is for people, `github` has commands."""
+    """Write a command's output: the format `text` may be colored, and `github` may have workflow commands."""
     if output_format == "github":
         with _output_faults():
             sys.stdout.write(_shown(text, has_commands=True))
@@ -55,18 +60,18 @@ def write_formatted(text: str, output_format: str) -> None:
 
 
 def flush_output() -> None:
-    """Write what is buffered; raises as `write_output` does."""
+    """Flush stdout. Raises the same errors as `write_output`."""
     with _output_faults():
         sys.stdout.flush()
 
 
 def write_error_line(text: str) -> None:
-    """Write text, escaped in the same way, and a line end to stderr, as far as that is possible."""
+    """Write escaped text and a line end to stderr, or drop it if that fails."""
     write_leniently(sys.stderr, f"{highlighted(_shown(text), sys.stderr)}\n")
 
 
 def write_leniently(stream: TextIO, text: str) -> int:
-    """Write text to stderr, or drop it if that fails: nothing can be reported, and the work goes on."""
+    """Write text to stderr. If that fails, drop the text: no one could see the error, and work continues."""
     try:
         stream.write(text)
         stream.flush()
@@ -76,20 +81,35 @@ def write_leniently(stream: TextIO, text: str) -> int:
 
 
 def write_note(sentence: str) -> None:
-    """Write `note: SENTENCE` to stderr, as one line whatever it contains."""
+    """Write `note: SENTENCE` to stderr as one line; line breaks are escaped."""
     write_error_line(f"note: {escaped(sentence)}")
 
 
+def write_found(found: Any, output_format: str, render: Callable[[Any], str]) -> None:
+    """Write what a command found as JSON or, in the format `text`, as `render` returns it."""
+    from fakexport.report import json_text, to_dict
+
+    write_output(json_text(to_dict(found)) if output_format == "json" else render(found))
+
+
+def write_failed(found: Sequence[Diagnostic]) -> NoReturn:
+    """Print the diagnostics of a failed command, and exit with code 1."""
+    from fakexport.report import render_diagnostics
+
+    write_report(render_diagnostics(found))
+    raise typer.Exit(1)
+
+
 def output_width() -> int:
-    """Return the terminal width of stdout; 100 for a file or a pipe, so that the text is always the same."""
+    """Return the terminal width of stdout in columns; 100 for a file or pipe, for reproducible output."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH_OF_A_FILE
 
 
 @contextmanager
 def standard_streams() -> Iterator[None]:
-    """Make both streams usable in the block, even if one was closed, so that no file gets its number.
+    """Make stdout and stderr usable in the block, even if they were closed when the process started.
 
-    Characters outside a stream's encoding are escaped instead of failing.
+    Characters that a stream cannot encode are escaped. No file gets the descriptor number of a closed stream.
     """
     before = sys.stdout, sys.stderr
     _occupy_closed_descriptors()
@@ -106,7 +126,7 @@ def standard_streams() -> Iterator[None]:
 
 
 class _Closed(io.TextIOBase):
-    """Stands for a closed stdout, which is None in Python."""
+    """Replacement of a closed stdout, which is None in Python. Writing raises an error."""
 
     def write(self, text: str) -> int:
         raise OSError(errno.EBADF, "the stream is closed")
@@ -124,7 +144,7 @@ def _output_faults() -> Iterator[None]:
 
 
 def _abandon(stream: TextIO) -> None:
-    """Point a stream to nowhere: the interpreter would fail again when it flushes at exit."""
+    """Redirect a broken stream to the null device, so that the interpreter's flush at exit does not fail."""
     with suppress(OSError, ValueError):
         number, nowhere = stream.fileno(), os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, number)
@@ -132,7 +152,7 @@ def _abandon(stream: TextIO) -> None:
 
 
 def _occupy_closed_descriptors() -> None:
-    """Open the closed descriptors, or the next opened file would get a stream's number."""
+    """Open closed descriptors 0 to 2. Otherwise, the next opened file would get the number of a stream."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
@@ -141,13 +161,13 @@ def _occupy_closed_descriptors() -> None:
 
 
 def _shown(text: str, *, has_commands: bool = False) -> str:
-    """Return text with escapes, and without lines that GitHub's runner takes for workflow commands.
+    """Escape non-printable characters, and everything that GitHub's runner would read as a command.
 
-    The escapes of these are also those of JSON, where the second kind may be part of a string.
+    The escapes are also valid in JSON, where `##[` may be part of a string.
 
     Args:
         text: The text.
-        has_commands: Whether lines that begin with `::` are ours.
+        has_commands: Whether lines that begin with `::` are intended commands, which are not escaped.
     Source: `ActionCommand.TryParseV2` and `TryParse` of actions/runner: a line that begins with `::`, and
         `##[` anywhere.
     """

@@ -1,4 +1,4 @@
-"""The interface of every compiled form of a program: it takes named tensors and returns named tensors."""
+"""The interface of all compiled forms: they map input tensors by name to output tensors by name."""
 
 from __future__ import annotations
 
@@ -10,28 +10,24 @@ from typing import Literal, Protocol
 
 import torch
 
-from fakexport.diagnostics import Diagnostic
 from fakexport.error import FakexportError
+from fakexport.rules.diagnostics import Diagnostic
 
 from .signature import Signature
 
 WeightsPlace = Literal["inside", "beside"]
-"Whether the weights are in the compiled file or in a .safetensors file next to it."
+"""Where the weights are: in the compiled file, or in a `.safetensors` file next to it."""
 
 Report = Callable[[str], None]
-"Called with each line of progress: the current step."
+"""Progress callback, called with a line of text for each step."""
 
 
 class DeployError(FakexportError):
-    """A program cannot be compiled, or what was compiled cannot be opened or run, in one line."""
+    """A program cannot be compiled, or a compiled file cannot be opened or run. The message is one line."""
 
 
 class CompileFailure(DeployError):
-    """What a compiler does not support, as diagnostics.
-
-    Args:
-        diagnostics: One for each finding, with the operator and the user's line.
-    """
+    """A compiler does not support parts of the program: one diagnostic for each, with the user's line."""
 
     def __init__(self, diagnostics: tuple[Diagnostic, ...]) -> None:
         super().__init__("; ".join(diagnostic.message for diagnostic in diagnostics))
@@ -39,7 +35,7 @@ class CompileFailure(DeployError):
 
 
 def silent(line: str) -> None:
-    """Report nothing."""
+    """Ignore a line of progress."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +44,10 @@ class CompiledFile:
 
     Args:
         path: The requested file or folder.
-        files: All files that were written, `path` first; or all in the folder, sorted.
-        size_bytes: Total size of the files.
-        seconds: Wall time of the compilation.
-        is_cached: Whether it came from the cache.
-        notes: What the user should know, as sentences.
+        files: All written files. `path` comes first; the files of a folder are sorted.
+        size_bytes, seconds: Total size of the files, and wall time of the compilation.
+        is_cached: Whether the result came from the cache.
+        notes: Sentences for the user.
     """
 
     path: Path
@@ -72,22 +67,18 @@ class CompiledFile:
         notes: Iterable[str] = (),
         is_cached: bool = False,
     ) -> CompiledFile:
-        """Return what was written; `begun` is `time.monotonic()` at the start."""
+        """Create the result for these files. `begun` is `time.monotonic()` at the start."""
         found = tuple(files)
         size = sum(file.stat().st_size for file in found)
         return cls(path, found, size, time.monotonic() - begun, is_cached, tuple(notes))
 
 
 class Artifact(Protocol):
-    """An opened program in a form that runs."""
+    """A compiled or exported program that was opened and can be called."""
 
     @property
     def signature(self) -> Signature:
         """Inputs and outputs of a call."""
 
     def __call__(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the output tensors by name, as `run` does for the program.
-
-        Raises:
-            UnsuitableInputs: before anything runs.
-        """
+        """Run the program, and return its output tensors by name, like `run`."""

@@ -1,10 +1,11 @@
-"""A program whose operators that a compiler does not have are made of others."""
+"""Replace operators that a compiler does not support by compositions of other operators."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from operator import getitem
 from types import MappingProxyType
 from typing import Any
@@ -14,49 +15,39 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fakexport._torch import fbgemm_products
-from fakexport._torch.fake_tensors import mode_of
-from fakexport._torch.grouped_products import TRANSFORMERS, composed_product, product_arguments
-from fakexport._torch.mxfp4_products import PACKED, composed_packed_product
-from fakexport._torch.operator_schema import argument_values, is_python_operator
-from fakexport.program import copied_graph, derived_program, graph_modules, operator_name
+from fakexport._torch.emulation.fake_tensors import mode_of
+from fakexport._torch.kernels import fbgemm_products
+from fakexport._torch.kernels.grouped_products import TRANSFORMERS, composed_product, product_arguments
+from fakexport._torch.kernels.mxfp4_products import PACKED, composed_packed_product
+from fakexport._torch.operators.operator_schema import argument_values, is_python_operator
+from fakexport.exporting.program import copied_graph, derived_program, graph_modules, operator_name
 
 
 @dataclass(frozen=True)
 class Composition:
-    """What a node is made of: a function of some tensors that computes the same as the node."""
+    """The replacement of a node: a function that computes the same value from the `inputs`."""
 
     inputs: tuple[Node, ...]
     function: Callable[..., Any]
 
 
 Compositions = Mapping[str, Callable[[Node], Composition | None]]
-"""By operator, `aten._grouped_mm.default`: what a node is made of; None for one that stays as it is."""
+"""Operator name -> function that returns the composition for a node, or None to keep the node."""
 
 
 def grouped_product(node: Node) -> Composition | None:
-    """Return the composition of a product of groups."""
+    """Return the composition of a grouped matrix product; None if the node can stay."""
     given = product_arguments(node)
     return None if given is None else Composition(given, composed_product)
 
 
 def packed_product(node: Node) -> Composition:
-    """Return the composition of a product of groups with matrices in MXFP4."""
+    """Return the composition of a grouped matrix product with MXFP4 matrices."""
     return Composition(tuple(node.all_input_nodes), composed_packed_product)
 
 
-def fbgemm_quantization(node: Node) -> Composition | None:
-    """Return the composition of rows quantized to fp8; None where FBGEMM's own operator does it."""
-    return _of_fbgemm(node, fbgemm_products.composed_quantization, ("input", "scale_ub"))
-
-
-def fbgemm_product(node: Node) -> Composition | None:
-    """Return the composition of a product of rows in fp8; None where FBGEMM's own operator does it."""
-    names = ("XQ", "WQ", "x_scale", "w_scale", "bias")
-    return _of_fbgemm(node, fbgemm_products.composed_rowwise_product, names)
-
-
-def _of_fbgemm(node: Node, function: Callable[..., Any], names: tuple[str, ...]) -> Composition | None:
+def _of_fbgemm(function: Callable[..., Any], names: tuple[str, ...], node: Node) -> Composition | None:
+    """Return the composition of an operator of FBGEMM, or None if FBGEMM itself is installed."""
     target: Any = node.target
     if not is_python_operator(target.name().partition(".")[0]):
         return None
@@ -65,17 +56,26 @@ def _of_fbgemm(node: Node, function: Callable[..., Any], names: tuple[str, ...])
     return Composition(given, lambda *tensors: function(*tensors))
 
 
-OF_FP8: Compositions = MappingProxyType(
-    {fbgemm_products.QUANTIZED: fbgemm_quantization, fbgemm_products.PRODUCT: fbgemm_product}
+IN_PYTHON: Compositions = MappingProxyType(
+    {
+        TRANSFORMERS: grouped_product,
+        PACKED: packed_product,
+        # The operators in `fbgemm_fp8` layers. Their compositions compute in float32.
+        fbgemm_products.QUANTIZED: partial(
+            _of_fbgemm, fbgemm_products.composed_quantization, ("input", "scale_ub")
+        ),
+        fbgemm_products.PRODUCT: partial(
+            _of_fbgemm,
+            fbgemm_products.composed_rowwise_product,
+            ("XQ", "WQ", "x_scale", "w_scale", "bias"),
+        ),
+    }
 )
-"""Layers of `fbgemm_fp8`, which compute in float32."""
-
-IN_PYTHON: Compositions = MappingProxyType({TRANSFORMERS: grouped_product, PACKED: packed_product, **OF_FP8})
-"""For a compiler that does not call Python."""
+"""Decompositions of Python operators, for compilers that cannot call them."""
 
 
 def composed(program: ExportedProgram, compositions: Compositions) -> ExportedProgram:
-    """Return the program with some operators made of others; itself if it has none of them."""
+    """Replace these operators by their compositions. Return a program without such operators unchanged."""
     graphs = [module.graph for module in graph_modules(program.graph_module)]
     called = [node for graph in graphs for node in _calls(graph, compositions)]
     if not any(compositions[operator_name(node)](node) for node in called):
@@ -83,7 +83,7 @@ def composed(program: ExportedProgram, compositions: Compositions) -> ExportedPr
     changed = copied_graph(program)
     for module in graph_modules(changed):
         for node in _calls(module.graph, compositions):
-            # Asked now, since what it takes may be another node by now.
+            # Call it again, because earlier replacements may have changed the node's arguments.
             if made := compositions[operator_name(node)](node):
                 _replace(module.graph, node, made)
         module.recompile()
@@ -98,7 +98,7 @@ def _calls(graph: Graph, compositions: Compositions) -> list[Node]:
 
 
 def _replace(graph: Graph, node: Node, made: Composition) -> None:
-    """Put the traced nodes in the place of one, at its line."""
+    """Trace a composition, and replace the node by the traced nodes, which keep its source line."""
     values = [source.meta["val"] for source in made.inputs]
     with torch.no_grad(), mode_of(values) or nullcontext():
         traced = make_fx(made.function)(*values).graph

@@ -15,11 +15,11 @@ from torch.export.graph_signature import ConstantArgument, OutputKind, TensorArg
 
 from fakexport._torch.pytree import tree_flatten, tree_leaves, tree_unflatten
 from fakexport.error import type_and_line
-from fakexport.program import Calling, calling_of, user_inputs, walk
+from fakexport.exporting.program import Calling, calling_of, user_inputs, walk
 from fakexport.report import Spread
 
 from .artifact import Artifact, DeployError
-from .signature import Signature, UnsuitableInputs
+from .signature import InputMismatchError, Signature
 
 _CHECKED = re.compile(r"^Runtime assertion failed .* on node '(\w+)'")
 
@@ -28,17 +28,18 @@ def run(program: ExportedProgram, *args: Any, **kwargs: Any) -> dict[str, torch.
     """Run a bound program, without gradients.
 
     Args:
-        program: With real weights, on available devices.
-        args, kwargs: A tensor for each input of the program, by name: `{"input_ids": ...}`. Or the arguments
-            that the model's `forward` takes, as it takes them. Tensors are moved to the devices that the
-            program expects.
+        program: A program with real weights, on available devices.
+        args, kwargs: Either a dict of tensors by input name, such as `{"input_ids": ...}`, or the arguments
+            of the model's `forward`. Tensors are moved to the devices that the program expects.
+
     Returns:
-        The tensors of the output by name, such as `logits`.
+        The output tensors by name, such as `logits`.
+
     Raises:
-        UnsuitableInputs: inputs are missing or unknown, have another dtype or number of dimensions, or sizes
-            that the program was not exported for.
-        TypeError: arguments of `forward` that the program was not exported with.
-        UnboundProgram: the program has no weights.
+        InputMismatchError: Inputs are missing or unknown, or the program was exported for a different dtype,
+            number of dimensions or size.
+        TypeError: The program was not exported with these arguments of `forward`.
+        WeightsNotBoundError: The program has no weights.
 
     Example:
         >>> program = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),))
@@ -50,20 +51,19 @@ def run(program: ExportedProgram, *args: Any, **kwargs: Any) -> dict[str, torch.
 
 
 class LoadedProgram:
-    """A bound program that is called repeatedly, with the interface of all compiled forms.
+    """A bound program to call repeatedly. It has the same interface as the compiled forms.
 
-    Args:
-        program: As for `run`.
-        is_compiled: Whether `torch.compile` compiles it. That happens in the first call, which takes seconds
-            to minutes and needs a C++ compiler; sizes that are new may make it happen again.
+    With `is_compiled`, `torch.compile` compiles it in the first call, which takes seconds to minutes and
+    needs a C++ compiler. New sizes may cause recompilation.
+
     Raises:
-        UnboundProgram: the program has no weights.
+        WeightsNotBoundError: The program has no weights.
     """
 
     def __init__(self, program: ExportedProgram, *, is_compiled: bool = False) -> None:
         self._is_compiled = is_compiled
         self._program = program
-        # The signature checks each call, as it is given: before inputs move to other devices.
+        # Inputs are checked with the signature instead, before they are moved to other devices.
         module: Any = program.module(check_guards=False)
         module.validate_inputs = False
         self._module: Any = torch.compile(module) if is_compiled else module
@@ -75,15 +75,12 @@ class LoadedProgram:
         return self._layout.signature
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
-        """Return the program's outputs, as `run` does.
-
-        Args:
-            args, kwargs: Tensors by the names of the signature, or the arguments of `forward`.
+        """Run the program, and return its output tensors by name. The arguments are those of `run`.
 
         Raises:
-            UnsuitableInputs: before anything runs.
-            DeployError: `torch.compile` failed; an operator refuses the values of the inputs, such as a token
-                that does not exist, or a check of the model does.
+            InputMismatchError: The inputs do not fit. Raised before anything runs.
+            DeployError: `torch.compile` failed; an operator rejects the values of the inputs, such as a token
+                id outside the vocabulary; or an assertion of the model failed.
         """
         args, kwargs = self._layout.arguments(self._layout.named(args, kwargs))
         try:
@@ -100,7 +97,7 @@ class LoadedProgram:
         return named_outputs(self.signature, tree_leaves(result))
 
     def _place_of(self, error: Exception) -> str:
-        """Return the user's line of a check that failed; torch names its node alone."""
+        """Return the user's line for a failed runtime assertion: torch's message has only the node's name."""
         if (named := _CHECKED.search(str(error))) is None:
             return ""
         spans = (visit.span for visit in walk(self._program) if visit.name == named[1])
@@ -108,7 +105,7 @@ class LoadedProgram:
 
 
 def named_outputs(signature: Signature, leaves: Sequence[object]) -> dict[str, torch.Tensor]:
-    """Return the tensors among the returned leaves, by name."""
+    """Return the tensors among the leaves of an output, by name."""
     return {
         output.name: leaf
         for output, leaf in zip(signature.outputs, leaves, strict=True)
@@ -119,20 +116,16 @@ def named_outputs(signature: Signature, leaves: Sequence[object]) -> dict[str, t
 def call_arguments(
     program: ExportedProgram, inputs: Mapping[str, torch.Tensor]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments for a program's call, from tensors by name, on the devices that it expects.
-
-    Raises:
-        UnsuitableInputs: as for `run`.
-    """
+    """Convert tensors by input name to the arguments of the program, on the devices that it expects."""
     return _Layout.of(program).arguments(inputs)
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """How a program takes its arguments. Deriving it takes longer than a call of a small program.
+    """How to call a program. This is cached, because it takes longer to derive than a small program runs.
 
-    The flat call takes `leaves`, tensors and fixed values. If `is_in_place`, the program writes into its
-    inputs where `forward` does, and not at its end.
+    `leaves` are the flat arguments, tensors and constants. `is_in_place` is true if the program writes into
+    its inputs at the same point as `forward`, and not only at the end.
     """
 
     signature: Signature
@@ -142,18 +135,14 @@ class _Layout:
 
     @classmethod
     def of(cls, program: ExportedProgram) -> _Layout:
-        signature = Signature.of(program)  # Refuses other kinds of arguments.
+        signature = Signature.of(program)  # Raises for unsupported kinds of arguments.
         leaves = [each for each, _ in user_inputs(program)]
         outputs = program.graph_signature.output_specs
         is_in_place = all(spec.kind is not OutputKind.USER_INPUT_MUTATION for spec in outputs)
         return cls(signature, tuple(leaves), calling_of(program), is_in_place)
 
     def named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
-        """Return the tensors of a call by name.
-
-        Raises:
-            UnsuitableInputs, TypeError: the arguments are not those of the program.
-        """
+        """Return the tensors among the arguments of a call, by input name."""
         names = {each.name for each in self.signature.inputs}
         if (
             len(args) == 1
@@ -164,26 +153,26 @@ class _Layout:
             return args[0]
         leaves, structure = tree_flatten(self.calling.canonical(args, kwargs))
         if structure != self.calling.structure:
-            raise UnsuitableInputs(
-                f"the arguments are {structure}, but the program takes {self.calling.structure}"
+            raise InputMismatchError(
+                f"the arguments are {structure}, but the program expects {self.calling.structure}"
             )
         tensors = {}
         for leaf, value in zip(self.leaves, leaves, strict=True):
             if not isinstance(leaf, ConstantArgument):
                 if not isinstance(value, torch.Tensor):
-                    raise UnsuitableInputs(
+                    raise InputMismatchError(
                         f"the input {leaf.name!r} is {value!r}, but the program expects a tensor"
                     )
                 tensors[leaf.name] = value
             elif type(value) is not type(leaf.value) or repr(value) != repr(leaf.value):
                 shown = "a tensor" if isinstance(value, torch.Tensor) else repr(value)
-                raise UnsuitableInputs(
-                    f"the input {leaf.name!r} is {shown}, but the program has {leaf.value!r}"
+                raise InputMismatchError(
+                    f"the input {leaf.name!r} is {shown}, but the program was exported with {leaf.value!r}"
                 )
         return tensors
 
     def _is_input(self, given: Mapping[str, Any], names: set[str]) -> bool:
-        """Return whether a dict is an argument of `forward`, and not the inputs by name."""
+        """Return whether a dict is the only argument of `forward`, and not a dict of the input tensors."""
         positional, _ = self.calling.structure.children()
         parts = positional.children()
         is_dict = len(parts) == 1 and not parts[0].is_leaf() and parts[0].type is dict
@@ -201,7 +190,7 @@ class _Layout:
 
 @dataclass(frozen=True)
 class Timed:
-    """Outputs and wall time of the first call, and times of the calls after the warm-up, if any."""
+    """The outputs and the wall time of the first call, and the times of later timed calls, if any."""
 
     outputs: dict[str, torch.Tensor]
     first_call_s: float
@@ -211,20 +200,17 @@ class Timed:
 def run_timed(
     artifact: Artifact, inputs: Mapping[str, torch.Tensor], *, warmup: int = 0, repeat: int = 0
 ) -> Timed:
-    """Call once for the outputs, then `warmup` times untimed, then `repeat` times timed.
+    """Call a program once for its outputs, `warmup` times without timing, and `repeat` times with timing.
 
-    Each call gets its own copies of the inputs, made before the clock starts: a program may mutate its
-        inputs. What it writes into its buffers stays, as in any series of calls.
-
-    Raises:
-        UnsuitableInputs: before anything runs.
+    A program may modify its inputs, so each later call uses copies, which are made before its time is
+    measured. Changes to buffers persist between the calls.
     """
     given = {name: tensor.clone() for name, tensor in inputs.items()} if warmup + repeat else inputs
     start = time.perf_counter()
     outputs = artifact(inputs)
     _wait()
     first_call_s = time.perf_counter() - start
-    if warmup + repeat:  # What lies in the artifact's own memory, later calls overwrite.
+    if warmup + repeat:  # Copy the outputs, because later calls may overwrite them.
         outputs = {name: tensor.clone() for name, tensor in outputs.items()}
     seconds = [_seconds(artifact, given) for _ in range(warmup + repeat)][warmup:]
     return Timed(outputs, first_call_s, Spread.of(seconds) if seconds else None)
@@ -239,6 +225,6 @@ def _seconds(artifact: Artifact, inputs: Mapping[str, torch.Tensor]) -> float:
 
 
 def _wait() -> None:
-    """Wait until accelerators are done: their kernels are only queued when a call returns."""
+    """Wait for accelerators, because a call returns as soon as its kernels are queued."""
     if torch.accelerator.is_available():
         torch.accelerator.synchronize()

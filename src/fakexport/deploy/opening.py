@@ -1,4 +1,4 @@
-"""Open a compiled program of any format."""
+"""Open a program in any compiled form, or from an archive."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Literal
 from torch.export import ExportedProgram
 
 from fakexport.archive import bind, load
-from fakexport.container import ArchiveError, read_container
+from fakexport.archive.weights import CheckpointSource, open_checkpoint
 from fakexport.error import InvalidValue
+from fakexport.exporting.program import facts_of
 from fakexport.files import open_regular
-from fakexport.program import facts_of
-from fakexport.weights import CheckpointSource, open_checkpoint
+from fakexport.files.container import ArchiveError, read_container
 
 from .artifact import Artifact, DeployError
 from .loaded_program import LoadedProgram
@@ -24,7 +24,7 @@ CompiledKind = Literal["aoti", "executorch", "onnx"]
 ArtifactKind = Literal["program"] | CompiledKind
 _EXECUTORCH_MARK = b"ET12"
 _AOTI_FOLDER = "data/aotinductor/"
-_ALONE = "an adapter is bound with the checkpoint of its base model: pass that too"
+_ALONE = "an adapter is bound together with its base model: also pass the checkpoint of the base model"
 
 
 def open_program(
@@ -37,25 +37,29 @@ def open_program(
     trust: bool = False,
     adapter: str | Path | None = None,
 ) -> Artifact:
-    """Open an archive, or what a program was compiled to, as something that is called again and again.
+    """Open an archive or a compiled file as a callable.
 
     Args:
-        path: A .pt2 archive or package, a .pte or an .onnx file.
-        checkpoint: The weights, as for `bind`. Default: those of the file.
-        method: Which program of an archive with several.
-        devices: Device to device, as for `bind`; for archives.
-        is_compiled: For archives: whether `torch.compile` compiles the program, in the first call.
-        trust: Whether native code may be loaded from the file. It can do anything: only for files you built.
-        adapter: With a checkpoint, as for `open_checkpoint`. A program that takes its adapter as inputs is
-            opened without it: `adapter_inputs` returns the inputs.
+        path: A .pt2 archive or package, a .pte file, or an .onnx file.
+        checkpoint: The weights, as for `bind`. Default: the weights of the file.
+        method: The program to open from a bundle.
+        devices: Mapping of devices, as for `bind`. Only for archives.
+        is_compiled: Whether to use `torch.compile`, which compiles in the first call. Only for archives.
+        trust: Whether to load native code from the file. The code can do anything, so trust only files that
+            you built.
+        adapter: A LoRA adapter to bind together with the checkpoint, as for `open_checkpoint`. Ignored for a
+            program with adapter inputs; pass the result of `adapter_inputs` to each call instead.
+
     Returns:
-        A callable. It takes tensors by name and returns tensors by name; `signature` says which.
+        A callable that takes and returns tensors by name. `signature` lists them.
+
     Raises:
-        ArchiveError, DeployError: the file is refused.
-        BindError, CheckpointError: the weights do not fit, or are refused.
-        UnboundProgram: the program has no weights.
-        ValueError: `method`, `devices` or `is_compiled` for a compiled file; `devices` without a checkpoint.
-        OSError: it cannot be read.
+        ArchiveError, DeployError: The file is rejected.
+        BindError, CheckpointError: The weights do not fit, or are rejected.
+        WeightsNotBoundError: The program has no weights.
+        ValueError: `method`, `devices` or `is_compiled` is passed for a compiled file, or `devices` is passed
+            without a checkpoint.
+        OSError: The file cannot be read.
 
     Example:
         >>> program = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),))
@@ -88,27 +92,19 @@ def open_program(
 def with_weights(
     program: ExportedProgram, checkpoint: CheckpointSource | None, devices: str | Mapping[str, str] | None
 ) -> ExportedProgram:
-    """Return the program with the weights of a checkpoint; as it is if there is none.
-
-    Raises:
-        ValueError: devices without a checkpoint, which nothing would put anywhere.
-    """
+    """Bind a checkpoint to a program. Without a checkpoint, return the program unchanged."""
     if checkpoint is not None:
         return bind(program, checkpoint, devices=devices)
     if devices is not None:
         raise InvalidValue(
-            "devices apply when a checkpoint is bound, and none was given; `fakexport retarget` moves a "
-            "program that has its weights"
+            "devices can be chosen only when a checkpoint is bound, and none was given; "
+            "`fakexport retarget` moves a program that has its weights"
         )
     return program
 
 
 def artifact_kind(path: str | os.PathLike[str]) -> ArtifactKind:
-    """Return the kind of a file by its content, or by its name for ONNX; default: a program.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Return the kind of a file: by its content, or for ONNX by its name. Any other file is a program."""
     with open_regular(path) as file:
         start = file.read_at(0, 8)
     if start[4:8] == _EXECUTORCH_MARK:
@@ -125,15 +121,12 @@ def open_artifact(
     checkpoint: CheckpointSource | None = None,
     trust: bool = False,
 ) -> Artifact:
-    """Open a compiled program.
+    """Open a compiled program. `trust` allows native code, which runs as soon as it is loaded.
 
-    Args:
-        checkpoint: The weights, if they are neither inside nor next to it.
-        trust: Whether native code may be loaded from the file; it runs on load.
     Raises:
-        DeployError: it is damaged, of another kind, without its weights, or has untrusted native code.
-        ArchiveError: a package is damaged, or was not written by fakexport.
-        CheckpointError, BindError: the checkpoint is refused, or does not fit.
+        DeployError: The file is damaged, of a different kind, without weights, or has untrusted native code.
+        ArchiveError: A package is damaged, or was not written by fakexport.
+        CheckpointError, BindError: The checkpoint is rejected, or does not fit.
     """
     match kind:
         case "aoti":
@@ -159,5 +152,5 @@ def _is_package(path: str | os.PathLike[str]) -> bool:
     try:
         with read_container(path, trust=True) as archive:
             return any(name.startswith(_AOTI_FOLDER) for name in archive.names)
-    except ArchiveError:  # What reads it as a program says what is wrong.
+    except ArchiveError:  # `load` reports what is wrong with the file.
         return False

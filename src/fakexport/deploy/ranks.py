@@ -1,4 +1,4 @@
-"""The processes that run the ranks of a model together, as `torchrun` starts them."""
+"""Connect the processes that together run the ranks of a model. `torchrun` starts them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from dataclasses import dataclass
 import torch
 
 from fakexport.archive import describe
-from fakexport.documents import ParallelRecord
 from fakexport.error import InvalidValue
+from fakexport.files.documents import ParallelRecord
 
 from .artifact import DeployError
 
 
 @dataclass(frozen=True)
 class RankOfArchive:
-    """The program of an archive that a process runs: its method in a bundle of ranks, and which rank it is.
+    """The one program of an archive that this process runs, by its method in a bundle.
 
-    Both are None where there is one: of an archive of one program, and for a program that runs alone.
+    `method` is None for an archive with one program, and `record` if the program is not sharded.
     """
 
     method: str | None
@@ -28,22 +28,18 @@ class RankOfArchive:
 
     @property
     def is_first(self) -> bool:
-        """Whether the process speaks for all of them, which have the same outputs."""
+        """Whether this process should report the outputs. They are the same on all ranks."""
         return self.record is None or self.record.rank == 0
 
 
 def rank_of_archive(
     path: str | os.PathLike[str], rank: int | None = None, method: str | None = None
 ) -> RankOfArchive:
-    """Return which program of an archive a process runs.
+    """Return the program of an archive that this process should run.
 
-    Args:
-        path: An archive; of a bundle of ranks (`rank0`, `rank1`, ...) the process chooses its own.
-        rank: The rank. Default: that of the process, which `torchrun` sets as `RANK`.
-        method: Chosen by the caller.
-    Raises:
-        ValueError: The archive has no such rank.
-        ArchiveError, OSError: It is refused, or cannot be read.
+    In a bundle of ranks (`rank0`, `rank1`, ...), it is the program of `rank`, by default the value of `RANK`,
+    which `torchrun` sets for each process. `method` is the caller's choice, if any. A missing rank is a
+    `ValueError`.
     """
     methods = describe(path).manifest.methods
     if method is not None and method in methods:
@@ -53,9 +49,9 @@ def rank_of_archive(
     asked = launched[0] if rank is None and launched is not None else rank
     if rank is not None and asked not in ranks:
         if not ranks:
-            raise InvalidValue(f"{path} is not of one rank of a model: leave out --rank")
+            raise InvalidValue(f"{path} does not contain ranks of a model: remove --rank")
         has = ", ".join(map(str, sorted(ranks)))
-        raise InvalidValue(f"{path} has no program of rank {asked}: its ranks are {has}")
+        raise InvalidValue(f"{path} has no program for rank {asked}: its ranks are {has}")
     if asked is None or asked not in ranks:
         only = next(iter(methods.values())) if len(methods) == 1 else None
         return RankOfArchive(method, None if only is None else only.parallel)
@@ -65,12 +61,10 @@ def rank_of_archive(
 
 @contextmanager
 def joined(record: ParallelRecord | None) -> Iterator[None]:
-    """Let the collectives of a rank's program find the other ranks, until the block ends.
+    """Connect this rank with the other ranks for collectives, until the block ends.
 
-    Args:
-        record: The program's; None: it has no collectives.
     Raises:
-        DeployError: The process is not one of so many that `torchrun` started, or has another rank.
+        DeployError: `torchrun` did not start this process with the expected rank and number of ranks.
     """
     if record is None or torch.distributed.is_initialized():
         yield
@@ -78,13 +72,13 @@ def joined(record: ParallelRecord | None) -> Iterator[None]:
     launched = _launched()
     if launched is None:
         raise DeployError(
-            f"the program is rank {record.rank} of {record.ranks}, which run together: start it with "
-            f"torchrun --nproc-per-node {record.ranks} -m fakexport run ..."
+            f"the program is rank {record.rank} of {record.ranks} ranks that run together: start it "
+            f"with torchrun --nproc-per-node {record.ranks} -m fakexport run ..."
         )
     if launched != (record.rank, record.ranks):
         raise DeployError(
-            f"the program is rank {record.rank} of {record.ranks}, and this process is rank {launched[0]} of "
-            f"{launched[1]}"
+            f"the program is rank {record.rank} of {record.ranks}, but this process is rank "
+            f"{launched[0]} of {launched[1]}"
         )
     torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     try:
@@ -95,6 +89,6 @@ def joined(record: ParallelRecord | None) -> Iterator[None]:
 
 
 def _launched() -> tuple[int, int] | None:
-    """Return the rank of the process and how many there are, as `torchrun` says."""
+    """Return the rank of this process and the number of ranks, if `torchrun` has set them."""
     rank, ranks = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
     return (int(rank), int(ranks)) if rank.isdecimal() and ranks.isdecimal() else None

@@ -1,21 +1,22 @@
-"""Inputs and outputs of a program by name: the contract that everything compiled from it keeps."""
+"""Inputs and outputs of a program by name. All compiled forms of the program have the same signature."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import sympy
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, TensorArgument
 
-from fakexport._torch.fake_tensors import storage_identity
-from fakexport._torch.program_assembly import guards_code
-from fakexport._torch.tensor_questions import has_property
-from fakexport.conditions import (
+from fakexport._torch.emulation.fake_tensors import storage_identity
+from fakexport._torch.tracing.program_assembly import guards_code
+from fakexport._torch.tracing.tensor_questions import has_property
+from fakexport.error import FakexportError, InvalidValue
+from fakexport.exporting.guards import (
     Condition,
     Operation,
     Question,
@@ -25,36 +26,40 @@ from fakexport.conditions import (
     has_identity_guard,
     linear_size,
 )
-from fakexport.documents import boolean, field, integer, items, mapping, one_of, reader_of, text
-from fakexport.error import FakexportError, InvalidValue
-from fakexport.program import (
+from fakexport.exporting.program import (
     Spelling,
     SymbolRange,
     plain_name,
     symbol_ranges,
     user_inputs,
     user_outputs,
+    walk,
     written_inputs,
 )
+from fakexport.files.documents import boolean, field, integer, items, mapping, one_of, reader_of, text
 
 
-class UnsuitableInputs(FakexportError, ValueError):
-    """The inputs of a call do not fit the program: one line, before anything runs."""
+class InputMismatchError(FakexportError, ValueError):
+    """The inputs of a call do not fit the program. Raised before anything runs. The message is one line."""
+
+
+_Factor = Annotated[int, lambda value: integer(value, 1)]
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """A size: `times * symbol + plus`, or `plus` where there is no symbol.
+    """A size of an input: `times * symbol + plus`, or `plus` if there is no symbol.
 
     Args:
-        symbol: Its name in the program, `s17`; None for a fixed size, and for one that is not checked.
-        times, plus: Integers.
-        lower, upper: Smallest and largest size; None if there is no bound.
-        is_checked: False for a size that is not a linear expression of one symbol.
+        symbol: Name of the symbol in the program, such as `s17`; None for a static size, and for a size that
+            is not checked.
+        times, plus: Factor and offset in the formula above.
+        lower, upper: Smallest and largest allowed size; None if there is no bound.
+        is_checked: Whether the size is checked: only static sizes and linear expressions of one symbol are.
     """
 
-    symbol: str | None = None
-    times: int = 0
+    symbol: Annotated[str | None, text] = None
+    times: _Factor = 0
     plus: int = 0
     lower: int | None = None
     upper: int | None = None
@@ -71,26 +76,19 @@ class Dimension:
 
 @dataclass(frozen=True)
 class InputTensor:
-    """A tensor that a call must pass.
-
-    Args:
-        name: As in the program, `input_ids`.
-        dtype: torch's name without `torch.`.
-        shape: Its dimensions.
-        device: Where the program expects it, `cpu`.
-    """
+    """A tensor that must be passed to a call. `dtype` is a name as in torch, such as `float32`."""
 
     name: str
     dtype: str
-    shape: tuple[Dimension, ...]
+    shape: tuple[Annotated[Dimension, _size_from_json], ...]
     device: str
 
 
 @dataclass(frozen=True)
 class OutputTensor:
-    """A leaf of what a call returns: its path, `past_key_values.0.1`, and whether it is a tensor.
+    """A leaf of a call's output: its path, such as `past_key_values.0.1`, and whether it is a tensor.
 
-    A number or None is not among the results.
+    Numbers and None are omitted from the results.
     """
 
     name: str
@@ -102,14 +100,15 @@ class Signature:
     """The tensors of a call.
 
     Args:
-        inputs: In the order of the flat call. Inputs that are not tensors are fixed in the program.
-        outputs: In the order of the returned leaves.
-        conditions: Further shape guards, from branches, divisions and comparisons during the trace.
-        has_identity_check: Whether one tensor may not be passed for two inputs.
+        inputs: Input tensors in the order of the flat arguments. Arguments that are not tensors are fixed in
+            the program.
+        outputs: Output leaves in the order in which they are returned.
+        conditions: Other shape guards, which branches, divisions and comparisons caused during the trace.
+        has_identity_check: Whether the same tensor must not be passed for two inputs.
         written: Inputs that `forward` writes into. Compiled forms write into copies.
 
     Example:
-        >>> from fakexport.capture import export
+        >>> from fakexport.exporting.capture import export
         >>> batch = {0: torch.export.Dim("batch", max=8)}
         >>> program = export(lambda: torch.nn.Linear(4, 2), (torch.zeros(3, 4),), dynamic_shapes=(batch,))
         >>> str(Signature.of(program).inputs[0].shape[1])
@@ -127,7 +126,7 @@ class Signature:
         """Return the signature of a program, with or without weights.
 
         Raises:
-            ValueError: an input is neither a tensor nor a constant, or a condition cannot be checked.
+            ValueError: An input is neither a tensor nor a constant, or a guard cannot be checked.
         """
         ranges = symbol_ranges(program, Spelling())
         inputs = []
@@ -142,31 +141,32 @@ class Signature:
         shapes = {tensor.name: tensor.shape for tensor in inputs}
         conditions = (each for each in conditions_of(program) if not _is_in_shapes(each, shapes))
         has_identity_check = has_identity_guard(guards_code(program))
-        written = tuple(dict.fromkeys(each.name for each in written_inputs(program)))
+        written = tuple(dict.fromkeys(name for name, _ in written_inputs(program, walk(program))))
         return cls(tuple(inputs), outputs, tuple(conditions), has_identity_check, written)
 
     def check(self, inputs: Mapping[str, torch.Tensor], *, is_in_place: bool = False) -> None:
-        """Refuse a call before anything runs: names, dtypes, sizes, ranges and conditions.
+        """Check the inputs of a call before anything runs: names, dtypes, sizes, ranges and guards.
 
-        Args:
-            inputs: Tensors by name.
-            is_in_place: Whether what runs writes into the inputs themselves, as eager mode does.
+        `is_in_place` says that the program modifies the inputs themselves, as in eager mode, rather than
+        copies.
+
         Raises:
-            UnsuitableInputs: the first thing that does not fit, in one line.
+            InputMismatchError: An input does not fit; the error names the first one. The message is a single
+                line.
         """
         names = [tensor.name for tensor in self.inputs]
         if unknown := sorted(inputs.keys() - set(names)):
             has = ", ".join(names) or "none"
-            raise UnsuitableInputs(f"the program has no input {unknown[0]!r}; it has {has}")
+            raise InputMismatchError(f"the program has no input {unknown[0]!r}; it has {has}")
         sizes: dict[str, tuple[int, str]] = {}
         for wanted in self.inputs:
             given = inputs.get(wanted.name)
             if given is None:
                 got = ", ".join(sorted(inputs)) or "none"
-                raise UnsuitableInputs(f"the input {wanted.name!r} is missing; got {got}")
+                raise InputMismatchError(f"the input {wanted.name!r} is missing; got {got}")
             if plain_name(given.dtype) != wanted.dtype or given.dim() != len(wanted.shape):
                 has, needs = (", ".join(map(str, each.shape)) for each in (given, wanted))
-                raise UnsuitableInputs(
+                raise InputMismatchError(
                     f"the input {wanted.name!r} is {plain_name(given.dtype)}[{has}], but the program expects "
                     f"{wanted.dtype}[{needs}]"
                 )
@@ -180,27 +180,27 @@ class Signature:
         self._check_conditions(inputs)
 
     def _check_identities(self, inputs: Mapping[str, torch.Tensor]) -> None:
-        """Refuse a tensor that is passed twice: `forward` may take another branch where `x is y`."""
+        """Reject the same tensor for two inputs if `forward` depends on `x is y`."""
         names = {id(tensor): name for name, tensor in inputs.items()}
         if len(names) == len(inputs) or not self.has_identity_check:
             return
         again, first = next(
             (name, names[id(tensor)]) for name, tensor in inputs.items() if names[id(tensor)] != name
         )
-        raise UnsuitableInputs(
+        raise InputMismatchError(
             f"the inputs {again!r} and {first!r} are the same tensor object, but the program was exported "
             f"with different ones: pass `{first}.clone()`"
         )
 
     def _check_written(self, inputs: Mapping[str, torch.Tensor]) -> None:
-        """Refuse a written input in which several elements share memory, or that overlaps another."""
+        """Reject written inputs that overlap in memory: if copies are written instead, the results differ."""
         memory = {name: storage_identity(tensor) for name, tensor in inputs.items()} if self.written else {}
         for name in self.written:
             tensor = inputs[name]
             if any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride(), strict=True)):
-                raise UnsuitableInputs(f"the program writes into `{name}`, which is expanded: pass a clone")
+                raise InputMismatchError(f"the program writes into `{name}`, which is expanded: pass a clone")
             if other := next((key for key in memory if key != name and memory[key] == memory[name]), None):
-                raise UnsuitableInputs(
+                raise InputMismatchError(
                     f"the program writes into `{name}`, which shares memory with `{other}`: pass a clone"
                 )
 
@@ -211,7 +211,7 @@ class Signature:
         for condition in self.conditions:
             if not condition.holds(answer):
                 found = " and ".join(answer_text(asked, answer(asked)) for asked in condition.questions)
-                raise UnsuitableInputs(f"{found}, but the program needs {condition.reason}")
+                raise InputMismatchError(f"{found}, but the program needs {condition.reason}")
 
     def _check_size(
         self, found: str, size: int, dimension: Dimension, sizes: dict[str, tuple[int, str]]
@@ -220,22 +220,22 @@ class Signature:
             return
         if dimension.symbol is None:
             if size != dimension.plus:
-                raise UnsuitableInputs(f"{found}, but the program expects {dimension.plus}")
+                raise InputMismatchError(f"{found}, but the program expects {dimension.plus}")
             return
         value, rest = divmod(size - dimension.plus, dimension.times)
         if rest:
-            raise UnsuitableInputs(f"{found}, but the program expects {dimension}")
+            raise InputMismatchError(f"{found}, but the program expects {dimension}")
         known = sizes.setdefault(dimension.symbol, (value, found))
         if known[0] != value:
             fits = dimension.times * known[0] + dimension.plus
-            raise UnsuitableInputs(f"{found}, but the program expects {fits}, since {known[1]}")
+            raise InputMismatchError(f"{found}, but the program expects {fits}, since {known[1]}")
         if dimension.lower is not None and size < dimension.lower:
-            raise UnsuitableInputs(f"{found}, but the program expects at least {dimension.lower}")
+            raise InputMismatchError(f"{found}, but the program expects at least {dimension.lower}")
         if dimension.upper is not None and size > dimension.upper:
-            raise UnsuitableInputs(f"{found}, but the program expects at most {dimension.upper}")
+            raise InputMismatchError(f"{found}, but the program expects at most {dimension.upper}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data for JSON; `from_dict` reads it."""
+        """Return plain data for JSON. `from_dict` reads it."""
         return {
             "inputs": [
                 {**vars(tensor), "shape": [_size_to_json(size) for size in tensor.shape]}
@@ -249,11 +249,7 @@ class Signature:
 
     @classmethod
     def from_dict(cls, value: Any) -> Signature:
-        """Read what `to_dict` returned, from an untrusted file.
-
-        Raises:
-            DocumentError: it is something else.
-        """
+        """Decode the output of `to_dict` from an untrusted file, or raise a `DocumentError`."""
         owner = mapping(value)
         inputs = field(owner, "inputs", lambda found: tuple(items(found, _input_from_json)))
         ranks = {tensor.name: len(tensor.shape) for tensor in inputs}
@@ -272,7 +268,7 @@ def _input_tensor(name: str, value: torch.Tensor, ranges: Mapping[str, SymbolRan
 
 
 def _dimension(size: Any, ranges: Mapping[str, SymbolRange]) -> Dimension:
-    """Return a dimension; derived ones are linear in one symbol and have ranges of their own."""
+    """Convert a size. An expression that is linear in one symbol has its own range."""
     if isinstance(size, int):
         return Dimension(plus=size)
     expression = sympy.sympify(size.node.expr)
@@ -285,10 +281,10 @@ def _dimension(size: Any, ranges: Mapping[str, SymbolRange]) -> Dimension:
 
 
 def _checked_range(bounds: SymbolRange | None) -> tuple[int | None, int | None]:
-    """Return torch's range of a size as its own guards check it.
+    """Return the range of a size that torch's own guards check.
 
-    A program that was captured with sizes of 2 or more has the range from 2 on, and runs for 0 and 1: torch
-    checks a lower bound only where it is above 2.
+    For a program that was captured with a size of 2 or more, the range starts at 2, although the program also
+    runs for sizes 0 and 1. torch checks a lower bound only if it is above 2.
     """
     if bounds is None:
         return None, None
@@ -297,7 +293,7 @@ def _checked_range(bounds: SymbolRange | None) -> tuple[int | None, int | None]:
 
 
 def _is_in_shapes(condition: Condition, shapes: Mapping[str, tuple[Dimension, ...]]) -> bool:
-    """Return whether it only says that two sizes are equal which have the same symbol."""
+    """Return whether a guard only states that two sizes with the same symbol are equal."""
     match condition.check:
         case Operation("==", (Question(one, "size", i), Question(other, "size", j))):
             first, second = shapes[one][i], shapes[other][j]
@@ -319,13 +315,13 @@ def _size_from_json(value: Any) -> Dimension:
     return _dimension_from_json(value)
 
 
-_dimension_from_json = reader_of(Dimension, symbol=text, times=lambda value: integer(value, 1))
-_input_from_json = reader_of(InputTensor, by_type={Dimension: _size_from_json})
+_dimension_from_json = reader_of(Dimension)
+_input_from_json = reader_of(InputTensor)
 _output_from_json = reader_of(OutputTensor)
 
 
 def answer_of(question: Question, tensor: torch.Tensor) -> int | float | bool:
-    """Return the number or truth that a question asks of a tensor."""
+    """Evaluate a property that a guard reads, such as a size, for a tensor."""
     match question.kind:
         case "size":
             return int(tensor.shape[question.dim])
@@ -344,7 +340,7 @@ def answer_of(question: Question, tensor: torch.Tensor) -> int | float | bool:
 
 
 def answer_text(question: Question, value: float) -> str:
-    """Return an answer as the beginning of an error: `` `x` has size 3 in dimension 0``."""
+    """Describe the value of a property for an error: `` `x` has size 3 in dimension 0``."""
     match question.kind:
         case "size":
             return f"`{question.input}` has size {value} in dimension {question.dim}"

@@ -1,4 +1,4 @@
-"""Files of tensors: inputs of a program, a LoRA adapter as inputs, and outputs."""
+"""Read files of tensors (inputs of a program, LoRA adapters as inputs), and write outputs to such files."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from fakexport.archive.weights import open_checkpoint
 from fakexport.files import new_file
-from fakexport.sources import SCALING, AdapterFolder, input_name
-from fakexport.weights import open_checkpoint
+from fakexport.models.sources import SCALING, AdapterFolder, input_name
 
 from .artifact import Artifact
-from .signature import InputTensor, Signature, UnsuitableInputs
+from .signature import InputMismatchError, InputTensor, Signature
 
 _LAYER = re.compile(r"(?P<layer>.+)\.lora_(?:embedding_)?A(?:\.weight)?")
 _RANK_DIM = {"lora_a_weight": 0, "lora_b_weight": 1, "lora_embedding_a": 0, "lora_embedding_b": 1}
@@ -26,38 +26,41 @@ _RANK_DIM = {"lora_a_weight": 0, "lora_b_weight": 1, "lora_embedding_a": 0, "lor
 def adapter_inputs(
     adapter: str | Path, program: ExportedProgram | Artifact | Signature
 ) -> dict[str, torch.Tensor]:
-    """Return the inputs that a program takes an adapter as: its matrices, and the factor of each layer.
+    """Return a program's inputs for a LoRA adapter: its matrices, and the scaling factor of each layer.
 
-    The rank may be smaller than that of the program: rows and columns of zeros are added, which changes no
-    result. Layers of the program that the adapter does not have get zeros.
+    The adapter's rank may be smaller than the program's. The matrices are then padded with zeros, which does
+    not change results. The matrices of layers that the adapter does not have are zeros, too.
 
     Args:
-        adapter: The folder of a LoRA adapter of peft.
-        program: The program, bound or not, or what it was compiled to.
+        adapter: The folder of a peft LoRA adapter.
+        program: The program, bound or not, or a compiled form of it.
+
     Returns:
-        Tensors by the names of inputs, on the CPU.
+        CPU tensors by input name.
+
     Raises:
-        UnsuitableInputs: The program takes no adapter, or not this one. One line.
-        SourceError, CheckpointError: It is not such a folder, or its file is refused.
+        InputMismatchError: The program has no adapter inputs, or this adapter does not fit them. The message
+            is a single line.
+        SourceError, CheckpointError: The folder is not an adapter, or its file is rejected.
 
     Example:
         >>> program = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),))
         >>> adapter_inputs("nowhere", program)
         Traceback (most recent call last):
-        fakexport.sources.source_error.SourceError: nowhere is not a PEFT adapter: no adapter_config.json
+        fakexport...SourceError: nowhere is not a PEFT adapter: no adapter_config.json
     """
     folder = AdapterFolder.read(adapter)
     signature = _signature_of(program)
     wanted = {tensor.name: tensor for tensor in signature.inputs}
     if not takes_adapter(signature):
-        raise UnsuitableInputs("the program takes no adapter as inputs: export it with --adapter-mode inputs")
+        raise InputMismatchError("the program has no adapter inputs: export it with --adapter-mode inputs")
     file = open_checkpoint(folder.path)
     given: dict[str, torch.Tensor] = {}
     layers = set()
     for key in file.entries:
         name = input_name(key)
         if name not in wanted:
-            raise UnsuitableInputs(f"{folder.path} has {key}, which the program has no input for")
+            raise InputMismatchError(f"{folder.path} contains {key}, but the program has no input for it")
         given[name] = _fitted(file.tensor(key), wanted[name], key)
     for layer, rank in _ranks(file.entries):
         name = input_name(f"{layer}.{SCALING}")
@@ -67,7 +70,7 @@ def adapter_inputs(
         layer, found, rest = name.rpartition("lora_")
         if found and name not in given:
             if layer in layers or rest.startswith("magnitude"):
-                raise UnsuitableInputs(f"{folder.path} has nothing for the input {name}")
+                raise InputMismatchError(f"{folder.path} has no tensor for the input {name}")
             given[name] = torch.zeros(
                 [size.plus for size in tensor.shape], dtype=getattr(torch, tensor.dtype)
             )
@@ -86,7 +89,7 @@ def _signature_of(program: ExportedProgram | Artifact | Signature) -> Signature:
 
 
 def _fitted(tensor: torch.Tensor, wanted: InputTensor, key: str) -> torch.Tensor:
-    """Return a tensor in the dtype of the input, with zeros up to its rank."""
+    """Convert a tensor to the dtype of an input, and pad it with zeros to the input's LoRA rank."""
     sizes = [size.plus for size in wanted.shape]
     dim = next((dim for end, dim in _RANK_DIM.items() if wanted.name.endswith(end)), None)
     fits = len(sizes) == tensor.dim() and all(
@@ -94,9 +97,9 @@ def _fitted(tensor: torch.Tensor, wanted: InputTensor, key: str) -> torch.Tensor
         for index, (own, size) in enumerate(zip(tensor.shape, sizes, strict=False))
     )
     if not fits:
-        raise UnsuitableInputs(
-            f"{key} has shape {list(tensor.shape)}, and the program takes {sizes}"
-            + (", or less of the rank" if dim is not None else "")
+        raise InputMismatchError(
+            f"{key} has shape {list(tensor.shape)}, but the program expects {sizes}"
+            + (", or a smaller rank" if dim is not None else "")
         )
     fitted = torch.zeros(sizes, dtype=getattr(torch, wanted.dtype))
     fitted[tuple(slice(size) for size in tensor.shape)] = tensor
@@ -104,14 +107,14 @@ def _fitted(tensor: torch.Tensor, wanted: InputTensor, key: str) -> torch.Tensor
 
 
 def _ranks(entries: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """Yield each layer with its rank."""
+    """Yield each layer of an adapter with its LoRA rank."""
     for key, entry in entries.items():
         if match := _LAYER.fullmatch(key):
             yield match["layer"], entry.shape[0]
 
 
 def _scaling(settings: Mapping[str, Any], layer: str, rank: int) -> float:
-    """Return the factor of a layer, as peft computes it."""
+    """Return the scaling factor of a layer, computed as in peft."""
     alphas = settings.get("alpha_pattern") or {}
     patterns = (pattern for pattern in alphas if re.match(rf"(.*\.)?({pattern})$", layer))
     alpha = alphas.get(next(patterns, None), settings.get("lora_alpha", 8))
@@ -119,14 +122,9 @@ def _scaling(settings: Mapping[str, Any], layer: str, rank: int) -> float:
 
 
 def write_outputs(path: str | os.PathLike[str], outputs: Mapping[str, torch.Tensor]) -> None:
-    """Write tensors as a safetensors file, atomically.
+    """Write tensors on any device as a safetensors file, atomically.
 
-    Args:
-        path: The file; an existing one is replaced when the new one is complete.
-        outputs: Tensors by name, on any device. Tensors that share memory are written separately.
-    Raises:
-        FileWriteError: it cannot be written; the previous file is kept.
-        ModuleNotFoundError: safetensors is not installed.
+    Tensors that share memory are written separately. If the file cannot be written, an existing file is kept.
     """
     from safetensors.torch import save
 
@@ -137,11 +135,6 @@ def write_outputs(path: str | os.PathLike[str], outputs: Mapping[str, torch.Tens
 
 
 def read_inputs(path: Path) -> dict[str, torch.Tensor]:
-    """Return the tensors of a file by name, in memory of their own: a program may write into its inputs.
-
-    Raises:
-        CheckpointError: the file is not a file of tensors, or is refused.
-        OSError: it cannot be opened.
-    """
+    """Read the tensors of a file by name. Return copies, because a program may write into its inputs."""
     file = open_checkpoint(path)
     return {name: file.tensor(name).clone() for name in file.entries}

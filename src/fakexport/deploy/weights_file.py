@@ -1,8 +1,8 @@
-"""The safetensors file next to a compiled program: the place of each weight is known before it is written.
+"""Write the safetensors file next to a compiled program. The layout is computed before the file is written.
 
-ONNX refers to data outside of the model by file, offset and length, and a safetensors file is a header and
-then plain bytes. So the model can name the places at once, and any reader of ONNX finds the weights there as
-soon as the file is written.
+ONNX models refer to external data by file, offset and length. A safetensors file is a header followed by
+plain bytes, so offsets and lengths are known before the file exists, and any ONNX reader finds the weights in
+the file.
 
 Source: the format's description in the README of huggingface/safetensors; ONNX, docs/ExternalData.md.
 """
@@ -19,16 +19,28 @@ from typing import IO
 
 import torch
 
-from fakexport._torch.real_execution import real_execution
-from fakexport.fake import is_fake
+from fakexport._torch.operators.real_execution import real_execution
+from fakexport.archive.weights import (
+    DTYPES,
+    Checkpoint,
+    CheckpointError,
+    CheckpointSource,
+    ExpectedWeights,
+    Weight,
+    first_file,
+    fitting_weights,
+    read_header,
+    verified,
+)
+from fakexport.emulation.fake import is_fake
+from fakexport.emulation.history import constant_value
 from fakexport.files import inputs_protected, new_file
-from fakexport.history import value_of
-from fakexport.weights import DTYPES, CheckpointError, CheckpointSource, Weight, first_file, read_header
+from fakexport.files.documents import Recipe
 
 from .artifact import DeployError
 
 OWNER = "fakexport.program"
-"Metadata key of a file that was written with a compiled program: the program's id, which both have."
+"""Metadata key in a weights file. Its value is the id of the compiled program that the file belongs to."""
 
 _NAME_OF = {dtype: name for name, dtype in DTYPES.items()}
 _ALIGNMENT = 64
@@ -38,12 +50,10 @@ _CHUNK_ELEMENTS = 1 << 22
 
 @dataclass(frozen=True)
 class FileLayout:
-    """What a file will contain, and where.
+    """The contents and layout of a weights file that will be written.
 
-    Args:
-        weights: Weights by name.
-        header: All bytes before the data.
-        places: Offset in the file and length in bytes, by name, in the order of the file.
+    `header` are all bytes before the data. `places` maps names to the offset in the file and the length, both
+    in bytes, in file order.
     """
 
     weights: Mapping[str, Weight]
@@ -52,13 +62,9 @@ class FileLayout:
 
     @classmethod
     def of(cls, weights: Mapping[str, Weight], owner: str | None = None) -> FileLayout:
-        """Return the layout: large elements first, so that each is at a multiple of its size; then by name.
+        """Order weights by decreasing element size, so that all are aligned, and then by name.
 
-        Args:
-            weights: What the file will hold.
-            owner: Id of the compiled program. Ids of the same length result in the same places.
-        Raises:
-            DeployError: a dtype that the format does not support.
+        `owner` is the id of the compiled program. Only the length of the id affects the layout.
         """
         for name, weight in weights.items():
             if weight.dtype not in _NAME_OF:
@@ -82,15 +88,10 @@ class FileLayout:
             dict(weights), header, {name: (len(header) + at, length) for name, (at, length) in places.items()}
         )
 
-    @property
-    def size_bytes(self) -> int:
-        """Size of the whole file."""
-        return len(self.header) + sum(length for _, length in self.places.values())
-
     def is_that_of(self, path: Path) -> bool:
-        """Return whether a file was written with a compiled program, and has tensors like these."""
+        """Return whether a file was written next to a compiled program, with the same tensors."""
         try:
-            with inputs_protected():  # An earlier command's output is not an input of this one.
+            with inputs_protected():  # Do not protect an earlier output as an input.
                 header = read_header(path)
         except CheckpointError:
             return False
@@ -98,9 +99,9 @@ class FileLayout:
         return OWNER in header.metadata and found == self.weights
 
     def write(self, file: IO[bytes], tensors: Mapping[str, torch.Tensor]) -> None:
-        """Write the file in steps: weights that are mapped from a file take no memory.
+        """Write the file in chunks, so that memory-mapped weights need not be in memory all at once.
 
-        The library's own `save_file` first copies all of them to bytes.
+        The safetensors library's `save_file` would first copy all weights to bytes.
         """
         file.write(self.header)
         for name in self.places:
@@ -108,35 +109,41 @@ class FileLayout:
                 file.write(chunk)
 
     def write_beside(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Write the file atomically, replacing only a file that was written in the same way.
-
-        Raises:
-            DeployError: the existing file is something else, possibly a checkpoint.
-            FileWriteError: it cannot be written; the previous file is kept.
-        """
+        """Write the file atomically. Replace an existing file only if it is a weights file of this layout."""
         if path.exists() and not self.is_that_of(path):
-            raise DeployError(f"{path} already exists with other content; choose another name for OUT")
+            raise DeployError(f"{path} already exists with different content; choose another name for OUT")
         with new_file(path) as file:
             self.write(file, tensors)
 
 
+def fitted_weights(
+    expected: ExpectedWeights,
+    opened: Checkpoint,
+    *,
+    name: str,
+    recipes: tuple[Recipe, ...] = (),
+    check_finite: bool | None = None,
+) -> dict[str, torch.Tensor]:
+    """Return all expected weights of a checkpoint as contiguous CPU tensors. Raises and warns like `bind`."""
+    found = verified(expected, opened, name=name, recipes=recipes)
+    row_major = {
+        name: torch.empty(each.shape, dtype=each.dtype, device="meta") for name, each in expected.all.items()
+    }
+    return fitting_weights(expected, opened, found, row_major, check_finite=check_finite).tensors
+
+
 def file_beside(path: Path) -> Path:
-    """Return `model.aoti.safetensors` for `model.aoti.pt2`."""
+    """Return the path of the weights file: `model.aoti.safetensors` for `model.aoti.pt2`."""
     return path.with_suffix(".safetensors")
 
 
 def check_owner(compiled: Path, beside: Path, checkpoint: CheckpointSource | None, owner: str) -> bool:
-    """Refuse the file next to a compiled program if it was written with a different program.
+    """Reject the weights file next to a compiled program if it was written with a different program.
 
-    The two are written one after the other, so that an interruption leaves one of them as it was before, and
-    their tensors may look the same. A file without an origin, or with another name, is a checkpoint: it is
-    checked against what the program expects.
-
-    Returns:
-        Whether the weights were written with it, under the same names.
-    Raises:
-        DeployError: it belongs to another program.
-        CheckpointError: it is refused.
+    The program and its weights file are written one after the other. An interruption can leave one of the
+    files in its old version, with tensors of the same names and shapes. A file without an owner, or with a
+    different name, is treated as a checkpoint: it is checked against the weights that the program needs.
+    Return whether the weights file was written with the program, so that its names are the program's.
     """
     is_beside = beside.exists() and (checkpoint is None or _is_file(checkpoint, beside))
     written_with = read_header(beside).metadata.get(OWNER) if is_beside else None
@@ -156,9 +163,9 @@ def _is_file(checkpoint: CheckpointSource, file: Path) -> bool:
 
 
 def raw_chunks(tensor: torch.Tensor) -> Iterator[memoryview]:
-    """Yield the elements of a tensor in row-major order, in little-endian chunks."""
+    """Yield the elements of a tensor in row-major order, as little-endian bytes in chunks."""
     with real_execution():
-        real = value_of(tensor) if is_fake(tensor) else tensor.detach()
+        real = constant_value(tensor) if is_fake(tensor) else tensor.detach()
         flat = real.contiguous().reshape(-1)
         for start in range(0, flat.numel(), _CHUNK_ELEMENTS):
             yield flat[start : start + _CHUNK_ELEMENTS].cpu().view(torch.uint8).numpy().data

@@ -1,28 +1,68 @@
-"""Atomic writes of files and folders."""
+"""Atomic writes of files and folders, and locks between processes that write the same file."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import re
 import shutil
-from collections.abc import Iterator
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from io import BufferedWriter
 from pathlib import Path
 
-from fakexport.diagnostics import escaped
 from fakexport.error import FakexportError
+from fakexport.files import escaped
+from fakexport.files.regular_file import is_input, kind_of
 
-from .exclusive import HAS_LOCKS, lock
-from .inputs import is_input
-from .regular_file import kind_of
-from .temporary_name import in_use, remove_leftovers, temporary_name
+try:
+    import fcntl
+except ImportError:
+    fcntl = None  # type: ignore[assignment]
+
+HAS_LOCKS = fcntl is not None
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Let only one process at a time run the block, for example to read a file in the folder and replace it.
+
+    The lock is on the folder itself (`flock`), so it leaves no file behind and ends with the process.
+
+    Raises:
+        OSError: The folder cannot be opened, or its file system does not support locks.
+    """
+    if fcntl is None:
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def lock_or_refuse(descriptor: int) -> None:
+    """Lock an open file until it is closed, or raise BlockingIOError. Does nothing on Windows."""
+    if fcntl is not None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def lock(descriptor: int) -> None:
+    """Lock an open file or folder until it is closed, if its file system supports locks."""
+    if fcntl is not None:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+
 
 _DESCRIPTORS = Path("/proc/self/fd")
 
 
 class FileWriteError(FakexportError, OSError):
-    """A file was not written; whatever was at its path is still there. The text is one line."""
+    """A file was not written, and an existing file at its path is unchanged. The message is one line."""
 
     def __init__(self, path: str | os.PathLike[str], cause: OSError) -> None:
         super().__init__(cause.errno, cause.strerror or str(cause), os.fspath(path))
@@ -37,39 +77,39 @@ def new_file(
 ) -> Iterator[BufferedWriter]:
     """Open a file that replaces `path` when the block ends without an error.
 
-    It has no name until then where the system allows that, so that a killed process leaves nothing. Only a
-    file that replaces another one needs a temporary name for a moment, `.NAME.XXXXXXXX.tmp`; elsewhere it has
-    that name from the start. It is removed on any error, and after a kill when the file is written again. The
-    folder must exist. What was at `path` is replaced, even a symbolic link, unless it is a device, a pipe, a
-    directory, or a file that the command has read.
+    If the system supports it, the file has no name until then, so a killed process leaves no file behind.
+    Otherwise, and for a moment when an existing file is replaced, the file has a temporary name,
+    `.NAME.XXXXXXXX.tmp`. On an error, the temporary file is removed. If the process was killed, it is removed
+    when the file is written again. The folder must exist. An existing file or symbolic link is replaced, but
+    not a device, a pipe, a directory, or a file that the command has read.
 
     Args:
-        path: The file.
-        mode: Its permissions, less those that the umask takes away.
-        replaces_input: The command replaces what it has read there, such as a lock.
+        path: The file to write.
+        mode: Permissions of the file, before the umask is applied.
+        replaces_input: Whether the command may replace a file that it has read, such as a lock file.
+
     Raises:
-        FileWriteError: It could not be written; `path` is as it was.
+        FileWriteError: The file could not be written. An existing file is unchanged.
     """
     target = Path(path)
     named: Path | None = None
     try:
         _check_replaceable(target, replaces_input)
-        remove_leftovers(target)
+        _remove_leftovers(target)
         descriptor, named = _create(target, mode)
         try:
-            with open(descriptor, "wb") as file:  # noqa: PTH123 (a descriptor is no path)
+            with open(descriptor, "wb") as file:  # noqa: PTH123 (a descriptor is not a path)
                 yield file
                 file.flush()
                 os.fsync(descriptor)
-                _check_replaceable(
-                    target, replaces_input
-                )  # Some inputs are read while the output is written.
+                # Checked again, because some inputs are only read while the output is written.
+                _check_replaceable(target, replaces_input)
                 if named is None and not _name(descriptor, target):
-                    named = temporary_name(target)
+                    named = _temporary_name(target)
                     _name(descriptor, named)
                 if named is not None:
                     if os.name == "nt":
-                        file.close()  # An open file cannot be renamed there.
+                        file.close()  # Windows cannot rename an open file.
                     named.replace(target)
                     named = None
         finally:
@@ -83,7 +123,7 @@ def new_file(
 
 
 def _check_replaceable(target: Path, replaces_input: bool) -> None:
-    """Refuse what must not be replaced: an input, and as root `/dev/null`, which would be gone."""
+    """Reject targets that must not be replaced: inputs, and devices such as `/dev/null`."""
     if not target.name:
         raise IsADirectoryError(errno.EISDIR, "is a directory, not the name of a file")
     with contextlib.suppress(FileNotFoundError):
@@ -91,11 +131,11 @@ def _check_replaceable(target: Path, replaces_input: bool) -> None:
         if (kind := kind_of(status.st_mode)) is not None:
             raise OSError(errno.EEXIST, f"is {kind}, not a regular file")
         if is_input(status) and not replaces_input:
-            raise OSError(errno.EEXIST, "is an input of this command: choose another name for the output")
+            raise OSError(errno.EEXIST, "is an input of this command: choose a different name for the output")
 
 
 def _create(target: Path, mode: int) -> tuple[int, Path | None]:
-    """Return a descriptor of a new file in the folder, locked, and its temporary name if it needs one."""
+    """Create and lock a file in the target's folder. Return its descriptor and temporary name, if any."""
     unnamed = getattr(os, "O_TMPFILE", 0)
     if unnamed and _DESCRIPTORS.is_dir():
         with contextlib.suppress(OSError, NotImplementedError):
@@ -103,14 +143,14 @@ def _create(target: Path, mode: int) -> tuple[int, Path | None]:
             lock(descriptor)
             return descriptor, None
     flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_BINARY", 0)
-    return in_use(target, lambda named: os.open(named, flags, mode))
+    return _in_use(target, lambda named: os.open(named, flags, mode))
 
 
 def _name(descriptor: int, path: Path) -> bool:
-    """Give a file without a name one, unless the name is taken."""
+    """Link an unnamed file to a name. Return False if the name is taken."""
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        # Without `dst_dir_fd` Python ignores `follow_symlinks` and links the link (python/cpython#81793).
+        # Without `dst_dir_fd`, Python ignores `follow_symlinks` (python/cpython#81793).
         source = _DESCRIPTORS / str(descriptor)
         os.link(source, path.name, dst_dir_fd=folder, follow_symlinks=True)
     except FileExistsError:
@@ -121,7 +161,7 @@ def _name(descriptor: int, path: Path) -> bool:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the new name survive a power failure, where the system can."""
+    """Flush the folder to disk, if possible, so that the new name survives a power failure."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -132,19 +172,14 @@ def _sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Create a folder that gets the name `path` when the block ends without an error.
+    """Create a folder that is renamed to `path`, which must be missing or empty, when the block ends.
 
-    Until then it has a temporary one, which is yielded. It is removed on any error, and after a kill when the
-    folder is written again.
-
-    Args:
-        path: The folder; missing, or empty.
-    Raises:
-        OSError: It could not be created, or renamed.
+    Until then, the folder has a temporary name, which is yielded. On an error, the temporary folder is
+    removed. If the process was killed, it is removed when the folder is written again.
     """
     target = Path(path)
-    remove_leftovers(target)
-    descriptor, named = in_use(target, _make_folder)
+    _remove_leftovers(target)
+    descriptor, named = _in_use(target, _make_folder)
     try:
         yield named
         named.replace(target)
@@ -156,4 +191,49 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 def _make_folder(named: Path) -> int:
     named.mkdir()
-    return os.open(named if HAS_LOCKS else os.devnull, os.O_RDONLY)  # Windows opens no folders.
+    return os.open(named if HAS_LOCKS else os.devnull, os.O_RDONLY)  # Windows cannot open folders.
+
+
+_MOST_CHARACTERS = 60
+"""A name can have 255 bytes, and a character at most four."""
+_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
+
+
+def _temporary_name(target: Path) -> Path:
+    """Return an unused name next to `target`."""
+    return target.with_name(f".{target.name[:_MOST_CHARACTERS]}.{os.urandom(4).hex()}.tmp")
+
+
+def _in_use(target: Path, create: Callable[[Path], int]) -> tuple[int, Path]:
+    """Create a file or folder under a temporary name. Return its locked descriptor, and the name."""
+    while True:
+        named = _temporary_name(target)
+        descriptor = create(named)
+        lock(descriptor)
+        if named.exists():  # Another process may have removed it as a leftover before it was locked.
+            return descriptor, named
+        os.close(descriptor)
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Remove temporary files of `target` that a killed process left behind."""
+    mine = re.compile(rf"\.{re.escape(target.name[:_MOST_CHARACTERS])}\.[0-9a-f]{{8}}\.tmp")
+    found: list[Path] = []
+    with suppress(OSError):
+        found = [path for path in target.parent.iterdir() if mine.fullmatch(path.name)]
+    for path in found if HAS_LOCKS else ():
+        with suppress(OSError):
+            _remove_if_left(path)
+
+
+def _remove_if_left(path: Path) -> None:
+    status = path.lstat()
+    is_folder = stat.S_ISDIR(status.st_mode)
+    if status.st_uid != os.geteuid() or not (is_folder or stat.S_ISREG(status.st_mode)):
+        return
+    descriptor = os.open(path, _FLAGS)
+    try:
+        lock_or_refuse(descriptor)
+        shutil.rmtree(path) if is_folder else path.unlink()
+    finally:
+        os.close(descriptor)

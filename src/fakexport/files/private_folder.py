@@ -1,7 +1,7 @@
-"""A folder whose content is executed: no other user may be able to put something into it.
+"""Check that no other user can write to a folder whose content is executed.
 
-Source: what sshd asks of a user's files (`StrictModes`; `safe_path` in OpenSSH's misc.c), with sticky folders
-such as /tmp allowed on the way, and the user's own group.
+The rules are the same as sshd's for a user's files (`StrictModes`; `safe_path` in OpenSSH's misc.c), but also
+allow sticky parent folders such as /tmp, and write access for the user's own group.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from fakexport.error import FakexportError
 
 
 class PrivateFolderError(FakexportError):
-    """Other users could write to a folder whose content is trusted. One line, with the fix."""
+    """Other users could write to a folder whose content is trusted. The message is one line with the fix."""
 
 
 def private_folder(path: str | os.PathLike[str]) -> Path:
-    """Return the real path of a folder that only this user and the superuser can change, or that is missing.
+    """Return the resolved path of a folder, which must be missing or writable only by this user and root.
 
-    Every folder on the way counts too: who can write to one can put another folder into its place.
+    All parent folders are checked too, because anyone who can write to a parent can replace the folder.
 
     Raises:
-        PrivateFolderError: another user owns one of them, or can write to it; or it is not a folder.
+        PrivateFolderError: Another user owns or can write to one of the folders, or the path is not a folder.
     """
     resolved = Path(os.path.realpath(path))
     for place in (resolved, *resolved.parents):
@@ -45,14 +45,7 @@ def private_folder(path: str | os.PathLike[str]) -> Path:
 
 
 def make_private_folder(path: Path) -> None:
-    """Create a folder, and its missing parents, for this user alone.
-
-    Args:
-        path: As returned by `private_folder`; what exists is checked again.
-    Raises:
-        PrivateFolderError: as `private_folder`.
-        OSError: it cannot be created.
-    """
+    """Create a folder and its missing parents for this user only. Existing folders are checked again."""
     missing = [place for place in (path, *path.parents) if not place.exists()]
     for place in reversed(missing):
         place.mkdir(mode=0o700, exist_ok=True)
@@ -60,9 +53,9 @@ def make_private_folder(path: Path) -> None:
 
 
 def fault_of_owner(status: os.stat_result, *, is_shared: bool = False) -> str | None:
-    """Return who else could have written there: `belongs to user 1001`; None if no one else.
+    """Return why another user could write to a folder, such as `belongs to user 1001`, or None.
 
-    Always None on Windows: `os.stat` reports neither owners nor modes there.
+    On Windows, the result is always None, because `os.stat` reports neither owners nor modes.
     """
     if not hasattr(os, "geteuid"):
         return None
@@ -78,7 +71,7 @@ def fault_of_owner(status: os.stat_result, *, is_shared: bool = False) -> str | 
 
 
 def _is_own_group(group: int) -> bool:
-    """Return whether this user is the only member of the group, as in a group per user."""
+    """Return whether this user is the only member of a group. root's group counts too."""
     import grp
     import pwd
 

@@ -1,8 +1,8 @@
-"""The one way to open an untrusted file, which may also be replaced at any time.
+"""Safely open an untrusted file, which may be replaced at any time.
 
-What is at a path may be a pipe that no one writes to, an endless device, or another file a moment
-later. So a path is opened once, without waiting; what it is, its size and its content are then asked of that
-descriptor, by the code that checks the file and the code that uses it.
+A path may lead to a pipe that no one writes to, an endless device, or a different file a moment later. So a
+path is opened only once, without blocking. All checks and reads of type, size and content then use the same
+descriptor.
 """
 
 from __future__ import annotations
@@ -16,17 +16,54 @@ import stat
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from .inputs import remember_input
+Identity = tuple[int, int]
+"""Device and inode, which are the same for all names and links of a file."""
+
+_read: set[Identity] | None = None
+
+
+@contextmanager
+def inputs_protected() -> Iterator[None]:
+    """Prevent `new_file` from replacing files that were opened in this context."""
+    global _read
+    outer, _read = _read, set()
+    try:
+        yield
+    finally:
+        _read = outer
+
+
+def remember_input(status: os.stat_result) -> None:
+    """Record a file that was opened for reading."""
+    remember_inputs([(status.st_dev, status.st_ino)])
+
+
+def remember_inputs(found: Iterable[Identity]) -> None:
+    """Record files that a different process has opened."""
+    if _read is not None:
+        _read.update(found)
+
+
+def inputs_read() -> frozenset[Identity]:
+    """Return the files that were opened in the current context."""
+    return frozenset(_read or ())
+
+
+def is_input(status: os.stat_result) -> bool:
+    """Return whether a file was opened in the current context."""
+    return _read is not None and (status.st_dev, status.st_ino) in _read
+
 
 _PIECE_BYTES = 1 << 20
-# Python's `mmap` names it from 3.12 on. Without it, Linux refuses a private mapping larger than its memory.
+# Python's `mmap` has this name since 3.12. Without it, Linux limits private mappings to its memory.
 _LINUX_NORESERVE = 0x4000
 _NAMES = ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY", "O_NOINHERIT")
-# Windows has the last two and no others.
+# Windows only has the last two.
 _FLAGS = os.O_RDONLY | functools.reduce(operator.or_, (int(getattr(os, name, 0)) for name in _NAMES))
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
@@ -39,12 +76,12 @@ _KINDS = {
 
 
 class RegularFile:
-    """A regular file, open for reading; `open_regular` makes it. Its last user closes it, or `with`.
+    """A regular file that is open for reading. Create it with `open_regular`.
 
     Args:
-        path: As the caller named it, for messages.
-        descriptor: Owned by this object from now on.
-        status: `fstat` of the descriptor.
+        path: Path as the caller passed it, for messages.
+        descriptor: File descriptor. This object closes it.
+        status: Result of `fstat` on the descriptor.
     """
 
     def __init__(self, path: str, descriptor: int, status: os.stat_result) -> None:
@@ -56,24 +93,21 @@ class RegularFile:
 
     @property
     def size(self) -> int:
-        """Return the size of the file in bytes when it was opened."""
+        """Size of the file in bytes when it was opened."""
         return self.status.st_size
 
     @property
     def same_file(self) -> Path:
-        """Return a path for libraries that open files themselves; on Linux, of this very file while open.
+        """Path of the file for libraries that open files themselves. It is valid while this object is open.
 
-        Elsewhere it is the path that was opened, which may be another file by now.
+        On Linux, it leads to exactly this file. On other systems it is the original path, which may be a
+        different file by now.
         """
         link = Path("/proc/self/fd", str(self._descriptor))
         return link if sys.platform == "linux" and link.exists() else Path(self.path)
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """Return the bytes from `offset` on; fewer only where the file ends.
-
-        Raises:
-            OSError: they cannot be read, or not without waiting for them.
-        """
+        """Read `length` bytes at `offset`, or fewer at the end of the file."""
         pieces = []
         try:
             while length > 0 and (piece := self._read_once(offset, length)):
@@ -91,16 +125,16 @@ class RegularFile:
             return os.read(self._descriptor, length)
 
     def pieces(self, offset: int = 0, length: int = sys.maxsize) -> Iterator[bytes]:
-        """Yield the same in steps, without a mapping, whose pages would count as memory of the process."""
+        """Yield the bytes in pieces. Unlike pages of a mapping, pieces are freed from process memory."""
         while length > 0 and (piece := self.read_at(offset, min(length, _PIECE_BYTES))):
             yield piece
             offset, length = offset + len(piece), length - len(piece)
 
     def read(self, most_bytes: int) -> bytes:
-        """Return the whole content. The size is not trusted: some files yield more than they report.
+        """Return the whole content. The reported size is not trusted, because some files have more bytes.
 
         Raises:
-            OSError: it has more than `most_bytes`, or cannot be read.
+            OSError: The file has more than `most_bytes`, or cannot be read.
         """
         content = bytearray()
         for piece in () if self.size > most_bytes else self.pieces(0, most_bytes + 1):
@@ -110,18 +144,18 @@ class RegularFile:
         return bytes(content)
 
     def mapped(self) -> mmap.mmap:
-        """Map the content into memory, private to this process: no byte is read before it is used.
+        """Memory-map the content, private to this process, without reading it.
 
-        The mapping lasts as long as it is used, also when the file is closed.
+        The mapping stays valid after the file is closed.
 
         Raises:
-            OSError: it cannot be mapped, or has another size than when it was opened.
-            ValueError: the file is empty.
+            OSError: The file cannot be mapped, or its size has changed since it was opened.
+            ValueError: The file is empty.
         """
         size = os.fstat(self._descriptor).st_size
         if size != self.size:
             raise OSError(
-                errno.ESTALE, f"has {size:,} bytes now, and had {self.size:,} when it was opened", self.path
+                errno.ESTALE, f"has {size:,} bytes, but had {self.size:,} when it was opened", self.path
             )
         if sys.platform == "linux":
             flags = mmap.MAP_PRIVATE | _LINUX_NORESERVE
@@ -129,9 +163,9 @@ class RegularFile:
         return mmap.mmap(self._descriptor, size, access=mmap.ACCESS_COPY)
 
     def close(self) -> None:
-        """Close the file; it cannot be read afterwards. Mappings stay."""
+        """Close the file, which cannot be read afterwards. Mappings stay valid."""
         self._close()
-        self._descriptor = -1  # The number may be that of another file by the next read.
+        self._descriptor = -1  # The number may be reused for a different file.
 
     def __enter__(self) -> RegularFile:
         return self
@@ -143,26 +177,27 @@ class RegularFile:
 
 
 def open_regular(path: str | os.PathLike[str]) -> RegularFile:
-    """Open a regular file for reading, through links, without waiting and without side effects.
+    """Open a regular file for reading. This follows links, does not block, and has no side effects.
 
     Raises:
-        OSError: there is no such file, it may not be read, or it is not a regular file; names the path.
+        OSError: The file does not exist, cannot be read, or is not a regular file. The error names the path.
     """
     name = os.fspath(path)
     if "\0" in str(name):
         raise OSError(errno.EINVAL, "contains a null character", name)
-    _check_regular(name, Path(name).stat())  # Opening a device or a pipe may already do something to it.
+    _check_regular(name, Path(name).stat())  # Opening a device or a pipe could have a side effect.
     return _opened(name, os.open(name, _FLAGS))
 
 
 def open_below(folder: str | os.PathLike[str], name: str) -> RegularFile:
-    """Open a regular file below a folder, following no symbolic link on the way from there.
+    """Open a regular file below a folder. Symbolic links below the folder are rejected.
 
     Args:
         folder: An existing folder.
-        name: Names separated by `/`, none of them `..` or empty.
+        name: Path relative to the folder, separated by `/`. No part may be empty, `.` or `..`.
+
     Raises:
-        OSError: as `open_regular`; a link on the way, and a step that leaves the folder, are errors too.
+        OSError: As for `open_regular`; or the path contains a symbolic link or leaves the folder.
     """
     path = os.path.join(folder, name)  # noqa: PTH118 (for messages, as it was named)
     *folders, last = name.split("/")
@@ -190,7 +225,7 @@ def open_below(folder: str | os.PathLike[str], name: str) -> RegularFile:
 
 
 def _open_step_by_step(path: str, folder: Path, steps: list[str]) -> RegularFile:
-    """Open a file below a folder where no folder can be held open (Windows)."""
+    """Open a file below a folder on Windows, where a folder cannot be opened."""
     place = folder
     for step in steps:
         place = place / step
@@ -205,17 +240,13 @@ def _open_step_by_step(path: str, folder: Path, steps: list[str]) -> RegularFile
 
 
 def read_file(path: str | os.PathLike[str], *, most_bytes: int) -> bytes:
-    """Return the content of a regular file.
-
-    Raises:
-        OSError: as `open_regular`; or it has more than `most_bytes`.
-    """
+    """Return the content of a regular file, or raise an OSError if it has more than `most_bytes`."""
     with open_regular(path) as file:
         return file.read(most_bytes)
 
 
 def kind_of(mode: int) -> str | None:
-    """`a named pipe`, for the mode of something that is not a regular file; None for one that is."""
+    """Return the kind of a file from its mode, such as `a named pipe`, or None for a regular file."""
     return None if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "something else")
 
 

@@ -1,4 +1,5 @@
-"""Will it fit: from a model or an archive to bytes per device at the sizes that are asked for."""
+"""Plan the memory that a model or an archive needs on each device at the requested sizes."""
 
-from fakexport.planning.plan import plan
-from fakexport.planning.source_programs import PlanError
+from .peak_memory import diagnose_memory, memory_left
+from .plan import plan
+from .source_programs import PlanError

@@ -1,9 +1,9 @@
-"""`--device-map auto`: accelerate's placement, with room on each device for what is not weights.
+"""`--device-map auto`: place modules with accelerate, and leave memory for activations and other tensors.
 
-accelerate's `infer_auto_device_map` fills one device after the other with weights. What a run adds to them is
-found by planning that placement, and taken from the memory that accelerate may fill, until the plan fits.
-
-Source: https://huggingface.co/docs/accelerate/usage_guides/big_modeling
+accelerate's `infer_auto_device_map` fills one device after the other with weights. fakexport plans that
+placement to find out how much memory a run needs in addition to weights, subtracts it from the memory that
+accelerate may fill, and repeats until the plan fits. Source:
+https://huggingface.co/docs/accelerate/usage_guides/big_modeling
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import torch
 from torch import nn
 
 from fakexport._torch.quiet_logs import torch_logs_silenced
-from fakexport.capture import build_source
-from fakexport.devices import Topology, emulate
+from fakexport.emulation.devices import Topology, emulate
 from fakexport.error import InvalidValue
+from fakexport.exporting.capture import ModelRequest, build_source
+from fakexport.models.sources import how_to_install
 from fakexport.report import PlannedPoint
-from fakexport.sources import how_to_install, parse_dtype, resolve
 
 AUTO = "auto"
 _ROUNDS = 6
@@ -30,32 +30,35 @@ _ROUNDS = 6
 
 @dataclass(frozen=True)
 class AutomaticPlacement:
-    """The device of each module path, and a line for the report: first and last module of each device."""
+    """The chosen device of each module path. `summary` names the first and the last module of each device."""
 
     entries: Mapping[str, str]
     summary: str
 
 
 def automatic_placement(
-    subject: str | nn.Module | Callable[[], Any],
+    request: ModelRequest,
     topology: Topology,
-    dtype: str | torch.dtype | None,
     planned: Callable[[Mapping[str, str]], PlannedPoint],
+    *,
+    dtype: torch.dtype | None,
 ) -> AutomaticPlacement:
-    """Return a placement that fits, or the one of those tried that lacks the least.
+    """Return a placement that fits, or the attempt that exceeds the memory by the least.
 
-    The first is that of weights alone. If something else makes a device too small, it gets fewer weights, and
-    later ones get more.
+    The first attempt considers only weights. If a device is too small for everything else that a run needs,
+    the next attempt places fewer weights on it, and more on later devices.
 
     Raises:
-        ValueError: accelerate is not installed, the memory of a device is not known, or there is none.
+        ValueError: accelerate is not installed, or the memory of a device is unknown or too small for the
+            weights alone.
     """
     infer = _inferred()
     devices = {device.name: device.profile.memory_bytes for device in topology.accelerators}
     known = {name: size for name, size in devices.items() if size is not None}
     if not known or len(known) < len(devices):
         raise InvalidValue(f"--device-map auto: the memory of {topology.spec} is not known")
-    module = _module(subject, topology, dtype)
+    with torch_logs_silenced(), emulate(topology):
+        module = build_source(request.source, topology, dtype=dtype).module
     room = dict(known)
     tried: list[tuple[dict[str, str], PlannedPoint]] = []
     for _ in range(_ROUNDS):
@@ -75,7 +78,7 @@ def automatic_placement(
 
 
 def _inferred() -> Callable[[nn.Module, Mapping[str, int]], Mapping[str, Any]]:
-    """Return accelerate's function, with the settings with which transformers calls it."""
+    """Return accelerate's `infer_auto_device_map` with the arguments that transformers passes to it."""
     try:
         from accelerate import infer_auto_device_map
     except ImportError as error:
@@ -94,23 +97,18 @@ def _inferred() -> Callable[[nn.Module, Mapping[str, int]], Mapping[str, Any]]:
     return infer
 
 
-def _module(
-    subject: str | nn.Module | Callable[[], Any], topology: Topology, dtype: str | torch.dtype | None
-) -> nn.Module:
-    asked: torch.dtype | None = None if dtype is None else parse_dtype(dtype)
-    with torch_logs_silenced(), emulate(topology):
-        return build_source(resolve(subject), topology, dtype=asked).module
-
-
 def _named(found: Mapping[str, Any], names: list[str]) -> dict[str, str] | None:
-    """Return the map with torch's names of the devices; None if something is on none of them."""
+    """Return the device map with torch's device names, or None if a module is placed on the CPU or disk."""
     if not all(isinstance(device, int) for device in found.values()):
         return None
     return {"": names[0], **{path: names[device] for path, device in found.items()}}
 
 
 def _reserve(room: dict[str, int], memory: Mapping[str, int], point: PlannedPoint) -> None:
-    """Lower the weights of devices that lack memory: gradients, states shrink with them, the rest stays."""
+    """Lower the bytes that `room` allows for weights, for each device on which the plan does not fit.
+
+    Gradients and optimizer states shrink with the weights. Other memory is assumed to stay the same.
+    """
     for device in point.columns:
         if device.fit != "fits" and device.name in room:
             with_weights = device.weights + device.gradients + device.optimizer

@@ -1,4 +1,4 @@
-"""Will it fit: the memory that a model or an archive needs, at each size that is asked for."""
+"""Plan the memory that a model or an archive needs at each requested size."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport._version import __version__
 from fakexport.archive import load
-from fakexport.capture import loaded_libraries
-from fakexport.devices import Topology, emulate
+from fakexport.emulation.devices import Topology, emulate
+from fakexport.emulation.fake import DeviceMap
 from fakexport.error import InvalidValue
-from fakexport.memory import OptimizerName, SizeRequest, parse_bounds, parse_dims
-from fakexport.parallel import Degrees, refuse_with_parallel
+from fakexport.exporting.capture import Request, loaded_libraries
+from fakexport.exporting.program import facts_of
+from fakexport.models.parallel import Degrees, refuse_with_parallel
+from fakexport.models.sources import WorkloadName, parse_dtype
 from fakexport.planning.automatic_placement import AUTO, automatic_placement
+from fakexport.planning.memory import OptimizerName, SizeRequest, parse_bounds, parse_dims
 from fakexport.planning.point import PlannedProgram
 from fakexport.planning.search import greatest, smallest_machines
 from fakexport.planning.source_programs import PlanSource, SourcePrograms
 from fakexport.planning.source_runs import SourceColumns, SourceRuns, Training
-from fakexport.program import facts_of
 from fakexport.report import Greatest, PlannedModule, PlannedPoint, PlanReport, Progress
-from fakexport.sources import WorkloadName, parse_dtype
 
 PROGRAM = "the program's module()"
 EAGER = "eager mode"
 AOTI = "the program that AOTInductor compiles for the CPU"
-SourcePlan = SourcePrograms | SourceRuns | SourceColumns
+SourcePlan = SourcePrograms | SourceRuns
 
 
 @one_at_a_time
@@ -63,46 +64,52 @@ def plan(
     assume: Sequence[str] = (),
     on_progress: Callable[[Progress], None] | None = None,
 ) -> PlanReport:
-    """Return the memory that a model needs on each device, read off its exported program.
+    """Return the memory that a model needs on each device, computed from its exported program.
 
-    Counted are the storages of the program, from the node that takes one to the last node that uses it. No
-    weight is loaded and no device is needed.
+    Each storage of the program counts from the node that allocates it to the last node that uses it. No
+    weights are loaded and no device is needed.
 
     Args:
         subject: A source as for `check`, an archive (`model.pt2`), or an exported program.
-        target: The devices, such as `"2xH100"`. Default: those of the archive or program; of a source, cpu.
-        device_map, dtype: As for `check`; of a source only. `"auto"` is accelerate's placement, with room for
-            what a call needs besides weights at the largest of the sizes.
-        batch: Sequences or images at a time, one or several. Default: 1 for `hf:`, else the example's.
-        context: Tokens that the model attends to, those of a cache included. Default: 4,096, or fewer where
-            it takes no more, for a model of `hf:`; else that of the example inputs.
-        workload: What an `hf:` model does: `"forward"` without a cache, `"prefill"`, which returns one, or
-            `"decode"`, which reads one token and a cache. What any model does: `"train"`, two steps of a
-            forward and a backward pass and an optimizer.
-        optimizer: Of training: `"adamw"`, the default, `"adam"` or `"sgd"`, with torch's defaults.
-        checkpointing: Of training: recompute the activations of a model's blocks in the backward pass.
-        autocast: Of training: `"bfloat16"` or `"float16"`, for a forward pass in mixed precision.
+        target: The devices, such as `"2xH100"`. Default: the devices of the archive or program; cpu for a
+            source.
+        device_map, dtype: As for `check`; for sources only. `"auto"` uses accelerate's placement, and leaves
+            enough memory for a call at the largest requested size.
+        batch: Number of sequences or images, one or several values. Default: 1 for `hf:` models, otherwise
+            the size in the example inputs.
+        context: Number of tokens that the model attends to, including those of a cache. Default: for `hf:`
+            models, 4,096 or the model's maximum, whichever is less; otherwise the size in the example inputs.
+        workload: For `hf:` models: `"forward"` without a cache, `"prefill"`, which returns a cache, or
+            `"decode"`, which reads one token and a cache. For any model: `"train"`, two steps of a forward
+            pass, a backward pass and an optimizer step.
+        optimizer: For training: `"adamw"` (default), `"adam"` or `"sgd"`, with torch's defaults.
+        checkpointing: For training: recompute the activations of a model's blocks in the backward pass.
+        autocast: For training: `"bfloat16"` or `"float16"` for a forward pass in mixed precision.
         sizes: Other dimensions of inputs, such as `"pixel_values.2=448"`.
-        bounds: The most that sizes may be which only a run would tell, such as `"u0=4096"`.
-        maximum: `"batch"`, `"context"`, or both: find the largest that fits.
-        smallest: Whether to find how many devices of each CUDA profile are enough, at the first of the sizes:
-            the model is exported once for 1, 2, 4, 8 and 16 devices, as far as needed.
-        timeline: Whether to return what is held node by node at the first of the sizes.
-        by_module: Whether to return what each module computes and reads at the first of the sizes.
-        eager: Whether to run the model's own code on fakes as well, where what Python frames keep alive
-            counts: its figures are next to those of the program. Of forward calls only.
-        aoti: Whether to plan the buffers of the program that AOTInductor compiles for the CPU as well: its
-            figures are next to those of the program. Nothing is compiled.
+        bounds: Maximums of sizes that are known only at run time, such as `"u0=4096"`.
+        maximum: `"batch"`, `"context"`, or both: find the largest value that fits.
+        smallest: Whether to find the smallest sufficient number of devices of each CUDA profile at the first
+            requested size. The model is exported for 1, 2, 4, 8 and 16 devices until it fits.
+        timeline: Whether to return the memory node by node at the first requested size.
+        by_module: Whether to return FLOPs and bytes read per module at the first requested size.
+        eager: Whether to also run the model's own code on fake tensors, which includes memory that Python
+            frames keep alive. The figures are reported next to those of the program. For forward calls only.
+        aoti: Whether to also plan the buffers of the program that AOTInductor compiles for the CPU. The
+            figures are reported next to those of the program. Nothing is compiled.
         method: Program to use from a bundle.
-        parallel: As for `check`: plan what a rank needs. `"tp"` or `"tp,ep"` shards the model over all
+        parallel: As for `check`: plan the memory of one rank. `"tp"` or `"tp,ep"` shards the model over all
             devices of the target; with `smallest`, over each number of devices.
-        assume: Conditions and integers that data decide, as for `check`; of a source's program only.
+        assume: Values of data-dependent conditions and integers, as for `check`; for the program of a source
+            only.
         on_progress: Called before each export.
+
     Returns:
-        One point per batch and context, in the order asked.
+        One point per batch and context, in the requested order.
+
     Raises:
-        ValueError: bad usage: an unknown source or target, sizes that the program does not accept; one line.
-        PlanError: the model does not export; `check` says why.
+        ValueError: Bad usage, an unknown source or target, or sizes that the program does not accept. The
+            text is one line.
+        PlanError: The model does not export; `check` shows why.
 
     Example:
         >>> report = plan(lambda: (nn.Linear(1024, 1024), (torch.zeros(2, 1024),)), target="H100")
@@ -138,13 +145,20 @@ def plan(
         raise InvalidValue("--max, --smallest, --parallel and --workload train do not apply to --aoti")
     if assume and (is_training or eager):
         raise InvalidValue(
-            "--assume does not apply to --workload train and --eager, which run the code itself"
+            "--assume does not apply to --workload train and --eager, which run the model's code"
         )
     if eager and workload != "forward":
         raise InvalidValue(f"--eager does not apply to --workload {workload}")
     if aoti:
         _refuse_accelerators(target)
-    asked_dtype = None if dtype is None else parse_dtype(dtype)
+    request = Request(
+        source=subject,
+        target=target or "cpu",
+        device_map=device_map,
+        dynamic_shapes="auto",
+        assume=tuple(assume),
+    )
+    chosen = None if dtype is None else parse_dtype(dtype)
     if parallel is not None:
         check_parallel(parallel, device_map, workload, is_smallest=smallest, is_eager=eager)
 
@@ -152,15 +166,15 @@ def plan(
 
     def source_on(topology: Topology, placement: str | Mapping[str, str] | None) -> PlanSource:
         announce = on_progress or (lambda progress: None)
+        placed = None if placement is None else DeviceMap.parse(placement)
         degrees = degrees_on(topology, parallel)
-        return PlanSource(
-            subject, topology, placement, asked_dtype, here, announce, degrees, assume=tuple(assume)
-        )
+        own = request if degrees is None else replace(request, parallel=degrees.canonical)
+        return PlanSource(own, topology, placed, chosen, here, announce)
 
     def programs_on(topology: Topology, placement: str | Mapping[str, str] | None) -> SourcePrograms:
         return SourcePrograms(source_on(topology, placement), workload, has_aoti=aoti)
 
-    placed = functools.partial(_placed, subject, target, device_map, dtype, asked)
+    placed = functools.partial(_placed, request, asked, chosen)
     if is_training:
         training = Training(optimizer or "adamw", checkpointing, _autocast_dtype(autocast))
         runs = placed(lambda *where: SourceRuns(source_on(*where), training))
@@ -189,25 +203,23 @@ class _Asked:
 
 
 def _placed(
-    subject: str | nn.Module | Callable[[], Any],
-    target: str | None,
-    device_map: str | Mapping[str, str] | None,
-    dtype: str | torch.dtype | None,
+    request: Request,
     asked: _Asked,
+    dtype: torch.dtype | None,
     source_on: Callable[[Topology, str | Mapping[str, str] | None], SourcePlan],
 ) -> tuple[SourcePlan, str | None]:
-    """Return what plans the source where its modules are, and a line about a placement that was chosen."""
-    topology = Topology.parse(target or "cpu")
-    if device_map != AUTO:
-        return source_on(topology, device_map), None
-    largest = max(asked.points(), key=lambda request: (request.batch or 0, request.context or 0))
+    """Return the planned source with its modules placed, and a sentence about an automatic placement."""
+    topology = Topology.parse(request.target)
+    if request.device_map != AUTO:
+        return source_on(topology, request.device_map), None
+    largest = max(asked.points(), key=lambda sizes: (sizes.batch or 0, sizes.context or 0))
     made: dict[str, SourcePlan] = {}
 
     def planned(entries: Mapping[str, str]) -> PlannedPoint:
         source = made[str(entries)] = source_on(topology, entries)
         return source.at(source.completed(largest))
 
-    found = automatic_placement(subject, topology, dtype, planned)
+    found = automatic_placement(request.read(), topology, planned, dtype=dtype)
     return made[str(found.entries)], f"--device-map auto: {found.summary}"
 
 
@@ -261,7 +273,6 @@ def _of_program(
 def _of_source(
     planned: SourcePlan, where: str | None, asked: _Asked, *, execution: str | None = None
 ) -> PlanReport:
-    """Return the report of a source; `where` says which placement was chosen for it."""
     requests = [planned.completed(request) for request in asked.points()]
     points = tuple(planned.at(request) for request in requests)
     placed = [] if where is None else [where]
@@ -274,7 +285,7 @@ def _of_source(
     return PlanReport(
         subject=planned.source.spec,
         target=planned.given.topology.canonical,
-        device_map=AUTO if where else planned.given.placement,
+        device_map=None if (placement := planned.given.request.device_map) is None else str(placement),
         workload=planned.workload,
         execution=execution or _execution(points),
         dtype=planned.dtype(requests[0]),
@@ -289,15 +300,15 @@ def _of_source(
 
 
 def _refuse_accelerators(target: str | None) -> None:
-    """Refuse before the export what `--aoti` cannot plan after it."""
-    from fakexport.deploy.aoti import why_unplanned  # It imports the compiler.
+    """Before the model is exported, reject devices that `--aoti` does not support."""
+    from fakexport.planning.planned_buffers import why_unplanned  # Importing it imports the compiler.
 
     for device in Topology.parse(target or "cpu").accelerators:
         raise InvalidValue(f"--aoti: {why_unplanned(device.name)}")
 
 
 def _execution(points: Sequence[PlannedPoint]) -> str:
-    """Return what is meant by running the model: every execution that has a column at some of the sizes."""
+    """Return how the model is run, as text: each kind of execution that has a column at any of the sizes."""
     named = {"module()": PROGRAM, "eager mode": EAGER, "AOTInductor": AOTI}
     found = {name for point in points for name, _ in point.executions}
     return " and ".join(text for name, text in named.items() if name in found)
@@ -313,7 +324,6 @@ def _autocast_dtype(name: str | None) -> torch.dtype | None:
 
 
 def _defaults(asked: SizeRequest, completed: SizeRequest) -> list[str]:
-    """Return a sentence for each size that was not asked for."""
     sizes = {"batch": (asked.batch, completed.batch), "context": (asked.context, completed.context)}
     return [
         f"--{role} was not given: {size:,} is assumed"
@@ -323,7 +333,7 @@ def _defaults(asked: SizeRequest, completed: SizeRequest) -> list[str]:
 
 
 def _greatest(programs: SourcePrograms, role: str, request: SizeRequest) -> Greatest:
-    """Return the largest size, for which the size must vary: a batch of 1 is a program of its own."""
+    """Return the largest size that fits. The size must be dynamic. A batch of 1 has its own program."""
     free = request if role == "context" else replace(request, batch=2)
     found = greatest(programs.program(free), role, free)
     if role == "context" or found.size is not None or not programs.is_derived:
@@ -338,7 +348,7 @@ def _versions() -> dict[str, str]:
     return {"fakexport": __version__, "torch": str(torch.__version__), **loaded_libraries()}
 
 
-# Over all devices of a topology.
+# Degrees that span all devices of a topology.
 _OVER_ALL = ("tp", "tp,ep")
 
 
@@ -350,7 +360,7 @@ def check_parallel(
     is_smallest: bool,
     is_eager: bool,
 ) -> None:
-    """Refuse what does not go with parallelism."""
+    """Reject options that cannot be combined with `--parallel`."""
     if is_eager:
         raise InvalidValue("--parallel does not apply to --eager")
     if workload == "train":
@@ -363,7 +373,7 @@ def check_parallel(
 
 
 def degrees_on(topology: Topology, parallel: str | None) -> Degrees | None:
-    """Return the degrees on some devices; `tp` is over all of them, and one device holds the whole model."""
+    """Return the degrees of parallelism on a topology, or None if the model is not sharded."""
     if parallel is None:
         return None
     count = len(topology.accelerators)

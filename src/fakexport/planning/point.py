@@ -1,4 +1,4 @@
-"""One program at one choice of sizes, device by device."""
+"""Plan one program at one choice of sizes, for each device."""
 
 from __future__ import annotations
 
@@ -11,11 +11,17 @@ from dataclasses import dataclass, field, replace
 from torch.export import ExportedProgram
 
 from fakexport._torch.quiet_logs import torch_logs_silenced
-from fakexport.costs import CostsAt, ProgramCosts, program_costs
-from fakexport.devices import Topology, emulate
-from fakexport.diagnostics import Span
+from fakexport.emulation.devices import Topology, emulate
 from fakexport.error import InvalidValue
-from fakexport.memory import (
+from fakexport.exporting.program import SourcePaths, star, star_common
+from fakexport.planning.costs import (
+    CostsAt,
+    ProgramCosts,
+    planned_costs,
+    planned_modules,
+    program_costs,
+)
+from fakexport.planning.memory import (
     ChosenSizes,
     Liveness,
     LiveStorage,
@@ -29,18 +35,15 @@ from fakexport.memory import (
     overheads,
     sizes_at,
 )
-from fakexport.planning.point_costs import planned_costs, planned_modules
-from fakexport.program import SourcePaths, star, star_common
 from fakexport.report import (
-    Interval,
     PlannedDevice,
     PlannedModule,
-    PlannedOverhead,
     PlannedPeak,
     PlannedPoint,
     PlannedStep,
     PlannedTensor,
 )
+from fakexport.rules.diagnostics import Span
 
 _PRODUCTS = re.compile(r"\b(?:linear|matmul|\w*mm|\w*conv\w*|einsum|bilinear|\w*attention\w*)\b")
 _FOLDED = 1000
@@ -51,15 +54,11 @@ _PATHS = SourcePaths(None)
 
 @dataclass(frozen=True)
 class PlannedProgram:
-    """A program whose memory can be told at any size that it accepts.
+    """A program whose memory can be computed at any size that it accepts.
 
     Args:
-        topology: Its devices.
-        sizes: The sizes that may be chosen.
-        liveness: Its storages and when they are held.
-        multiplies: Devices on which it multiplies matrices.
-        program: What all of this is read off.
-        aoti: The storages of the program that AOTInductor compiles; None: they are not planned.
+        multiplies: Devices on which the program multiplies matrices.
+        aoti: The storages that AOTInductor plans for the compiled program, or None if not requested.
     """
 
     topology: Topology
@@ -71,14 +70,10 @@ class PlannedProgram:
 
     @classmethod
     def of(cls, program: ExportedProgram, topology: Topology, *, has_aoti: bool = False) -> PlannedProgram:
-        """Read a program.
+        """Read a program's sizes and storages; `has_aoti` also plans the buffers of AOTInductor.
 
-        Args:
-            program: Not changed.
-            topology: Its devices.
-            has_aoti: Whether to plan the buffers of AOTInductor too.
         Raises:
-            ValueError: AOTInductor's cannot be planned. One line.
+            ValueError: The buffers of AOTInductor cannot be planned.
         """
         found = liveness(program, topology=topology)
         aoti = _compiled(program) if has_aoti else None
@@ -88,47 +83,37 @@ class PlannedProgram:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """What the figures do not count, or not surely, one sentence each."""
+        """Memory that the figures omit or may omit, one sentence each."""
         aoti = self.aoti.left_out if self.aoti else (NOT_COUNTED,)
         return (*self.liveness.left_out, *unmodeled_lines(self.liveness), *aoti)
 
     @functools.cached_property
     def costs(self) -> ProgramCosts:
-        """What one call computes, reads and sends: read when it is shown, and by no search."""
+        """FLOPs, bytes read and bytes sent of one call, which are counted on first use."""
         with torch_logs_silenced(), emulate(self.topology):
             return program_costs(self.program, self.liveness)
 
     @property
     def dtype(self) -> str:
-        """The dtype of most of the weights; `no weights`."""
         return dtype_of_weights(self.liveness)
 
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """The devices that hold anything; the host only where the program has nothing elsewhere."""
-        return planned_names(self.liveness)
-
     def at(self, request: SizeRequest) -> PlannedPoint:
-        """Return the plan at the sizes that are asked for.
-
-        Raises:
-            ValueError: the program does not accept the sizes. One line.
-        """
+        """Return the plan at the requested sizes. Raises ValueError if the program does not accept them."""
         chosen = self._chosen_with_costs(request)
         sizes = sizes_at(self.liveness, chosen.values)
+        aoti: tuple[PlannedDevice, ...] = ()
+        if self.aoti is not None:
+            compiled = sizes_at(self.aoti, chosen.values)
+            aoti = planned_devices(compiled, self.topology, chosen, frozenset(), largest=_LISTED)
         return replace(
             self._point(chosen, sizes, largest=_LISTED),
-            aoti=self._aoti_devices(chosen),
+            aoti=aoti,
             growth=dict(self._growth(request, chosen, sizes)),
             costs=planned_costs(self._costs(sizes, chosen), self.topology, self.sizes, chosen),
         )
 
     def totals_at(self, request: SizeRequest) -> PlannedPoint:
-        """Return what the devices hold at the sizes that are asked for, and nothing else: for searches.
-
-        Raises:
-            ValueError: as for `at`.
-        """
+        """Return the plan for a search, which does not need growth, costs and largest tensors."""
         chosen = self.sizes.chosen(request)
         return self._point(chosen, sizes_at(self.liveness, chosen.values), largest=0)
 
@@ -141,32 +126,24 @@ class PlannedProgram:
             devices=planned_devices(sizes, self.topology, chosen, self.multiplies, largest=largest),
         )
 
-    def _aoti_devices(self, chosen: ChosenSizes) -> tuple[PlannedDevice, ...]:
-        if self.aoti is None:
-            return ()
-        sizes = sizes_at(self.aoti, chosen.values)
-        return planned_devices(sizes, self.topology, chosen, frozenset(), largest=_LISTED)
-
     def modules(self, request: SizeRequest) -> tuple[PlannedModule, ...]:
-        """Return what each module computes and reads, at the sizes that are asked for."""
         chosen = self._chosen_with_costs(request)
         return planned_modules(self._costs(sizes_at(self.liveness, chosen.values), chosen))
 
     def _chosen_with_costs(self, request: SizeRequest) -> ChosenSizes:
-        """Return the sizes, those included on which no tensor depends that is held."""
+        """Return the chosen sizes, including sizes that affect only the costs and not the memory."""
         return self.sizes.needing(self.costs.symbols).chosen(request)
 
     def _costs(self, sizes: Sizes, chosen: ChosenSizes) -> CostsAt:
         return CostsAt(self.costs, sizes, chosen.values)
 
     def timeline(self, request: SizeRequest) -> Iterator[PlannedStep]:
-        """Yield what each device holds, node by node, at the sizes that are asked for."""
         sizes = sizes_at(self.liveness, self.sizes.chosen(request).values)
         yield from planned_steps(sizes)
 
     def _growth(self, request: SizeRequest, chosen: ChosenSizes, sizes: Sizes) -> Iterator[tuple[str, int]]:
-        """Yield how much more the fullest device holds for one sequence and for one token more."""
-        held = {device: sizes.peak(device, largest=0).bytes for device in self.devices}
+        """Yield how many bytes one more sequence or token adds to the peak of the fullest device."""
+        held = {device: sizes.peak(device, largest=0).bytes for device in planned_names(self.liveness)}
         fullest = max(held, key=held.__getitem__, default=None)
         if fullest is None:
             return
@@ -179,16 +156,15 @@ class PlannedProgram:
                 continue
             try:
                 values = self.sizes.chosen(asked).values
-            except InvalidValue:  # Fixed, or the most that the program accepts.
+            except InvalidValue:  # The size is fixed, or already the maximum that the program accepts.
                 continue
             more = sizes_at(self.liveness, values).peak(fullest, largest=0).bytes
             yield role, more - held[fullest]
 
 
 def _compiled(program: ExportedProgram) -> Liveness:
-    """Return the storages of the program that AOTInductor compiles."""
     from fakexport.deploy import CompileFailure, DeployError
-    from fakexport.deploy.aoti import planned_buffers  # It imports the compiler.
+    from fakexport.planning.planned_buffers import planned_buffers  # Importing it imports the compiler.
 
     try:
         return planned_buffers(program)
@@ -197,7 +173,7 @@ def _compiled(program: ExportedProgram) -> Liveness:
 
 
 def dtype_of_weights(found: Liveness) -> str:
-    """Return the dtype of most of the weights; `no weights`."""
+    """Return the dtype with the most bytes of weights, or `no weights`."""
     taken = Counter[str]()
     for storage in found.storages[: found.held]:
         if storage.kind == "weight":
@@ -206,20 +182,20 @@ def dtype_of_weights(found: Liveness) -> str:
 
 
 def planned_names(found: Liveness) -> tuple[str, ...]:
-    """Return the devices that hold anything; the host only where nothing is held elsewhere."""
+    """Return all devices that have storages, but `cpu` only if it is the only one."""
     return tuple(device for device in found.devices if device != "cpu") or found.devices
 
 
 def planned_devices(
     sizes: Sizes, topology: Topology, chosen: ChosenSizes, multiplies: frozenset[str], *, largest: int
 ) -> tuple[PlannedDevice, ...]:
-    """Return what each device holds at its peak."""
+    """Return each device's memory by kind at its peak, and the overheads of the process."""
     names = planned_names(sizes.liveness)
     return tuple(_device(name, sizes, topology, chosen, name in multiplies, largest) for name in names)
 
 
 def planned_steps(sizes: Sizes) -> Iterator[PlannedStep]:
-    """Yield what each device holds, step by step."""
+    """Yield each device's memory by kind, step by step."""
     for device in planned_names(sizes.liveness):
         for step, held in sizes.fullest_by_step(device):
             yield PlannedStep(device, _peak(step), {kind: size for kind, size in held.items() if size})
@@ -232,7 +208,7 @@ def _device(
     profile = topology.device(name).profile
     by_kind = peak.bytes_by_kind
     around = overheads(profile, multiplies=multiplies, communicates=sizes.liveness.has_collectives)
-    workspace = sum(overhead.lower for overhead in around if overhead.is_allocated)
+    workspace = sum(overhead.bytes.lower for overhead in around if overhead.is_allocated)
     allocated = peak.bytes + workspace
     if profile.device_type == "cuda":
         default, growing = (
@@ -255,16 +231,14 @@ def _device(
         temporaries=by_kind.get("temporary", 0),
         state_after=sizes.state_after(name),
         allocated_bytes=allocated,
-        overheads=tuple(
-            PlannedOverhead(o.name, Interval(o.lower, o.upper), o.is_allocated, o.source) for o in around
-        ),
+        overheads=around,
         peak=None if peak.step is None else _peak(peak.step),
         largest=tuple(_folded(peak.largest, chosen, largest)),
     )
 
 
 def multiplying(found: Liveness) -> frozenset[str]:
-    """Return the devices on which something multiplies matrices: cuBLAS gets a workspace there."""
+    """Return the devices that multiply matrices, which need a cuBLAS workspace."""
     taken = (
         (found.steps[step].operator, found.storages[event]) for step, event in found.events if event >= 0
     )
@@ -276,7 +250,7 @@ def _peak(step: Step) -> PlannedPeak:
 
 
 def _folded(found: Sequence[LiveStorage], chosen: ChosenSizes, most: int) -> list[PlannedTensor]:
-    """Return the largest groups of storages that are alike: of one line in equal blocks, for example."""
+    """Group similar storages, such as those of one source line in identical modules; return the largest."""
     groups: dict[tuple[object, ...], list[LiveStorage]] = {}
     for live in found:
         storage = live.storage

@@ -1,14 +1,15 @@
-"""The largest size that fits, found by evaluation, and the fewest devices that are enough."""
+"""Find the largest size that fits, and the smallest sufficient number of devices."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from fakexport.devices import DeviceProfile, Topology, load_profiles
+from fakexport.emulation.devices import DeviceProfile, Topology, load_profiles
 from fakexport.error import InvalidValue
-from fakexport.memory import SizeRequest
-from fakexport.parallel import DegreeMismatch
+from fakexport.models.parallel import DegreeMismatch
+from fakexport.planning.memory import SizeRequest
 from fakexport.planning.point import PlannedProgram
 from fakexport.planning.source_programs import SourcePrograms
 from fakexport.report import Greatest, Machine, PlannedPoint
@@ -20,7 +21,7 @@ def greatest(program: PlannedProgram, role: str, request: SizeRequest) -> Greate
     """Return the largest batch or context that fits on every device.
 
     Raises:
-        ValueError: the size does not vary, or no device has a known memory.
+        ValueError: The size is fixed, or the memory of the devices is unknown.
     """
     sizes = program.sizes
     if not (sizes.has_batch if role == "batch" else sizes.has_context):
@@ -45,7 +46,10 @@ def greatest(program: PlannedProgram, role: str, request: SizeRequest) -> Greate
 
 
 def _last(is_good: Callable[[int], bool], lowest: int, bound: int) -> int | None:
-    """Return a size that is good and whose successor is not, or `bound`; None if the lowest is not."""
+    """Return the largest size from `lowest` to `bound` that satisfies `is_good`, or None.
+
+    Assumes that no size above a failing size satisfies it.
+    """
     if not is_good(lowest):
         return None
     good, step = lowest, 1
@@ -55,17 +59,11 @@ def _last(is_good: Callable[[int], bool], lowest: int, bound: int) -> int | None
     if good == bound:
         return bound
     bad = min(good + step, bound)
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        if is_good(middle):
-            good = middle
-        else:
-            bad = middle
-    return good
+    return good + bisect_left(range(good + 1, bad), True, key=lambda size: not is_good(size))
 
 
 COUNTS = (1, 2, 4, 8, 16)
-"""The numbers of devices that are tried."""
+"""Numbers of devices to try."""
 
 PLACEMENT = "balanced"
 
@@ -76,18 +74,18 @@ def smallest_machines(
     *,
     is_parallel: bool = False,
 ) -> tuple[Machine, ...]:
-    """Return for each CUDA profile the smallest number of devices on which a model fits.
+    """Return, for each CUDA profile, the smallest number of devices on which a model fits.
 
-    The program of a number of devices is that of the profile with the most memory. It is evaluated for all of
-    them, so an operator that another model of GPU computes otherwise is not told apart.
+    For each number of devices, the model is exported once, for the profile with the most memory, and that
+    program is evaluated for all profiles. The result ignores that GPU models may compute an operator
+    differently.
 
     Args:
-        programs_on: Returns the programs of the model for a topology and a device map.
-        request: The sizes.
-        is_parallel: The model is sharded over several devices, and not placed on them by a device map. A
-            number of them over which it cannot be sharded is left out.
+        programs_on: Function that exports the model for a topology and a device map (None: no map).
+        is_parallel: Whether the model is sharded over the devices instead of placed on them by a device map.
+            Numbers of devices that it cannot be sharded over are omitted.
     Returns:
-        The profiles by name, those that fit first, by the memory of all of their devices.
+        One entry per profile: first the profiles that fit, sorted by the total memory of their devices.
     """
     profiles = [p for p in load_profiles().values() if p.device_type == "cuda" and p.memory_bytes]
     largest = max(profiles, key=lambda profile: profile.memory_bytes or 0)
@@ -99,7 +97,9 @@ def smallest_machines(
         devices = Topology.parse(_several(count, largest))
         device_map = None if count == 1 or is_parallel else PLACEMENT
         try:
-            planned, sizes = _planned(programs_on(devices, device_map), request)
+            programs = programs_on(devices, device_map)
+            sizes = programs.completed(request)
+            planned = programs.program_at(sizes)
         except DegreeMismatch:
             continue
         for profile, point in _on_each(planned, left, count, sizes):
@@ -111,11 +111,6 @@ def smallest_machines(
     fitting = sorted(found.values(), key=lambda m: ((m.count or 0) * total[m.profile], m.profile))
     others = sorted(profile.name for profile in profiles if profile.name not in found)
     return (*fitting, *(Machine(name, None, None, None) for name in others))
-
-
-def _planned(programs: SourcePrograms, request: SizeRequest) -> tuple[PlannedProgram, SizeRequest]:
-    sizes = programs.completed(request)
-    return programs.program_at(sizes), sizes
 
 
 def _on_each(

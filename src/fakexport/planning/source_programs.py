@@ -1,26 +1,23 @@
-"""A model that is planned, and its programs for the sizes that are asked for, as few as possible."""
+"""Export a model for the requested sizes with as few programs as possible, and plan it."""
 
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import nn
 
 from fakexport._torch.quiet_logs import torch_logs_silenced
-from fakexport.capture import PartialProgram, export, parse_assumed
-from fakexport.devices import Topology, emulate
+from fakexport.emulation.devices import Topology, emulate
+from fakexport.emulation.fake import DeviceMap
 from fakexport.error import FakexportError, InvalidValue, type_and_line
-from fakexport.memory import BeyondTable, SizeRequest
-from fakexport.parallel import Degrees, parallel_source
+from fakexport.exporting.capture import ModelRequest, Request, exported
+from fakexport.models.sources import SourceError, Workload, WorkloadName
+from fakexport.planning.memory import BeyondTable, SizeRequest
 from fakexport.planning.point import PlannedProgram
 from fakexport.report import PlannedPoint, PlannedStep, Progress
-from fakexport.sources import Source, SourceError, Workload, WorkloadName, resolve
 
 _BATCH = 1
 _CONTEXT = 4096
@@ -29,51 +26,54 @@ _LEAST_DECODED = 3
 
 
 class PlanError(FakexportError):
-    """The model could not be exported, so nothing can be planned."""
+    """The model could not be exported, so there is nothing to plan."""
 
 
 class SourcePrograms:
-    """Exports a source at few sizes, and answers for others from the programs.
+    """Export a source at few sizes, and plan other sizes with the same programs.
 
-    If the example inputs of a model are derived, a batch of 1 is a program of its own, since `torch.export`
-    fixes a size of 1; and where the model fixes a size that is asked for, it is exported again at that size.
+    If the example inputs of a model are derived, a batch of 1 needs its own program, because `torch.export`
+    specializes a size of 1. If the model fixes a requested size, it is exported again at that size.
 
-    Args:
-        given: The model, and what it is exported for.
-        workload: The call that is exported.
-        has_aoti: Whether to plan the buffers of AOTInductor too.
+    `SourceRuns` and `SourceColumns` have the same methods.
     """
 
     def __init__(self, given: PlanSource, workload: WorkloadName, *, has_aoti: bool = False) -> None:
         self.given = given
         self._has_aoti = has_aoti
         self.workload: WorkloadName = workload
-        self.source = given.resolved(Workload(workload))
+        self._request = given.read(Workload(workload))
+        self.source = self._request.source
         self.is_derived = self.source.kind == "transformers"
-        """Whether the example inputs can be made at any size."""
+        """Whether example inputs can be created at any size."""
         self.left_out: list[str] = []
-        """What of the model its programs leave out, one sentence each."""
+        """Parts of the model that its programs omit, one sentence each."""
         self._programs: dict[tuple[int, int], PlannedProgram] = {}
 
     def left_out_at(self, request: SizeRequest) -> tuple[str, ...]:
-        """Return what of the model the programs so far leave out, one sentence each."""
+        """Return one sentence for each part of the model that the plan omits."""
         return (*self.left_out, *self.program_at(request).left_out)
 
     def dtype(self, request: SizeRequest) -> str:
-        """Return the dtype of most of the weights."""
+        """Return the dtype with the most bytes of weights."""
         return self.program_at(request).dtype
 
     def timeline(self, request: SizeRequest) -> Iterator[PlannedStep]:
-        """Yield what each device holds, node by node."""
         return self.program_at(request).timeline(request)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What was taken for granted, one sentence each."""
-        return (*self.source.assumptions, *self.given.assumptions)
+        """The assumptions of the plan, one sentence each."""
+        degrees = self._request.degrees
+        rank = (
+            ()
+            if degrees is None
+            else (f"the plan is for rank 0 of {degrees.ranks}; no other rank needs more",)
+        )
+        return (*self.source.assumptions, *rank)
 
     def completed(self, request: SizeRequest) -> SizeRequest:
-        """Return the sizes with defaults for the batch and the context, where the source has them."""
+        """Return the sizes with defaults for the batch and the context, if the source has them."""
         if not self.is_derived or None not in (request.batch, request.context):
             return request
         batch, context = request.batch or _BATCH, request.context or _CONTEXT
@@ -87,20 +87,16 @@ class SourcePrograms:
         )
 
     def at(self, request: SizeRequest) -> PlannedPoint:
-        """Return the plan at the sizes that are asked for.
+        """Return the plan at the requested sizes.
 
         Raises:
-            ValueError: the model does not take them. One line.
-            PlanError: it does not export.
+            ValueError: The model does not accept the sizes.
+            PlanError: The model does not export.
         """
         return self.program_at(request).at(request)
 
     def program_at(self, request: SizeRequest) -> PlannedProgram:
-        """Return a program that accepts these sizes: one at these sizes alone, if the model fixes them.
-
-        Raises:
-            ValueError, PlanError: as for `at`.
-        """
+        """Return a program for these sizes. If the model fixes sizes, export it at exactly these."""
         planned = self.program(request)
         try:
             planned.sizes.chosen(request)
@@ -113,12 +109,12 @@ class SourcePrograms:
         return planned
 
     def program(self, request: SizeRequest) -> PlannedProgram:
-        """Return a program in which the batch and the context vary, if the model lets them."""
+        """Return a program with a dynamic batch and context, if the model supports that."""
         is_decoding = self.workload == "decode"
         if is_decoding and request.context is not None and request.context < _LEAST_DECODED:
             raise InvalidValue(
-                f"--context {request.context}: a decode step needs {_LEAST_DECODED} tokens or more, the new "
-                "one included"
+                f"--context {request.context}: a decode step needs at least {_LEAST_DECODED} tokens, "
+                "including the new one"
             )
         context = (request.context or _CONTEXT) if is_decoding else _EXAMPLE_TOKENS
         return self._exported(1 if request.batch == 1 else 2, context)
@@ -134,76 +130,46 @@ class SourcePrograms:
         said = f"{self.source.spec} does not export for {self.given.topology.spec}: {type_and_line(error)}"
         if self.workload != "forward":
             return f"--workload {self.workload}: {said}"
-        return f"{said}; `fakexport check` with the same source and target and --dynamic auto says where"
+        return f"{said}; run `fakexport check` with the same source and target and --dynamic auto for details"
 
     def _export(self, workload: Workload) -> PlannedProgram:
-        source = self.given.resolved(workload) if self.is_derived else self.source
-        with (
-            torch_logs_silenced(),
-            emulate(self.given.topology),
-            warnings.catch_warnings(record=True) as said,
-        ):
-            warnings.simplefilter("always")
+        given = self.given
+        request = given.read(workload) if self.is_derived else self._request
+        with torch_logs_silenced(), emulate(given.topology) as devices:
             try:
-                program = export(
-                    source,
-                    target=self.given.topology,
-                    device_map=self.given.device_map,
-                    dtype=self.given.dtype or source.dtype,
-                    dynamic_shapes="auto",
-                    assume=self.given.assume,
-                )
+                made = exported(request, devices, device_map=given.device_map, dtype=given.dtype)
             except (InvalidValue, SourceError):
                 raise
             except Exception as error:
                 raise PlanError(self._refusal(error)) from error
-            planned = PlannedProgram.of(program, self.given.topology, has_aoti=self._has_aoti)
-        self.left_out += [str(one.message) for one in said if issubclass(one.category, PartialProgram)]
+            planned = PlannedProgram.of(made.program, given.topology, has_aoti=self._has_aoti)
+        self.left_out += made.left_out
         return planned
 
 
 @dataclass(frozen=True)
 class PlanSource:
-    """A model, and what it is built for.
+    """A model, and the devices and options that it is built for.
 
     Args:
-        subject: The model, as `resolve` takes it.
-        topology: The devices.
-        device_map: Where its modules are; None: where the source puts them.
-        dtype: The dtype that it is cast to; None: that of the source.
-        folder: What paths in the subject are relative to, even after the model has left it.
+        request: The model, its dynamic dimensions, degrees of parallelism and assumed values. The plan is for
+            rank 0, which needs as much memory as any other rank.
+        device_map, dtype: None for the placement and the dtype that the source defines.
+        folder: Base of relative paths in the source, even after the model changes the working directory.
         announce: Called before each export or run.
-        parallel: Degrees of parallelism: planned is rank 0, of which no other rank has more; None: all of it.
-        assume: Answers of what data decide, as `check` takes them.
     """
 
-    subject: str | nn.Module | Callable[[], Any]
+    request: Request
     topology: Topology
-    device_map: str | Mapping[str, str] | None
+    device_map: DeviceMap | None
     dtype: torch.dtype | None
     folder: Path
     announce: Callable[[Progress], None]
-    parallel: Degrees | None = None
-    assume: tuple[str, ...] = ()
 
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What the plan takes for granted, one sentence each."""
-        assumed = tuple(each.sentence for each in parse_assumed(self.assume))
-        if self.parallel is None:
-            return assumed
-        return (f"planned is rank 0 of {self.parallel.ranks}; no other rank needs more", *assumed)
-
-    @property
-    def placement(self) -> str | None:
-        """The device map as the user wrote it."""
-        return None if self.device_map is None else str(self.device_map)
-
-    def resolved(self, workload: Workload) -> Source:
-        """Return the source for a workload: its example inputs have the sizes of the workload."""
+    def read(self, workload: Workload) -> ModelRequest:
+        """Read the source for a workload, with example inputs of the workload's sizes."""
         os.chdir(self.folder)
-        return parallel_source(resolve(self.subject, workload=workload), self.parallel)
+        return self.request.read(workload)
 
     def note_trace(self) -> None:
-        """Announce that the model is exported or run on fakes."""
         self.announce(Progress(1, 1, self.topology.canonical, "trace"))

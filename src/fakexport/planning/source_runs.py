@@ -1,4 +1,4 @@
-"""A model that runs on fakes: in eager mode, also next to its program, or trained for two steps."""
+"""Run a model on fake tensors: in eager mode, optionally next to its program, or for two training steps."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from fakexport._torch.operator_memory import tensors_in
+from fakexport._torch.costs.operator_memory import tensors_in
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport._torch.tracing_lock import one_at_a_time
-from fakexport.capture import build_source
-from fakexport.devices import emulate
+from fakexport.emulation.devices import emulate
+from fakexport.emulation.fake import FakeModel, install_transfers
 from fakexport.error import FakexportError, InvalidValue, type_and_line
-from fakexport.fake import Built, DeviceMap, install_transfers
-from fakexport.memory import (
+from fakexport.exporting.capture import build_source
+from fakexport.models.sources import ExampleInputs, SourceError, Workload, WorkloadName, known_masks
+from fakexport.planning.memory import (
     BeyondTable,
     ChosenSizes,
     Liveness,
@@ -42,7 +43,6 @@ from fakexport.planning.point import (
 )
 from fakexport.planning.source_programs import PlanError, PlanSource, SourcePrograms
 from fakexport.report import PlannedPoint, PlannedStep
-from fakexport.sources import ExampleInputs, SourceError, Workload, WorkloadName, known_masks
 
 _BATCH = 1
 _POSITIONS = re.compile(r"^(?!.*rel).*(pos|wpe)")
@@ -56,45 +56,40 @@ class _Run:
 
 
 class SourceRuns:
-    """Runs a source on fakes at each choice of sizes: it is called once, or trained for two steps.
+    """Run a source on fake tensors at each choice of sizes: call it once, or train it for two steps.
 
-    Args:
-        given: The model, and what it is built for.
-        training: How it is trained; None: it is called without autograd.
+    `training` is None to call the model without autograd.
     """
 
     def __init__(self, given: PlanSource, training: Training | None) -> None:
         self.given = given
         self.training = training
         self.workload: WorkloadName = "forward" if training is None else "train"
-        self.source = given.resolved(Workload(self.workload))
+        self.source = given.read(Workload(self.workload)).source
         self._assumed: dict[str, None] = {}
         self._left_out: dict[str, None] = {}
         self._runs: dict[str, _Run] = {}
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What was taken for granted in the runs so far, one sentence each."""
         return (*self.source.assumptions, *self._assumed)
 
     def left_out_at(self, request: SizeRequest) -> tuple[str, ...]:
-        """Return what of the model the runs so far left out, one sentence each."""
         return tuple(self._left_out)
 
     def dtype(self, request: SizeRequest) -> str:
-        """Return the dtype of most of the weights."""
         return dtype_of_weights(self.run(request).liveness)
 
     def completed(self, request: SizeRequest) -> SizeRequest:
-        """Return the sizes as they are: those that are left open are chosen where the model is built."""
+        """Return the request unchanged. Sizes that it leaves open are chosen when the model is built."""
         return request
 
     def at(self, request: SizeRequest) -> PlannedPoint:
-        """Return the plan at the sizes that are asked for.
+        """Return the plan at the requested sizes.
 
         Raises:
-            ValueError: the model does not have them, or cannot be trained as asked. One line.
-            PlanError: it does not run.
+            ValueError: The model does not have the sizes, or cannot be trained as requested.
+            PlanError: The model does not run.
         """
         run = self.run(request)
         devices = planned_devices(
@@ -105,11 +100,10 @@ class SourceRuns:
         )
 
     def timeline(self, request: SizeRequest) -> Iterator[PlannedStep]:
-        """Yield what each device holds, operator by operator."""
         yield from planned_steps(sizes_at(self.run(request).liveness, {}))
 
     def run(self, request: SizeRequest) -> _Run:
-        """Return what training at these sizes holds."""
+        """Return the run at these sizes, with its liveness. The result is cached."""
         key = str(request)
         if key not in self._runs:
             self.given.note_trace()
@@ -118,8 +112,8 @@ class SourceRuns:
         return self._runs[key]
 
     def _trained(self, request: SizeRequest) -> _Run:
-        placed = None if self.given.device_map is None else DeviceMap.parse(self.given.device_map)
-        built = build_source(self.source, self.given.topology, device_map=placed, dtype=self.given.dtype)
+        given = self.given
+        built = build_source(self.source, given.topology, device_map=given.device_map, dtype=given.dtype)
         with install_transfers(built.module, built.placement), _within_tables(built.module):
             try:
                 inputs = self._inputs(built, request)
@@ -139,7 +133,7 @@ class SourceRuns:
         return _Run(found, chosen)
 
     @one_at_a_time
-    def _liveness(self, built: Built, inputs: TrainingInputs) -> Liveness:
+    def _liveness(self, built: FakeModel, inputs: TrainingInputs) -> Liveness:
         with known_masks(built.mode, tensors_in((list(inputs.args), dict(inputs.kwargs)))):
             if self.training is None:
                 return eager_liveness(built, inputs.args, inputs.kwargs)
@@ -151,13 +145,13 @@ class SourceRuns:
                 autocast=self.training.autocast,
             )
 
-    def _inputs(self, built: Built, request: SizeRequest) -> TrainingInputs:
-        """Return the inputs at the sizes; those of a library's model are derived for them."""
+    def _inputs(self, built: FakeModel, request: SizeRequest) -> TrainingInputs:
+        """Return the inputs at the requested sizes. For a library's model, inputs are derived."""
         if built.args or built.kwargs or self.source.kind == "python":
             self._note_loss(built.kwargs)
             return training_inputs(built.module, built.args, built.kwargs, request, built.mode)
         batch, context = request.batch or _BATCH, request.context or _longest(built.module)
-        source = self.given.resolved(Workload(self.workload, batch, context))
+        source = self.given.read(Workload(self.workload, batch, context)).source
         with built.mode:
             found = source.example_inputs(
                 built.module, built.placement.input_device, self.given.dtype or source.dtype
@@ -175,7 +169,7 @@ class SourceRuns:
         return inputs
 
     def _prepare(self, module: nn.Module) -> None:
-        """Let a model train: one that is in eval mode would draw no dropout, and keep less."""
+        """Put a trained model into training mode. In eval mode it would skip dropout and need less memory."""
         if self.training is None:
             return
         if not module.training:
@@ -191,22 +185,25 @@ class SourceRuns:
         if "labels" in given:
             text = "the loss is the model's own, with labels"
         else:
-            text = "the loss is what the model returns as one, or else the mean of the squares of its outputs"
+            text = "the loss is the model's own if it returns one, otherwise the mean square of its outputs"
         self._assumed[text] = None
 
     def _note_inputs(self, inputs: ExampleInputs, module: nn.Module) -> None:
         if "attention_mask" in inputs.kwargs:
-            self._assumed["the attention mask is that of a padded batch"] = None
+            self._assumed["the attention mask is for a padded batch"] = None
         self._assumed.update(dict.fromkeys(inputs.assumptions))
         self._left_out.update(dict.fromkeys(f"{name} ({why})" for name, why in inputs.omitted.items()))
         quantization = self.source.quantization
         if quantization is not None and (reason := quantization.left_out(module)) is not None:
-            text = f"FE105: the config is quantized ({quantization.method}), and this is not: {reason}"
+            text = (
+                f"FE105: the config has a `quantization_config` ({quantization.method}), but the model was "
+                f"built without it: {reason}"
+            )
             self._left_out[text] = None
 
 
 def _longest(module: nn.Module) -> int:
-    """Return the context that is assumed: what a model of transformers has positions for, or less."""
+    """Return the default context: 4,096, or fewer if a transformers model has fewer positions."""
     config: Any = getattr(module, "config", None)
     text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
     longest = getattr(text, "max_position_embeddings", None)
@@ -215,7 +212,9 @@ def _longest(module: nn.Module) -> int:
 
 @contextmanager
 def _within_tables(module: nn.Module) -> Iterator[None]:
-    """Refuse to look up more positions than a table of positions has: fakes do not know what they look up."""
+    """Reject lookups of more positions than a position table has, because fake indices have no values to
+    check.
+    """
 
     def check(table: nn.Module, args: tuple[Any, ...], *, name: str) -> None:
         looked_up = args[0].shape[-1] if args and isinstance(args[0], torch.Tensor) and args[0].dim() else 0
@@ -237,7 +236,7 @@ def _within_tables(module: nn.Module) -> Iterator[None]:
         yield
 
 
-# Of transformers, its former name there, and of timm.
+# The name in transformers, its former name there, and the name in timm.
 _CHECKPOINTING = (
     "activation_checkpointing_enable",
     "gradient_checkpointing_enable",
@@ -247,20 +246,14 @@ _CHECKPOINTING = (
 
 @dataclass(frozen=True)
 class Training:
-    """How a model is trained.
-
-    Args:
-        optimizer: One of torch's, with its defaults.
-        checkpointing: Whether the model recomputes the activations of its blocks in the backward pass.
-        autocast: Dtype of mixed precision; None: everything is computed in the dtype of the weights.
-    """
+    """How a model is trained. Without `autocast`, everything is computed in the dtype of the weights."""
 
     optimizer: OptimizerName = "adamw"
     checkpointing: bool = False
     autocast: torch.dtype | None = None
 
     def __str__(self) -> str:
-        """Name it for a title: `AdamW, checkpointing`."""
+        """Return a description for a title: `AdamW, checkpointing`."""
         parts = [_NAMES[self.optimizer]]
         parts += ["checkpointing"] if self.checkpointing else []
         parts += [f"autocast to {str(self.autocast).removeprefix('torch.')}"] if self.autocast else []
@@ -271,16 +264,16 @@ _NAMES: Mapping[OptimizerName, str] = {"adamw": "AdamW", "adam": "Adam", "sgd": 
 
 
 def enable_checkpointing(module: nn.Module, spec: str) -> None:
-    """Let a model recompute the activations of its blocks.
+    """Enable activation checkpointing of a model's blocks.
 
     Raises:
-        ValueError: it has no method for that, or refuses. One line.
+        ValueError: The model has no method for that, or the method fails.
     """
     enable = next(filter(callable, (getattr(module, name, None) for name in _CHECKPOINTING)), None)
     if enable is None:
         raise InvalidValue(
-            f"--checkpointing: {spec} has no {_CHECKPOINTING[0]}; call "
-            "torch.utils.checkpoint in its forward and leave the option out"
+            f"--checkpointing: {spec} has no {_CHECKPOINTING[0]}; call torch.utils.checkpoint in its "
+            "forward instead of using the option"
         )
     try:
         enable()
@@ -288,47 +281,32 @@ def enable_checkpointing(module: nn.Module, spec: str) -> None:
         raise InvalidValue(f"--checkpointing: {spec}: {type_and_line(error)}") from error
 
 
-class SourceColumns:
-    """Answers with what the program of a source holds and, next to it, with what eager mode holds.
+class SourceColumns(SourceRuns):
+    """Plan a source twice: the memory of its program, and the memory of eager mode.
 
-    Eager mode takes models that do not export, and sizes that the program does not accept: then it is alone.
-
-    Args:
-        given: The model, and what it is built for.
-        has_aoti: Whether the program has a column of AOTInductor as well.
+    Eager mode also supports models that do not export, and sizes that the program does not accept. In these
+    cases only eager mode is planned.
     """
 
     def __init__(self, given: PlanSource, *, has_aoti: bool = False) -> None:
-        self.given = given
-        self.runs = SourceRuns(given, None)
+        super().__init__(given, None)
         self.programs = SourcePrograms(given, "forward", has_aoti=has_aoti)
-        self.source, self.workload = self.runs.source, self.runs.workload
         self._found: dict[str, PlannedProgram] = {}
         self._refusals: dict[str, None] = {}
 
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What was taken for granted, one sentence each."""
-        return self.runs.assumptions
-
     def left_out_at(self, request: SizeRequest) -> tuple[str, ...]:
-        """Return what of the model is left out, and why there is no program, one sentence each."""
         program = self._found.get(str(request))
         own = () if program is None else program.left_out
-        return (*self.runs.left_out_at(request), *self.programs.left_out, *own, *self._refusals)
-
-    def dtype(self, request: SizeRequest) -> str:
-        """Return the dtype of most of the weights."""
-        return self.runs.dtype(request)
+        return (*super().left_out_at(request), *self.programs.left_out, *own, *self._refusals)
 
     def timeline(self, request: SizeRequest) -> Iterator[PlannedStep]:
-        """Yield what each device holds, of the program and of eager mode."""
         if (program := self._found.get(str(request))) is not None:
             yield from program.timeline(request)
-        yield from (replace(step, is_eager=True) for step in self.runs.timeline(request))
+        for step in super().timeline(request):
+            yield replace(step, is_eager=True)
 
     def completed(self, request: SizeRequest) -> SizeRequest:
-        """Return the sizes with the defaults that the program has."""
+        """Return the sizes with the program's defaults for sizes that the request leaves open."""
         try:
             return self.programs.completed(request)
         except (PlanError, InvalidValue) as error:
@@ -336,12 +314,8 @@ class SourceColumns:
             return request
 
     def at(self, request: SizeRequest) -> PlannedPoint:
-        """Return the plan at the sizes that are asked for.
-
-        Raises:
-            ValueError, PlanError: eager mode does not run at these sizes.
-        """
-        eager = self.runs.at(replace(request, bounds={}))
+        """Return the plan at the requested sizes. Raises the errors of eager mode, but not of the program."""
+        eager = super().at(replace(request, bounds={}))
         try:
             program = self._found[str(request)] = self.programs.program_at(request)
             point = program.at(request)

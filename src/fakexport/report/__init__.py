@@ -1,17 +1,7 @@
-"""What a command found: values, text, JSON, pages, SARIF, Markdown and annotations. Imports no torch."""
+"""Results of commands and their renderings: text, JSON, HTML, SARIF, Markdown. Imports no torch."""
 
-from fakexport.report.archive_json import archive_to_dict
 from fakexport.report.archive_text import render_archive
-from fakexport.report.as_json import (
-    archive_difference_to_dict,
-    bench_to_dict,
-    comparison_to_dict,
-    json_text,
-    plan_to_dict,
-    project_to_dict,
-    to_dict,
-    weights_to_dict,
-)
+from fakexport.report.as_json import json_text, to_dict
 from fakexport.report.bench_report import (
     BenchFailure,
     BenchMeasures,
@@ -20,7 +10,7 @@ from fakexport.report.bench_report import (
     BenchStep,
     render_bench,
 )
-from fakexport.report.charts import ChartFormat, plan_trace, render_bench_chart, render_plan_chart
+from fakexport.report.charts import plan_trace, render_bench_chart, render_plan_chart
 from fakexport.report.comparison import (
     Comparison,
     ModuleComparison,
@@ -37,12 +27,11 @@ from fakexport.report.modules import render_modules
 from fakexport.report.page.check_page import (
     archive_difference_document,
     check_document,
-    program_difference_document,
     project_document,
 )
 from fakexport.report.page.document import Cell, Code, Document, Paragraph, Part, Row, Section, Table, Tone
 from fakexport.report.page.plan_page import plan_document
-from fakexport.report.page.rendering import render_in_notebook, render_page
+from fakexport.report.page.rendering import render_page
 from fakexport.report.plan_report import (
     Greatest,
     Interval,
@@ -56,7 +45,7 @@ from fakexport.report.plan_report import (
     PlanReport,
 )
 from fakexport.report.plan_text import render_plan
-from fakexport.report.planned_costs import PlannedCosts, PlannedModule
+from fakexport.report.planned_costs import Bound, DeviceCost, PlannedCosts, PlannedModule
 from fakexport.report.quantity import Spread, bytes_text, duration_text, latency_text
 from fakexport.report.rank_summary import RankGroup, RankSummary
 from fakexport.report.rule_page import explain, explain_all, render_rules

@@ -1,64 +1,58 @@
-"""What an archive holds as text for people."""
+"""Render the description of an archive as text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from fakexport.diagnostics import escaped
-from fakexport.report.archive_json import WeightTotals
+from fakexport.files import escaped
 from fakexport.report.quantity import bytes_text, device_sizes, plural
-from fakexport.report.table import layout, wrapped
+from fakexport.report.table import layout, paragraphs, wrapped
 
 if TYPE_CHECKING:
     from fakexport.archive import ArchiveDescription, MethodDescription, MethodManifest
-    from fakexport.program import SymbolRange, ValueSummary
+    from fakexport.exporting.program import SymbolRange, ValueSummary
 
 _MARGIN = 14
-_MOST_ITEMS = 12
 _WEIGHTS = {
-    "none": "not in the archive: bind a checkpoint",
+    "none": "not in the archive; bind a checkpoint to load them",
     "inside": "in the archive",
     "linked": "in files next to the archive",
 }
 
 
 def render_archive(found: ArchiveDescription, *, width: int = 100) -> str:
-    """Return one paragraph per thing that the archive says; what it does not say is left out.
+    """Return one paragraph per property of the archive; empty paragraphs are left out.
 
-    For a bundle: what the methods have in common, then a section for each. Plain text without colors; the
-    same archive returns the same text. Lists are cut after 12 items, `archive_to_dict` has all of them.
+    A bundle is shown as common properties, then one section per method. The text is plain, without colors,
+    and the same for the same archive. Lists are cut after 12 items; `to_dict` returns all items.
     """
     is_one = len(found.methods) == 1
     bundle = "" if is_one else f", a bundle of {plural(len(found.methods), 'method')}"
     head = escaped(f"{found.path}: {bytes_text(found.file_bytes)}{bundle}")
     lines = [head, *(line for note in found.notes for line in wrapped(f"note: {note}", width)), ""]
-    if is_one:
-        about = found.only
-        names = about.manifest.prefix
-        own = about.records if found.manifest.is_bundle else found.records
-        lines += _paragraph_lines(
-            [
-                *_method(about, found.has_manifest),
-                ("names", [] if names is None else [_names_in_checkpoint(names)]),
-                ("constants", list(_constants(about))),
-                ("records", [_records(own, found)]),
-            ],
-            width=width,
-        )
-        return "\n".join(lines) + "\n"
-    lines += _paragraph_lines(_common(found), width=width)
-    for method, about in found.methods.items():
-        paragraphs = [*_method(about, found.has_manifest), ("constants", list(_constants(about)))]
-        lines += ["", f"method {method}", *_paragraph_lines(paragraphs, width=width)]
+    lines += paragraphs(_of_one(found) if is_one else _common(found), width=width, margin=_MARGIN)
+    for method, about in found.methods.items() if not is_one else ():
+        own = [*_method(about, found.has_manifest), ("constants", list(_constants(about)))]
+        lines += ["", f"method {method}", *paragraphs(own, width=width, margin=_MARGIN)]
     return "\n".join(lines) + "\n"
 
 
+def _of_one(found: ArchiveDescription) -> Iterator[tuple[str, list[str]]]:
+    """Yield the paragraphs of an archive with one program."""
+    about = found.only
+    names = about.manifest.prefix
+    yield from _method(about, found.has_manifest)
+    yield "names", [] if names is None else [_names_in_checkpoint(names)]
+    yield "constants", list(_constants(about))
+    yield "records", [_records(about.records if found.manifest.is_bundle else found.records, found)]
+
+
 def _common(found: ArchiveDescription) -> Iterator[tuple[str, list[str]]]:
-    """Yield what there is to say of the methods of a bundle together."""
+    """Yield the paragraphs that apply to all methods of a bundle."""
     manifest = found.manifest
-    whole, shared = WeightTotals.of(manifest.tensors), WeightTotals.of(manifest.shared_tensors)
+    whole, shared = found.weights, found.shared_weights
     yield "methods", [", ".join(found.methods)]
     yield (
         "weights",
@@ -75,25 +69,11 @@ def _common(found: ArchiveDescription) -> Iterator[tuple[str, list[str]]]:
     yield "records", [_records(found.records, found)]
 
 
-def _paragraph_lines(paragraphs: Iterable[tuple[str, Sequence[str]]], *, width: int) -> Iterator[str]:
-    """Yield the lines of titled paragraphs; those without items are left out, long ones are cut."""
-    for title, items in paragraphs:
-        for number, item in enumerate(_cut(items)):
-            first = f"{'' if number else title:<{_MARGIN}}"
-            yield from wrapped(item, max(width, 2 * _MARGIN + 20), first=first, later=" " * (_MARGIN + 2))
-
-
-def _cut(items: Sequence[str]) -> Iterator[str]:
-    yield from items[:_MOST_ITEMS]
-    if len(items) > _MOST_ITEMS:
-        yield f"and {len(items) - _MOST_ITEMS:,} more; --format json lists them all"
-
-
 _NO_FACTS = "unknown: the program was exported by torch, not by fakexport"
 
 
 def _method(found: MethodDescription, has_manifest: bool) -> Iterator[tuple[str, list[str]]]:
-    """Yield what there is to say of one program, with titles."""
+    """Yield the titled paragraphs about one program."""
     manifest, program = found.manifest, found.program
     versions = dict(manifest.versions) or ({"torch": program.torch_version} if program.torch_version else {})
     yield (
@@ -120,13 +100,13 @@ def _method(found: MethodDescription, has_manifest: bool) -> Iterator[tuple[str,
     made = {name: f", defined by {module}" for name, module in manifest.library_modules.items()}
     operators = [f"{name} is not a torch operator{made.get(name, '')}" for name in program.library_operators]
     yield "libraries", operators + classes
-    yield "needs trust", [f"{name} {reason}" for name, reason in program.refused_operators.items()]
+    yield "needs --trust", [f"{name} {reason}" for name, reason in program.refused_operators.items()]
     yield "missing", [f"{name}: {reason}" for name, reason in program.missing_operators.items()]
     yield "weights", list(_weights(manifest))
 
 
 def _device_map(device_map: Mapping[str, str]) -> list[str]:
-    """Return one line per row of modules on one device: `cuda:0  model.embed_tokens .. model.layers.15`."""
+    """Return one line per range of modules on a device: `cuda:0 model.embed_tokens .. model.layers.15`."""
     paths = sorted(device_map, key=_in_counting_order)
     rows = [(device, list(row)) for device, row in groupby(paths, key=lambda path: device_map[path])]
     cells = [(device, row[0] or "(the rest)", f".. {row[-1]}" * (len(row) > 1)) for device, row in rows]
@@ -134,7 +114,6 @@ def _device_map(device_map: Mapping[str, str]) -> list[str]:
 
 
 def _in_counting_order(path: str) -> list[tuple[bool, int, str]]:
-    """Sort `layers.2` before `layers.10`."""
     return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in path.split(".")]
 
 
@@ -155,13 +134,13 @@ def _value(value: ValueSummary) -> tuple[str, str, str]:
 
 
 def _names_in_checkpoint(prefix: tuple[str, str]) -> str:
-    """Return what a checkpoint calls the weights of a program, as a sentence without capital and period."""
+    """Return how weight names in a checkpoint differ from those in the program, as a clause."""
     outside, inside = prefix
     return f"`{inside}*` is `{outside}*` in a checkpoint"
 
 
 def _weights(manifest: MethodManifest) -> Iterator[str]:
-    totals = WeightTotals.of(manifest.tensors)
+    totals = manifest.totals
     if not totals.count:
         yield "none"
         return

@@ -1,4 +1,4 @@
-"""What a benchmark of deployment formats measured, as values and as text."""
+"""Results of a benchmark of deployment formats, and their rendering as text."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
-from fakexport.diagnostics import escaped
-from fakexport.report.quantity import Spread, bytes_text, duration_text, plural, range_text
+from fakexport.files import escaped
+from fakexport.report.quantity import Distance, Spread, bytes_text, duration_text, plural, range_text
 from fakexport.report.table import layout, wide_layout, wrapped
 
 T = TypeVar("T")
@@ -16,12 +16,13 @@ BenchStep = Literal["make", "load", "run", "compare", "resize", "time"]
 
 @dataclass(frozen=True)
 class BenchFailure:
-    """What did not work, and why.
+    """A step that failed, and why.
 
     Args:
-        step: `make` captures, compiles and writes; `load` opens what was written; `run` is the first call;
-            `compare` holds its outputs against eager's; `resize` is a call in other sizes; `time` measures.
-        reason: One line: an error, a signal, a time limit.
+        step: `make` captures, compiles and writes; `load` opens the written files; `run` is the first call;
+            `compare` compares its outputs with eager mode; `resize` is a call with different sizes; `time`
+            measures the latency.
+        reason: One line: an error, a signal or a time limit.
     """
 
     step: BenchStep
@@ -30,20 +31,21 @@ class BenchFailure:
 
 @dataclass(frozen=True)
 class BenchMeasures:
-    """Figures of one way, on this machine in this run. What was not reached is None.
+    """Measurements of one mode on this machine in this run. A value is None if its step was not reached.
 
     Args:
-        difference: Largest difference of a number in the outputs to eager's.
-        size_bytes: Size of the files that were written.
-        make_s: What writing them took, with capture and compilation.
-        load_s: From the files to something that can be called, packages that have to be imported included.
-        first_call_s: The first call, in which `torch.compile` compiles.
-        latency_s: Latency of a later call.
-        ratio: Latency over that of eager, call by call in turns in one process; more than 1 is slower.
+        difference: Largest absolute difference between the outputs and the outputs of eager mode.
+        size_bytes: Size of the written files.
+        make_s: Time to write the files, including capture and compilation.
+        load_s: Time from the files to a callable, including imports of required packages.
+        first_call_s: Time of the first call, which includes compilation for `torch.compile`.
+        latency_s: Latency of later calls.
+        ratio: Latency divided by the latency of eager mode. Both are called alternately in one process. More
+            than 1 means slower than eager mode.
         memory_bytes: Growth of peak resident memory from before loading until after the first call.
     """
 
-    difference: float | None = None
+    difference: Distance | None = None
     size_bytes: int | None = None
     make_s: float | None = None
     load_s: float | None = None
@@ -55,16 +57,16 @@ class BenchMeasures:
 
 @dataclass(frozen=True)
 class BenchRow:
-    """One way to hand the model over.
+    """One deployment mode.
 
     Args:
-        mode: Its name, `export+compile`.
-        is_captured: Whether everything was written that has to be. True for eager, which writes nothing.
-        is_equal: Whether the outputs are eager's but for rounding; None where it did not run.
-        keeps_dynamic: Whether it returns eager's outputs for other sizes too; None if that was not tried.
-        needs_code: Whether it is of use only where the model's Python code is; None where it did not load.
-        failures: In the order in which they were met.
-        measures: The figures.
+        mode: Name of the mode, such as `export+compile`.
+        is_captured: Whether all required files were written. Also true for eager mode, which writes no files.
+        is_equal: Whether the outputs equal those of eager mode up to rounding; None if the mode did not run.
+        keeps_dynamic: Whether the outputs also match for different sizes; None if that was not tried.
+        needs_code: Whether the mode requires the Python code of the model; None if it did not load.
+        failures: The failures, in the order in which they occurred.
+        measures: The measurements.
     """
 
     mode: str
@@ -78,17 +80,17 @@ class BenchRow:
 
 @dataclass(frozen=True)
 class BenchReport:
-    """One model in several ways.
+    """One model in several deployment modes.
 
     Args:
-        source: As the user named it.
-        inputs: `input_ids=int64[2,16]`, one for each input tensor.
-        other_inputs: The same in the other sizes that were tried; empty where no dimension varies.
-        assumptions: Sentences for the reader.
-        rows: In the order asked.
-        versions: Versions of packages that took part.
-        processor: The machine's.
-        threads: Threads of torch.
+        source: The model's source, as the user wrote it.
+        inputs: One text per input tensor: `input_ids=int64[2,16]`.
+        other_inputs: Inputs with different sizes that were tried; empty if no dimension is dynamic.
+        assumptions: One sentence per assumption.
+        rows: One row per mode, in the requested order.
+        versions: Package name -> version, for the packages that were used.
+        processor: Name of the processor.
+        threads: Number of threads that torch uses.
     """
 
     source: str
@@ -118,7 +120,7 @@ _WHAT: dict[BenchStep, str] = {
 
 
 def render_bench(report: BenchReport, *, width: int) -> str:
-    """Return what was run, one row per mode, why cells are empty, and one line of summary."""
+    """Return the configuration, one row per mode, the reasons of empty cells, and a summary line."""
     parts = ["\n".join(layout(_about(report)))]
     parts[0] += "".join(f"\n{line}" for text in report.assumptions for line in wrapped(text, width))
     parts.append("\n".join(wide_layout([_HEAD, *map(_row, report.rows)], width=width, right=_RIGHT)))

@@ -1,4 +1,4 @@
-"""Charts of matplotlib and a trace for Perfetto: what a plan holds node by node, and bars of a benchmark."""
+"""Draw plans and benchmarks with matplotlib, and write a memory trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COLORS = {
     "temporary": "#bbbbbb",
     "output": "#aa3377",
 }
-# Without these an SVG would have other names in it each time.
+# Without these settings, names in an SVG would differ between runs.
 _SETTINGS = {"svg.hashsalt": "fakexport", "svg.fonttype": "none", "font.size": 9.0}
 _MOST_COLUMNS = 1500
 _UNITS = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "B": 1}
@@ -35,13 +35,13 @@ _ROOM = 1.1
 
 
 def render_plan_chart(report: PlanReport, *, format_: ChartFormat) -> bytes:
-    """Draw the timeline: what is held while each node runs, by kind, with the peak and the device's memory.
+    """Draw the memory over time: bytes per kind while each node runs, the peak, and the device's memory.
 
-    The order of execution is the horizontal axis, and no time. In a long program neighboring nodes share a
-    column, which shows the one that holds the most.
+    The horizontal axis is the order of execution, not time. In a long program, several neighboring nodes
+    share a column, which shows the figures of the node with the most memory.
 
     Returns:
-        The file; the same report returns the same bytes with the same matplotlib.
+        The content of the file. The same report and version of matplotlib produce the same bytes.
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
     """
@@ -49,7 +49,7 @@ def render_plan_chart(report: PlanReport, *, format_: ChartFormat) -> bytes:
     from matplotlib.figure import Figure
 
     point = report.points[0]
-    columns = [*((device, False) for device in point.devices), *((device, True) for device in point.eager)]
+    columns = point.replayed
     with rc_context(_SETTINGS):
         figure = Figure(figsize=(11, 0.8 + 2.8 * len(columns)), layout="constrained")
         panels = figure.subplots(len(columns), 1, squeeze=False)
@@ -61,7 +61,7 @@ def render_plan_chart(report: PlanReport, *, format_: ChartFormat) -> bytes:
 
 
 def _written(figure: Figure, format_: ChartFormat) -> bytes:
-    """Return a figure as a file: without the hour, the same each time."""
+    """Return a figure as a file without a timestamp, so that its bytes are reproducible."""
     written = io.BytesIO()
     metadata: dict[str, Any] = {"Date": None} if format_ == "svg" else {}
     figure.savefig(written, format=format_, metadata=metadata, dpi=150)
@@ -69,13 +69,13 @@ def _written(figure: Figure, format_: ChartFormat) -> bytes:
 
 
 def _draw_device(axes: Axes, device: PlannedDevice, steps: Sequence[PlannedStep], *, is_eager: bool) -> None:
-    """One panel: the stack, the peak, and the memory of the device where it is near."""
+    """Draw one panel: memory per kind, the peak, and the device's memory if it is close to the peak."""
     columns = list(fullest_columns(steps))
     unit = next((name for name, size in _UNITS.items() if size <= device.tensor_bytes), "B")
     scale = _UNITS[unit]
     kinds = [kind for kind in _COLORS if any(step.bytes_by_kind.get(kind) for _, step in columns)]
     if columns:
-        # Each column ends where the next one begins; the last one at the end.
+        # Each column ends where the next one begins. The last one ends at the right edge.
         ends = [*columns, (len(steps), columns[-1][1])]
         heights = [[step.bytes_by_kind.get(kind, 0) / scale for _, step in ends] for kind in kinds]
         places = [place for place, _ in ends]
@@ -115,7 +115,7 @@ def _mark_peak(axes: Axes, columns: Sequence[tuple[int, PlannedStep]], scale: in
 def fullest_columns(
     steps: Sequence[PlannedStep], most: int = _MOST_COLUMNS
 ) -> Iterator[tuple[int, PlannedStep]]:
-    """Yield the fullest of neighboring steps, with the position of the first of them; at most so many."""
+    """Group steps into at most `most` columns. Yield each column's start and its step with most memory."""
     width = -(-len(steps) // most) or 1
     for first in range(0, len(steps), width):
         yield first, max(steps[first : first + width], key=held_bytes)
@@ -129,12 +129,12 @@ _STEP_US = 10
 
 
 def plan_trace(report: PlanReport) -> str:
-    """Return the timeline as JSON: per device, a counter of bytes by kind and the nodes that change it.
+    """Return the memory timeline as JSON: bytes per kind on each device, and the nodes that change them.
 
-    Time is the order of execution and not a duration: each node takes 10 us.
+    The time axis is the order of execution: each node takes 10 us.
 
     Returns:
-        Text in Chrome's Trace Event Format: `M` names a device, `C` counts, `X` is a node.
+        Text in Chrome's Trace Event Format: `M` names a device, `C` is a counter, `X` is a node.
     """
     return json.dumps({"displayTimeUnit": "ms", "traceEvents": list(_events(report))}) + "\n"
 
@@ -158,9 +158,9 @@ _BAR, _QUARTILES, _MISSING = "#4477aa", "#222222", "#aa3377"
 
 
 def render_bench_chart(report: BenchReport, *, format_: ChartFormat) -> bytes:
-    """Draw latency over eager's, load time, file size and memory, one bar per mode. A failure is a word.
+    """Draw relative latency, load time, file size and memory, with a bar per mode and labels for failures.
 
-    The same report returns the same bytes with the same matplotlib.
+    The same report returns the same bytes with the same version of matplotlib.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
@@ -197,7 +197,7 @@ def _draw_bars(
     value: Callable[[BenchRow], float | None],
     text: Callable[[float], str],
 ) -> None:
-    """One panel: a bar and its number for each mode."""
+    """Draw one panel: a bar with its number for each mode."""
     values = [value(row) for row in rows]
     axes.barh(range(len(rows)), [0 if found is None else found for found in values], color=_BAR, height=0.7)
     for place, (row, found) in enumerate(zip(rows, values, strict=True)):
@@ -217,7 +217,7 @@ def _draw_bars(
 
 
 def _draw_quartiles(axes: Axes, rows: Sequence[BenchRow]) -> None:
-    """Where half of the turns are, and a line at eager's latency."""
+    """Draw the interquartile range, and a line at the latency of eager mode."""
     for place, row in enumerate(rows):
         if (ratio := row.measures.ratio) is not None:
             axes.plot([ratio.lower, ratio.upper], [place + 0.25] * 2, color=_QUARTILES, linewidth=1.5)
@@ -229,7 +229,6 @@ def _median_ratio(row: BenchRow) -> float | None:
 
 
 def _absence(row: BenchRow) -> str:
-    """Return why a bar is missing."""
     if not row.is_captured:
         return "not captured"
     stopped = [failure.step for failure in row.failures if failure.step != "resize"]

@@ -1,30 +1,32 @@
-"""What a comparison with the eager model found, as values and as text."""
+"""Results of comparing a program with the eager model, and their rendering as text."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fakexport.diagnostics import Span, escaped
-from fakexport.report.quantity import plural
+from fakexport.files import escaped
+from fakexport.report.quantity import Distance, plural
 from fakexport.report.table import layout, wrapped
+from fakexport.rules.diagnostics import Span
 
 
 @dataclass(frozen=True)
 class TensorError:
-    """Eager's and the program's version of one tensor, compared with each other and with the exact one.
+    """Differences and errors of one tensor that eager mode and the program both compute.
 
     Args:
-        is_equal: Whether they are the same, bit for bit.
-        difference: Largest distance between them; infinite if they differ in kind.
-        eager, program: Largest distance of each from the float64 reference; None where there is none.
-        tolerance: How far the program may be from the reference; without one, from eager.
+        is_equal: Whether both tensors are identical, bit for bit.
+        difference: Largest difference between the tensors; infinite if their types or shapes differ.
+        eager, program: Largest error of each, relative to the float64 reference; None without a reference.
+        tolerance: Largest allowed error of the program. Without a reference, largest allowed difference from
+            eager mode.
     """
 
     is_equal: bool
-    difference: float
-    eager: float | None
-    program: float | None
-    tolerance: float
+    difference: Distance
+    eager: Distance | None
+    program: Distance | None
+    tolerance: Distance
 
     @property
     def is_close(self) -> bool:
@@ -35,16 +37,16 @@ class TensorError:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the program does not return what eager returns.
+    """A node whose result differs from eager mode.
 
     Args:
         node: Name of the graph node.
-        operator: What it calls: `aten.layer_norm.default`.
-        kernel: The kernel of it that gave another value: `aten.native_layer_norm.default`.
-        eager_kernel: What eager runs there, if that is another one; "" if it is the same.
-        module_path: The module.
-        span: The line of the model; None where the graph does not tell.
-        error: How far the value is off.
+        operator: The operator that it calls: `aten.layer_norm.default`.
+        kernel: The kernel whose result differs: `aten.native_layer_norm.default`.
+        eager_kernel: The kernel that eager mode runs instead; "" if it is the same kernel.
+        module_path: Path of the module.
+        span: The line of the model; None if the graph does not record it.
+        error: The size of the difference.
     """
 
     node: str
@@ -58,27 +60,32 @@ class Place:
 
 @dataclass(frozen=True)
 class ModuleComparison:
-    """One module, without those below it.
+    """Results for one module, without its submodules.
 
     Args:
-        path: "" is the root.
-        kernels: How many kernels of it were compared.
-        differing, diverging: How many of them gave other bits, and more than rounding explains.
-        error: The largest error of the program from the float64 reference among them; None without one.
-        eager_error: Eager's.
+        path: Path of the module; "" for the root.
+        kernels: Number of compared kernels.
+        differing, diverging: Number of kernels whose results differ in any bit, and by more than rounding.
+        error: Largest error of the program relative to the float64 reference; None without a reference.
+        eager_error: Largest error of eager mode relative to the float64 reference.
     """
 
     path: str
     kernels: int
     differing: int
     diverging: int
-    error: float | None
-    eager_error: float | None
+    error: Distance | None
+    eager_error: Distance | None
 
 
 @dataclass(frozen=True)
 class OutputComparison:
-    """One tensor of the output, such as `logits`, and how far it is off."""
+    """One tensor of the output.
+
+    Args:
+        name: Name of the output, such as `logits`.
+        error: The size of the difference.
+    """
 
     name: str
     error: TensorError
@@ -89,13 +96,13 @@ class Comparison:
     """A program compared with its eager model.
 
     Args:
-        kernels: How many kernels were compared.
-        unmatched: How many kernels of the program eager does not run.
-        modules: In the order in which they are first run.
-        outputs: In order.
-        first_difference: Where the bits differ first; None where they never do.
-        first_divergence: Where the program first is further off than rounding explains; None if nowhere.
-        assumptions: Sentences that say what was assumed.
+        kernels: Number of compared kernels.
+        unmatched: Number of kernels of the program that eager mode does not run.
+        modules: One entry per module, in the order of first calls.
+        outputs: One entry per output tensor, in order.
+        first_difference: The first node whose result differs in any bit; None if there is none.
+        first_divergence: The first node whose result differs by more than rounding; None if there is none.
+        assumptions: One sentence per assumption.
     """
 
     kernels: int
@@ -108,12 +115,12 @@ class Comparison:
 
     @property
     def is_identical(self) -> bool:
-        """Whether every output is the same bit for bit."""
+        """Whether all outputs are identical, bit for bit."""
         return all(output.error.is_equal for output in self.outputs) and self.first_divergence is None
 
     @property
     def is_equal(self) -> bool:
-        """Whether nothing differs by more than rounding explains."""
+        """Whether rounding explains all differences."""
         return all(output.error.is_close for output in self.outputs) and self.first_divergence is None
 
 
@@ -121,7 +128,7 @@ _ROWS = 20
 
 
 def render_comparison(comparison: Comparison, *, width: int) -> str:
-    """Return the outputs, the modules that differ, the first place that does, and one line of summary."""
+    """Return the outputs, the modules that differ, the first node that differs, and a summary line."""
     parts = ["\n".join(line for text in comparison.assumptions for line in wrapped(escaped(text), width))]
     rows = [("output", "", "|program - eager|", "|program - float64|", "|eager - float64|")]
     rows += [(escaped(each.name), _status(each.error), *_numbers(each.error)) for each in comparison.outputs]
@@ -133,14 +140,14 @@ def render_comparison(comparison: Comparison, *, width: int) -> str:
         parts[-1] += f"\nand {plural(len(differing) - _ROWS, 'module')} more"
     first, diverging = comparison.first_difference, comparison.first_divergence
     if first is not None and first != diverging:
-        parts.append("first other bits\n" + _place(first))
+        parts.append("first different bits\n" + _place(first))
     if diverging is not None:
         parts.append("first divergence\n" + _place(diverging))
     parts.append(_summary(comparison))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-_HEAD = ("module", "kernels", "other bits", "diverging", "|program - float64|", "|eager - float64|")
+_HEAD = ("module", "kernels", "different bits", "diverging", "|program - float64|", "|eager - float64|")
 
 
 def _row(module: ModuleComparison) -> tuple[str, ...]:
@@ -150,7 +157,7 @@ def _row(module: ModuleComparison) -> tuple[str, ...]:
 
 
 def _place(place: Place) -> str:
-    instead = f"; eager runs {place.eager_kernel}" if place.eager_kernel else ""
+    instead = f"; eager mode runs {place.eager_kernel}" if place.eager_kernel else ""
     lines = [
         f"  node    {place.node} = {place.operator}",
         f"  kernel  {place.kernel}{instead}",
@@ -159,7 +166,8 @@ def _place(place: Place) -> str:
     if place.span is not None:
         lines.append(f"  line    {place.span.path}:{place.span.line}")
     difference, program, eager = _numbers(place.error)
-    lines.append(f"  error   {difference} from eager, {program} from float64; eager {eager}")
+    program_error = f"|program - eager| {difference}, |program - float64| {program}"
+    lines.append(f"  error   {program_error}, |eager - float64| {eager}")
     return "\n".join(map(escaped, lines))
 
 
@@ -180,7 +188,7 @@ def _number(value: float | None) -> str:
 def _summary(comparison: Comparison) -> str:
     compared = plural(comparison.kernels, "kernel") + " compared"
     if comparison.unmatched:
-        compared += f", {comparison.unmatched:,} of the program without a counterpart"
+        compared += f", {comparison.unmatched:,} kernels of the program without a counterpart in eager mode"
     if comparison.is_identical:
         return f"the outputs are equal bit for bit; {compared}"
     if comparison.is_equal:

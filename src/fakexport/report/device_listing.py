@@ -1,11 +1,11 @@
-"""Device profiles as text: a table of all, or one with its sources."""
+"""Render device profiles as text: a table of all profiles, or one profile with its sources."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 
-from fakexport.devices import DeviceProfile
+from fakexport.emulation.devices import DeviceProfile
 from fakexport.report.quantity import bytes_text, rate_text
 from fakexport.report.table import wide_layout
 
@@ -16,14 +16,14 @@ _NONE = "-"
 
 
 def render_devices(profiles: Iterable[DeviceProfile], *, width: int = 100) -> str:
-    """Return one line per profile, in the order given."""
+    """Return one line per profile, in the given order."""
     return "\n".join(wide_layout([_HEAD, *map(_row, profiles)], width=width, right=_RIGHT)) + "\n"
 
 
 def render_device(profile: DeviceProfile) -> str:
-    """Return every published value of a profile with its source on the next line.
+    """Return every published value of a profile, followed by a line with its source.
 
-    Units are in the names, numbers are exact. Long sources are not broken.
+    Names of values include the units, and numbers are exact. Long sources are not wrapped.
     """
     aliases = f" (also {', '.join(profile.aliases)})" if profile.aliases else ""
     lines = [f"{profile.name}{aliases}"]
@@ -49,10 +49,7 @@ def _row(profile: DeviceProfile) -> tuple[str, ...]:
 
 
 def _values(profile: DeviceProfile) -> Iterator[tuple[str, str, str | None]]:
-    """Return the name, text and source of every value that is known.
-
-    A source that speaks of several comes once.
-    """
+    """Yield the name, text and source of every known value. A source of several values occurs only once."""
     for field in fields(profile):
         value = getattr(profile, field.name)
         if field.name == "capability" and value:

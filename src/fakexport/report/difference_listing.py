@@ -1,36 +1,35 @@
-"""What differs between two programs or two archives, as text."""
+"""Render the differences between two programs or two archives as text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from fakexport.diagnostics import escaped
+from fakexport.files import escaped
 from fakexport.report.quantity import bytes_text, plural
-from fakexport.report.table import wrapped
+from fakexport.report.table import paragraphs, wrapped
 from fakexport.report.transfer_listing import place_text, route_text
 from fakexport.report.verdict import TargetDifference
 
 if TYPE_CHECKING:
     from fakexport.archive import ArchiveDifference, FactDifference, WeightDifference
-    from fakexport.program import (
+    from fakexport.exporting.program import (
         NodeGroup,
         ProgramDifference,
         SignatureDifference,
         Transfer,
     )
 
-_MOST_ITEMS = 12
-_TITLE_WIDTH = 13
-
 
 def difference_listing(difference: TargetDifference, *, width: int) -> list[str]:
-    """Return a headline and one paragraph per kind of difference, each of at most 12 items."""
+    """Return a headline, and one paragraph of at most 12 items per kind of difference."""
     found = difference.difference
-    lines = [escaped(f"  {difference.first} -> {difference.second}: {difference_headline(found)}")]
-    for title, items in difference_items(found):
-        lines += paragraph(title, items, width)
-    return lines
+    head = escaped(f"  {difference.first} -> {difference.second}: {difference_headline(found)}")
+    return [head, *_paragraphs(difference_items(found), width)]
+
+
+def _paragraphs(titled: Iterable[tuple[str, list[str]]], width: int) -> Iterator[str]:
+    return paragraphs(titled, width=width, margin=13, indent="    ")
 
 
 def difference_headline(found: ProgramDifference) -> str:
@@ -44,7 +43,7 @@ def difference_headline(found: ProgramDifference) -> str:
 
 
 def difference_items(found: ProgramDifference) -> Iterator[tuple[str, list[str]]]:
-    """Yield each kind of difference with what it found, in words; also kinds that found nothing."""
+    """Yield each kind of difference with its findings as text; the list may be empty."""
     yield "operators", [f"{item.operator} {item.count_a:,} -> {item.count_b:,}" for item in found.operators]
     yield "removed", [_group(item) for item in found.nodes_removed]
     yield "added", [_group(item) for item in found.nodes_added]
@@ -57,8 +56,8 @@ def difference_items(found: ProgramDifference) -> Iterator[tuple[str, list[str]]
     )
     yield (
         "transfers",
-        [f"less {_transfer(item)}" for item in found.transfers_removed]
-        + [f"more {_transfer(item)}" for item in found.transfers_added],
+        [f"removed {_transfer(item)}" for item in found.transfers_removed]
+        + [f"added {_transfer(item)}" for item in found.transfers_added],
     )
     yield "constants", [f"{item.name}: {_values(item.field, item.a, item.b)}" for item in found.constants]
     yield "signature", [_signature(item) for item in found.signature]
@@ -70,17 +69,6 @@ def difference_items(found: ProgramDifference) -> Iterator[tuple[str, list[str]]
             for item in found.properties
         ],
     )
-
-
-def paragraph(title: str, items: Sequence[str], width: int) -> Iterator[str]:
-    """Return at most 12 items, one per line, the title in front of the first one."""
-    shown = list(items[:_MOST_ITEMS])
-    if len(items) > _MOST_ITEMS:
-        shown.append(f"and {len(items) - _MOST_ITEMS:,} more; --format json lists them all")
-    margin = " " * (4 + _TITLE_WIDTH)
-    for number, item in enumerate(shown):
-        first = margin if number else f"    {title:<{_TITLE_WIDTH}}"
-        yield from wrapped(item, max(width, len(margin) + 30), first=first, later=f"{margin}  ")
 
 
 def _group(item: NodeGroup) -> str:
@@ -109,21 +97,22 @@ _MOST_NAMES = 4
 
 
 def render_archive_difference(found: ArchiveDifference, *, width: int = 100) -> str:
-    """Return what differs in the programs, the weights and the descriptions, and one line of summary.
+    """Return the differences in programs, weights and descriptions, and a summary line.
 
-    Plain text without colors; the same archives return the same text. Each list is cut after 12 items.
+    The text is plain, without colors, and the same for the same archives. Each list is cut after 12 items.
     """
     lines = [line for note in found.notes for line in wrapped(f"note: {note}", width)]
     lines += difference_listing(TargetDifference(found.path_a, found.path_b, found.program), width=width)
-    lines += paragraph("weights", [weight_text(item) for item in found.weights], width)
-    lines += paragraph("described as", [fact_text(item) for item in found.facts], width)
+    weights = [weight_text(item) for item in found.weights]
+    facts = [fact_text(item) for item in found.facts]
+    lines += _paragraphs([("weights", weights), ("metadata", facts)], width)
     summary = "same program, same weights" if found.is_same else "the archives differ"
     return "\n".join([*lines, "", summary]) + "\n"
 
 
 def weight_text(item: WeightDifference) -> str:
-    # Imported here because the room of weights imports torch, and this one does not.
-    from fakexport.weights import fold_names
+    # Imported here because the weights package imports torch, which this package does not.
+    from fakexport.archive.weights import fold_names
 
     names = fold_names(item.names)
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""

@@ -1,29 +1,30 @@
-"""Reports as Markdown, for the summary of a CI job and for comments."""
+"""Render reports as Markdown, for CI job summaries and comments."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from fakexport.diagnostics import Diagnostic, escaped, render_text
+from fakexport.files import escaped
 from fakexport.report.difference_listing import difference_listing
 from fakexport.report.rank_summary import rank_listing
 from fakexport.report.text import summary_line
 from fakexport.report.verdict import ProjectReport, Report, Verdict, project_summary_line
 from fakexport.report.verdict_table import result_text, weights_of
+from fakexport.rules.diagnostics import Diagnostic, render_text
 
 _MOST_FINDINGS = 50
-_MOST_CHARACTERS = 20_000  # Of one finding: GitHub shows a summary of up to 1 MiB.
+_MOST_CHARACTERS = 20_000  # Limit per finding: GitHub shows a summary of up to 1 MiB.
 _WIDTH = 100
 _MARKS = re.compile(r"[]!\"#$&()*:;<>@[\\^_`{|}~]|(?<=www)\.")
 _HEAD = ("source", "target", "verdict", "errors", "warnings", "weights per device")
 
 
 def render_markdown(project: ProjectReport) -> str:
-    """Return a table with a row per source and target, then differences and findings, folded.
+    """Return a table with a row per source and target, then collapsed differences and findings.
 
-    GitHub's dialect, without times and memory: the same model and targets return the same text. Nothing in
-    it comes from a model unescaped. At most 50 findings are shown, errors first.
+    The text uses GitHub's dialect. It contains neither times nor memory use, so it is always the same for the
+    same model and targets. All text from a model is escaped. At most 50 findings are shown, errors first.
     """
     parts = ["### fakexport check", _headline(project), "\n".join(_table(project))]
     parts += _refused(project)
@@ -84,7 +85,7 @@ def _findings(project: ProjectReport) -> Iterator[str]:
     for source, diagnostic in found[:_MOST_FINDINGS]:
         yield _folded(_title(source, diagnostic), render_text(diagnostic)[:_MOST_CHARACTERS])
     if (more := len(found) - _MOST_FINDINGS) > 0:
-        yield f"{more:,} more findings are in the report of the step."
+        yield f"{more:,} more findings are in the full report of this step."
 
 
 def _title(source: str, found: Diagnostic) -> str:
@@ -93,12 +94,12 @@ def _title(source: str, found: Diagnostic) -> str:
 
 
 def _folded(title: str, text: str) -> str:
-    """Return a text that opens with a click, in a fence that nothing in it closes."""
+    """Return a collapsible block with the text in a code fence, which the text cannot close."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"<details><summary>{_code(title)}</summary>\n\n{fence}text\n{text}\n{fence}\n\n</details>"
 
 
 def _code(text: str) -> str:
-    """Return a text of one line, in which no character has a meaning: no link, no mention."""
+    """Return one line of inline code, in which no character has a special meaning, such as in a mention."""
     return f"<code>{_MARKS.sub(lambda mark: f'&#{ord(mark[0])};', escaped(text))}</code>"

@@ -1,12 +1,12 @@
-"""What to say of a package that is not installed."""
+"""Error message for a package that is not installed."""
 
 from __future__ import annotations
 
 import sys
 
-from fakexport._libraries import LIBRARIES, packages_of
+from fakexport.models import LIBRARIES, packages_of
 
-# The extra that has a package which some commands need, by the name under which it is imported; "" for none.
+# Import name of a package that some commands need -> the extra that installs it; "" for none.
 _EXTRAS = {
     **dict.fromkeys(("torch", "safetensors"), ""),
     **{library.package: library.package for library in LIBRARIES},
@@ -20,11 +20,11 @@ _EXTRAS = {
 
 
 def missing_package(error: BaseException) -> str | None:
-    """Return one line with what to install: `yaml is not installed: pip install 'pyyaml>=6.0'`.
+    """Return one line that says what to install: `yaml is not installed: pip install 'pyyaml>=6.0'`.
 
     Returns:
-        None where the error is another, the package is none that fakexport asks for, or it is only hidden, by
-        `None` in `sys.modules`.
+        None for any other error, for a package that fakexport does not use, and for a package that is hidden
+        by `None` in `sys.modules`.
     """
     if not isinstance(error, ModuleNotFoundError) or (name := error.name or "") not in _EXTRAS:
         return None

@@ -1,16 +1,16 @@
-"""The tree of a model's modules as text, with parameters, bytes and devices."""
+"""Render the module tree of a model as text, with parameters, bytes and devices."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fakexport.diagnostics import escaped
+from fakexport.files import escaped
 from fakexport.report.quantity import bytes_text, device_names, device_sizes, elements_text
 from fakexport.report.table import wide_layout, wrapped
 
 if TYPE_CHECKING:
-    from fakexport.program import ModuleSummary
+    from fakexport.exporting.program import ModuleSummary
 
 _HEAD = ("module", "class", "params", "bytes", "dtype", "device", "tied to")
 _RIGHT = (2, 3)
@@ -18,11 +18,11 @@ _IF_THEY_DIFFER = (4, 5)
 
 
 def render_modules(root: ModuleSummary, *, width: int = 100) -> str:
-    """Return one line per module, each below its parent, and a line with the totals.
+    """Return one line per module, which is below its parent's line, and a line with totals.
 
-    A row of equal modules is one line, `0-125  126 x LlamaDecoderLayer`; its numbers, and the lines below it,
-    are those of the first one. Bytes are of parameters and buffers. A dtype or device that all modules have
-    in common is in the last line alone.
+    Consecutive identical modules are merged into one line, `0-125 126 x LlamaDecoderLayer`. The numbers in
+    this line, and the lines below it, describe the first module. Bytes include parameters and buffers. A
+    dtype or device that all modules share appears only in the last line.
     """
     rows = list(_rows(root, depth=0))
     used = [i for i in range(len(_HEAD)) if len({row[i] for row in rows} - {""}) > (i in _IF_THEY_DIFFER)]

@@ -1,4 +1,4 @@
-"""What `fakexport plan` found: bytes per device at each size that was asked for."""
+"""Results of `fakexport plan`: bytes per device for each requested size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ Fit = Literal["fits", "may not fit", "does not fit", "unknown"]
 
 @dataclass(frozen=True)
 class Interval:
-    """A number of bytes that is known within bounds."""
+    """A number of bytes that is known within bounds.
+
+    Args:
+        lower, upper: The bounds, inclusive.
+    """
 
     lower: int
     upper: int
@@ -24,18 +28,18 @@ class Interval:
 
 @dataclass(frozen=True)
 class PlannedTensor:
-    """Memory that is held at a peak: a tensor, or several that differ in their place only.
+    """Memory that is in use at a peak: one tensor, or several that differ only in the module that uses them.
 
     Args:
-        name: The node, input, weight or constant; `layers.*.weight` for several.
-        count: How many they are.
+        name: The node, input, weight or constant; `layers.*.weight` for several tensors.
+        count: Number of tensors.
         kind: `weight`, `constant`, `state`, `gradient`, `optimizer`, `input`, `activation`, `temporary` or
             `output`.
-        bytes: What all of them take.
-        shape: Sizes of one at the point; None for an operator's own memory.
-        dtype: `bfloat16`; "" for an operator's own memory.
-        module_path: Path of the module that made it; "" for the root and for what the caller holds.
-        line: The user's line that made it, `model.py:12`; None if it is not known.
+        bytes: Total size of these tensors.
+        shape: Shape of one tensor at this point; None for memory that an operator allocates internally.
+        dtype: `bfloat16`; "" for memory that an operator allocates internally.
+        module_path: Path of the module that created it; "" for the root and for the caller's tensors.
+        line: The user's line that created it, `model.py:12`; None if it is not known.
     """
 
     name: str
@@ -50,10 +54,10 @@ class PlannedTensor:
 
 @dataclass(frozen=True)
 class PlannedPeak:
-    """Where a device holds the most.
+    """The node at which the most memory of a device is in use.
 
     Args:
-        node: Name of the node in the program; of training, `forward`, `backward` or `optimizer`.
+        node: Name of the node in the program; for training, `forward`, `backward` or `optimizer`.
         operator: `aten.mul.Tensor`.
         module_path: Path of the module; "" for the root.
         line: The user's line, `model.py:12`; None if it is not known.
@@ -67,13 +71,14 @@ class PlannedPeak:
 
 @dataclass(frozen=True)
 class PlannedOverhead:
-    """What a process takes on a device and no tensor of the program shows.
+    """Device memory of a process that is not in any tensor of the program.
 
     Args:
-        name: `CUDA context`, `cuBLAS workspace`, `allocator rounding and fragmentation`.
-        bytes: Within bounds.
+        name: What uses the memory: `CUDA context`, `cuBLAS workspace`, `allocator rounding and
+            fragmentation`.
+        bytes: Size, within bounds.
         is_allocated: Whether `torch.cuda.max_memory_reserved` includes it.
-        source: Where the figure is from.
+        source: Source of the figure.
     """
 
     name: str
@@ -84,24 +89,25 @@ class PlannedOverhead:
 
 @dataclass(frozen=True)
 class PlannedDevice:
-    """One device at one point.
+    """Memory use of one device for one choice of sizes.
 
     Args:
         name: `cuda:0`.
         profile: Name of its profile, `H100-80GB`.
-        memory_bytes: All of its memory; None if the profile has none (the host).
-        weights, constants, state, inputs: Bytes held all the time, or at the peak for state that the program
-            makes; state is a cache, a recurrent state or a buffer that is written.
-        gradients, optimizer: Of training: bytes at the peak of gradients, and of the optimizer's state.
-        activations: Bytes of values in between and of outputs at the peak.
-        temporaries: Bytes of operators' own memory at the peak; of training also gradients of activations,
-            and what the optimizer computes with.
-        state_after: Bytes of the state when the program has run.
-        allocated_bytes: Tensors as the allocator of the device rounds them, and workspaces:
-            `torch.cuda.max_memory_allocated`.
-        overheads: What no tensor shows.
-        peak: Where the most is held; None if the program takes nothing on this device.
-        largest: The largest that is held there, greatest first.
+        memory_bytes: Total memory; None if the profile does not specify it (the host).
+        weights, constants, state, inputs: Bytes that are in use during the whole call; for state that the
+            program creates, bytes at the peak. State is a cache, a recurrent state or a buffer that the
+            program writes.
+        gradients, optimizer: For training: bytes of gradients and of optimizer state at the peak.
+        activations: Bytes of intermediate values and outputs at the peak.
+        temporaries: Bytes that operators allocate internally at the peak; for training, also gradients of
+            activations, and temporaries of the optimizer.
+        state_after: Bytes of the state after the call.
+        allocated_bytes: Bytes of tensors, rounded like the device's allocator does, and of workspaces: an
+            estimate of `torch.cuda.max_memory_allocated`.
+        overheads: Memory that is not in any tensor.
+        peak: The node with the most memory; None if the program uses no memory on this device.
+        largest: The largest tensors at the peak, in descending order.
     """
 
     name: str
@@ -130,7 +136,7 @@ class PlannedDevice:
 
     @property
     def total(self) -> Interval:
-        """Bytes of the device that are taken at the peak."""
+        """Bytes of the device that are used at the peak."""
         total = Interval(self.tensor_bytes, self.tensor_bytes)
         for overhead in self.overheads:
             total += overhead.bytes
@@ -138,7 +144,7 @@ class PlannedDevice:
 
     @property
     def headroom(self) -> Interval | None:
-        """Bytes that stay free; negative where they are missing. None if the memory is not known."""
+        """Free bytes at the peak; negative if memory is too small, None if the device's memory is unknown."""
         if self.memory_bytes is None:
             return None
         total = self.total
@@ -146,7 +152,7 @@ class PlannedDevice:
 
     @property
     def fit(self) -> Fit:
-        """Whether the device has enough memory, within what is known."""
+        """Whether the peak fits into the device's memory; `may not fit` if only the lower bound fits."""
         headroom = self.headroom
         if headroom is None:
             return "unknown"
@@ -156,7 +162,7 @@ class PlannedDevice:
 
 
 def worst_fit(devices: Iterable[PlannedDevice]) -> Fit:
-    """Return whether something fits on all devices."""
+    """Return the worst known fit of some devices; `unknown` if no fit is known."""
     order: tuple[Fit, ...] = ("does not fit", "may not fit", "fits")
     found = {device.fit for device in devices}
     return next((fit for fit in order if fit in found), "unknown")
@@ -164,13 +170,13 @@ def worst_fit(devices: Iterable[PlannedDevice]) -> Fit:
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """A node that takes or gives back memory, and what is held when it holds the most.
+    """A node that allocates or frees memory, and the most memory that is in use while it runs.
 
     Args:
         device: `cuda:0`.
-        peak: The node, with its place.
+        peak: The node, with its operator, module and source line.
         bytes_by_kind: Kind of storage (`weight`, `activation`) -> bytes.
-        is_eager: Whether it is an operator of eager mode, and not a node of the program.
+        is_eager: Whether it is an operator of eager mode instead of a node of the program.
     """
 
     device: str
@@ -181,19 +187,20 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class PlannedPoint:
-    """All devices at one choice of sizes.
+    """All devices for one choice of sizes.
 
     Args:
-        batch: None if no input has a batch.
-        context: Tokens; None if no input is text.
-        as_in_example: Input dimensions that were not asked for, with the size that was assumed.
-        devices: In the order of their names. Empty where there is no program at these sizes, only eager mode.
-        eager: The same devices in eager mode; empty unless that was asked for.
-        aoti: The same devices with the buffers that AOTInductor plans; empty unless that was asked for.
-        windows: Input dimensions that are taken to keep a window, as in the example inputs -> their size.
-        growth: `batch` and `context`, as far as they vary -> bytes that one sequence or one token more adds
-            to the tensors of the fullest device.
-        costs: What one call costs at least; None where only what fits was asked.
+        batch: Number of sequences or images per call; None if no input has a batch.
+        context: Number of tokens that the model attends to; None if no input is text.
+        as_in_example: Input dimensions without a requested size -> their size in the example inputs.
+        devices: The devices, in the order of their names. Empty if only eager mode was planned at these
+            sizes.
+        eager: The same devices in eager mode; empty unless requested.
+        aoti: The same devices with the buffers that AOTInductor plans; empty unless requested.
+        windows: Cache dimensions that are assumed to be a fixed window -> their size in the example inputs.
+        growth: `batch` or `context`, if it is dynamic -> bytes that one more sequence or token adds to the
+            tensors of the fullest device.
+        costs: Lower bounds on the cost of one call; None if they were not computed.
     """
 
     batch: int | None
@@ -207,19 +214,24 @@ class PlannedPoint:
     costs: PlannedCosts | None = None
 
     @property
+    def replayed(self) -> list[tuple[PlannedDevice, bool]]:
+        """Pairs (device, is_eager) of the program and of eager mode."""
+        return [*((device, False) for device in self.devices), *((device, True) for device in self.eager)]
+
+    @property
     def columns(self) -> tuple[PlannedDevice, ...]:
-        """The devices as the program takes them, then as eager mode does, and AOTInductor."""
+        """The devices of all executions: the program, then eager mode, then AOTInductor."""
         return tuple(device for _, devices in self.executions for device in devices)
 
     @property
     def executions(self) -> tuple[tuple[str, tuple[PlannedDevice, ...]], ...]:
-        """The devices of each execution that was planned, by its name."""
+        """Pairs of the name and the devices of each planned execution."""
         named = (("module()", self.devices), ("eager mode", self.eager), ("AOTInductor", self.aoti))
         return tuple((name, devices) for name, devices in named if devices)
 
     @property
     def fit(self) -> Fit:
-        """The worst of the devices in all executions."""
+        """The worst fit of all devices and executions."""
         return worst_fit(self.columns)
 
 
@@ -229,10 +241,10 @@ class Greatest:
 
     Args:
         role: `batch` or `context`.
-        size: The largest; None if not even the smallest fits.
-        fits_surely: Up to which size it fits whatever the overheads are; None if none does.
-        limit: Why it is not larger: `memory`, or `range` where the program accepts no more.
-        device: The device that is full then; None for `range`.
+        size: The largest size; None if not even the smallest fits.
+        fits_surely: The largest size that fits even with the largest overheads; None if there is none.
+        limit: Why no larger size is possible: `memory`, or `range` if the program accepts no larger size.
+        device: The device that runs out of memory; None for `range`.
     """
 
     role: str
@@ -244,13 +256,13 @@ class Greatest:
 
 @dataclass(frozen=True)
 class Machine:
-    """How many devices of one model are enough.
+    """The smallest sufficient number of devices of one profile.
 
     Args:
         profile: Name of the profile.
-        count: The smallest number of those tried that is enough; None if none was.
+        count: The smallest tested number that is enough; None if no tested number is.
         device_map: The placement; None for a single device.
-        headroom: Bytes that stay free on the fullest of them; None if none was enough.
+        headroom: Free bytes on the fullest device; None if no tested number is enough.
     """
 
     profile: str
@@ -261,23 +273,23 @@ class Machine:
 
 @dataclass(frozen=True)
 class PlanReport:
-    """What a model needs on its devices.
+    """Memory that a model needs on its devices.
 
     Args:
         subject: The source or the archive.
         target: The topology, as text.
-        device_map: Placement, as text; None for a single device.
-        workload: `forward`, `prefill`, `decode` or `train`; None for an archive, whose inputs say what it is.
+        device_map: The placement, as text; None for a single device.
+        workload: `forward`, `prefill`, `decode` or `train`; None for an archive, whose inputs determine it.
         execution: What runs: `the program's module()`, `eager mode`, both, or two steps of training.
-        dtype: Dtype of most of the weights.
-        points: One per size that was asked for.
-        greatest: Answers to `--max`.
-        timeline: What is held on each device, node by node, at the first point; empty unless asked for.
-        machines: Answers to `--smallest`, those that are enough first, by the memory of all their devices.
-        modules: What each module computes and reads at the first point; empty unless asked for.
-        left_out: What the figures leave out, one sentence each.
-        assumptions: What was assumed about the source, one sentence each.
-        versions: The packages that decided the figures.
+        dtype: Dtype of most weights.
+        points: One per requested size.
+        greatest: The results of `--max`.
+        timeline: Memory of each device, node by node, at the first point; empty unless requested.
+        machines: The results of `--smallest`: sufficient machines first, ordered by their total memory.
+        modules: FLOPs and bytes read of each module at the first point; empty unless requested.
+        left_out: One sentence for each kind of memory or cost that the figures do not include.
+        assumptions: Assumptions about the source, one sentence each.
+        versions: Package name -> version, for the packages that the figures depend on.
     """
 
     subject: str
@@ -296,12 +308,12 @@ class PlanReport:
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows."""
+        """Return the HTML for a notebook."""
         from .page.plan_page import plan_document
         from .page.rendering import render_in_notebook
 
         return render_in_notebook(plan_document(self))
 
     def steps_on(self, device: str, *, is_eager: bool) -> list[PlannedStep]:
-        """Return the timeline of one device, of the program or of eager mode."""
+        """Return the timeline of one device, for the program or for eager mode."""
         return [step for step in self.timeline if (step.device, step.is_eager) == (device, is_eager)]

@@ -1,10 +1,10 @@
-"""What `fakexport plan` found, as text that is read in ten seconds."""
+"""Render the results of `fakexport plan` as short text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fakexport.diagnostics import escaped
+from fakexport.files import escaped
 from fakexport.report.plan_report import (
     Greatest,
     Interval,
@@ -24,7 +24,7 @@ _SHOWN_TENSORS = 10
 
 
 def render_plan(report: PlanReport, *, width: int = 100) -> str:
-    """Return the plan: a table of bytes per device, where the peak is, and what fits."""
+    """Return the plan: a table of bytes per device, the peaks, and what fits."""
     lines = wrapped(plan_title(report), width)
     for point in report.points:
         is_only = len(report.points) == 1
@@ -36,7 +36,7 @@ def render_plan(report: PlanReport, *, width: int = 100) -> str:
     if report.modules:
         lines += ["", *module_lines(report.modules, width=width)]
     uncounted = dict.fromkeys(text for point in report.points if point.costs for text in point.costs.left_out)
-    notes = [*(f"left out: {text}" for text in (*report.left_out, *uncounted)), *report.assumptions]
+    notes = [*(f"not included: {text}" for text in (*report.left_out, *uncounted)), *report.assumptions]
     for note in notes:
         lines += wrapped(note, width, first="note: ", later="      ")
     return "\n".join(lines) + "\n"
@@ -63,9 +63,9 @@ def _point(point: PlannedPoint, width: int, *, is_only: bool, has_phases: bool) 
     yield from (line for text in state_lines(point) for line in wrapped(text, width))
     for role, size in point.growth.items():
         yield (
-            f"one {_UNITS[role]} more: {bytes_text(size)} at the peak"
+            f"one more {_UNITS[role]} adds {bytes_text(size)} at the peak"
             if size > 0
-            else f"a larger {role}: no more"
+            else f"a larger {role} adds no memory"
         )
     if point.costs is not None:
         yield from (line for text in cost_lines(point.costs) for line in wrapped(text, width))
@@ -83,15 +83,16 @@ _UNITS = {"batch": "sequence or image", "context": "token"}
 
 
 def state_lines(point: PlannedPoint) -> Iterator[str]:
-    """Yield what the cache takes: at the peak there may be the one before the call and the one after it."""
+    """Yield the size of the cache and state after the call, and each window size that was assumed."""
     total = sum(device.state_after for device in point.devices)
     if total:
         per = f", {bytes_text(total // point.batch)} per sequence" if point.batch else ""
         yield f"cache and state after the call: {bytes_text(total)}{per}"
     for size in sorted(set(point.windows.values())):
         names = [name for name, own in point.windows.items() if own == size]
-        others = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        yield f"taken to keep a window of {size:,}, as in the example inputs: {names[0]}{others}"
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        window = f"a sliding window of {size:,} tokens, as in the example inputs"
+        yield f"assumed to be {window}: {names[0]}{more}"
 
 
 def _fullest(devices: Sequence[PlannedDevice]) -> PlannedDevice | None:
@@ -127,7 +128,7 @@ def fit_text(devices: Sequence[PlannedDevice]) -> str:
 
 
 def memory_table(point: PlannedPoint) -> list[list[str]]:
-    """Return a row per class of memory, and a column per device; each execution has columns of its own."""
+    """Return a row per kind of memory and a column per device and execution."""
     devices = point.columns
     is_one = not (point.eager or point.aoti)
     rows = [
@@ -175,7 +176,7 @@ def _interval(size: Interval) -> str:
 def peak_text(peak: PlannedPeak, device: str, phase: str) -> str:
     at = f" at {peak.line}" if peak.line else ""
     module = f" in {peak.module_path}" if peak.module_path else ""
-    return f"peak of {device}: {peak.operator}{phase}{module}{at}; largest there:"
+    return f"peak of {device}: {peak.operator}{phase}{module}{at}; largest at the peak:"
 
 
 def _tensor_row(tensor: PlannedTensor) -> list[str]:
@@ -187,10 +188,14 @@ def _tensor_row(tensor: PlannedTensor) -> list[str]:
 
 def greatest_text(found: Greatest) -> str:
     if found.size is None:
-        return f"greatest {found.role}: none fits; {found.device} is full"
-    why = "the program accepts no more" if found.limit == "range" else f"then {found.device} is full"
-    surely = "" if found.fits_surely == found.size else f" (surely up to {found.fits_surely or 0:,})"
-    return f"greatest {found.role}: {found.size:,}{surely}; {why}"
+        return f"largest {found.role}: none fits; {found.device} runs out of memory"
+    why = (
+        "the program accepts no larger size"
+        if found.limit == "range"
+        else f"then {found.device} runs out of memory"
+    )
+    surely = "" if found.fits_surely == found.size else f" (certain up to {found.fits_surely or 0:,})"
+    return f"largest {found.role}: {found.size:,}{surely}; {why}"
 
 
 def _machines(machines: Sequence[Machine]) -> list[str]:
@@ -201,4 +206,4 @@ def _machines(machines: Sequence[Machine]) -> list[str]:
             rows.append([name, bytes_text(machine.headroom.lower), machine.device_map or "one device"])
     lacking = [machine.profile for machine in machines if machine.count is None]
     lines = layout(rows, right=[1]) if len(rows) > 1 else []
-    return [*lines, *([f"not enough in any number tried: {', '.join(lacking)}"] if lacking else [])]
+    return [*lines, *([f"no tested number is enough: {', '.join(lacking)}"] if lacking else [])]

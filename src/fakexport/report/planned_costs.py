@@ -1,28 +1,85 @@
-"""What one call costs at least, as values and as text: bounds on its time, and a row per module."""
+"""Lower bounds on the cost of one call, and costs per module, as values and as text."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import Literal
 
-from fakexport.diagnostics import escaped
+from fakexport.files import escaped
 from fakexport.report.quantity import bytes_text, device_names, duration_text, rate_text
 from fakexport.report.table import wide_layout
 
-if TYPE_CHECKING:
-    from fakexport.costs import Bound, DeviceCost  # They import torch.
+
+@dataclass(frozen=True)
+class Bound:
+    """A lower bound on the time of one call on a device.
+
+    Args:
+        limit: The limiting resource: arithmetic, the device's memory, or the links to other devices.
+        seconds: The bound: `amount / per_second`.
+        amount: Operations or bytes that any implementation needs.
+        per_second: Rate of the device profile, in operations or bytes per second.
+        dtype: Dtype of the multiplied values; "" for bytes.
+        source: Source of the rate.
+    """
+
+    limit: Literal["compute", "memory", "link"]
+    seconds: float
+    amount: int
+    per_second: float
+    dtype: str
+    source: str
+
+
+@dataclass
+class DeviceCost:
+    """Work of one device in one call.
+
+    Args:
+        name: `cuda:0`.
+        profile: Name of its profile.
+        flops: Operations, by the formulas of `torch.utils.flop_counter`.
+        least_flops: Dtype of the multiplied values -> operations that any implementation needs.
+        read_bytes: Bytes of weights, cache and inputs that any implementation reads.
+        written_bytes: Bytes of outputs and of cache growth.
+        sent_bytes: Other device -> bytes that are sent to it.
+        exchanged_bytes: Minimum number of bytes from other ranks; 0 without tensor parallelism.
+        bounds: Lower bounds on the time, one per rate that the profile specifies.
+    """
+
+    name: str
+    profile: str = ""
+    flops: int = 0
+    least_flops: Counter[str] = field(default_factory=Counter)
+    read_bytes: int = 0
+    written_bytes: int = 0
+    sent_bytes: Counter[str] = field(default_factory=Counter)
+    exchanged_bytes: int = 0
+    bounds: tuple[Bound, ...] = ()
+
+    @property
+    def least_seconds(self) -> float | None:
+        """The largest of the device's bounds; None if the profile specifies no rates."""
+        return max((bound.seconds for bound in self.bounds), default=None)
+
+    @property
+    def flops_per_byte(self) -> float | None:
+        """Arithmetic intensity: operations per byte read or written; None if there are no bytes."""
+        moved = self.read_bytes + self.written_bytes
+        return self.flops / moved if moved else None
 
 
 @dataclass(frozen=True)
 class PlannedCosts:
-    """What one call costs at least.
+    """Lower bounds on the cost of one call.
 
     Args:
-        devices: In the order of their names.
-        tokens: New tokens of one call, all sequences together; None if no input is text.
-        left_out: Operators that count as 0, one sentence each.
+        devices: One entry per device, ordered by name.
+        tokens: Number of new tokens per call in all sequences; None if no input is text.
+        left_out: Operators that are not counted, one sentence each.
     """
 
     devices: tuple[DeviceCost, ...]
@@ -31,36 +88,36 @@ class PlannedCosts:
 
     @property
     def limit(self) -> tuple[DeviceCost, Bound] | None:
-        """The device and the bound that take the most time; None if no profile has rates.
+        """The device and the bound with the longest time; None if no profile specifies rates.
 
-        Devices may work at the same time, on several calls, so their times are not added up.
+        Times of different devices are not added, since they can work on different calls at the same time.
         """
         found = [(device, bound) for device in self.devices for bound in device.bounds]
         return max(found, key=lambda pair: pair[1].seconds, default=None)
 
     @property
     def least_seconds(self) -> float | None:
-        """No call is faster."""
+        """Lower bound on the time of one call; None if no profile specifies rates."""
         return None if self.limit is None else self.limit[1].seconds
 
     @property
     def most_tokens_per_second(self) -> float | None:
-        """No sequence of calls makes more; None if that is not known, or nothing bounds it."""
+        """Upper bound on the tokens per second; None if `tokens` or `least_seconds` is None or 0."""
         return self.tokens / self.least_seconds if self.tokens and self.least_seconds else None
 
 
 @dataclass(frozen=True)
 class PlannedModule:
-    """One module at the first of the sizes, or a row of equal modules; the modules below it are counted in.
+    """The costs of a module with its submodules, or of several identical ones, at the first requested sizes.
 
     Args:
-        path: `model.layers.0-31.mlp`: a row of equal modules is one.
-        depth: How many of the other modules it is inside of.
-        count: How many modules the row is; of those below a row of equal modules, all are counted.
+        path: `model.layers.0-31.mlp`; consecutive identical modules are merged.
+        depth: Number of enclosing modules in the list.
+        count: Number of modules in this row. If parents are merged, their modules are counted too.
         flops: Operations of all of them, by the formulas of `torch.utils.flop_counter`.
-        read_bytes: Bytes of weights, cache and inputs that all of them read at least; a tensor that several
-            modules read counts in the first one.
-        devices: Where they compute, sorted.
+        read_bytes: Minimum number of bytes of weights, cache and inputs that they read; a tensor that several
+            modules read counts for the first one.
+        devices: Devices on which they compute, sorted.
     """
 
     path: str
@@ -77,7 +134,7 @@ _RIGHT = (1, 2, 3, 4, 5)
 
 
 def cost_lines(costs: PlannedCosts) -> Iterator[str]:
-    """Yield what one call cannot be faster than and why, and what it computes and moves; not wrapped."""
+    """Yield lines, not wrapped: the lower bound on the time and its reason, FLOPs, and data sent."""
     flops = sum(device.flops for device in costs.devices)
     if costs.limit is None:
         names = device_names([device.name for device in costs.devices])
@@ -93,13 +150,13 @@ def cost_lines(costs: PlannedCosts) -> Iterator[str]:
 
 def _links(device: DeviceCost) -> Iterator[str]:
     if device.exchanged_bytes:
-        yield f"{device.name} receives {bytes_text(device.exchanged_bytes)} or more from other ranks"
+        yield f"{device.name} receives at least {bytes_text(device.exchanged_bytes)} from other ranks"
     for target, size in device.sent_bytes.items():
         yield f"{device.name} sends {bytes_text(size)} to {target}"
 
 
 def module_lines(modules: Sequence[PlannedModule], *, width: int) -> list[str]:
-    """Return a table with a row per module, each below the one that it is in; equal ones are one row."""
+    """Return a table with a row per module, below the row of its parent. Identical modules share a row."""
     whole = max((module.flops for module in modules), default=0)
     rows = [_HEAD, *(_row(module, name, whole) for module, name in named_modules(modules))]
     is_told = len({module.devices for module in modules}) > 1
@@ -107,7 +164,7 @@ def module_lines(modules: Sequence[PlannedModule], *, width: int) -> list[str]:
 
 
 def named_modules(modules: Sequence[PlannedModule]) -> Iterator[tuple[PlannedModule, str]]:
-    """Yield each module with its path from the one that it is in."""
+    """Yield each module with its path relative to its parent row."""
     above: list[str] = []
     for module in modules:
         del above[module.depth :]
@@ -130,7 +187,7 @@ def _row(module: PlannedModule, name: str, whole: int) -> tuple[str, ...]:
 
 def _fastest(costs: PlannedCosts, device: DeviceCost, bound: Bound) -> str:
     if not bound.seconds:
-        return f"no bound on its time: all that a call moves may stay in the cache of {device.name}"
+        return f"no bound on its time: all data of a call may fit in the cache of {device.name}"
     most = costs.most_tokens_per_second
     tokens = "" if most is None else f"; at most {math.ceil(most):,} tokens/s"
     return f"cannot be faster than {_at_least(bound.seconds)} per call: {_reason(device, bound)}{tokens}"
@@ -161,6 +218,6 @@ def flops_text(count: int) -> str:
 
 
 def _at_least(seconds: float) -> str:
-    """Return a time that is rounded down to three digits: rounded up it would not be a bound."""
+    """Return a time rounded down to three digits, so that it remains a lower bound."""
     step = 10.0 ** (math.floor(math.log10(seconds)) - 2) if seconds else 1.0
     return duration_text(math.floor(seconds / step + 1e-9) * step)

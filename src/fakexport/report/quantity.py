@@ -1,4 +1,4 @@
-"""Numbers as people read them: sizes, counts, times and their spread, and rows of devices."""
+"""Format numbers for people: sizes, counts, times and their spread, and lists of devices."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Annotated
+
+Distance = Annotated[float, "inf"]
+"""Difference of two numbers; infinite if their kinds differ. JSON represents infinity as the text `inf`."""
 
 _BYTE_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _ELEMENT_UNITS = ("K", "M", "B", "T")
@@ -16,17 +20,17 @@ _INDEXED = re.compile(r"(.+):([0-9]+)")
 
 
 def bytes_text(size: int) -> str:
-    """Return a size in bytes with a binary unit, as memory is sold: `512 B`, `94.5 GiB`."""
+    """Return a size in bytes with a binary unit: `512 B`, `94.5 GiB`."""
     return f"{size} B" if size < 1024 else " ".join(_scaled(size, 1024, _BYTE_UNITS))
 
 
 def elements_text(count: int) -> str:
-    """Return a number of parameters as models are named: `1,340`, `12.3K`, `405.9B`."""
+    """Return a number of parameters with the suffixes of model names: `1,340`, `12.3K`, `405.9B`."""
     return f"{count:,}" if count <= _LONGEST_EXACT_COUNT else "".join(_scaled(count, 1000, _ELEMENT_UNITS))
 
 
 def rate_text(rate: float, unit: str) -> str:
-    """Return a rate with a decimal prefix, as vendors publish it: `989.4 TFLOP/s`, `3.35 TB/s`."""
+    """Return a rate with a decimal prefix, as in vendors' data sheets: `989.4 TFLOP/s`, `3.35 TB/s`."""
     for prefix, size in reversed(_RATE_PREFIXES.items()):
         if rate >= size:
             return f"{rate / size:.4g} {prefix}{unit}"
@@ -45,7 +49,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def device_names(names: Collection[str]) -> str:
-    """Return device names with rows of them folded: `cpu, cuda:0..7`, the indices in order."""
+    """Return device names with consecutive indices folded: `cpu, cuda:0..7`."""
     rows: list[tuple[str, int, int]] = []
     plain = sorted({name for name in names if not _INDEXED.fullmatch(name)})
     for device_type, index in sorted({_parts(name) for name in names if _INDEXED.fullmatch(name)}):
@@ -63,7 +67,7 @@ def _parts(name: str) -> tuple[str, int]:
 
 
 def _scaled(value: float, base: int, units: tuple[str, ...]) -> tuple[str, str]:
-    """Return the value in the unit in which it has at most `base` of them after rounding, and that unit."""
+    """Return the value in the first unit in which it rounds to less than `base`, and that unit."""
     scaled = value / base
     for unit in units[:-1]:
         if round(scaled, 1) < base:
@@ -74,12 +78,13 @@ def _scaled(value: float, base: int, units: tuple[str, ...]) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Spread:
-    """What a number of measurements come to, in their unit.
+    """Median and quartiles of measurements, in the unit of the measurements.
 
     Args:
-        median: Half of them are less.
-        lower, upper: The quartiles: half of them are between. One odd measurement moves none of the three.
-        count: How many there are.
+        median: The median.
+        lower: The first quartile.
+        upper: The third quartile. A single outlier hardly affects the median and the quartiles.
+        count: Number of measurements.
 
     Example:
         >>> Spread.of([1.0, 3.0, 2.0])
@@ -101,7 +106,7 @@ class Spread:
 
 
 def latency_text(latency_s: Spread) -> str:
-    """Of times in seconds: `1.24 ms (1.20 to 1.31 ms, 20 calls)`."""
+    """Format times given in seconds: `1.24 ms (1.20 to 1.31 ms, 20 calls)`."""
     calls = plural(latency_s.count, "call")
     return f"{duration_text(latency_s.median)} ({range_text(latency_s)}, {calls})"
 
@@ -114,7 +119,7 @@ def range_text(times_s: Spread) -> str:
 
 
 def duration_text(duration_s: float) -> str:
-    """Return a time with three digits that count: `85.1 us`, `1.24 ms`, `12.0 s`."""
+    """Return a time with three significant digits: `85.1 us`, `1.24 ms`, `12.0 s`."""
     for unit, scale in (("us", 1e6), ("ms", 1e3)):
         if (scaled := duration_s * scale) < 999.5:
             return f"{_three_digits(scaled)} {unit}"
@@ -131,12 +136,11 @@ def device_sizes(sizes: Mapping[str, int]) -> str:
 
 
 def equal_rows(sizes: Mapping[str, int]) -> list[tuple[list[str], str]]:
-    """Return rows of devices, neighbors by index, whose sizes read the same, and the text of that size."""
+    """Group neighboring devices with the same formatted size. Return pairs of device names and that size."""
     ordered = sorted(sizes, key=_natural)
     return [(list(row), text) for text, row in groupby(ordered, key=lambda name: bytes_text(sizes[name]))]
 
 
 def _natural(name: str) -> tuple[str, int]:
-    """Sort `cuda:2` before `cuda:10`."""
     device_type, _, index = name.partition(":")
     return device_type, int(index) if index.isdecimal() else -1

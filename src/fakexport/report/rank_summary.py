@@ -1,4 +1,4 @@
-"""What a check found out about the programs of the ranks of a model."""
+"""Summary of the programs that the ranks of a model run."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fakexport.diagnostics import escaped
+from fakexport.files import escaped
 from fakexport.report.quantity import bytes_text, duration_text, plural
 from fakexport.report.table import layout
 
 if TYPE_CHECKING:
-    from fakexport.program import Collective
+    from fakexport.exporting.program import Collective
 
 _INDENT = "    "
 
 
 @dataclass(frozen=True)
 class RankGroup:
-    """Ranks, from 0, whose weights have the same shapes, and the bytes of the weights of one of them."""
+    """Ranks whose weights have the same shapes.
+
+    Args:
+        ranks: Numbers of the ranks; the first rank is 0.
+        weight_bytes: Bytes of parameters, buffers and constants on one rank.
+    """
 
     ranks: tuple[int, ...]
     weight_bytes: int
@@ -29,17 +34,17 @@ class RankSummary:
     """The ranks of one target.
 
     Args:
-        degrees: Of parallelism: `tp=8`.
-        groups: By shapes, that of rank 0 first.
-        whole_bytes: The same of the whole model, as one device would hold it.
-        traced: The traced and compared ranks: rank 0, the last of its shapes, one of each other group.
-        own_numbers: Modules whose nodes have numbers of their own on each rank, such as a range of the
-            vocabulary; none: ranks of a group run one program.
-        collectives: Of rank 0.
-        unused_rules: Rules of the plan that name no module of the model.
-        received_bytes: What rank 0 receives in one call at least; None if a size is unknown.
-        link_bytes_per_s: Bandwidth of the device to its peers, in one direction; None where the profile has
-            none.
+        degrees: Degrees of parallelism: `tp=8`.
+        groups: Ranks grouped by weight shapes; the group of rank 0 is first.
+        whole_bytes: Bytes of the weights of the whole model on one device.
+        traced: The traced and compared ranks: rank 0, the last rank of its group, and one rank of each other
+            group.
+        own_numbers: Modules with constants that differ between ranks, such as a range of the vocabulary.
+            Empty if all ranks of a group run the same program.
+        collectives: Collectives of rank 0.
+        unused_rules: Rules of the plan that match no module of the model.
+        received_bytes: Minimum number of bytes that rank 0 receives per call; None if a size is unknown.
+        link_bytes_per_s: Bandwidth to other devices, in one direction; None if the profile lacks it.
     """
 
     degrees: str
@@ -54,19 +59,19 @@ class RankSummary:
 
     @property
     def link_seconds(self) -> float | None:
-        """The time that the exchanges of one call take at least; None where it is not known."""
+        """Lower bound on the communication time of one call; None if it is not known."""
         if self.received_bytes is None or self.link_bytes_per_s is None:
             return None
         return self.received_bytes / self.link_bytes_per_s
 
     @property
     def program_count(self) -> int:
-        """How many different programs the ranks run."""
+        """Number of different programs that the ranks run."""
         return sum(len(group.ranks) if self.own_numbers else 1 for group in self.groups)
 
 
 def rank_listing(name: str, summary: RankSummary) -> list[str]:
-    """Return what a report says of the ranks of a target, with a row for each kind of exchange."""
+    """Return the summary of a target's ranks, with a row for each kind of collective."""
     cells = [
         (
             f"{found.count} x",
@@ -85,7 +90,7 @@ def rank_listing(name: str, summary: RankSummary) -> list[str]:
 
 
 def rank_lines(name: str, summary: RankSummary) -> list[str]:
-    """Return the same without the rows."""
+    """Return the summary of a target's ranks without the rows for collectives."""
     count = sum(len(group.ranks) for group in summary.groups)
     lines = [f"{name}: {summary.degrees}, {_programs(summary, count)}; traced: {_ranks(summary.traced)}"]
     whole = bytes_text(summary.whole_bytes)
@@ -100,11 +105,11 @@ def rank_lines(name: str, summary: RankSummary) -> list[str]:
 
 
 def _least(summary: RankSummary) -> str:
-    """Return how long the exchanges take at the sizes of the example inputs, as far as it is known."""
+    """Return text about the bytes that a rank receives and their minimum time; "" if they are unknown."""
     if summary.received_bytes is None:
         return ""
     seconds, rate = summary.link_seconds, summary.link_bytes_per_s
-    text = f", in which a rank receives {bytes_text(summary.received_bytes)} or more"
+    text = f", in which a rank receives at least {bytes_text(summary.received_bytes)}"
     if seconds is None or rate is None:
         return text
     return f"{text}: at least {duration_text(seconds)} at {rate / 1e9:,.0f} GB/s"
@@ -114,8 +119,10 @@ def _programs(summary: RankSummary, count: int) -> str:
     if summary.program_count == 1:
         return f"one program for all {count} ranks"
     if len(summary.groups) == 1:
-        return f"{count} programs, which differ only in numbers of {', '.join(summary.own_numbers)}"
-    return f"{plural(summary.program_count, 'program')} for {count} ranks, whose weights differ in shape"
+        return f"{count} programs, which differ only in constants of {', '.join(summary.own_numbers)}"
+    return (
+        f"{plural(summary.program_count, 'program')} for {count} ranks; their weights have different shapes"
+    )
 
 
 def _ranks(ranks: Iterable[int]) -> str:

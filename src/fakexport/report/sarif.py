@@ -1,4 +1,4 @@
-"""Reports as SARIF 2.1.0, which code scanning of GitHub, GitLab and editors read."""
+"""Render reports as SARIF 2.1.0, the format of code scanning on GitHub, GitLab and in editors."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from fakexport._libraries import named_path
-from fakexport.diagnostics import Diagnostic, Label, Span, escaped_lines, plain_body, source_line
+from fakexport.files import escaped_lines
+from fakexport.models import named_path
 from fakexport.report.as_json import json_text, plain
 from fakexport.report.rule_page import EXPORTDB, explain
 from fakexport.report.verdict import ProjectReport, Report
 from fakexport.report.verdict_table import result_text
 from fakexport.rules import Rule, rule
+from fakexport.rules.diagnostics import Diagnostic, Label, Span, plain_body, source_line
 
 SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 ROOT_ID = "%SRCROOT%"
@@ -26,11 +27,11 @@ _FINGERPRINT = "fakexport/v1"
 
 
 def render_sarif(project: ProjectReport, *, root: Path) -> str:
-    """Return one SARIF log with one run, as JSON in ASCII that ends in one line end.
+    """Return a SARIF log with one run, as ASCII JSON with a final newline.
 
-    Paths below `root` are relative to it (`uriBaseId` `%SRCROOT%`); a file outside of it, such as one of an
-    installed package, has an absolute URI. The absolute path of `root` is not in the log, so every machine
-    writes the same bytes. A finding without a place is at the file that the source names, if there is one.
+    Paths below `root` are relative to it (`uriBaseId` `%SRCROOT%`). Files outside of it, such as those of
+    installed packages, have absolute URIs. The log does not contain the absolute path of `root`, so it is the
+    same on every machine. A finding without a place is reported at the file of the source, if there is one.
 
     Source: SARIF 2.1.0 with Errata 01, OASIS, 2023.
     """
@@ -110,7 +111,7 @@ def _result(
 
 
 def _plain(text: str) -> str:
-    """Return a message in which nothing is a link (SARIF 2.1.0, section 3.11.6) and all is printable."""
+    """Return a message without links (SARIF 2.1.0, section 3.11.6) and unprintable characters."""
     return re.sub(r"([\\\[\]])", r"\\\1", escaped_lines(text))
 
 
@@ -141,7 +142,7 @@ def _physical(span: Span, root: Path) -> dict[str, Any]:
 
 
 def _artifact(path: str, root: Path) -> dict[str, str]:
-    """Return a path below the root relative to it; code without a file keeps its name, such as `<string>`."""
+    """Return a file's SARIF location: relative if below `root`, else absolute. `<string>` is not changed."""
     if path.startswith("<"):
         return {"uri": _quoted(path)}
     relative = _relative(path, root)
@@ -151,7 +152,7 @@ def _artifact(path: str, root: Path) -> dict[str, str]:
 
 
 def _quoted(path: str) -> str:
-    """Return a path as part of a URI. Code can claim to be from a file that has no possible name."""
+    """Quote a path for a URI. Code can claim any file name, including one that cannot be encoded."""
     try:
         return quote(os.fsencode(path))
     except UnicodeEncodeError:
@@ -159,25 +160,25 @@ def _quoted(path: str) -> str:
 
 
 def _relative(path: str, root: Path) -> str | None:
-    """Return a path as seen from the root; None for an absolute path outside of it."""
+    """Return a path relative to the root; None for an absolute path outside of it."""
     located = Path(path)
     if not located.is_absolute():
         return located.as_posix()
     if located.is_relative_to(root):
         return located.relative_to(root).as_posix()
-    with suppress(ValueError):  # Not below it either, or not a possible name.
+    with suppress(ValueError):  # Not below the resolved root either, or not a valid file name.
         return located.resolve().relative_to(root.resolve()).as_posix()
     return None
 
 
 def _file_of(source: str, root: Path) -> str | None:
-    """Return the file that a source names, such as `model.py` of `model.py:factory`."""
+    """Return the file of a source, such as `model.py` of `model.py:factory`."""
     _, path, _ = named_path(source, root) or ("", "", "")
     return next((file for file in (path, f"{path}/config.json") if path and (root / file).is_file()), None)
 
 
 class _Fingerprints:
-    """Names of findings that stay when lines move: rule, file, text of the line and number among equals."""
+    """Compute fingerprints of findings from the rule, the file, the text of the line, and a counter."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

@@ -1,4 +1,4 @@
-"""The exported programs of a target, as the bytes of a weight-less archive: a value for other processes."""
+"""The exported programs of a target as bytes of a weight-less archive, to pass between processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fakexport.error import InvalidValue, type_and_line
+from fakexport.error import InvalidValue, raise_missing, type_and_line
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SavedPrograms:
-    """Programs by rank, loaded when they are read.
+    """Programs by rank, loaded on first access.
 
     Args:
-        ranks: The ranks whose programs it has; `(0,)` if the model is not parallel.
-        archive: A `.pt2` file.
-        fault: What `content` raises because they could not be saved; then `archive` is empty.
+        ranks: The ranks whose programs are saved; `(0,)` if the model is not parallel.
+        archive: The bytes of a `.pt2` file.
+        fault: The error that `content` raises if the programs could not be saved; `archive` is then empty.
     """
 
     ranks: tuple[int, ...]
@@ -31,7 +31,7 @@ class SavedPrograms:
 
     @classmethod
     def of(cls, programs: Mapping[int, ExportedProgram], *, root: Path) -> SavedPrograms:
-        """Return programs by rank as a value; `root` is that of `save`."""
+        """Save programs by rank; `root` is passed to `save`."""
         ranks = tuple(programs)
         try:
             if ranks == (0,):
@@ -41,7 +41,8 @@ class SavedPrograms:
             return cls(ranks, b"", error)
         except ValueError as error:
             return cls(ranks, b"", InvalidValue(str(error)))
-        except Exception as error:  # A fault of our own; the verdict is right.
+        except Exception as error:  # An internal error; the verdict is still valid.
+            raise_missing(error)
             return cls(ranks, b"", RuntimeError(f"the program cannot be saved: {type_and_line(error)}"))
 
     @property
@@ -68,7 +69,7 @@ class SavedPrograms:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "programs.pt2")
             path.write_bytes(self.content)
-            # Written by a process of this one, so operators that do more than compute are fine.
+            # Created by a child process of this one, so operators with side effects are safe to load.
             bundle = load_bundle(path, trust=True)
         return dict(zip(self.ranks, bundle.values(), strict=True))
 
@@ -77,7 +78,7 @@ class SavedPrograms:
 
 
 def archive_of(programs: ExportedProgram | Mapping[str, ExportedProgram], *, root: Path) -> bytes:
-    """Return the archive that `save` writes of a program, or `save_bundle` of several."""
+    """Return the archive that `save` writes for one program, or `save_bundle` for several."""
     from fakexport.archive import save, save_bundle
 
     with tempfile.TemporaryDirectory() as folder:

@@ -1,17 +1,18 @@
-"""Text in columns and within a width."""
+"""Format text in columns and within a width."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from fakexport.diagnostics import escaped
+from fakexport.files import escaped
 
 _GAP = "  "
+_MOST_ITEMS = 12
 
 
 def layout(rows: Sequence[Sequence[str]], *, right: Iterable[int] = (), indent: str = "") -> list[str]:
-    """Return one line per row, the cells below each other and two blanks apart."""
+    """Return one line per row, with aligned columns that are two spaces apart."""
     if not rows:
         return []
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -25,10 +26,10 @@ def layout(rows: Sequence[Sequence[str]], *, right: Iterable[int] = (), indent: 
 def wide_layout(
     rows: Sequence[Sequence[str]], *, width: int, right: Iterable[int] = (), indent: str = ""
 ) -> list[str]:
-    """Return the rows as one table, or as several below each other, none wider than `width`.
+    """Return the rows as one table, or as several tables below each other that are not wider than `width`.
 
-    Each table begins with the first column, which says what the row is about. A table has at least one
-    further column, so a single column may still be too wide.
+    Each table starts with the first column, which identifies the row, followed by at least one more column.
+    So a table with one very wide column can exceed the width.
     """
     if not rows:
         return []
@@ -43,7 +44,7 @@ def wide_layout(
 
 
 def wrapped(text: str, width: int, *, first: str = "", later: str = "") -> list[str]:
-    """Return the text escaped and broken between words, never within one."""
+    """Return the escaped text, wrapped only between words."""
     return textwrap.wrap(
         escaped(text),
         width=width,
@@ -54,8 +55,26 @@ def wrapped(text: str, width: int, *, first: str = "", later: str = "") -> list[
     )
 
 
+def paragraphs(
+    titled: Iterable[tuple[str, Sequence[str]]], *, width: int, margin: int, indent: str = ""
+) -> Iterator[str]:
+    """Yield the lines of titled lists of at most 12 items, one item per line. Empty lists are left out.
+
+    Args:
+        margin: Width of the column of titles.
+    """
+    for title, items in titled:
+        shown = list(items[:_MOST_ITEMS])
+        if len(items) > _MOST_ITEMS:
+            shown.append(f"and {len(items) - _MOST_ITEMS:,} more; --format json lists them all")
+        for number, item in enumerate(shown):
+            first = f"{indent}{'' if number else title:<{margin}}"
+            later = " " * (len(first) + 2)
+            yield from wrapped(item, max(width, len(later) + 32), first=first, later=later)
+
+
 def _groups(widths: Sequence[int], room: int) -> list[list[int]]:
-    """Return indices of the columns of each table."""
+    """Return the column indices of each table."""
     groups = [[0]]
     used = widths[0]
     for index, width in enumerate(widths[1:], start=1):

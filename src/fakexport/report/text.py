@@ -1,21 +1,22 @@
-"""The report as text for people, and as GitHub workflow commands."""
+"""Render reports as text for people and as GitHub workflow commands."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from fakexport.diagnostics import escaped, render_text
-from fakexport.diagnostics import render_github as annotation
+from fakexport.files import escaped
 from fakexport.report.difference_listing import difference_listing
 from fakexport.report.quantity import bytes_text, plural
 from fakexport.report.rank_summary import rank_listing
 from fakexport.report.transfer_listing import transfer_listing
 from fakexport.report.verdict import Report
 from fakexport.report.verdict_table import remarks, result_text, verdict_table
+from fakexport.rules.diagnostics import Diagnostic, render_text
+from fakexport.rules.diagnostics import render_github as annotation
 
 if TYPE_CHECKING:
-    from fakexport.weights import WeightsReport
+    from fakexport.archive.weights import WeightsReport
 
 MIN_WIDTH = 40
 
@@ -23,27 +24,30 @@ MIN_WIDTH = 40
 def render_report(report: Report, *, width: int = 100) -> str:
     """Return the verdict table, the differences, the transfers, the diagnostics and a summary line.
 
-    Plain text without colors. Deterministic except for the columns of times and memory. Parts that say
-    nothing are left out; long lists are cut with a count, `to_dict` has all of them.
+    The text is plain, without colors, and deterministic except for the columns of times and memory. Empty
+    parts are left out. Long lists are cut with a count; `to_dict` returns all items.
 
     Args:
-        report: What the check found.
-        width: Columns of text that there is room for, at least 40. Messages of torch and source lines are
-            not broken, so single lines may be longer.
+        report: The report.
+        width: Number of columns, at least 40. Messages of torch and source lines are not wrapped and may be
+            longer.
     """
     parts = _parts(report, max(width, MIN_WIDTH))
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 
 
 def summary_line(report: Report) -> str:
-    """Return `2 of 3 targets export; 1 error, 0 warnings`, without a line end."""
+    """Return `2 of 3 targets export; 1 error, 0 warnings`, without a newline."""
     exportable = sum(verdict.is_exportable for verdict in report.verdicts)
-    severities = [diagnostic.severity for diagnostic in report.diagnostics]
     of_all = plural(len(report.verdicts), "target")
-    errors = plural(severities.count("error"), "error")
-    warnings = plural(severities.count("warning"), "warning")
     verb = "exports" if len(report.verdicts) == 1 else "export"
-    return f"{exportable} of {of_all} {verb}; {errors}, {warnings}"
+    return f"{exportable} of {of_all} {verb}; {_counts(report.diagnostics)}"
+
+
+def _counts(diagnostics: Iterable[Diagnostic]) -> str:
+    """Return `1 error, 0 warnings`."""
+    severities = [diagnostic.severity for diagnostic in diagnostics]
+    return ", ".join(plural(severities.count(name), name) for name in ("error", "warning"))
 
 
 def _parts(report: Report, width: int) -> Iterator[list[str]]:
@@ -74,7 +78,7 @@ _ORDER = ("error", "warning", "note")
 
 
 def render_github(report: Report) -> str:
-    """Return one workflow command per diagnostic, then lines for the log: a verdict each and a summary.
+    """Return one workflow command per diagnostic, then log lines: one per verdict, and a summary.
 
     Errors come first, because GitHub shows only ten annotations of each kind per step.
     """
@@ -85,26 +89,23 @@ def render_github(report: Report) -> str:
 
 
 def render_weights(report: WeightsReport) -> str:
-    """Return what was compared, the diagnostics, and one line of summary.
+    """Return the comparison of weights, the diagnostics, and a summary line.
 
-    Plain text without colors; the same report returns the same text. Names of repeated layers are folded,
-    `weights_to_dict` has all of them.
+    The text is plain, without colors, and the same for the same report. Names of repeated layers are merged;
+    `to_dict` returns all names.
     """
     entries = f"{report.entries:,} entries, {bytes_text(report.entry_bytes)}"
-    converted = f"; {report.converted} of them are converted as transformers does" if report.converted else ""
+    converted = (
+        f"; {report.converted} of them are converted by the rules of transformers" if report.converted else ""
+    )
     head = [
         escaped(f"model       {report.source}: {plural(report.weights, 'weight')}"),
         escaped(f"checkpoint  {report.checkpoint}: {entries}{converted}"),
     ]
     if report.computed:
         listed = ", ".join(report.computed)
-        head.append(escaped(f"computed    {listed}: the checkpoint lacks them, as the model's class allows"))
-    severities = [diagnostic.severity for diagnostic in report.diagnostics]
-    errors = plural(severities.count("error"), "error")
-    warnings = plural(severities.count("warning"), "warning")
-    parts = [
-        "\n".join(head),
-        *map(render_text, report.diagnostics),
-        f"{report.summary}; {errors}, {warnings}",
-    ]
-    return "\n\n".join(parts) + "\n"
+        head.append(
+            escaped(f"computed    {listed}: missing from the checkpoint; the model's class allows it")
+        )
+    parts = ["\n".join(head), *map(render_text, report.diagnostics)]
+    return "\n\n".join([*parts, f"{report.summary}; {_counts(report.diagnostics)}"]) + "\n"

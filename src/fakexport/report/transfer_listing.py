@@ -1,4 +1,4 @@
-"""The moves between devices, with bytes and source line, and the devices that a program names."""
+"""Render transfers between devices, and the device literals of a program, as text."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import re
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from fakexport.diagnostics import Diagnostic, Span, escaped, render_text
+from fakexport.files import escaped
 from fakexport.report.quantity import bytes_text, device_names, plural
 from fakexport.report.table import layout
 from fakexport.report.verdict import Verdict
+from fakexport.rules.diagnostics import Diagnostic, Span, render_text
 
 if TYPE_CHECKING:
-    from fakexport.program import DeviceListing, DeviceLiteral, Transfer
+    from fakexport.exporting.program import DeviceListing, DeviceLiteral, Transfer
 
 _MOST_SINGLE_LINES = 20
 _MOST_LINES = 40
@@ -21,10 +22,10 @@ _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 
 
 def transfer_listing(verdict: Verdict, *, width: int) -> list[str]:
-    """Return the transfers of one target: a heading, then one line each, in the order of execution.
+    """Return the transfers of one target: a heading, then one line per transfer, in the order of execution.
 
-    More than 20 are folded: equal tensors that the same source line moves, in whichever layer, share a
-    line that gives their number and routes. Bytes are those of one of them.
+    If there are more than 20, transfers of the same source line that differ only in layer and route are
+    merged into one line with their count and the bytes of one tensor.
     """
     groups = _groups(verdict.transfers)
     shown, hidden = groups[:_MOST_LINES], groups[_MOST_LINES:]
@@ -41,7 +42,7 @@ def transfer_listing(verdict: Verdict, *, width: int) -> list[str]:
 
 
 def transferred_text(transfers: Sequence[Transfer]) -> str:
-    """Return number and bytes of the transfers: `7 (1.2 MiB)`, with `?` for sizes that are unknown."""
+    """Return the number and bytes of transfers: `7 (1.2 MiB)`, with `?` for unknown sizes."""
     return f"{len(transfers):,} ({total_bytes_text(transfers)})" if transfers else "0"
 
 
@@ -51,7 +52,7 @@ def route_text(transfer: Transfer) -> str:
 
 
 def place_text(span: Span | None) -> str:
-    """Return `model.py:7`, installed packages without the folder they are in; "" for no place."""
+    """Return `model.py:7`; for installed packages, without the site-packages folder; "" for no place."""
     return "" if span is None else f"{_INSTALLED.sub('', span.path)}:{span.line}"
 
 
@@ -78,7 +79,7 @@ def _groups(transfers: Sequence[Transfer]) -> list[list[Transfer]]:
 
 
 def _likeness(transfer: Transfer) -> Hashable:
-    """Return what transfers that share a line have in common."""
+    """Return a key that is equal for transfers to merge: all properties except layer numbers and route."""
     place = (transfer.span.path, transfer.span.line) if transfer.span else None
     tensor = (transfer.dtype, transfer.shape, transfer.bytes)
     return tensor, place, transfer.operator, _NUMBER.sub("#", transfer.module_path)
@@ -92,7 +93,7 @@ def _cells(group: Sequence[Transfer], *, is_folded: bool) -> list[str]:
 
 
 def _routes(group: Sequence[Transfer]) -> str:
-    """Return `cuda:0 -> cuda:1 -> ...` for a chain, `cpu -> cuda:0..7` for a fan, else the first route."""
+    """Return `cuda:0 -> cuda:1 -> ...` (chain), `cpu -> cuda:0..7` (fan-out), or a route and a count."""
     routes = list(dict.fromkeys((transfer.source, transfer.target) for transfer in group))
     sources, targets = [route[0] for route in routes], [route[1] for route in routes]
     if len(routes) == 1 or len(set(sources)) == 1:
@@ -104,7 +105,7 @@ def _routes(group: Sequence[Transfer]) -> str:
 
 
 def _modules(group: Sequence[Transfer]) -> str:
-    """Return the module; of several that differ in one index, first and last: `model.layers.15..110`."""
+    """Return a module path. A range such as `model.layers.15..110` covers paths that differ in one index."""
     paths = list(dict.fromkeys(transfer.module_path for transfer in group))
     if len(paths) == 1:
         return paths[0]
@@ -117,7 +118,7 @@ def _modules(group: Sequence[Transfer]) -> str:
 
 
 def _with_places(lines: Sequence[str], places: Sequence[str], width: int) -> Iterator[str]:
-    """Yield the places in a column of their own, or below their lines where that is too wide."""
+    """Yield the lines with their source lines, in a last column or, if that is too wide, below each line."""
     longest = max(map(len, lines))
     fits = longest + 2 + max(map(len, places)) <= width
     for line, place in zip(lines, places, strict=True):
@@ -135,7 +136,7 @@ _INDENT = "    "
 def render_device_literals(listing: DeviceListing) -> str:
     """Return one line per literal in the order of execution, then the diagnostics, then a summary.
 
-    Literals of one line of source that are equal but for the node share a line, with their number.
+    Literals of the same source line that differ only in the node are merged into one line with their count.
     """
     on = ", ".join(listing.devices)
     parts = [[escaped(f"a program on {on or 'no device'}, and what would fail on {listing.other_device}")]]
@@ -147,7 +148,7 @@ def render_device_literals(listing: DeviceListing) -> str:
 
 
 def render_diagnostics(diagnostics: Iterable[Diagnostic]) -> str:
-    """Return the diagnostics below each other, as text that ends in one line end."""
+    """Return the diagnostics below each other, as text with a final newline."""
     return "\n\n".join(map(render_text, diagnostics)) + "\n"
 
 

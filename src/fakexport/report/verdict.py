@@ -1,4 +1,4 @@
-"""What a check is doing, and what it found: verdicts, differences between targets, diagnostics."""
+"""Progress and result of a check: verdicts, differences between targets, diagnostics."""
 
 from __future__ import annotations
 
@@ -6,33 +6,42 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
-from fakexport.diagnostics import Diagnostic, escaped
+from fakexport.files import escaped
 from fakexport.report.quantity import plural
+from fakexport.rules.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-    from fakexport.capture import Recovered
-    from fakexport.program import Fingerprint, ModuleSummary, ProgramDifference, ProgramSummary, Transfer
+    from fakexport.exporting.capture import Recovered
+    from fakexport.exporting.program import (
+        Fingerprint,
+        ModuleSummary,
+        ProgramDifference,
+        ProgramSummary,
+        Transfer,
+    )
     from fakexport.report.rank_summary import RankSummary
     from fakexport.report.saved_programs import SavedPrograms
 
 Stage = Literal["build", "capture", "analyse"]
 
-# Warnings after which a program is not that of the model which was asked for.
+# Warnings that mean that the program covers only part of the requested model.
 _NOT_THE_MODEL = frozenset({"FE104", "FE105"})
 
 
 @dataclass(frozen=True)
 class TargetSpec:
-    """One row of the verdict table, as asked for.
+    """A requested target: one row of the verdict table.
 
     Args:
-        name: Unique within a report: the topology as written, with the device map where two rows share it.
+        name: Name that is unique in a report: the topology as the user wrote it, with the device map if two
+            rows have the same topology.
         topology: The normalized topology, such as `8xH100-80GB`.
-        device_map: As written: a device, `balanced`, `fc1=cpu,fc2=cuda:0`, a JSON file; None for none.
-        dtype: Floating dtype asked for, such as `bfloat16`, or None for the model's own.
-        assumptions: What was assumed where the target did not say, one sentence each.
+        device_map: The device map as the user wrote it: a device, `balanced`, `fc1=cpu,fc2=cuda:0`, a JSON
+            file; None without a device map.
+        dtype: Requested floating point dtype, such as `bfloat16`, or None for the model's own.
+        assumptions: Assumptions about what the target does not specify, one sentence each.
     """
 
     name: str
@@ -48,10 +57,10 @@ class Timings:
 
     Args:
         build_s: Constructing the fake module and its inputs.
-        capture_s: `torch.export` and what fakexport does to its program.
-        analyse_s: Facts and diagnostics.
+        capture_s: `torch.export`, and fakexport's changes to the program.
+        analyse_s: Collecting facts about the program, and diagnostics.
         peak_rss_bytes: Highest resident memory of the target's process.
-        growth_bytes: `peak_rss_bytes` less that before the model was built.
+        growth_bytes: `peak_rss_bytes` minus the memory before the model was built.
     """
 
     build_s: float
@@ -63,24 +72,24 @@ class Timings:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the model exports for one target, with the facts of its program.
+    """Whether the model exports for one target, with a description of the exported program.
 
     Args:
-        target: What was asked.
-        is_exportable: A program was captured for this target.
-        failed_stage: Where it failed, or None.
-        summary: Facts of the program, or None where there is none.
+        target: The requested target.
+        is_exportable: Whether a program was captured.
+        failed_stage: The stage that failed, or None.
+        summary: Summary of the program; None without a program.
         transfers: Moves between devices, in execution order.
         timings: Wall time and memory.
-        notes: Observations, and after a failure the assumptions behind further problems; one sentence each.
-        recovered: The program's constants with and without a value; None without a program.
-        memory_left: Bytes of each device next to the weights placed on it, for cache, inputs and activations;
-            negative where they do not fit. Without the host and devices whose memory is not known.
-        placement: Device by module path, as it was used; with the program, for saving.
-        modules: The tree of the model's modules, for pages; None where there is no program.
-        ranks: The programs of all ranks, if the model is parallel; `program` is that of rank 0.
-        fingerprints: Fingerprints of the programs by rank, if a lock was asked for.
-        saved: The programs by rank; like the placement they are part of no rendering.
+        notes: Observations and, after a failure, the assumptions behind further problems; one sentence each.
+        recovered: The program's constants, with and without values; None without a program.
+        memory_left: Bytes of each device that remain for cache, inputs and activations next to the weights;
+            negative if the weights do not fit. The host and devices of unknown memory are omitted.
+        placement: Device by module path that was used. It is saved with the program.
+        modules: The tree of the model's modules, for HTML pages; None without a program.
+        ranks: Summary of all ranks, if the model is parallel. `program` is then the program of rank 0.
+        fingerprints: Fingerprints of the programs by rank, if a lock was requested.
+        saved: The programs by rank. Rendered reports contain neither these nor `placement`.
     """
 
     target: TargetSpec
@@ -104,19 +113,24 @@ class Verdict:
 
         Raises:
             ValueError: the program cannot be saved, so the process that exported it could not return it.
-            ArchiveError: it has operators that this process has not registered.
+            ArchiveError: the program has operators that are not registered in this process.
         """
         return None if self.saved is None else self.saved.program
 
     @property
     def rank_programs(self) -> Mapping[int, ExportedProgram]:
-        """The programs of the ranks that were traced, if the model is parallel. Raises as `program` does."""
+        """The programs of the traced ranks, if the model is parallel. Raises the same errors as `program`."""
         return {} if self.saved is None or self.ranks is None else self.saved.programs
 
 
 @dataclass(frozen=True)
 class TargetDifference:
-    """How the program of one target differs from that of another: from `first` to `second`, by name."""
+    """Differences between the programs of two targets.
+
+    Args:
+        first, second: Names of the targets; `fakexport.lock` stands for a program in the lock file.
+        difference: Changes from the program of `first` (`a`) to the program of `second` (`b`).
+    """
 
     first: str
     second: str
@@ -129,10 +143,10 @@ class Report:
 
     Args:
         source: The source spec, or the name of the module's class.
-        verdicts: One per target, in the order asked.
-        differences: The first exportable target against each other one.
-        diagnostics: Findings of all targets, folded; each names its targets.
-        versions: Package name -> version, for what the result depends on (python, torch, fakexport, ...).
+        verdicts: One verdict per target, in the requested order.
+        differences: Differences from the first exported target to each other exported target.
+        diagnostics: Findings of all targets; identical ones are merged, with the names of their targets.
+        versions: Package name -> version, for all packages that affect the result (python, torch, ...).
     """
 
     source: str
@@ -143,19 +157,19 @@ class Report:
 
     def __str__(self) -> str:
         """Return the rendered report, as `fakexport check` prints it."""
-        from .text import render_report  # It reads this class.
+        from .text import render_report  # That module imports this class.
 
         return render_report(self).rstrip()
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows."""
+        """Return the HTML for a notebook."""
         from .page.check_page import check_document
         from .page.rendering import render_in_notebook
 
         return render_in_notebook(check_document(self))
 
     def __repr__(self) -> str:
-        """Return one line that a test runner shows whole: the summary, and the first error with its place."""
+        """Return a line short enough for test runners: the summary, and the first error with its line."""
         from .text import summary_line
 
         errors = [found for found in self.diagnostics if found.severity == "error"]
@@ -164,7 +178,7 @@ class Report:
 
     @property
     def is_clean(self) -> bool:
-        """Every target exports all of the model (no FE104, no FE105) and no diagnostic is an error."""
+        """Whether every target exports the whole model (no FE104, no FE105) and no diagnostic is an error."""
         return all(v.is_exportable for v in self.verdicts) and not any(
             d.severity == "error" or d.code in _NOT_THE_MODEL for d in self.diagnostics
         )
@@ -178,26 +192,31 @@ def _headline(error: Diagnostic) -> str:
 
 @dataclass(frozen=True)
 class ProjectReport:
-    """What `fakexport check` found in the sources of `[tool.fakexport]`.
+    """Results of `fakexport check` for the sources of `[tool.fakexport]`.
 
     Args:
-        reports: One per source that could be checked, in their order.
-        refused: Source -> why it could not be checked, one line each.
+        reports: One report per source that could be checked, in order.
+        refused: Source -> one line that says why it could not be checked.
     """
 
     reports: tuple[Report, ...]
     refused: Mapping[str, str]
 
     @property
+    def is_clean(self) -> bool:
+        """Whether every source was checked, and every report is clean."""
+        return self.exit_code == 0
+
+    @property
     def exit_code(self) -> int:
-        """The worst of all sources: 0 clean, 1 findings, 2 not checked."""
+        """The highest exit code of all sources: 0 clean, 1 findings, 2 not checked."""
         if self.refused:
             return 2
         return 0 if all(report.is_clean for report in self.reports) else 1
 
 
 def project_summary_line(report: ProjectReport) -> str:
-    """Return `3 sources: 1 clean, 1 with findings, 1 not checked`, without a line end."""
+    """Return `3 sources: 1 clean, 1 with findings, 1 not checked`, without a newline."""
     clean = sum(part.is_clean for part in report.reports)
     counts = {
         "clean": clean,
@@ -213,11 +232,11 @@ Step = Literal["build", "trace", "explore", "analyse", "compare"]
 
 @dataclass
 class BlockCount:
-    """How far a trace is; changes while it runs.
+    """Progress of a trace; updated while it runs.
 
     Args:
-        done: Number of the model's repeated blocks that are traced.
-        total: How many there are; 0 for a model without such blocks.
+        done: Number of traced repeated blocks of the model.
+        total: Number of repeated blocks; 0 for a model without such blocks.
     """
 
     done: int = 0
@@ -226,18 +245,19 @@ class BlockCount:
 
 @dataclass(frozen=True)
 class Progress:
-    """The step that a check is about to take. Given to `on_progress` before the step begins.
+    """The next step of a check. Passed to `on_progress` before the step starts.
 
     Args:
-        target_index: Number of the target, from 1: `2` of 3. The last one for `compare`.
+        target_index: Number of the target, starting at 1: `2` of 3. For `compare`, the last number.
         target_count: Number of targets in this check.
-        target: Name of the target, as in `TargetSpec.name`; the last one for `compare`, which is about all.
-        step: `build` makes the fake module and its inputs, `trace` captures the program, `explore` looks for
-            further problems of a model that could not be captured, `analyse` reads facts and findings off the
-            program, `compare` finds what differs between the targets.
-        finding: For `explore`, what stopped the capture, on one line; "" for the other steps.
-        blocks: For `trace`, counts the model's blocks while they are traced: `blocks.done` of `blocks.total`.
-            None for the other steps, and with `strict=True`.
+        target: Name of the target, as in `TargetSpec.name`. For `compare`, which covers all targets, the last
+            one.
+        step: `build` creates the fake module and its inputs, `trace` captures the program, `explore` searches
+            for further problems after a failed capture, `analyse` collects facts and findings,
+            `compare` compares the programs of the targets.
+        finding: For `explore`, the error that stopped the capture, on one line; "" for the other steps.
+        blocks: For `trace`, a live count of traced blocks: `blocks.done` of `blocks.total`. None for the
+            other steps, and with `strict=True`.
     Raises:
         ValueError: an index outside 1 to `target_count`, or an unknown step.
     """
@@ -251,6 +271,6 @@ class Progress:
 
     def __post_init__(self) -> None:
         if not 1 <= self.target_index <= self.target_count:
-            raise ValueError(f"target_index counts from 1 to {self.target_count}, got {self.target_index}")
+            raise ValueError(f"target_index must be in 1 to {self.target_count}; got {self.target_index}")
         if self.step not in get_args(Step):
             raise ValueError(f"step must be one of {', '.join(get_args(Step))}; got {self.step!r}")

@@ -1,4 +1,4 @@
-"""The verdict table: one row per target."""
+"""Render the verdict table: one row per target."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from fakexport.diagnostics import escaped
+from fakexport.files import escaped
 from fakexport.report.quantity import (
     bytes_text,
     device_names,
@@ -21,7 +21,7 @@ from fakexport.report.transfer_listing import transferred_text
 from fakexport.report.verdict import Report, Verdict
 
 if TYPE_CHECKING:
-    from fakexport.program import ProgramSummary
+    from fakexport.exporting.program import ProgramSummary
 
 _HEAD = ("target", "verdict", "devices", "nodes", "parameters", "weights per device", "transfers")
 _MEASURED_HEAD = ("target", "build", "capture", "analyse", "peak memory", "growth")
@@ -33,16 +33,15 @@ _MOST_CONSTANTS = 4
 _NONE = "-"
 _MEMORY_LEFT = "memory left"
 STATE = "cache and state"
-"""Title of the column of `state_of`, which only a report with such tensors has; `plan` calls them so, too."""
+"""Title of the column of `state_of`, shown if a program has such tensors; `plan` uses the same term."""
 
 
 def verdict_table(report: Report, *, width: int) -> list[str]:
-    """Return the lines of two tables: the facts, which are the same in every run, and what was measured.
+    """Return the lines of two tables: reproducible facts, and measurements of this run.
 
-    Weights are parameters, buffers and constants; those that the program writes into have a column of
-    their own. The memory that all of them leave is that of the fullest device whose memory is known; what
-    fits next to them is up to the inputs. Times are of this run, peak memory is that of the process. A
-    table that is too wide is cut into several below each other.
+    Weights are parameters, buffers and constants. Tensors that the program writes have a separate column. The
+    column for the remaining memory shows the fullest device with known memory, before inputs and activations.
+    The peak memory is that of the process that checked the target. Tables that are too wide are split.
     """
     rows = [_HEAD, *map(fact_cells, report.verdicts)]
     if any(map(has_state, report.verdicts)):
@@ -59,13 +58,13 @@ def verdict_table(report: Report, *, width: int) -> list[str]:
 
 
 def remarks(report: Report, *, width: int) -> list[str]:
-    """Return the lines of all remarks; those that are longer than `width` are broken."""
+    """Return the lines of all remarks, wrapped to `width`."""
     notes = (wrapped(f"note: {text}", width, later="      ") for text in remark_texts(report))
     return [line for note in notes for line in note]
 
 
 def remark_texts(report: Report) -> list[str]:
-    """Return each assumption and note once, with the targets that it is about."""
+    """Return each assumption and note once, with the targets that it applies to."""
     targets: dict[str, list[str]] = {}
     for verdict in report.verdicts:
         own = (
@@ -94,12 +93,12 @@ def weights_of(verdict: Verdict) -> str:
 
 
 def has_state(verdict: Verdict) -> bool:
-    """Return whether the program writes into tensors that it holds."""
+    """Return whether the program writes into tensors that it owns."""
     return verdict.summary is not None and verdict.summary.state.count > 0
 
 
 def state_of(verdict: Verdict) -> str:
-    """Return the bytes per device of what the program holds and writes into; `-` for none."""
+    """Return the bytes per device of the tensors that the program owns and writes; `-` for none."""
     return _NONE if verdict.summary is None else _weights_text(verdict.summary.state.bytes_per_device)
 
 
@@ -120,7 +119,7 @@ def fact_cells(verdict: Verdict) -> tuple[str, ...]:
 
 
 def memory_left_text(report: Report, verdict: Verdict) -> str:
-    """Return `64.2 GiB`, `-15.8 GiB` where weights lack memory, and a word where a run does."""
+    """Return `64.2 GiB`, `-15.8 GiB` if the weights do not fit, or `not enough` if just a call does not."""
     if any(d.code == _PEAK_EXCEEDS and verdict.target.name in d.targets for d in report.diagnostics):
         return "not enough"
     if not verdict.memory_left:
@@ -142,7 +141,7 @@ def _measured(verdict: Verdict) -> tuple[str, ...]:
 
 
 def weight_bytes(summary: ProgramSummary) -> Counter[str]:
-    """Return bytes on each device of parameters, buffers and constants that the program does not write."""
+    """Return bytes per device of the parameters, buffers and constants that the program does not write."""
     total: Counter[str] = Counter()
     for totals in (summary.parameters, summary.buffers, summary.constants):
         total.update(totals.bytes_per_device)
@@ -163,14 +162,14 @@ def _weights_text(sizes: Mapping[str, int]) -> str:
 
 
 def uneven_weights(verdict: Verdict) -> tuple[str, ...]:
-    """Return the weights device by device, where the table has no room for them."""
+    """Return the weights of each device, if the table only has a summary of them."""
     sizes = {} if verdict.summary is None else weight_bytes(verdict.summary)
     is_cut = len(equal_rows(sizes)) > _MOST_ROWS_OF_DEVICES
     return (f"weights: {device_sizes(sizes)}",) if is_cut else ()
 
 
 def constant_notes(verdict: Verdict) -> tuple[str, ...]:
-    """Return how many constants were recomputed, and which have no value."""
+    """Return sentences about how many constants were recomputed, and which constants have no value."""
     recovered = verdict.recovered
     if recovered is None or not (recovered.names or recovered.unbound):
         return ()

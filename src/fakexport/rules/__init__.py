@@ -1,11 +1,13 @@
-"""Every fault that fakexport diagnoses, one file each. Does not import torch: `fakexport explain` is fast."""
+"""The faults that fakexport diagnoses, with one Markdown page for each diagnostic code.
+
+This package does not import torch, so that `fakexport explain` is fast.
+"""
 
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 from difflib import get_close_matches
+from pathlib import Path
 
 from fakexport.error import InvalidValue
 from fakexport.rules.rule import Rule
@@ -15,17 +17,16 @@ __all__ = ["Rule", "all_rules", "rule"]
 
 @functools.cache
 def all_rules() -> tuple[Rule, ...]:
-    """Return every rule, in the order of the codes: the `RULE` of each file of this package."""
-    names = {found.name for found in pkgutil.iter_modules(__path__)} - {"rule"}
-    rules: list[Rule] = [importlib.import_module(f"{__name__}.{name}").RULE for name in names]
-    return tuple(sorted(rules, key=lambda known: known.code))
+    """Return the rule of each page of this package, ordered by code."""
+    pages = Path(__file__).parent.glob("*.md")
+    return tuple(sorted(map(Rule.read, pages), key=lambda known: known.code))
 
 
 def rule(code: str) -> Rule:
-    """Return the rule with a code or a name.
+    """Return the rule with this code or name.
 
     Raises:
-        ValueError: no such rule; the message, one line, names the nearest codes.
+        ValueError: There is no such rule; the message names the nearest codes in one line.
 
     Example:
         >>> rule("fe201").name

@@ -1,7 +1,5 @@
 """Answer the requests of `tokenizers_c.cpp` with the tokenizers package."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from fakexport.archive.described_container import read_manifest, verify_records, write_described
 from fakexport.archive.manifest import ALONE, Manifest, MethodManifest, TensorEntry, UnboundName
-from fakexport.container.reader import read_container
-from fakexport.container.writer import Digest
-from fakexport.documents.program_records import Recipe, Step
+from fakexport.archive.manifest_json import MANIFEST, read_manifest, verify_records, write_described
+from fakexport.files.container.contents import FRAME_RECORDS
+from fakexport.files.container.reader import read_container
+from fakexport.files.container.writer import Digest
+from fakexport.files.documents.program_records import Recipe, Step
 
 RECORDS = {
     "models/model.json": b'{"graph": "%s"}' % (b"aten.linear " * 30),
@@ -70,6 +71,17 @@ def read_all(path: Path) -> dict[str, bytes]:
     with read_container(path) as container:
         verify_records(container, read_manifest(container))
         return {name: container.record(name) for name in container.names}
+
+
+def records_of(path: Path, *, trust: bool = False) -> dict[str, bytes]:
+    """The records that differ between archives, without the manifest."""
+    with read_container(path, trust=trust) as container:
+        return {n: container.record(n) for n in container.names if n not in (MANIFEST, *FRAME_RECORDS)}
+
+
+def manifest_of(path: Path) -> Manifest:
+    with read_container(path) as container:
+        return read_manifest(container)
 
 
 def described_otherwise(manifest: Manifest, **changes: object) -> Manifest:

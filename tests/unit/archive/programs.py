@@ -12,12 +12,12 @@ from torch._export.serde import serialize as stock
 from torch.export import Dim, ExportedProgram, export
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from fakexport.capture import capture, parse_dynamic
-from fakexport.devices import emulate
-from fakexport.fake import build
-from fakexport.sources import Source
+from fakexport.emulation.devices import emulate
+from fakexport.emulation.fake import build
+from fakexport.exporting.capture import capture, parse_dynamic
+from fakexport.models.sources import Source
 from tests.real_constants import tiny_source
-from tests.unit.sources.tiny_configs import TINY
+from tests.unit.models.sources.tiny_configs import TINY
 
 
 def exported(source: Source, topology: str, dynamic: Any = None) -> ExportedProgram:

@@ -48,7 +48,7 @@ def test_devices_and_targets_are_told(tmp_path: Path) -> None:
     assert [(item.field, item.a, item.b) for item in found.facts] == [("topology", "cpu", "H100-80GB")]
     text = " ".join(render_archive_difference(found).split())
     assert "device cpu -> cuda:0 in 7 weights: " in text
-    assert "described as topology: cpu -> H100-80GB the archives differ" in text
+    assert "metadata topology: cpu -> H100-80GB the archives differ" in text
 
 
 def test_a_bound_archive_has_the_program_of_the_weightless_one(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fakexport.archive.manifest_json import decode_manifest, encode_manifest
-from fakexport.documents import CallRecord, DocumentError, GenerationDefaults, StateTensor
+from fakexport.files.documents import CallRecord, DocumentError, GenerationDefaults, StateTensor
 from tests.unit.archive.described import manifest
 
 DECODE = CallRecord(
@@ -46,8 +46,8 @@ DECODE = CallRecord(
 def changed(**values: Any) -> bytes:
     """The manifest with other values in the record; `...` removes one."""
     text = json.loads(encode_manifest(manifest(call=DECODE)))
-    record = text["methods"][0]["call"] | values
-    text["methods"][0]["call"] = {name: value for name, value in record.items() if value is not ...}
+    record = text["methods"]["model"]["call"] | values
+    text["methods"]["model"]["call"] = {name: value for name, value in record.items() if value is not ...}
     return json.dumps(text).encode()
 
 
@@ -63,12 +63,11 @@ def test_a_program_that_does_not_generate_has_none() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"workload": "train"}, "call of generation"),
+        ({"workload": "train"}, "is not a generation call"),
         ({"tokens": ...}, "tokens"),
         ({"more": 1}, "more"),
         ({"tokens": 3}, "tokens"),
         ({"capacity": -1}, "capacity"),
-        ({"defaults": {}}, "defaults"),
         (
             {"defaults": {**dataclasses.asdict(DECODE.defaults), "repetition_penalty": 0.0}},
             "repetition_penalty of the generation config is 0.0, but must be above 0",

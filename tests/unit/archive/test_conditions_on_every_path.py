@@ -18,10 +18,10 @@ from safetensors.torch import save_file
 import fakexport as fe
 from fakexport.archive import save_bundle
 from fakexport.archive.loading import load_archive
+from fakexport.archive.weights import open_checkpoint
 from fakexport.cli import main
-from fakexport.deploy import UnsuitableInputs
+from fakexport.deploy import InputMismatchError
 from fakexport.deploy import run as run_program
-from fakexport.weights import open_checkpoint
 from tests.guarded_models import CASES, WEIGHTS, GuardedCase
 
 Path_ = Callable[[GuardedCase, Path], Any]
@@ -125,13 +125,12 @@ def random(args: tuple[Any, ...]) -> tuple[Any, ...]:
     )
 
 
-# By default every path has some of the cases, and every case some of the paths.
+# Every path has some of the cases, and every case some of the paths.
 WAYS = [
-    pytest.param(
-        name, path, id=f"{name}-{path.__name__}", marks=[] if (row + column) % 5 == 0 else pytest.mark.slow
-    )
+    pytest.param(name, path, id=f"{name}-{path.__name__}")
     for row, name in enumerate(CASES)
     for column, path in enumerate(PATHS)
+    if (row + column) % 5 == 0
 ]
 
 
@@ -161,24 +160,12 @@ def test_run_names_the_input_its_size_and_the_condition(name: str, tmp_path: Pat
         got = run_program(program, dict(zip(names, given, strict=True)))
         torch.testing.assert_close(next(iter(got.values())), eager(*given))
     for args in case.refused:
-        with pytest.raises(UnsuitableInputs) as refusal:
+        with pytest.raises(InputMismatchError) as refusal:
             run_program(program, dict(zip(names, args, strict=True)))
         text = str(refusal.value)
         assert text.startswith(("`x` has ", "`y` has "))
         assert " in dimension " in text
         assert "\n" not in text
-
-
-def test_the_command_run_refuses_before_anything_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    bound_archive(CASES["parity"], tmp_path)
-    save_file({"x": torch.zeros(2, 17, 4)}, tmp_path / "x.safetensors")
-
-    code = main(["run", f"{tmp_path}/bound.pt2", "--inputs", f"{tmp_path}/x.safetensors"])
-
-    refusal = "error: `x` has size 17 in dimension 1, but the program needs x.shape[1] % 2 == 0\n"
-    assert (code, capsys.readouterr().err) == (2, refusal)
 
 
 def test_compare_refuses_a_call_that_the_program_excludes() -> None:
@@ -212,16 +199,8 @@ def test_inspect_lists_the_conditions(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["inspect", f"{tmp_path}/sum.pt2"]) == 0
     assert "conditions    (x.shape[1] + y.shape[1]) % 3 == 0\n" in capsys.readouterr().out
     assert main(["inspect", f"{tmp_path}/sum.pt2", "--format", "json"]) == 0
-    (plain,) = json.loads(capsys.readouterr().out)["methods"]
+    plain = json.loads(capsys.readouterr().out)["methods"]["model"]
     assert plain["program"]["conditions"] == ["(x.shape[1] + y.shape[1]) % 3 == 0"]
-
-
-def test_a_root_is_stored_and_checked(tmp_path: Path) -> None:
-    """transformers' cohere2_vision asks for the side of a square of patches."""
-    program = bound_archive(CASES["root"], tmp_path)
-
-    with pytest.raises(AssertionError, match=r"\*\* 0\.5 < 5"):
-        program.module()(torch.zeros(2, 25, 4))
 
 
 @pytest.mark.parametrize(

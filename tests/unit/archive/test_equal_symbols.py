@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import fakexport as fe
-from fakexport.program.canonical import canonical_lines
+from tests.same_nodes import canonical_lines
 
 U = sympy.Symbol("u0", integer=True)
 S = sympy.Symbol("s77", positive=True, integer=True)

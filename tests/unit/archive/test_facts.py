@@ -14,10 +14,10 @@ pytest.importorskip("safetensors")
 from safetensors.torch import save_file
 
 import fakexport as fe
-from fakexport.archive import WeightsLeftBehind, describe
-from fakexport.capture import PartialProgram, UnboundConstants
+from fakexport.archive import WeightsDroppedWarning, describe
 from fakexport.cli import main
-from fakexport.sources import parse_dtype
+from fakexport.exporting.capture import PartialExportWarning, UnboundConstants
+from fakexport.models.sources import parse_dtype
 from tests.architectures.architecture import Architecture
 
 MODEL = """
@@ -162,9 +162,9 @@ def test_a_writer_says_that_weights_are_left_behind(tmp_path: Path, capsys) -> N
     fe.save(bound, tmp_path / "full.pt2")
     moved = fe.retarget(bound, "cuda:0", target="H100")
 
-    with pytest.warns(WeightsLeftBehind, match="2 weights, such as weight, were left out"):
+    with pytest.warns(WeightsDroppedWarning, match="2 weights, such as weight, were dropped"):
         fe.save(moved, tmp_path / "moved.pt2")
-    with pytest.warns(WeightsLeftBehind, match="method one, has no weights"):
+    with pytest.warns(WeightsDroppedWarning, match="method one, has no weights"):
         fe.save_bundle({"one": moved}, tmp_path / "bundle.pt2")
     code = main(["retarget", f"{tmp_path}/full.pt2", "--to", "cpu=cuda:0", "-o", f"{tmp_path}/out.pt2"])
 
@@ -188,18 +188,10 @@ def test_weights_that_stay_are_kept_without_a_word(tmp_path: Path) -> None:
     assert torch.equal(fe.load(tmp_path / "b.pt2").state_dict["weight"], state["weight"])
 
 
-@pytest.mark.usefixtures("folder")
-def test_python_says_that_a_program_is_not_the_whole_model() -> None:
-    pytest.importorskip("transformers")
-    config = {**json.loads(Path("gpt2.json").read_text()), "quantization_config": {"quant_method": "fp8"}}
-    Path("quantized.json").write_text(json.dumps(config))
-
-    with pytest.warns(PartialProgram, match=r"^FE105: the config is quantized \(fp8\), and"):
-        fe.export("hf:quantized.json")
-
-
 def test_python_says_which_input_is_missing(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
 
-    with pytest.warns(PartialProgram, match=r"^FE104: without .*pixel_values.* does not use .* parameters"):
+    with pytest.warns(
+        PartialExportWarning, match=r"^FE104: without .*pixel_values.* does not use .* parameters"
+    ):
         fe.export(Architecture("unlimited_ocr", "AutoModelForImageTextToText", True).source(tmp_path))

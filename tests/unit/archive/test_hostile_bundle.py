@@ -13,18 +13,16 @@ from torch import nn
 
 import fakexport as fe
 from fakexport.archive import describe
-from fakexport.archive.described_container import MANIFEST, read_manifest
 from fakexport.archive.loading import load_archive
 from fakexport.archive.manifest import MOST_METHODS, Manifest
-from fakexport.archive.manifest_json import decode_manifest, encode_manifest
+from fakexport.archive.manifest_json import MANIFEST, decode_manifest, encode_manifest
 from fakexport.archive.methods import methods_of, read_methods
-from fakexport.container import ArchiveError
-from fakexport.container.contents import FRAME_RECORDS
-from fakexport.container.reader import Limits, read_container
-from fakexport.container.writer import write_container
-from fakexport.documents.document_error import DocumentError
+from fakexport.files.container import ArchiveError
+from fakexport.files.container.reader import Limits, read_container
+from fakexport.files.container.writer import write_container
+from fakexport.files.documents.document_error import DocumentError
 from tests.unit.archive.bundles import IMAGE, PREFIXES, fakes, live, speller
-from tests.unit.archive.described import about, tensor
+from tests.unit.archive.described import about, manifest_of, records_of, tensor
 
 
 def bundle_manifest() -> Manifest:
@@ -47,23 +45,31 @@ def test_a_manifest_comes_back_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d.update(format="fakexport.archive/4"), "format: version 'fakexport.archive/4'; this"),
-        (lambda d: d.update(methods=[]), "0 methods; an archive has 1 to 64"),
-        (lambda d: d.update(methods=d["methods"] * 40), "methods: a list of 80 entries"),
-        (lambda d: d.update(methods=[d["methods"][0]] * 2), "methods: two methods with the same name"),
+        (lambda d: d.update(format="fakexport.archive/4"), "format: version 'fakexport.archive/4', but this"),
+        (lambda d: d.update(methods={}), "0 methods; an archive has 1 to 64"),
         (
-            lambda d: d["methods"][0].update(method="../x"),
-            "methods[0].method: '../x' is not a valid method name",
+            lambda d: d.update(methods={f"m{n}": d["methods"]["encode"] for n in range(80)}),
+            "methods: an object of 80 entries; the limit is 64",
         ),
-        (lambda d: d["methods"][0].update(records=[]), "methods[0]: the field 'records' is unknown"),
-        (lambda d: d["methods"][0].pop("tensors"), "methods[0].tensors: this field is missing"),
+        (
+            lambda d: d["methods"].update({"../x": d["methods"]["encode"]}),
+            "'../x' is not a valid method name",
+        ),
+        (lambda d: d["methods"]["encode"].update(records=[]), "['encode']: the field 'records' is unknown"),
+        (lambda d: d["methods"]["encode"].pop("source"), "['encode'].source: this field is missing"),
         (lambda d: d.update(prefixes={}), "the field 'prefixes' is unknown"),
-        (lambda d: d["methods"][0].update(prefix=["a"]), "methods[0].prefix: expected two names"),
-        (lambda d: d.update(shared=[[["encode", "w"]]]), "a shared weight that belongs to only one"),
-        (lambda d: d.update(shared=[[["encode", "w"], ["encode", "v"]]]), "belongs to only one"),
-        (lambda d: d.update(shared=[[["encode", "w"], ["other", "w"]]]), "of 'other', which is not a method"),
+        (lambda d: d["methods"]["encode"].update(prefix=["a"]), "prefix: expected a list of 2 entries"),
+        (lambda d: d.update(shared=[[["encode", "w"]]]), "a shared weight must list several methods"),
+        (lambda d: d.update(shared=[[["encode", "w"], ["encode", "v"]]]), "each of them once"),
+        (
+            lambda d: d.update(shared=[[["encode", "w"], ["other", "w"]]]),
+            "belongs to 'other', which is not a method",
+        ),
         (lambda d: d.update(shared=d["shared"] * 2), "`lm_head.weight` of decode is in two shared weights"),
-        (lambda d: d["methods"][1].update(prefix=["", "n."]), "'lm_head.weight' does not begin with 'n.'"),
+        (
+            lambda d: d["methods"]["decode"].update(prefix=["", "n."]),
+            "does not begin with 'n.'",
+        ),
         (lambda d: d.update(extra=1), "the field 'extra' is unknown"),
     ],
 )
@@ -87,9 +93,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def rewritten(path: Path, change: Callable[[dict[str, Any], dict[str, bytes]], Any], to: Path) -> Path:
     """The archive with another manifest or other records, and digests that fit them."""
-    with read_container(path) as container:
-        records = {n: container.record(n) for n in container.names if n not in (MANIFEST, *FRAME_RECORDS)}
-        document = json.loads(encode_manifest(read_manifest(container)))
+    records, document = records_of(path), json.loads(encode_manifest(manifest_of(path)))
     change(document, records)
 
     def last(digests: Any) -> bytes:
@@ -101,12 +105,12 @@ def rewritten(path: Path, change: Callable[[dict[str, Any], dict[str, bytes]], A
 
 def locate(document: dict[str, Any], name: str, other: str) -> None:
     """Puts a weight of `decode` where another one is."""
-    tensors = {entry["name"]: entry for entry in document["methods"][1]["tensors"]}
+    tensors = {entry["name"]: entry for entry in document["methods"]["decode"]["tensors"]}
     tensors[name]["location"] = tensors[other]["location"]
 
 
 def without_decode(document: dict[str, Any]) -> None:
-    document.update(methods=document["methods"][:1], shared=[])
+    del document["methods"]["decode"], document["shared"]
 
 
 @pytest.mark.parametrize(
@@ -117,11 +121,11 @@ def without_decode(document: dict[str, Any]) -> None:
             lambda d, r: locate(d, "net.look.bias", "net.norm.weight"),
             "has different data in encode",
         ),
-        ("weightless.pt2", lambda d, r: d["shared"].pop(), "share different weights"),
+        ("weightless.pt2", lambda d, r: d["shared"].pop(), "disagree about shared weights"),
         (
             "weightless.pt2",
             lambda d, r: d["shared"][0][0].__setitem__(1, "model.none"),
-            "share different weights",
+            "disagree about shared weights",
         ),
         (
             "bound.pt2",
@@ -130,10 +134,10 @@ def without_decode(document: dict[str, Any]) -> None:
         ),
         (
             "weightless.pt2",
-            lambda d, r: d["methods"][1].update(prefix=["", "other."]),
+            lambda d, r: d["methods"]["decode"].update(prefix=["", "other."]),
             "does not begin with 'other.'",
         ),
-        ("weightless.pt2", lambda d, r: without_decode(d), "models/decode.json: is not a program of the"),
+        ("weightless.pt2", lambda d, r: without_decode(d), "models/decode.json: is not listed in the"),
         ("weightless.pt2", lambda d, r: r.pop("models/decode.json"), "models/decode.json: is missing"),
         (
             "weightless.pt2",
@@ -142,12 +146,12 @@ def without_decode(document: dict[str, Any]) -> None:
         ),
         (
             "bound.pt2",
-            lambda d, r: d["methods"][0]["tensors"][0]["location"].update(file="models/encode.json"),
-            "model.embed.weight has different data in encode and in decode",
+            lambda d, r: d["methods"]["encode"]["tensors"][0]["location"].update(file="models/encode.json"),
+            "models/encode.json: is compressed and cannot be mapped",
         ),
         (
             "bound.pt2",
-            lambda d, r: d["methods"][0]["tensors"][0]["location"].update(length=2**40),
+            lambda d, r: d["methods"]["encode"]["tensors"][0]["location"].update(length=2**40),
             "beyond the end of",
         ),
     ],
@@ -184,7 +188,7 @@ def test_a_package_of_torch_has_no_names_that_no_method_can_have(tmp_path: Path)
     program.example_inputs = None
     package_pt2(str(tmp_path / "names.pt2"), exported_programs={"a-b": program, "c": program})
     with pytest.raises(
-        ArchiveError, match=r"models/a-b\.json: a program whose name is not a valid method name"
+        ArchiveError, match=r"models/a-b\.json: the name of the program is not a valid method name"
     ):
         methods_of(tmp_path / "names.pt2")
 

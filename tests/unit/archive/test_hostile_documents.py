@@ -14,10 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fakexport.archive.codec.program_decoder import program_from_json
-from fakexport.archive.codec.program_encoder import program_to_json
+from fakexport.archive.codec.program import program_from_json, program_to_json
 from fakexport.archive.codec.program_outline import outline
-from fakexport.documents.document_error import DocumentError
+from fakexport.files.documents.document_error import DocumentError
 from tests.unit.archive.programs import branches, every_kind, flexible
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -85,13 +84,6 @@ def test_a_bent_document_is_read_or_refused(documents, data):
     assert_read_or_refused(documents, data)
 
 
-@pytest.mark.slow
-@settings(SETTINGS, max_examples=300)
-@given(data=st.data())
-def test_more_bent_documents_are_read_or_refused(documents, data):
-    assert_read_or_refused(documents, data)
-
-
 def assert_read_or_refused(documents, data):
     document = documents[data.draw(st.integers(0, 2))]
     path = data.draw(st.sampled_from(places(document)))
@@ -130,21 +122,11 @@ def test_an_error_says_where(documents):
     assert message == f"{place}: expected a string, got int"
 
 
-def test_a_key_cannot_steer_a_terminal_from_within_the_line(documents):
-    def change(document):
-        node_of(document, "cat")["metadata"] = {"key\n\x1b[2J\u202e": 3}
-
-    message = refused(documents, change)
-
-    assert r".metadata.key\n\x1b[2J\u202e: expected a string, got int" in message
-    assert message.isprintable()
-
-
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
         ("torch.ops.my_library.boom.default", "import the operator library `my_library`"),
-        ("torch.ops.aten.no_such.default", "this torch has no such operator"),
+        ("torch.ops.aten.no_such.default", "this torch version does not have it"),
         ("torch.ops.higher_order.aoti_call_delegate", "unsupported higher-order operator"),
         ("torch.hub.load", "is not an operator"),
         ("torch.load", "is not an operator"),
@@ -154,7 +136,7 @@ def test_a_key_cannot_steer_a_terminal_from_within_the_line(documents):
         ("math.factorial", "is not an operator"),
         ("#extension:op", "is not an operator"),
         ("builtins.eval", "is not an operator"),
-        ("torch.ops.aten.__class__.default", "no such operator"),
+        ("torch.ops.aten.__class__.default", "torch version does not have it"),
     ],
 )
 def test_only_operators_of_a_program_are_called(documents, target, reason):
@@ -245,7 +227,7 @@ def test_a_graph_within_itself_without_end_is_refused(documents):
             inner = {**empty, "nodes": [call]}
         document["graph_module"]["graph"] = inner
 
-    assert "graphs" in refused(documents, change)
+    assert "levels deep" in refused(documents, change)
 
 
 def test_an_operator_in_a_graph_within_a_tuple_is_not_hidden(documents):
@@ -335,4 +317,4 @@ def test_the_custom_metadata_of_a_program_is_bounded_as_well(documents):
 def test_more_conditions_than_any_program_has_are_refused(documents):
     message = refused(documents, lambda document: document.update(guards_code=["1 >= 0"] * 300_000))
 
-    assert message == "guards_code: a list of 300000 entries; at most 20000 are read"
+    assert message == "guards_code: a list of 300000 entries; the limit is 20000"

@@ -12,11 +12,10 @@ from torch import nn
 
 from fakexport.archive import describe
 from fakexport.archive.loading import load_archive
-from fakexport.archive.method_records import CONSTANTS_CONFIG, MODEL, WEIGHTS_CONFIG
-from fakexport.container import ArchiveError
-from fakexport.container.contents import FRAME_RECORDS
-from fakexport.container.reader import read_container
-from fakexport.container.writer import write_container
+from fakexport.archive.stored_tensor import CONSTANTS_CONFIG, MODEL, WEIGHTS_CONFIG
+from fakexport.files.container import ArchiveError
+from fakexport.files.container.writer import write_container
+from tests.unit.archive.described import records_of
 from tests.unit.archive.test_hostile_documents import OTHER_VALUES, bent, places
 
 TRIES = 60
@@ -40,8 +39,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     program = torch.export.export(Shifted(), (torch.zeros(3, 2),))
     program.example_inputs = None
     torch.export.save(program, path)
-    with read_container(path) as container:
-        return {name: container.record(name) for name in container.names if name not in FRAME_RECORDS}
+    return records_of(path)
 
 
 @pytest.mark.parametrize("record", [WEIGHTS_CONFIG, CONSTANTS_CONFIG, MODEL])

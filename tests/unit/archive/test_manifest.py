@@ -9,16 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fakexport.archive.described_container import MANIFEST, read_manifest, verify_records, write_described
 from fakexport.archive.manifest import Location, MethodManifest, UnboundName
-from fakexport.archive.manifest_json import decode_manifest, encode_manifest, method_from_json, method_to_json
-from fakexport.capture.recovered import UnboundConstant
-from fakexport.container.error import ArchiveError
-from fakexport.container.reader import read_container
-from fakexport.container.writer import Digest, write_container
-from fakexport.diagnostics import Span
-from fakexport.documents.document_error import DocumentError
-from tests.unit.archive.described import RECORDS, manifest, read_all, tensor, write_sample
+from fakexport.archive.manifest_json import (
+    MANIFEST,
+    decode_manifest,
+    encode_manifest,
+    read_manifest,
+)
+from fakexport.exporting.program import UnboundConstant
+from fakexport.files.container.error import ArchiveError
+from fakexport.files.container.reader import read_container
+from fakexport.files.container.writer import Digest, write_container
+from fakexport.files.documents.document_error import DocumentError
+from fakexport.rules.diagnostics import Span
+from tests.unit.archive.described import RECORDS, manifest, read_all, tensor
 
 SPAN = Span("/home/me/x.py", 3)
 OF_ALL = ("format", "methods", "shared", "records")
@@ -29,7 +33,7 @@ def changed(path: str, value: object) -> bytes:
     """The sample's JSON with one value replaced, or removed where the value is `...`."""
     text = json.loads(encode_manifest(manifest()))
     *parents, last = path.split(".")
-    place = text if path in OF_ALL else text["methods"][0]
+    place = text if path in OF_ALL else text["methods"]["model"]
     for key in parents:
         place = place[int(key) if key.isdigit() else key]
     if value is ...:
@@ -54,27 +58,6 @@ def test_it_comes_back_as_it_was():
     assert decode_manifest(encode_manifest(manifest())) == manifest()
 
 
-def test_the_description_of_one_program_comes_back():
-    about = method_to_json(manifest().only)
-
-    assert method_from_json(about) == manifest().only
-
-
-def test_a_prefix_is_written_where_there_is_one_and_comes_back():
-    tensors = (tensor("net.a", aliases=("net.b",)),)
-    own = manifest(tensors=tensors, prefix=("model.", "net."))
-
-    assert decode_manifest(encode_manifest(own)) == own
-    assert b"prefix" not in encode_manifest(manifest(tensors=tensors))
-
-
-def test_an_archive_without_operators_of_python_has_no_library_modules():
-    own = manifest(library_modules={})
-
-    assert b"library_modules" not in encode_manifest(own)
-    assert decode_manifest(encode_manifest(own)) == own
-
-
 def test_a_weight_begins_with_the_prefix():
     with pytest.raises(ValueError, match=r"the weight 'model\.wte\.weight' does not begin with 'lm_head'"):
         manifest(prefix=("", "lm_head"))
@@ -90,11 +73,10 @@ def test_the_order_of_mappings_does_not_matter():
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("format", "fakexport.archive/4", "format: version 'fakexport.archive/4'; this fakexport reads"),
+        ("format", "fakexport.archive/4", "format: version 'fakexport.archive/4', but this fakexport reads"),
         ("format", "zip", "format: 'zip' is not a valid fakexport format"),
         ("format", ..., "format: this field is missing"),
-        ("tensors", ..., "tensors: this field is missing"),
-        ("library_operators", ..., "library_operators: this field is missing"),
+        ("versions", ..., "versions: this field is missing"),
         (
             "library_operators",
             ["/tmp/libops.so"],
@@ -106,8 +88,11 @@ def test_the_order_of_mappings_does_not_matter():
             {"signal_ops.soft_clip.default": "os; rm -rf"},
             "library_modules['signal_ops.soft_clip.default']: 'os; rm -rf' is not a valid Python module name",
         ),
-        ("library_modules", {"a.b.c": "os"}, "a module for 'a.b.c', which is not a library operator"),
-        ("library_classes", ..., "library_classes: this field is missing"),
+        (
+            "library_modules",
+            {"a.b.c": "os"},
+            "a module is listed for 'a.b.c', which is not a library operator",
+        ),
         ("library_classes", ["Polynomial"], "library_classes[0]: 'Polynomial' is not a valid C++ class"),
         ("date", "2026-01-01", "the field 'date' is unknown"),
         ("tensors.0.stride", ..., "tensors[0].stride: this field is missing"),
@@ -116,8 +101,8 @@ def test_the_order_of_mappings_does_not_matter():
         ("tensors.1.shape", [4, -3], "tensors[1].shape[1]: an integer outside the range 0 to"),
         ("tensors.1.shape", [4, True], "tensors[1].shape[1]: expected an integer, got bool"),
         ("tensors.1.shape", [4, 3.0], "tensors[1].shape[1]: expected an integer, got float"),
-        ("tensors.1.shape", [4], "tensors[1]: `model.rotary` has 1 dimensions and 2 strides"),
-        ("tensors.1.shape", [1] * 65, "tensors[1].shape: a list of 65 entries; at most 64 are read"),
+        ("tensors.1.shape", [4], "tensors[1]: `model.rotary` has 1 dimensions but 2 strides"),
+        ("tensors.1.shape", [1] * 65, "tensors[1].shape: a list of 65 entries; the limit is 64"),
         ("tensors.1.shape", [1 << 62, 1 << 62], "needs more bytes than 63 bits"),
         ("tensors.1.storage_offset", -1, "tensors[1].storage_offset: an integer outside the range 0"),
         ("tensors.1.dtype", "float31", "tensors[1].dtype: 'float31' is not a valid dtype"),
@@ -128,27 +113,30 @@ def test_the_order_of_mappings_does_not_matter():
         ("tensors.0.aliases", ["a\u0007"] * 2, "the tensors contain the name `a\\x07` twice"),
         ("tensors.1.name", "x" * 5000, "tensors[1].name: a string of 5000 characters"),
         ("tensors.1.location", {"file": "x"}, "tensors[1].location.offset: this field is missing"),
-        ("weights", "borrowed", "weights: 'borrowed' is not a valid kind of weights"),
-        ("recipes.0.entries", [], "a recipe without entries or without weights"),
-        ("recipes.0.weights", [], "a recipe without entries or without weights"),
-        ("recipes.0.weights.0", ["w"], "recipes[0].weights[0]: expected a name and an index"),
+        ("weights", "borrowed", "weights: 'borrowed' is none of none, inside, linked"),
+        ("recipes.0.entries", [], "a recipe has no entries or no weights"),
+        ("recipes.0.weights", [], "a recipe has no entries or no weights"),
+        ("recipes.0.weights.0", ["w"], "recipes[0].weights[0]: expected a list of 2 entries"),
         (
             "recipes.0.steps.0.operator",
             "exec",
             "recipes[0].steps[0].operator: 'exec' is not a valid recipe operator",
         ),
-        ("recipes.0.steps.0.values", [], "a recipe's cat without arguments"),
+        ("recipes.0.steps.0.values", [], "the cat of a recipe has arguments that do not come before it"),
         ("recipes.0.steps.0.values", [-1], "recipes[0].steps[0].values[0]: an integer outside the range"),
         ("recipes.0.steps.0.numbers", ["0"], "recipes[0].steps[0].numbers[0]: expected an integer"),
         ("weights", "inside", "has no location in a bound archive"),
         ("versions.torch", "2.13; rm -rf", "versions['torch']: '2.13; rm -rf' is not a valid version"),
-        ("computed", {"lm_head.bias": None}, "a computed weight 'lm_head.bias', which is not a weight"),
+        ("computed", {"lm_head.bias": None}, "the computed weight 'lm_head.bias' is not a weight"),
         ("computed", {"lm_head.weight": 1}, "computed['lm_head.weight']: expected a string, got int"),
         ("prefix", ["", "net."], "the weight 'lm_head.weight' does not begin with 'net.'"),
-        ("prefix", ["a"], "prefix: expected two names"),
-        ("prefix", None, "prefix: expected a list, got null"),
+        ("prefix", ["a"], "prefix: expected a list of 2 entries, got 1"),
         ("device_map", [], "device_map: expected an object, got list"),
-        ("unbound_constants.0.reason", "magic", "unbound_constants[0].reason: 'magic' is not a valid reason"),
+        (
+            "unbound_constants.0.reason",
+            "magic",
+            "[0].reason: 'magic' is none of parameter, random",
+        ),
         (
             "records",
             [{"name": "x", "size": 1, "sha256": "abc"}],
@@ -181,18 +169,6 @@ def test_what_is_no_manifest(text):
 )
 def test_a_relative_source_is_kept(source):
     assert decode_manifest(encode_manifest(manifest(source=source))).only.source == source
-
-
-@pytest.mark.parametrize(
-    ("location", "message"),
-    [
-        (Location("../checkpoint.safetensors", 0, 24, SHA), "leaves its folder"),
-        (Location("/checkpoint.safetensors", 0, 24, SHA), "absolute"),
-    ],
-)
-def test_a_link_leads_nowhere_else(location, message):
-    with pytest.raises(ValueError, match=message):
-        manifest(weights="linked", tensors=(tensor(location=location),))
 
 
 def test_a_link_needs_an_archive_that_says_so():
@@ -240,7 +216,7 @@ def test_a_computed_weight_in_no_record_of_its_size_is_refused(record):
 def test_one_element_stands_for_a_small_weight_alone():
     large = tensor("model.rotary", source=None, shape=(2**20, 3))
 
-    with pytest.raises(ValueError, match="has 6291456 bytes; at most 4194304"):
+    with pytest.raises(ValueError, match="has 6291456 bytes; the limit is 4194304"):
         manifest(
             tensors=(large,),
             computed={"model.rotary": "extra/fakexport/computed_0"},
@@ -249,7 +225,7 @@ def test_one_element_stands_for_a_small_weight_alone():
 
 
 def test_a_bound_archive_has_no_computed_weights():
-    with pytest.raises(ValueError, match="computed weights in a bound archive"):
+    with pytest.raises(ValueError, match="a bound archive has computed weights"):
         manifest(
             weights="inside",
             tensors=(tensor(location=Location("data/weights/weight_0", 0, 24)),),
@@ -258,22 +234,11 @@ def test_a_bound_archive_has_no_computed_weights():
         )
 
 
-def test_an_archive_answers_for_every_record(tmp_path):
-    written = write_sample(tmp_path / "a.pt2")
-
-    with read_container(tmp_path / "a.pt2") as container:
-        found = read_manifest(container)
-        verify_records(container, found)
-        names = {record.name for record in found.records}
-        assert found == written
-        assert names == set(container.names) - {MANIFEST}
-
-
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
         (lambda digest: replace(digest, sha256=SHA), "sha256 differs from the manifest's"),
-        (lambda digest: replace(digest, size=digest.size + 1), "in the manifest"),
+        (lambda digest: replace(digest, size=digest.size + 1), "the manifest lists"),
         (lambda digest: replace(digest, name="models/other.json"), "is missing, but the manifest lists it"),
     ],
 )
@@ -294,7 +259,10 @@ def test_a_record_that_the_manifest_leaves_out_is_refused(tmp_path):
 
     write_container(tmp_path / "a.pt2", RECORDS, last=(MANIFEST, last))
 
-    with read_container(tmp_path / "a.pt2") as container, pytest.raises(ArchiveError, match="is not in the"):
+    with (
+        read_container(tmp_path / "a.pt2") as container,
+        pytest.raises(ArchiveError, match="is not listed in the"),
+    ):
         read_manifest(container)
 
 
@@ -305,13 +273,6 @@ def test_an_archive_without_a_manifest_says_so(tmp_path):
         read_manifest(container)
 
     assert str(caught.value) == f"{tmp_path}/a.pt2: {MANIFEST}: is missing"
-
-
-def test_the_same_archive_is_written_twice(tmp_path):
-    write_described(tmp_path / "a.pt2", RECORDS, manifest())
-    write_described(tmp_path / "b.pt2", RECORDS, manifest())
-
-    assert (tmp_path / "a.pt2").read_bytes() == (tmp_path / "b.pt2").read_bytes()
 
 
 JSON = st.recursive(

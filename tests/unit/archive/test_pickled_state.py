@@ -7,16 +7,13 @@ import pickle
 import struct
 import tracemalloc
 import zipfile
-from contextlib import suppress
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fakexport.archive.pickled_state import MOST_VALUES, StoredView, read_pickled_state
-from fakexport.documents.document_error import DocumentError
-from tests.torchbind import LIBRARY, foo, queue
+from fakexport.files.documents.document_error import DocumentError
+from tests.torchbind import LIBRARY, queue
 
 pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason="this torch comes without its test classes")
 
@@ -82,10 +79,6 @@ def test_what_torch_writes_is_read(value):
     assert type(found.state) is type(value)
 
 
-def test_an_object_is_read():
-    assert read_pickled_state(pickled(foo(3, -4))).state == [3, -4]
-
-
 def test_tensors_are_told_by_their_records():
     (_, first), (_, tensors) = read_pickled_state(pickled(queue(torch.ones(2, 3)))).state
 
@@ -109,29 +102,29 @@ class Evil:
         (b"\x80\x02" + CLASS + b".", "not a pickled object of a C++ class"),
         (of_state(b"N") + b"more", "data after its end"),
         (of_state(b"NN"), "sets the state of something that is not an object"),
-        (of_state(b"N")[:-1], "has the operation b'', which"),
-        (of_state(b"S'x'\n"), "has the operation b'S', which"),
-        (of_state(b"J\x00"), "not a pickled object"),
+        (of_state(b"N")[:-1], "has the opcode b'', which"),
+        (of_state(b"S'x'\n"), "has the opcode b'S', which"),
+        (of_state(b"J\x00"), "not a valid pickle"),
         (of_state(b"Nb" + b"N"), "sets the state of something that is not an object"),
         (of_state(b"cos\nsystem\n(X\x01\x00\x00\x00xtR"), "calls 'os.system', which"),
         (of_state(b"cbuiltins\neval\n(X\x01\x00\x00\x001tR"), "calls 'builtins.eval', which"),
         (of_state(b"cos\nsystem\n"), "has a value that the state of an object never contains"),
         (of_state(CLASS), "has a value that the state of an object never contains"),
         (b"\x80\x02cos\nsystem\n)\x81Nb.", "creates an object of something that is not a C++ class"),
-        (b"\x80\x02c__torch__.torch.classes.a-b\nC\n)\x81Nb.", "names an impossible class"),
-        (b"\x80\x02c__torch__.torch.classes.\nC\n)\x81Nb.", "names an impossible class"),
-        (of_state(b"(ios\nsystem\n"), "has the operation b'i', which"),
-        (of_state(b"\x8c\x02os\x8c\x06system\x93"), "has the operation b'\\x8c', which"),
-        (of_state(b"]NNs"), "has the operation b's', which"),
-        (of_state(b"Na"), "adds to something that is not a list"),
-        (of_state(b"](N"), "takes a value that does not exist"),
-        (of_state(b"h\x07"), "not a pickled object"),
+        (b"\x80\x02c__torch__.torch.classes.a-b\nC\n)\x81Nb.", "has an invalid class name"),
+        (b"\x80\x02c__torch__.torch.classes.\nC\n)\x81Nb.", "has an invalid class name"),
+        (of_state(b"(ios\nsystem\n"), "has the opcode b'i', which"),
+        (of_state(b"\x8c\x02os\x8c\x06system\x93"), "has the opcode b'\\x8c', which"),
+        (of_state(b"]NNs"), "has the opcode b's', which"),
+        (of_state(b"Na"), "adds to a value that is not a list"),
+        (of_state(b"](N"), "uses a value that does not exist"),
+        (of_state(b"h\x07"), "not a valid pickle"),
         (of_state(b"}(]Nu"), "a key that is not a number or string"),
-        (of_state(b"X\x00\x00\x00\x01x"), "not a pickled object"),
-        (of_state(b"X\x03\x00\x00\x00\xed\xa0\x80"), "not a pickled object"),
+        (of_state(b"X\x00\x00\x00\x01x"), "not a valid pickle"),
+        (of_state(b"X\x03\x00\x00\x00\xed\xa0\x80"), "not a valid pickle"),
         (of_state(b"N\x85" * 70), "sets the state of something that is not an object"),
-        (of_state(b"N" + b"\x85" * 70), "nested deeper"),
-        (of_state(b"]q\x00h\x00a"), "nested deeper"),
+        (of_state(b"N" + b"\x85" * 70), "nested in more than"),
+        (of_state(b"]q\x00h\x00a"), "nested in more than"),
         (
             of_state(b"(X\x07\x00\x00\x00storageNX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x01tQ"),
             "not a tensor storage",
@@ -155,8 +148,8 @@ def storage(device: bytes = b"cpu", record: bytes = b"0") -> bytes:
     ("steps", "reason"),
     [
         (storage(), "has a value that the state of an object never contains"),
-        (storage(device=b"cuda:0"), "has a tensor on 'cuda:0'; only CPU tensors are read"),
-        (storage(record=b"../x"), "names a storage with something that is not a number"),
+        (storage(device=b"cuda:0"), "has a tensor on 'cuda:0'; only CPU tensors are supported"),
+        (storage(record=b"../x"), "has a storage whose name is not a number"),
         (
             b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage() + b"K\x00)(K\x02t\x89}tR",
             "invalid sizes",
@@ -216,13 +209,3 @@ def test_a_pickle_of_python_is_refused_and_does_not_run(capsys):
         refused(pickle.dumps(Evil(), protocol=protocol))
 
     assert capsys.readouterr().out == ""
-
-
-@settings(max_examples=300, deadline=20_000)
-@given(data=st.data())
-def test_a_damaged_pickle_is_read_or_refused(data):
-    content = bytearray(pickled(queue(torch.ones(2))))
-    for _ in range(data.draw(st.integers(1, 4))):
-        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    with suppress(DocumentError):
-        assert "::" in read_pickled_state(bytes(content)).class_name

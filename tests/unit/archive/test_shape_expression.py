@@ -12,7 +12,7 @@ from torch.utils._sympy import functions
 
 from fakexport.archive.codec.guard_text import checked_guard
 from fakexport.archive.codec.shape_expression import ShapeExpressions
-from fakexport.documents.document_error import DocumentError
+from fakexport.files.documents.document_error import DocumentError
 
 S, T = (sympy.Symbol(name, positive=True, integer=True) for name in ("s0", "s77"))
 U = sympy.Symbol("u0", integer=True)

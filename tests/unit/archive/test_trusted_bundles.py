@@ -15,11 +15,10 @@ import fakexport as fe
 from fakexport.archive import verify_archived_weights
 from fakexport.archive.loading import load_archive
 from fakexport.archive.methods import methods_of
-from fakexport.container import ArchiveError
-from fakexport.container.contents import FRAME_RECORDS
-from fakexport.container.reader import read_container
-from fakexport.container.writer import write_container
+from fakexport.files.container import ArchiveError
+from fakexport.files.container.writer import write_container
 from tests.unit.archive.bundles import IMAGE, PREFIXES, STATE, assert_gives, live, speller
+from tests.unit.archive.described import records_of
 from tests.unit.archive.test_stock_archives import legacy, pickle_a_weight
 
 NOTES = ("trusted: torch read it, which can run code from the file",)
@@ -41,9 +40,7 @@ def fake(width: int) -> ExportedProgram:
 
 def with_record(path: Path, name: str, to: Path) -> Path:
     """The package with an empty object as this record."""
-    with read_container(path, trust=True) as container:
-        records = {name: container.record(name) for name in container.names if name not in FRAME_RECORDS}
-    write_container(to, {**records, name: b"{}"}, folder_name="bent")
+    write_container(to, {**records_of(path, trust=True), name: b"{}"}, folder_name="bent")
     return to
 
 
@@ -120,7 +117,7 @@ def test_what_torch_cannot_read_is_one_line(pickled: Path, tmp_path: Path) -> No
         with pytest.raises(ArchiveError, match="torch's load_pt2 cannot read it: ") as caught:
             fe.load_bundle(path, trust=True)
         assert len(str(caught.value).splitlines()) == 1
-    with pytest.raises(ArchiveError, match=r"has no method 'notes\.txt'; there are"):
+    with pytest.raises(ArchiveError, match=r"has no method 'notes\.txt'; the methods are"):
         fe.load(tmp_path / "notes.pt2", method="notes.txt", trust=True)
 
 
@@ -135,5 +132,5 @@ def test_one_program_is_a_bundle_of_one_trusted_or_not(pickled: Path, tmp_path: 
             fe.load(path, method="encode", trust=True)
     with pytest.raises(ArchiveError, match=r"is a bundle of the methods .*: choose one"):
         fe.load(pickled, trust=True)
-    with pytest.raises(ArchiveError, match="has no method 'prefill'; there are"):
+    with pytest.raises(ArchiveError, match="has no method 'prefill'; the methods are"):
         fe.load(pickled, method="prefill", trust=True)

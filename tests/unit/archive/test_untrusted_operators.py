@@ -13,7 +13,7 @@ from torch import nn
 import fakexport as fe
 from fakexport.archive import describe, load_bundle, save_bundle
 from fakexport.cli import main
-from fakexport.container import ArchiveError
+from fakexport.files.container import ArchiveError
 
 REASON = "calls aten.from_file.default, which opens or writes a file named by the program"
 
@@ -108,10 +108,10 @@ def test_inspect_names_it(hostile: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert describe(hostile).only.program.refused_operators == {"aten.from_file.default": reason}
 
     assert main(["inspect", str(hostile)]) == 0
-    assert f"needs trust   aten.from_file.default {reason}" in capsys.readouterr().out
+    assert f"needs --trust aten.from_file.default {reason}" in capsys.readouterr().out
     assert main(["inspect", str(hostile), "--format", "json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown["methods"][0]["program"]["refused_operators"] == {"aten.from_file.default": reason}
+    assert shown["methods"]["model"]["program"]["refused_operators"] == {"aten.from_file.default": reason}
 
 
 def test_an_operator_that_is_handed_to_another_one_is_found(tmp_path: Path, victim: Path) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 
 import fakexport as fe
 from fakexport.archive import save, verify_archived_weights
-from fakexport.container import ArchiveError
+from fakexport.files.container import ArchiveError
 from tests.unit.archive.test_save_and_load import Drawn, exported, factory
 
 

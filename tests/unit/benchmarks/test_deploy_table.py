@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.deploy_table import CASES, PAGE, merged, page
-from fakexport.benchmark.modes import MODES
-from fakexport.report.as_json import bench_to_dict
+from fakexport.deploy.benchmark.modes import MODES
+from fakexport.report.as_json import to_dict
 from tests.unit.report.sample_bench import sample_bench
 
 
@@ -24,22 +24,9 @@ def test_the_page_has_every_model_of_the_script_in_every_mode():
 
 def measured(report=None):
     """A report as the script keeps it."""
-    found = bench_to_dict(report or sample_bench())
+    found = to_dict(report or sample_bench())
     found["measured"] |= {"warmup": 5, "repeat": 30, "loads": [0.5, 1.25]}
     return found
-
-
-def test_a_page_has_figures_and_reasons():
-    text = page({"mlp": measured()})
-
-    assert "was 0.9 in the median and 1.2 at most" in text
-    assert "Median of 30 turns after 5 that are not timed" in text
-    assert "| `export` | 1.25 (1.20 to 1.40) |" in text
-    assert (
-        "| `export` | yes | yes | no | 1.5e-07 | 134.2 KiB | 410 ms | 13.9 ms | 1.20 ms | 7.5 MiB |" in text
-    )
-    assert "| `weights` | yes | no | yes | inf (wrong) |" in text
-    assert "- `torchscript-script`, make: `RuntimeError: no`" in text
 
 
 def test_a_page_does_not_say_where_packages_are_installed():

@@ -11,10 +11,13 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks.operator_coverage.device_only import SECTION_TITLE, device_only_section, group_of
+from benchmarks.operator_coverage.device_only import (
+    SECTION_TITLE,
+    device_only_operators,
+    device_only_section,
+    group_of,
+)
 from benchmarks.operator_coverage.explained import reason_of
-from benchmarks.operator_coverage.table import read_results, render
-from fakexport._torch.device_operators import device_only_operators
 from tests.architectures import sampled
 from tests.forked import run_module, run_python
 
@@ -109,27 +112,6 @@ def test_samples_that_no_fake_can_tell_apart_count_once(samples):
 
     everything = list(op.sample_inputs("cpu", dtype))
     assert 1 < len(calls) <= len(everything)
-
-
-def test_results_become_a_table(tmp_path):
-    fields = {"dtypes": "float32", "samples": "first", "target": "H100", "operators": 2}
-    counted = [
-        ("add", "direct", 2, 2, {}),
-        ("svd", "direct", 1, 0, {"stride": 1}),
-        ("svd", "export", 1, 0, {"abort": 1}),
-        ("new", "direct", 1, 0, {"a|b": 1}),
-    ]
-    names = ("operator", "step", "on_cpu", "same", "problems")
-    lines = [{"dtype": "float32"} | dict(zip(names, values, strict=True)) for values in counted]
-    results = tmp_path / "results.jsonl"
-    results.write_text("\n".join(json.dumps({"run": fields, **line}) for line in lines))
-
-    table = render(read_results([results]))
-
-    assert "| called directly | 3 | 1 | 1 | 1 | 4 | 2 | 0 |" in table
-    assert "| inside `torch.export` | 1 | 0 | 0 | 1 | 1 | 0 | 0 |" in table
-    assert "| `svd` | direct, export | 2 | stride | right so: cuSOLVER" in table
-    assert r"| `new` | direct | 1 | a\|b | not known |" in table
 
 
 def test_an_abort_is_counted_and_ends_nothing_else(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks.plan_accuracy import EXPLAINED, MODELS, TOLERANCE, rows
-from fakexport.memory.convolution import BLOCKS
+from fakexport.planning.memory.convolution import BLOCKS
 
 pytest.importorskip("transformers")
 pytestmark = [pytest.mark.zoo, pytest.mark.filterwarnings("ignore")]

@@ -38,12 +38,47 @@ def test_what_is_given_replaces_what_the_factory_returns():
 @pytest.mark.parametrize("function", [fe.check, fe.export])
 def test_a_tensor_in_place_of_a_tuple_is_refused(function):
     """Unpacked, its rows would be the inputs, and a model of two inputs would export with the wrong ones."""
-    with pytest.raises(fe.InvalidType, match=r"^args is a Tensor; write a tuple of inputs, such as \(x,\)$"):
+    with pytest.raises(fe.InvalidType, match=r"^args is a Tensor; pass a tuple of inputs, such as \(x,\)$"):
         function(lambda: nn.Bilinear(4, 4, 2), torch.zeros(2, 4))
-    with pytest.raises(fe.InvalidType, match=r"^kwargs is a list; write inputs by name"):
+    with pytest.raises(fe.InvalidType, match=r"^kwargs is a list; pass a dict of inputs"):
         function(Scaled, (torch.zeros(2),), [torch.zeros(2)])
 
 
 def test_inputs_that_are_given_twice_are_refused():
     with pytest.raises(fe.InvalidValue, match=r"^example inputs are given twice"):
         fe.check(nn.Linear(4, 2), (torch.zeros(3, 4),), inputs=["input=float32[3,4]"])
+
+
+class Table(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(3))
+
+    def forward(self):
+        return self.weight * 2
+
+
+@pytest.mark.parametrize("factory", [Table, lambda: (Table(), ())])
+def test_a_forward_without_parameters_needs_no_inputs(factory):
+    report = fe.check(factory)
+
+    assert report.is_clean
+    assert inputs_of(report.verdicts[0].program) == inputs_of(fe.export(factory)) == []
+
+
+class Optional(nn.Module):
+    def forward(self, x=None):
+        return torch.zeros(3) if x is None else x * 2
+
+
+@pytest.mark.parametrize("function", [fe.check, fe.export])
+def test_inputs_that_are_missing_are_not_taken_as_none(function):
+    """The program of `forward()` is not the one of any call that a user makes."""
+    with pytest.raises(ValueError, match=r"^Optional returned no inputs: return \(module, args\)"):
+        function(Optional)
+
+
+@pytest.mark.parametrize("function", [fe.check, fe.export])
+def test_a_device_map_that_is_missing_is_named(function):
+    with pytest.raises(fe.InvalidValue, match=r"^device map no\.json: No such file or directory$"):
+        function(Table, device_map="no.json")

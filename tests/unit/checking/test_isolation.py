@@ -1,7 +1,5 @@
 """The answer for a target is that of a fresh process for this target alone, whatever the file does."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -17,7 +15,7 @@ from torch import nn
 
 import fakexport as fe
 from fakexport.cli import main
-from fakexport.processes import IN_PROCESS, SharedProcess
+from fakexport.files.processes import IN_PROCESS, SharedProcess
 from fakexport.report import BlockCount
 from tests.forked import run_python
 from tests.unit.checking.leaking_models import KEPT, LEFT, source_of
@@ -109,18 +107,6 @@ def test_a_live_module_is_left_as_it_is():
     assert module.capability is None
 
 
-def test_a_flag_that_transformers_caches_is_that_of_the_target():
-    flags = pytest.importorskip("transformers.utils.import_utils")
-
-    class Asking(nn.Module):
-        def forward(self, x):
-            return x + (1 if flags.is_torch_tf32_available() else 2)
-
-    for targets in (TARGETS, TARGETS[::-1]):
-        report = fe.check(lambda: (Asking(), (torch.zeros(2),)), target=targets)
-        assert {each.target.name: added(each) for each in report.verdicts} == {"H100": 1, "T4": 2}
-
-
 # What ends the process of a target, and the reason that is reported.
 ENDINGS = {
     "os._exit(0)": "exit code 0",
@@ -151,7 +137,7 @@ def test_a_process_that_ends_is_a_failure_of_its_target(ending, path, capfd):
     (diagnostic,) = found["diagnostics"]
     assert (diagnostic["code"], diagnostic["targets"]) == ("FE106", ["T4"])
     assert ENDINGS[ending] in diagnostic["notes"][0]
-    assert diagnostic["notes"][1] == "it wrote: the end"
+    assert diagnostic["notes"][1] == "last output: the end"
     assert "the end" in err
 
 
@@ -266,7 +252,7 @@ def test_the_command_line_says_that_targets_share_a_process(path, monkeypatch, c
 
     assert main(["check", "model.py:factory", "--no-progress", *options]) == 0
 
-    reason = "CUDA is initialized here, and does not work in a fork"
+    reason = "CUDA is initialized in this process, and does not work in a fork"
     assert capsys.readouterr().err == f"warning: targets and sources share a process: {reason}\n"
 
 

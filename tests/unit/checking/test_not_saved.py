@@ -25,25 +25,6 @@ class Sparse(nn.Module):
         return x.to_sparse()
 
 
-class Compressed(nn.Module):
-    def forward(self, x):
-        return x.to_sparse_csr().to_dense()
-
-
-class Quantized(nn.Module):
-    def forward(self, x):
-        return torch.quantize_per_tensor(x, 0.1, 0, torch.quint8).dequantize()
-
-
-class Narrow(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("codes", torch.zeros(4, dtype=torch.uint4))
-
-    def forward(self, x):
-        return x * 2, self.codes.view(2, 2)
-
-
 class Named(nn.Module):
     def forward(self, x):
         return x, 2**70
@@ -53,14 +34,6 @@ def with_enum():
     return Doubled(), (torch.zeros(2), Mode.FAST)
 
 
-def with_generator():
-    return Doubled(), (torch.zeros(2), torch.Generator())
-
-
-def with_large_integer():
-    return Doubled(), (torch.zeros(2), 2**70)
-
-
 def of(model):
     def factory():
         return model(), (torch.zeros(2, 3),)
@@ -68,21 +41,10 @@ def of(model):
     return factory
 
 
-UNSAVED = [
-    with_enum,
-    with_generator,
-    with_large_integer,
-    of(Sparse),
-    of(Compressed),
-    of(Quantized),
-    of(Narrow),
-    of(Named),
-]
-IDS = ["enum", "generator", "large input", "sparse", "compressed", "quantized", "narrow", "large output"]
+UNSAVED = {"enum": with_enum, "sparse": of(Sparse), "large output": of(Named)}
 
 
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
-@pytest.mark.parametrize("factory", UNSAVED, ids=IDS)
+@pytest.mark.parametrize("factory", UNSAVED.values(), ids=UNSAVED)
 def test_a_program_that_cannot_be_saved_is_a_finding(factory, tmp_path):
     with pytest.raises(ValueError, match=r"\S"):
         fe.save(fe.export(factory), tmp_path / "program.pt2")

@@ -1,7 +1,5 @@
 """In Python, nothing of what torch logs or prints of a failing model is seen next to the report."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 
@@ -33,7 +31,7 @@ class WrongShape(nn.Module):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_failing_model_leaves_nothing_on_the_streams_and_in_the_log(capfd, caplog, strict: bool) -> None:
+def test_a_failing_model_leaves_nothing_on_the_streams_and_in_the_log(capfd, caplog, strict):
     for model in (Branch, Size, WrongShape):
         fe.check(lambda model=model: (model(), (torch.zeros(3, 4),)), strict=strict)
         with contextlib.suppress(Exception):

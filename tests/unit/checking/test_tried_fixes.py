@@ -1,23 +1,22 @@
 """A fix is tried before it is printed: what works is verified, and what does not is no fix."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from fakexport.checking import CheckCall, Wanted, report_on
+from fakexport.checking import Wanted, report_on
 from fakexport.checking.targets import parse_targets
 from fakexport.checking.tried_fixes import with_tried_fixes
-from fakexport.diagnostics import Change
+from fakexport.exporting.capture import Request
 from fakexport.report import render_report
-from tests.unit.diagnose.repair_corpus import CORPUS, Failing
+from fakexport.rules.diagnostics import Change
+from tests.unit.report.diagnose.repair_corpus import CORPUS, Failing
 
 
 def tried(path, **options):
-    call = CheckCall(source=f"{path}:factory", **options)
+    call = Request(source=f"{path}:factory", **options)
     return report_on(call, wanted=Wanted(tried_fixes=True))
 
 
@@ -73,7 +72,7 @@ def test_a_fix_that_leaves_the_problem_is_not_printed(tmp_path):
 
     assert not found.fix.is_verified
     assert found.fix.message == (
-        "no fix is known for this line; this was tried and does not repair it: "
+        "no fix is known for this line; this was tried and does not fix it: "
         "use `(x > 0).any()` instead of Python's `any`"
     )
 
@@ -93,7 +92,7 @@ def test_a_fix_that_uncovers_another_problem_is_not_verified(tmp_path):
 )
 def test_a_fix_of_no_error_is_verified_if_its_finding_is_gone_and_nothing_is_new(text, is_verified, tmp_path):
     path = written(tmp_path / "model.py", "print(x.shape)\nreturn x + 1")
-    call = CheckCall(source=f"{path}:factory")
+    call = Request(source=f"{path}:factory")
     report = report_on(call, wanted=Wanted())
     (found,) = report.diagnostics
     assert found.fix.changes[0].edits[0].text == "None"
@@ -122,7 +121,7 @@ def test_a_trial_ends_at_its_limit_and_the_fix_stays(tmp_path):
     text = path.read_text()
     slow = "import pathlib, time\nmark = pathlib.Path(__file__).with_suffix('.mark')\n"
     path.write_text(f"{slow}time.sleep(60 if mark.exists() else 0)\nmark.touch()\n{text}")
-    call = CheckCall(source=f"{path}:factory")
+    call = Request(source=f"{path}:factory")
     report = report_on(call, wanted=Wanted())
 
     found = with_tried_fixes(report, call, parse_targets("cpu", None, None), limit_s=5)
@@ -135,7 +134,7 @@ def test_the_code_of_a_module_that_is_imported_is_not_changed():
         def forward(self, x):
             return x if x.mean() > 0 else -x
 
-    call = CheckCall(source=Asserts, args=(torch.ones(4),))
+    call = Request(source=Asserts, args=(torch.ones(4),))
     (found,) = report_on(call, wanted=Wanted(tried_fixes=True)).diagnostics
 
     assert not found.fix.is_verified

@@ -1,20 +1,19 @@
 """What is printed for a range that a model does not take works: each is tried."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
 
 import fakexport as fe
-from fakexport.checking import CheckCall, Wanted, report_on
-from tests.unit.diagnose.repair_corpus import Failing
+from fakexport.checking import Wanted, report_on
+from fakexport.exporting.capture import Request
+from tests.unit.report.diagnose.repair_corpus import Failing
 
 
 def tried(tmp_path, body, args, dynamic, signature="x"):
     path = tmp_path / "model.py"
     path.write_text(Failing("", "", body, body, args, signature).source(repaired=False))
-    call = CheckCall(source=f"{path}:factory", dynamic_shapes=dynamic)
+    call = Request(source=f"{path}:factory", dynamic_shapes=dynamic)
     (found,) = report_on(call, wanted=Wanted(tried_fixes=True)).diagnostics
     return found
 
@@ -64,7 +63,9 @@ def test_a_relation_between_declared_sizes_is_an_error():
     (found,) = fe.check(Chooses, EXAMPLE, dynamic_shapes=["x.1=2..64", "y.1=2..64"]).diagnostics
 
     assert found.code == "FE302"
-    assert found.notes == ("x.1 and y.1 were declared apart; the program refuses x.1=2 and y.1=2",)
+    assert found.notes == (
+        "x.1 and y.1 were declared as independent, but the program does not accept x.1=2 and y.1=2",
+    )
     assert found.primary.span.line == Chooses.forward.__code__.co_firstlineno + 1
 
 
@@ -73,7 +74,7 @@ def test_a_relation_between_sizes_that_vary_is_noted_and_checked():
     program = fe.export(Chooses, EXAMPLE, dynamic_shapes="auto")
 
     assert report.is_clean
-    assert "the program takes inputs with x.1 > y.1 only" in report.verdicts[0].notes[0]
+    assert "the program accepts only inputs with x.1 > y.1" in report.verdicts[0].notes[0]
     with pytest.raises(AssertionError, match="Guard failed"):
         program.module()(*reversed(EXAMPLE))
 

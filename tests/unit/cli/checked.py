@@ -1,11 +1,11 @@
 """A `check` that does what a test says, instead of the real one."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
+
+from fakexport.exporting.capture import Request
 
 
 def install_check(monkeypatch: Any, check: Callable[..., Any], **others: Callable[..., Any]) -> None:
@@ -14,14 +14,18 @@ def install_check(monkeypatch: Any, check: Callable[..., Any], **others: Callabl
     The commands pass the arguments of `check` as a value.
     """
 
-    def report_on(call: dict[str, Any], *, on_progress: Any, wanted: Any) -> Any:
+    def report_on(request: Request, *, on_progress: Any, wanted: Any) -> Any:
+        of_python = ("args", "kwargs", "parallel_plan", "rank")
+        call = {
+            name: value for name, value in vars(request).items() if name not in of_python or value is not None
+        }
         source, prepare = call.pop("source"), call.pop("prepare")
         if prepare is not None:
             prepare()
         return check(source, **call, on_progress=on_progress)
 
     module = ModuleType("fakexport.checking")
-    values = {"CheckCall": dict, "Wanted": dict, "report_on": report_on}
+    values = {"Wanted": dict, "report_on": report_on}
     for name, function in {"check": check, **values, **others}.items():
         setattr(module, name, function)
     monkeypatch.setitem(sys.modules, "fakexport.checking", module)

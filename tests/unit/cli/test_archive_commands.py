@@ -1,7 +1,5 @@
 """inspect, diff, verify-weights and run on archives: exit codes, streams, and `--trust`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -22,7 +20,7 @@ def model() -> nn.Module:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """`model.pt2`, `device.pt2`, `bound.pt2`, `stock.pt2` with pickled inputs, a checkpoint and inputs."""
     folder = tmp_path_factory.mktemp("archives")
     torch.manual_seed(0)
@@ -37,24 +35,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_inspect_shows_an_archive(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_shows_an_archive(folder, capsys):
     assert main(["inspect", f"{folder}/device.pt2"]) == 0
     assert "target        H100-80GB\n" in capsys.readouterr().out
     assert main(["inspect", f"{folder}/device.pt2", "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["methods"][0]["topology"] == "H100-80GB"
+    assert json.loads(capsys.readouterr().out)["methods"]["model"]["topology"] == "H100-80GB"
 
 
 def target(path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str | None, list[str], dict[str, str]]:
     """The topology, the profiles and the device map that `inspect --format json` shows."""
     capsys.readouterr()
     assert main(["inspect", f"{path}", "--format", "json"]) == 0
-    (data,) = json.loads(capsys.readouterr().out)["methods"]
+    data = json.loads(capsys.readouterr().out)["methods"]["model"]
     return data["topology"], data["profiles"], data["device_map"]
 
 
-def test_a_program_that_was_put_elsewhere_has_the_target_where_it_is(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_program_that_was_put_elsewhere_has_the_target_where_it_is(folder, tmp_path, capsys):
     program = fe.load(folder / "device.pt2")
     fe.save(with_facts(program, device_map={"": "cuda:0"}), tmp_path / "gpu.pt2")
     assert target(tmp_path / "gpu.pt2", capsys) == ("H100-80GB", ["H100-80GB"], {"": "cuda:0"})
@@ -67,26 +63,13 @@ def test_a_program_that_was_put_elsewhere_has_the_target_where_it_is(
     assert target(tmp_path / "cpu.pt2", capsys) == ("cpu", ["cpu"], {})
 
 
-def test_a_program_that_stays_where_it_is_keeps_its_target(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fe.save(with_facts(fe.load(folder / "model.pt2"), device_map={"": "cpu"}), tmp_path / "model.pt2")
-
-    for options in ([], ["--devices", "cpu"]):
-        command = ["bind", f"{tmp_path}/model.pt2", f"{folder}/checkpoint.safetensors"]
-        assert main([*command, *options, "-o", f"{tmp_path}/bound.pt2"]) == 0
-        assert target(tmp_path / "bound.pt2", capsys) == ("cpu", ["cpu"], {"": "cpu"})
-
-
 @pytest.mark.parametrize("options", [["--dtype", "bfloat16"], ["--target", "H100"]])
-def test_inspect_refuses_options_of_models_for_archives(
-    options: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_inspect_refuses_options_of_models_for_archives(options, folder, capsys):
     assert main(["inspect", f"{folder}/model.pt2", *options]) == 2
     assert "apply to models, not to archives" in capsys.readouterr().err
 
 
-def test_inspect_refuses_options_of_archives_for_models(capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_refuses_options_of_archives_for_models(capsys):
     assert main(["inspect", "hf:gpt2", "--format", "json"]) == 2
     assert "apply to archives, not to models" in capsys.readouterr().err
 
@@ -99,9 +82,7 @@ def test_inspect_refuses_options_of_archives_for_models(capsys: pytest.CaptureFi
         ("model.pt2", "device.pt2", 1, "the archives differ"),
     ],
 )
-def test_diff_tells_by_its_exit_code(
-    first: str, second: str, code: int, last: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_diff_tells_by_its_exit_code(first, second, code, last, folder, capsys):
     assert main(["diff", f"{folder}/{first}", f"{folder}/{second}"]) == code
     assert capsys.readouterr().out.splitlines()[-1] == last
     assert main(["diff", f"{folder}/{first}", f"{folder}/{second}", "--format", "json"]) == code
@@ -123,12 +104,7 @@ def test_diff_tells_by_its_exit_code(
     ],
     ids=" ".join,
 )
-def test_pickled_example_inputs_need_no_trust(
-    command: list[str],
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_pickled_example_inputs_need_no_trust(command, folder, capsys, monkeypatch):
     monkeypatch.chdir(folder)
 
     # The programs differ in what they check of their inputs.
@@ -136,7 +112,7 @@ def test_pickled_example_inputs_need_no_trust(
     assert "error" not in capsys.readouterr().err
 
 
-def test_verify_weights_takes_an_archive(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_weights_takes_an_archive(folder, capsys):
     checkpoint = f"{folder}/checkpoint.safetensors"
 
     assert main(["verify-weights", f"{folder}/device.pt2", checkpoint]) == 0
@@ -149,9 +125,7 @@ def test_verify_weights_takes_an_archive(folder: Path, capsys: pytest.CaptureFix
     assert "pass a checkpoint to verify" in capsys.readouterr().err
 
 
-def test_run_leaves_the_old_outputs_where_it_cannot_write(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_leaves_the_old_outputs_where_it_cannot_write(folder, capsys):
     run = ["run", f"{folder}/bound.pt2", "--inputs", f"{folder}/in.safetensors", "-o"]
 
     assert main([*run, f"{folder}/out.safetensors"]) == 0
@@ -160,9 +134,7 @@ def test_run_leaves_the_old_outputs_where_it_cannot_write(
     assert "error: cannot write" in capsys.readouterr().err
 
 
-def test_export_says_in_the_archive_what_it_did(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_export_says_in_the_archive_what_it_did(tmp_path, capsys, monkeypatch):
     (tmp_path / "model.py").write_text(
         "import torch\ndef factory():\n    return torch.nn.Linear(4, 2), (torch.zeros(3, 4),)\n"
     )
@@ -172,7 +144,7 @@ def test_export_says_in_the_archive_what_it_did(
     main(["export", f"{tmp_path}/model.py:factory", "-o", "one.pt2", "--dynamic", "input.0=2..64", *target])
     capsys.readouterr()
     assert main(["inspect", "one.pt2", "--format", "json"]) == 0
-    (said,) = json.loads(capsys.readouterr().out)["methods"]
+    said = json.loads(capsys.readouterr().out)["methods"]["model"]
 
     assert said["source"] == "model.py:factory"
     assert (said["topology"], said["profiles"]) == ("2xH100-80GB", ["H100-80GB"] * 2)
@@ -183,9 +155,7 @@ def test_export_says_in_the_archive_what_it_did(
 
 
 @pytest.mark.parametrize("command", ["bind", "run"])
-def test_what_binding_warns_of_is_a_line_and_nothing_else_is(
-    command: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_binding_warns_of_is_a_line_and_nothing_else_is(command, folder, tmp_path, capsys):
     tensors = load_file(folder / "checkpoint.safetensors")
     save_file({**tensors, "head.bias": torch.full((1,), torch.nan)}, tmp_path / "more.safetensors")
     given = {
@@ -201,9 +171,7 @@ def test_what_binding_warns_of_is_a_line_and_nothing_else_is(
     assert line == f"warning: FE704: {tmp_path}/{told}"
 
 
-def test_a_program_of_torch_has_no_facts_and_inspect_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_program_of_torch_has_no_facts_and_inspect_says_so(tmp_path, capsys):
     fe.save(torch.export.export(torch.nn.Linear(4, 2), (torch.zeros(3, 4),)), tmp_path / "plain.pt2")
 
     assert main(["inspect", f"{tmp_path}/plain.pt2"]) == 0

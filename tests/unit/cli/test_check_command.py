@@ -1,7 +1,5 @@
 """`fakexport check` from its arguments to its streams; the check itself is stood in for."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys
@@ -12,11 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import typer
 
 from fakexport.cli import main, progress_display
-from fakexport.cli.app import app
-from fakexport.diagnostics import Diagnostic
 from fakexport.report import (
     Progress,
     ProjectReport,
@@ -27,6 +22,7 @@ from fakexport.report import (
     render_sarif,
     to_dict,
 )
+from fakexport.rules.diagnostics import Diagnostic
 from tests.unit.cli.checked import install_check
 from tests.unit.report.sample_reports import full_report, report
 
@@ -61,11 +57,11 @@ def test_the_defaults(asked):
         "strict": False,
         "use_cache": False,
         "workload": "forward",
-        "cache_length": None,
+        "max_cache_len": None,
         "cache_form": "inputs",
         "component": None,
         "adapter": None,
-        "adapter_mode": "apart",
+        "adapter_mode": "separate",
         "parallel": None,
         "assume": (),
         "on_progress": None,
@@ -75,7 +71,7 @@ def test_the_defaults(asked):
 def test_every_option_reaches_the_check(asked):
     options = (
         "--target cpu --target 8xH100 --device-map balanced --dtype bfloat16",
-        "--workload decode --cache-length 64 --cache-form buffers --component vision",
+        "--workload decode --max-cache-len 64 --cache-form buffers --component vision",
         "--assume a.py:3=True --assume b.py:4=False",
         "--adapter fr=lora --adapter-mode inputs",
         "--input x=float32[2,3] --input y=int64[2] --dynamic x.0=1..64 --dynamic auto",
@@ -95,7 +91,7 @@ def test_every_option_reaches_the_check(asked):
         "strict": True,
         "use_cache": True,
         "workload": "decode",
-        "cache_length": 64,
+        "max_cache_len": 64,
         "cache_form": "buffers",
         "component": "vision",
         "adapter": "fr=lora",
@@ -139,18 +135,6 @@ def test_stdout_has_the_report_and_nothing_else(monkeypatch, capsys, options, re
     main(["check", "m:f", "--no-progress", *options])
 
     assert capsys.readouterr() == (render(full_report()), "")
-
-
-def test_a_lock_has_every_option_that_decides_what_is_exported():
-    commands = typer.main.get_command(app).commands
-    names = {
-        command: {name for option in commands[command].params for name in option.opts}
-        for command in ("check", "lock")
-    }
-
-    of_the_report = {"--format", "--write", "--html", "--locked", "--update-lock", "--verify-fixes"}
-    assert names["check"] - names["lock"] == of_the_report
-    assert names["lock"] <= names["check"]
 
 
 def test_a_check_writes_the_report_to_files_too(monkeypatch, capsys, tmp_path):

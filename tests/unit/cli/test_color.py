@@ -1,7 +1,5 @@
 """Color: where there is some, and that it changes nothing else."""
 
-from __future__ import annotations
-
 import re
 import sys
 from dataclasses import replace
@@ -9,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from fakexport.cli import main
-from fakexport.diagnostics import Diagnostic
 from fakexport.report import json_text, render_report, to_dict
+from fakexport.rules.diagnostics import Diagnostic
 from tests.unit.cli.checked import install_check
 from tests.unit.report.sample_reports import full_report
 

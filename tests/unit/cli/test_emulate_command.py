@@ -1,7 +1,5 @@
 """`fakexport emulate`: a script runs as `python` runs it, and the devices are there."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -99,10 +97,10 @@ def without_runpy(text: str) -> str:
         (["H10", "scripts/shows.py"], "error: unknown device 'H10': did you mean H100"),
         (["H100", "absent.py"], "absent.py: No such file or directory\n"),
         (["H100", "scripts"], "scripts: Is a directory\n"),
-        (["H100", "-m", "absent"], "error: no module named 'absent'\n"),
-        (["H100", "-m", "package.absent"], "error: no module named 'package.absent'\n"),
-        (["H100", "-m", "package"], "error: 'package' is a package without __main__, and cannot be run\n"),
-        (["H100", "-m", "../package"], "error: no module named '../package'\n"),
+        (["H100", "-m", "absent"], "error: No module named absent\n"),
+        (["H100", "-m", "package.absent"], "error: No module named package.absent\n"),
+        (["H100", "-m", "package"], "'package' is a package and cannot be directly executed\n"),
+        (["H100", "-m", "../package"], "error: Relative module names not supported\n"),
         (["H100", "-m"], "TOPOLOGY must be followed by a script, or by -m and a module"),
         (
             ["H100", "--fake", "scripts/shows.py"],

@@ -1,7 +1,5 @@
 """What the entry point does to the process it runs in."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys

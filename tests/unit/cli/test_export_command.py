@@ -1,7 +1,5 @@
 """`fakexport export`: the same archive with the memo of operators as without."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -37,7 +35,7 @@ def factory():
 
 
 @pytest.fixture
-def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.py").write_text(MODEL)
     return f"{tmp_path}/model.py:factory"
@@ -48,17 +46,15 @@ def export(source: str, *options: str) -> bytes:
     return Path("model.pt2").read_bytes()
 
 
-def test_the_archive_is_that_of_a_trace_without_the_memo(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_archive_is_that_of_a_trace_without_the_memo(model, monkeypatch):
     quick = export(model)
     monkeypatch.setenv("FAKEXPORT_SPEED", "0")
 
     assert export(model) == quick
 
 
-def test_debug_says_how_many_operators_were_answered(
-    model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pattern = r"^debug: [1-9]\d* of \d+ operators answered from memory$"
+def test_debug_says_how_many_operators_were_answered(model, capsys, monkeypatch):
+    pattern = r"^debug: [1-9]\d* of \d+ operators answered from the memo$"
 
     export(model, "--debug")
     assert re.search(pattern, capsys.readouterr().err, re.MULTILINE)

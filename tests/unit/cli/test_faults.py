@@ -1,7 +1,5 @@
 """What goes wrong becomes one line and an exit code, or diagnostic FE001."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sys
@@ -11,10 +9,10 @@ import pytest
 
 from fakexport.cli import main
 from fakexport.cli.faults import internal_fault, usage_fault
-from fakexport.devices import Topology
+from fakexport.emulation.devices import Topology
 from fakexport.error import FakexportError, InvalidType, InvalidValue
-from fakexport.processes import run_forked
-from fakexport.sources import SourceError
+from fakexport.files.processes import run_forked
+from fakexport.models.sources import SourceError
 from tests.unit.cli.checked import install_check
 
 
@@ -145,16 +143,6 @@ def test_a_fault_in_a_forked_process_is_placed_where_it_was_raised():
     assert f"{__file__}:{fault.__code__.co_firstlineno + 1}  (fault)" in text
 
 
-def test_debug_shows_the_traceback_of_a_fault_of_our_own(monkeypatch, capsys):
-    install_check(monkeypatch, raised_by(RuntimeError("boom")))
-
-    main(["check", "m:f", "--debug"])
-
-    err = capsys.readouterr().err
-    assert err.startswith("Traceback (most recent call last):")
-    assert err.index("RuntimeError: boom") < err.index("error[FE001]")
-
-
 @pytest.mark.parametrize("error", [FakexportError, InvalidValue, InvalidType])
 def test_what_is_raised_on_purpose_is_the_callers_fault(error):
     assert usage_fault(error("bad\nspec")) == "bad spec"
@@ -171,7 +159,7 @@ IN_OUR_CODE = {
 @pytest.mark.parametrize("code", IN_OUR_CODE.values(), ids=IN_OUR_CODE)
 def test_what_is_not_raised_on_purpose_is_a_fault_of_our_own(code):
     """`error: 'NoneType' object is not iterable` would be a poor answer to a good call."""
-    ours = {"__name__": "fakexport.fake.sample", "nullcontext": nullcontext, "json": json}
+    ours = {"__name__": "fakexport.emulation.fake.sample", "nullcontext": nullcontext, "json": json}
 
     with pytest.raises((ValueError, TypeError)) as raised:
         exec(code, ours)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fakexport._libraries import named_path
+from fakexport.models import named_path
 
 
 @pytest.mark.parametrize(

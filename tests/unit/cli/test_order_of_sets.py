@@ -1,7 +1,5 @@
 """A process of the command line has one order of sets of texts, as stock Python has only with a seed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,18 +1,16 @@
 """`[tool.fakexport]` of a `pyproject.toml`: what is read, what is refused, and what `check` makes of it."""
 
-from __future__ import annotations
-
 import html
 import json
 
 import pytest
 
 from fakexport.cli import main, project_file
-from fakexport.diagnostics import Diagnostic
 from fakexport.files import open_regular
+from fakexport.models.sources import SourceError
 from fakexport.report import render_github, render_report
 from fakexport.report.as_json import to_dict
-from fakexport.sources import SourceError
+from fakexport.rules.diagnostics import Diagnostic
 from tests.unit.cli.checked import install_check
 from tests.unit.report.sample_reports import report
 
@@ -40,11 +38,11 @@ OF_THE_TABLE = {
     "strict": True,
     "use_cache": True,
     "workload": "forward",
-    "cache_length": None,
+    "max_cache_len": None,
     "cache_form": "inputs",
     "component": None,
     "adapter": None,
-    "adapter_mode": "apart",
+    "adapter_mode": "separate",
     "parallel": None,
     "assume": ["a.py:3=False"],
     "on_progress": None,
@@ -99,6 +97,7 @@ def test_the_command_line_comes_first(repository, asked):
     main(["check", "--no-progress", *options.split(), "--input", "x=float32[1,1]"])
 
     given = {
+        **OF_THE_TABLE,
         "target": ["T4"],
         "device_map": "cpu",
         "dtype": "float16",
@@ -106,15 +105,6 @@ def test_the_command_line_comes_first(repository, asked):
         "dynamic_shapes": ["x.0=2..4"],
         "strict": False,
         "use_cache": False,
-        "workload": "forward",
-        "cache_length": None,
-        "cache_form": "inputs",
-        "component": None,
-        "adapter": None,
-        "adapter_mode": "apart",
-        "parallel": None,
-        "assume": ["a.py:3=False"],
-        "on_progress": None,
     }
     assert [options for _, options in asked] == [given, given]
 
@@ -278,7 +268,7 @@ def test_the_json_is_one_document_with_the_reports_as_they_are_alone(repository,
     assert err == "error: refused: no such file\n"
     assert (found["schema"], found["is_clean"]) == ("fakexport.check-project/1", False)
     assert found["reports"] == [to_dict(one_of_each("found")), to_dict(one_of_each("clean"))]
-    assert found["refused"] == [{"source": "refused", "reason": "no such file"}]
+    assert found["refused"] == {"refused": "no such file"}
 
 
 def test_annotations_come_one_after_another(repository, monkeypatch, capsys):
@@ -343,3 +333,76 @@ def test_the_reports_of_all_sources_are_one_document(wanted, repository, asked, 
     assert "hf:llama" in html.unescape(out)
     if wanted != "markdown":
         json.loads(out)
+
+
+def exported(monkeypatch, *arguments):
+    """What `export` asks of the check that it is."""
+    asked = {}
+
+    def check(source, **options):
+        asked.update(options)
+        return report()
+
+    install_check(monkeypatch, check)
+    main(["export", *arguments, "-o", "out.pt2", "--no-progress"])
+    return asked
+
+
+def test_an_export_has_the_options_that_its_source_is_checked_with(repository, monkeypatch):
+    asked = exported(monkeypatch, "hf:llama")
+
+    assert asked == OF_LLAMA
+
+
+def test_an_export_for_one_of_several_targets_must_say_which(repository, monkeypatch, capsys):
+    options = ["models/mlp.py:mlp", "--dtype", "float16"]
+
+    assert exported(monkeypatch, *options) == {}
+    line = "error: [tool.fakexport] lists 2 targets and export takes one: pass --target\n"
+    assert capsys.readouterr().err == line
+
+    asked = exported(monkeypatch, *options, "--target", "H100")
+    assert asked == {**OF_THE_TABLE, "dtype": "float16", "target": ["H100"]}
+
+
+def test_the_target_of_an_export_comes_first(repository, monkeypatch):
+    assert exported(monkeypatch, "hf:llama", "--target", "H200")["target"] == ["H200"]
+
+
+@pytest.fixture
+def linear(repository):
+    """A small model for which the file has options."""
+    (repository / "models" / "mlp.py").write_text(
+        "import torch\ndef mlp():\n    return torch.nn.Linear(4, 2), (torch.zeros(1, 4),)\n"
+    )
+    (repository / "pyproject.toml").write_text("[tool.fakexport]\ntarget = 'H100'\ndtype = 'bfloat16'\n")
+    return "models/mlp.py:mlp"
+
+
+@pytest.mark.parametrize(
+    ("more", "options"), [("", ()), ("assume = 'a.py:3=False'\n", ("--workload", "train"))]
+)
+def test_a_plan_has_the_options_that_its_source_is_checked_with(more, options, linear, repository, capsys):
+    with (repository / "pyproject.toml").open("a") as file:
+        file.write(more)
+
+    assert main(["plan", linear, "--format", "json", "--no-progress", *options]) == 0
+
+    found = json.loads(capsys.readouterr().out)
+    assert (found["target"], found["dtype"]) == ("H100-80GB", "bfloat16")
+
+
+def test_an_inspection_has_the_options_that_its_source_is_checked_with(linear, capsys):
+    assert main(["inspect", linear]) == 0
+
+    out = capsys.readouterr().out
+    assert "cuda:0" in out
+    assert "20 B" in out
+
+
+@pytest.mark.parametrize("command", ["plan", "inspect"])
+def test_a_command_for_one_of_several_targets_must_say_which(command, repository, capsys):
+    assert main([command, "models/mlp.py:mlp"]) == 2
+
+    line = f"error: [tool.fakexport] lists 2 targets and {command} takes one: pass --target\n"
+    assert capsys.readouterr().err == line

@@ -1,7 +1,5 @@
 """The commands that need no model: explain, devices, inspect's text, --version, --help."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -10,7 +8,7 @@ import pytest
 
 import fakexport
 from fakexport.cli import main
-from fakexport.devices import load_profiles, profile_named
+from fakexport.emulation.devices import load_profiles, profile_named
 from fakexport.report import explain, explain_all, render_device, render_devices, render_modules
 from fakexport.rules import all_rules
 from tests.unit.cli.checked import install_check
@@ -40,7 +38,7 @@ def test_explain_all_prints_every_page(capsys):
 def test_a_code_and_all_codes_are_not_asked_for_at_once(capsys):
     assert main(["explain", "FE201", "--all"]) == 2
 
-    assert capsys.readouterr().err.startswith("error: Invalid value: give a code or --all")
+    assert capsys.readouterr().err.startswith("error: Invalid value: pass a code or --all")
 
 
 def test_devices_prints_the_table(capsys):
@@ -111,5 +109,12 @@ def test_help_imports_no_more_than_it_needs():
         [sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, check=True
     )
 
-    slow = {"torch", "rich", "fakexport.report", "fakexport.rules", "fakexport.devices", "importlib.metadata"}
+    slow = {
+        "torch",
+        "rich",
+        "fakexport.report",
+        "fakexport.rules",
+        "fakexport.emulation.devices",
+        "importlib.metadata",
+    }
     assert not slow & set(process.stderr.split())

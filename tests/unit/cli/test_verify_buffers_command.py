@@ -1,7 +1,5 @@
 """`fakexport verify-buffers`: what it finds, and its exit codes."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.command_line import fakexport_here
@@ -51,7 +49,7 @@ def test_what_to_empty_left_is_named_with_its_line(model):
     found = fakexport_here("verify-buffers", f"{model}:loaded", code=1).stdout
 
     assert found.startswith("compared with Rotary()\n")
-    assert "error[FE920]: buffer differs from what its code computes" in found
+    assert "error[FE920]: buffer value differs from its initialization" in found
     assert (
         f"rotary.py:{MODEL.splitlines().index(next(x for x in MODEL.splitlines() if 'inv_freq' in x)) + 1}"
         in found

@@ -9,7 +9,7 @@ import pytest
 
 from fakexport.deploy.aoti.metadata import FORMAT, PackageMetadata, TensorDescription
 from fakexport.deploy.signature import Dimension, InputTensor, OutputTensor, Signature
-from fakexport.documents.document_error import DocumentError
+from fakexport.files.documents.document_error import DocumentError
 
 METADATA = PackageMetadata(
     signature=Signature(

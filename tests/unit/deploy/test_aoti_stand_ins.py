@@ -11,7 +11,7 @@ from torch import nn
 
 import fakexport as fe
 from fakexport.deploy.aoti.stand_ins import held_tensors, weightless_archive, with_own_weights, with_stand_ins
-from fakexport.program.tensor_identity import tensor_identity
+from fakexport.exporting.program.tensor_identity import tensor_identity
 
 
 class Tied(nn.Module):

@@ -3,48 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
 import fakexport as fe
-from fakexport.deploy import CompileFailure
-from fakexport.deploy.cpp_project import write_cpp_project
 from fakexport.deploy.cpp_project.project import findings_of_program
 from fakexport.rules import rule
 
-RULE = rule("FE804")
-
-
-def program_of(source: str, path: Path) -> Any:
-    path.write_text(source)
-    namespace: dict[str, Any] = {"__name__": "a_module_that_cannot_be_imported"}
-    exec(compile(source, str(path), "exec"), namespace)
-    return fe.export(namespace["factory"])
-
-
-def test_the_failing_model_gives_the_rule_at_the_marked_line(tmp_path: Path) -> None:
-    source = RULE.failing_model or ""
-    program = program_of(source, tmp_path / "model.py")
-
-    with pytest.raises(CompileFailure) as raised:
-        write_cpp_project(program, tmp_path / "project")
-
-    (diagnostic,) = raised.value.diagnostics
-    marked = next(n for n, line in enumerate(source.splitlines(), 1) if line.endswith("# <- FE804"))
-    assert diagnostic.code == "FE804"
-    assert (diagnostic.primary.span.path, diagnostic.primary.span.line) == (
-        str(tmp_path / "model.py"),
-        marked,
-    )
-    assert diagnostic.notes == ("acme.softened.default at node softened is implemented in Python",)
-    assert not (tmp_path / "project").exists()
-
 
 def test_the_repaired_model_has_no_finding(tmp_path: Path) -> None:
-    assert not [*findings_of_program(program_of(RULE.repaired_model or "", tmp_path / "model.py"))]
+    path = tmp_path / "model.py"
+    path.write_text(rule("FE804").repaired_model or "")
+
+    assert not [*findings_of_program(fe.export(f"{path}:factory"))]
 
 
 @torch.library.custom_op("cpp_project_findings::twice", mutates_args=())

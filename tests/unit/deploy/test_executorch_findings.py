@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+import fakexport as fe
 from fakexport.deploy import CompileFailure
-from fakexport.rules import rule
 
 pytest.importorskip("executorch")
 
@@ -18,8 +17,6 @@ from fakexport.deploy.executorch import compile_executorch
 from fakexport.deploy.executorch.findings import short_plans
 from fakexport.deploy.executorch.trial import planned_sizes
 from fakexport.deploy.signature import Signature
-
-KNOWN = rule("FE801")
 
 
 @torch.library.custom_op("fakexport_edge::scale", mutates_args=())
@@ -67,9 +64,9 @@ class Places(nn.Module):
 
 
 class Refused(nn.Module):
-    def forward(self, x, w, n):
+    def forward(self, x, w):
         convolved = nn.functional.conv3d(x, w)
-        return convolved, n.to(torch.int32)
+        return convolved
 
 
 def failure(call, *inputs, folder, shapes=None, backend="portable"):
@@ -192,23 +189,44 @@ def test_a_loop_is_found(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_only_fails_in_a_call_is_found_before_a_file_is_written(tmp_path):
-    """ExecuTorch compiles both, and their kernels refuse them when they run."""
-    inputs = torch.zeros(1, 1, 4, 4, 4), torch.zeros(1, 1, 2, 2, 2), torch.zeros(4, dtype=torch.uint16)
-    found = failure(Refused(), *inputs, folder=tmp_path)
+@pytest.mark.parametrize("are_examples", [True, False])
+def test_a_kernel_that_fails_in_a_call_is_found_at_its_line_before_a_file_is_written(are_examples, tmp_path):
+    """ExecuTorch compiles it. Without example inputs it is called with zeros, which torch accepts."""
+    inputs = torch.zeros(1, 1, 4, 4, 4), torch.zeros(1, 1, 2, 2, 2)
+    program = torch.export.export(Refused(), inputs)
+    if not are_examples:
+        program = fe.bind(fe.export(Refused, inputs), {})
 
-    assert [diagnostic.notes[0].split()[0] for diagnostic in found] == [
-        "aten.convolution.default",
-        "dim_order_ops._to_dim_order_copy.default",
-    ]
-    assert found[0].primary.span.line == line_of("convolved = nn.functional.conv3d")
-    assert "Expect input tensor to be 3-D or 4-D" in found[0].notes[1]
-    assert "Unhandled dtype UInt16" in found[1].notes[1]
+    with pytest.raises(CompileFailure) as caught:
+        compile_executorch(program, tmp_path / "model.pte")
+
+    (found,) = caught.value.diagnostics
+    assert found.notes[0].startswith(
+        "aten.convolution.out at node aten_convolution_default has a kernel that"
+    )
+    assert found.primary.span.line == line_of("convolved = nn.functional.conv3d")
+    assert "Expect input tensor to be 3-D or 4-D" in found.notes[1]
+    assert not list(tmp_path.iterdir())
+
+
+class Counted(nn.Module):
+    """Numbers from 1 on, so that torch refuses zeros as well."""
+
+    def forward(self, numbers):
+        return nn.functional.embedding(numbers - 1, torch.ones(4, 2))
 
 
 @pytest.mark.slow
-def test_a_kernel_that_only_fails_in_its_program_is_found_at_its_line(tmp_path):
-    """Its arguments lie in another order in memory than ExecuTorch planned; called alone, it runs."""
+def test_zeros_that_torch_refuses_are_no_finding(tmp_path):
+    program = fe.bind(fe.export(Counted, (torch.ones(3, dtype=torch.int64),)), {})
+
+    (note,) = compile_executorch(program, tmp_path / "model.pte").notes
+
+    assert note.startswith("the program has no example inputs to test with, and a call with zeros failed: ")
+
+
+@pytest.mark.slow
+def test_a_kernel_that_refuses_the_memory_order_that_executorch_planned_is_found_at_its_line(tmp_path):
     x = torch.zeros(3, 2, 2, 2).to(memory_format=torch.channels_last)
     sizes = {0: torch.export.Dim("batch", max=16)}
 
@@ -229,44 +247,3 @@ def test_complex_numbers_that_have_kernels_are_not_refused(tmp_path):
     program = torch.export.export(Call(lambda x: torch.view_as_real(x * x)), (x,))
 
     assert compile_executorch(program, tmp_path / "model.pte").path.exists()
-
-
-@pytest.mark.slow
-def test_what_was_there_stays_when_nothing_can_be_written(tmp_path):
-    path = tmp_path / "model.pte"
-    path.write_bytes(b"before")
-    program = torch.export.export(Call(lambda x: torch.cummax(x, 0).values), (torch.zeros(4),))
-
-    with pytest.raises(CompileFailure):
-        compile_executorch(program, path)
-
-    assert path.read_bytes() == b"before"
-
-
-def program_of(source, path):
-    path.write_text(source)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    model, args = module.factory()
-    return torch.export.export(model, args)
-
-
-@pytest.mark.slow
-def test_the_failing_model_of_the_rule_gives_exactly_it_at_the_marked_line(tmp_path):
-    program = program_of(KNOWN.failing_model, tmp_path / "edge_failing.py")
-
-    with pytest.raises(CompileFailure) as caught:
-        compile_executorch(program, tmp_path / "model.pte")
-
-    (found,) = caught.value.diagnostics
-    lines = KNOWN.failing_model.splitlines()
-    marked = next(number for number, line in enumerate(lines, 1) if line.endswith("# <- FE801"))
-    assert (found.code, found.primary.span.line) == ("FE801", marked)
-
-
-@pytest.mark.slow
-def test_the_repaired_model_of_the_rule_compiles(tmp_path):
-    program = program_of(KNOWN.repaired_model, tmp_path / "edge_repaired.py")
-
-    assert compile_executorch(program, tmp_path / "model.pte").notes == ()

@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 from transformers.integrations.moe import _grouped_mm_fallback
 
 import fakexport as fe
-from fakexport._torch.grouped_products import TRANSFORMERS, composed_product
+from fakexport._torch.kernels.grouped_products import TRANSFORMERS, composed_product
 from fakexport.deploy.composed_program import IN_PYTHON, composed
 from fakexport.deploy.executorch.compiling import WITHOUT_KERNEL
 from fakexport.deploy.onnx import compile_onnx, open_onnx

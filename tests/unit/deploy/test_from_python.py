@@ -1,10 +1,14 @@
 """Compile, open and run from Python, as the command line does it."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
 import fakexport as fe
+from fakexport.deploy import artifact_kind
+from fakexport.files.container import ArchiveError
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +39,10 @@ def test_what_is_compiled_and_opened_gives_what_eager_gives(model, archive, tmp_
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"to": "tflite"}, "cannot compile to 'tflite'; there are aoti, cpp-project, executorch, onnx"),
+        (
+            {"to": "tflite"},
+            "cannot compile to 'tflite'; the supported formats are aoti, cpp-project, executorch, onnx",
+        ),
         ({"to": "onnx", "backend": "xnnpack"}, "onnx has no option backend"),
         ({"to": "executorch", "cache": "folder"}, "executorch has no option cache"),
     ],
@@ -62,13 +69,15 @@ def test_devices_without_a_checkpoint_are_refused(archive, tmp_path):
         lambda: fe.open_program(archive, devices="cpu"),
         lambda: fe.compile(archive, tmp_path / "m.onnx", to="onnx", devices="cpu"),
     ):
-        with pytest.raises(fe.InvalidValue, match=r"^devices apply when a checkpoint is bound, and none"):
+        with pytest.raises(
+            fe.InvalidValue, match=r"^devices can be chosen only when a checkpoint is bound, and none"
+        ):
             call()
     assert not (tmp_path / "m.onnx").exists()
 
 
 def test_a_program_without_weights_is_not_opened(archive):
-    with pytest.raises(fe.UnboundProgram):
+    with pytest.raises(fe.WeightsNotBoundError):
         fe.open_program(archive)
 
 
@@ -94,3 +103,16 @@ def test_values_that_the_model_refuses_are_one_line_and_no_fault_of_fakexport() 
         fe.run(bound, {"ids": torch.tensor([1, 4]), "ones": ones})
     with pytest.raises(fe.DeployError, match=r"Runtime assertion failed .*\(test_from_python.py:\d+\)$"):
         fe.run(bound, {"ids": torch.tensor([1, 1]), "ones": ones})
+
+
+@pytest.mark.parametrize("damage_at", [0, 28, 42])
+def test_a_damaged_archive_is_a_refused_program(archive: Path, damage_at: int, tmp_path: Path) -> None:
+    damaged = bytearray(archive.read_bytes())
+    entry = damaged.rindex(b"PK\x01\x02")
+    damaged[entry + damage_at : entry + damage_at + 4] = b"\xff" * 4
+    path = tmp_path / "program.pt2"
+    path.write_bytes(damaged)
+
+    assert artifact_kind(path) == "program"
+    with pytest.raises(ArchiveError):
+        fe.load(path)

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,15 +20,15 @@ from transformers.generation import TopKLogitsWarper, TopPLogitsWarper
 
 import fakexport as fe
 from fakexport.deploy.generation.sampling import Place, restricted
-from fakexport.documents import CallRecord, GenerationDefaults
-from fakexport.program import facts_of, keep_facts
-from fakexport.sources import Workload, resolve
-from fakexport.sources.cache_slots import CacheLayout
-from fakexport.sources.generation_defaults import generation_defaults
+from fakexport.exporting.program import facts_of, keep_facts
+from fakexport.files.documents import CallRecord, GenerationDefaults
+from fakexport.models.sources import Workload, resolve
+from fakexport.models.sources.generation.cache_slots import CacheLayout
+from fakexport.models.sources.generation.generation_defaults import generation_defaults
 from tests.architectures.architecture import Architecture
 from tests.generation.agreement import NEW_TOKENS, agreement, eager, exported, prompt
 from tests.generation.families import NAMED
-from tests.unit.sources.tiny_configs import TINY
+from tests.unit.models.sources.tiny_configs import TINY
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ def half(model: nn.Module, folder: Path) -> ExportedProgram:
 def static(model: nn.Module, folder: Path) -> fe.Generator:
     """With a cache of 40 tokens."""
     calls: Any = ("prefill", "decode")
-    programs = {call: fe.export(f"hf:{folder}", workload=call, cache_length=40) for call in calls}
+    programs = {call: fe.export(f"hf:{folder}", workload=call, max_cache_len=40) for call in calls}
     return fe.Generator(fe.bind(fe.Bundle(programs), folder))
 
 
@@ -78,6 +79,18 @@ def records(bundle: fe.Bundle) -> Iterator[dict[str, CallRecord]]:
     yield {method: known.call for method, known in facts.items() if known.call is not None}
     for method, known in facts.items():
         keep_facts(bundle[method], known)
+
+
+@contextmanager
+def configured(model: Any, **settings: Any) -> Iterator[GenerationDefaults]:
+    """Settings of the model's generation config, and what is recorded of them; undone afterwards."""
+    before = copy.deepcopy(model.generation_config)
+    for name, value in settings.items():
+        setattr(model.generation_config, name, value)
+    try:
+        yield generation_defaults(model)
+    finally:
+        model.generation_config = before
 
 
 def recorded(bundle: fe.Bundle, method: str, **changes: Any) -> fe.Bundle:
@@ -147,7 +160,7 @@ def test_the_tokens_that_end_are_those_of_the_generation_config(
 def test_more_tokens_than_positions_are_refused(generator: fe.Generator) -> None:
     generator(prompt(120), max_new_tokens=8)
 
-    with pytest.raises(fe.UnsuitableInputs, match="129 together, but the model has 128 positions"):
+    with pytest.raises(fe.InputMismatchError, match="129 tokens in total, but the model has 128 positions"):
         generator(prompt(120), max_new_tokens=9)
 
 
@@ -158,14 +171,16 @@ def test_a_static_cache_writes_the_same_up_to_its_last_place(
     ids, most = prompt(length), 41 - length
 
     assert static(ids, max_new_tokens=most) == generator(ids, max_new_tokens=most)
-    with pytest.raises(fe.UnsuitableInputs, match="42 together, but the static cache holds 40"):
+    with pytest.raises(
+        fe.InputMismatchError, match="42 tokens in total, but the static cache has room for 40"
+    ):
         static(ids, max_new_tokens=most + 1)
 
 
 @pytest.mark.slow
 def test_a_static_cache_of_a_model_with_windows_keeps_every_token(tmp_path: Path) -> None:
     """transformers' own is cut to the window, and counts in Python. The longer prompt exceeds the window."""
-    found = agreement(NAMED["gemma3"], tmp_path, cache_length=60)
+    found = agreement(NAMED["gemma3"], tmp_path, max_cache_len=60)
 
     assert found.is_equal
     assert found.variety > 3
@@ -178,7 +193,7 @@ def test_a_static_cache_that_counts_in_python_is_refused() -> None:
     layout.refuse_counting(layout, "Model")
     with pytest.raises(
         fe.SourceError,
-        match=r"layers.0.count as a Python number \(16, then 17\).*: leave out --cache-length$",
+        match=r"layers.0.count as a Python number \(16, then 17\).*: remove --max-cache-len$",
     ):
         layout.refuse_counting(after, "Model")
 
@@ -189,7 +204,8 @@ def test_a_model_that_writes_several_codes_at_a_time_is_refused(workload: Any, t
     (tmp_path / "config.json").write_text(json.dumps(config))
 
     with pytest.raises(
-        fe.SourceError, match="several codes at a time, in an order of its own: --workload forw"
+        fe.SourceError,
+        match="several codes at a time in its own order, not one token after another: use --workload forw",
     ):
         fe.export(f"hf:{tmp_path}", workload=workload)
 
@@ -197,10 +213,16 @@ def test_a_model_that_writes_several_codes_at_a_time_is_refused(workload: Any, t
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"cache_length": 40}, "--cache-length applies to --workload prefill, decode and generate"),
-        ({"workload": "decode", "cache_length": 17}, "the example needs 18 or more"),
-        ({"workload": "train"}, "the workload 'train' cannot be exported: forward, prefill, decode can"),
-        ({"workload": "decode", "dynamic_shapes": {"input_ids": None}}, "takes dynamic dimensions as text"),
+        ({"max_cache_len": 40}, "--max-cache-len requires --workload prefill, decode or generate"),
+        ({"workload": "decode", "max_cache_len": 17}, "the example requires at least 18"),
+        (
+            {"workload": "train"},
+            "workload 'train' cannot be exported; supported are forward, prefill, decode",
+        ),
+        (
+            {"workload": "decode", "dynamic_shapes": {"input_ids": None}},
+            "requires dynamic dimensions as text",
+        ),
     ],
 )
 def test_an_export_that_there_is_not_is_refused(options: dict[str, Any], message: str) -> None:
@@ -234,36 +256,31 @@ def test_keys_in_the_place_of_values_are_another_model(
     assert found != expected
 
 
-def test_state_that_does_not_fit_is_refused(bundle: fe.Bundle, records: dict[str, CallRecord]) -> None:
-    state = records["prefill"].state
-    with pytest.raises(fe.DeployError, match="prefill does not leave past_key_values"):
-        fe.Generator(recorded(bundle, "prefill", state=state[:-1]))
-
-
-@pytest.mark.parametrize("field", ["tokens", "mask", "logits"])
-def test_a_record_that_names_what_is_not_there_is_refused(
-    field: str, bundle: fe.Bundle, records: dict[str, CallRecord]
+@pytest.mark.parametrize(
+    ("method", "changes", "message"),
+    [
+        *(
+            ("decode", {name: "elsewhere"}, "lists elsewhere for decode, which has no such input or output")
+            for name in ("tokens", "mask", "logits")
+        ),
+        ("decode", {"positions": None}, "does not describe the input position_ids of decode"),
+        ("prefill", {"state": ()}, "prefill does not return past_key_values"),
+    ],
+)
+@pytest.mark.usefixtures("records")
+def test_a_record_that_does_not_fit_its_program_is_refused(
+    method: str, changes: dict[str, Any], message: str, bundle: fe.Bundle
 ) -> None:
-    with pytest.raises(fe.DeployError, match="has elsewhere, which it does not have"):
-        fe.Generator(recorded(bundle, "decode", **{field: "elsewhere"}))
-
-
-def test_an_input_that_no_one_fills_is_refused(bundle: fe.Bundle, records: dict[str, CallRecord]) -> None:
-    with pytest.raises(fe.DeployError, match="does not say what the input position_ids of decode is"):
-        fe.Generator(recorded(bundle, "decode", positions=None))
+    with pytest.raises(fe.DeployError, match=message):
+        fe.Generator(recorded(bundle, method, **changes))
 
 
 def test_prompts_that_cannot_be_padded_are_refused(bundle: fe.Bundle, records: dict[str, CallRecord]) -> None:
     generator = fe.Generator(bundle)
     generator._prefill = replace(generator._prefill, record=replace(records["prefill"], positions=None))
 
-    with pytest.raises(fe.UnsuitableInputs, match="2 to 3 tokens, and the program has no mask and positions"):
+    with pytest.raises(fe.InputMismatchError, match="2 to 3 tokens, but the program has no mask"):
         generator([[5, 6], [5, 6, 7]], max_new_tokens=2)
-
-
-def test_decode_of_another_dtype_is_refused(unbound: fe.Bundle, half: ExportedProgram) -> None:
-    with pytest.raises(ValueError, match=r"float32.* in prefill and bfloat16.* in decode"):
-        fe.Bundle({"prefill": unbound["prefill"], "decode": half})
 
 
 def test_a_cache_of_another_dtype_is_refused(
@@ -271,38 +288,42 @@ def test_a_cache_of_another_dtype_is_refused(
 ) -> None:
     """With prefixes, no weight is shared: only the cache shows it."""
     programs = {"prefill": unbound["prefill"], "decode": half}
+    with pytest.raises(ValueError, match=r"float32.* in prefill but bfloat16.* in decode"):
+        fe.Bundle(programs)
     weights = bundle["prefill"].state_dict
     both = {f"a.{name}": tensor for name, tensor in weights.items()}
     both |= {f"b.{name}": tensor.bfloat16() for name, tensor in weights.items()}
     made = fe.bind(fe.Bundle(programs, prefixes={"prefill": "a.", "decode": "b."}), both)
 
-    with pytest.raises(fe.DeployError, match="as float32, but decode takes it as bfloat16"):
+    with pytest.raises(fe.DeployError, match="as float32, but decode expects bfloat16"):
         fe.Generator(made)
 
 
 def test_a_bundle_that_does_not_generate_is_refused() -> None:
     program = fe.export(lambda: (nn.Linear(2, 2), (torch.zeros(1, 2),)))
 
-    with pytest.raises(fe.DeployError, match="no program for prefill among one: `fakexport export SOURCE"):
+    with pytest.raises(
+        fe.DeployError, match="no program for prefill among its methods one: use `fakexport export SOURCE"
+    ):
         fe.Generator(fe.Bundle({"one": program}))
 
 
 def test_without_weights_nothing_is_generated(folder: Path) -> None:
-    with pytest.raises(fe.UnboundProgram):
+    with pytest.raises(fe.WeightsNotBoundError):
         fe.generate(folder / "model.pt2", [5, 6], max_new_tokens=2)
 
 
 @pytest.mark.parametrize(
     ("prompts", "message"),
     [
-        (None, "there is no prompt: the program takes input_ids"),
+        (None, "there is no prompt: the program expects input_ids"),
         ([], "there is no prompt"),
         ([[]], "a prompt has no tokens"),
         ([5, -1], "-1 is not a token id"),
         ([[5, "6"]], "'6' is not a token id"),
         ([[5, True]], "True is not a token id"),
         (torch.zeros(2), "0.0 is not a token id"),
-        ([[5], [6, 96]], "the token 96 does not exist: the model has 96, from 0 on"),
+        ([[5], [6, 96]], "the token 96 does not exist: the model has 96 tokens, starting at 0"),
     ],
 )
 def test_a_prompt_that_is_none_is_refused(prompts: Any, message: str, generator: fe.Generator) -> None:
@@ -325,16 +346,6 @@ def test_a_prompt_that_is_none_is_refused(prompts: Any, message: str, generator:
 def test_a_number_out_of_its_range_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(options))} is .*, but must be"):
         fe.Sampling(**options)
-
-
-def test_what_is_drawn_depends_on_the_seed_alone(generator: fe.Generator) -> None:
-    def drawn(seed: int) -> fe.Generated:
-        return generator(
-            prompt(4, batch=3), max_new_tokens=12, sampling=fe.Sampling(temperature=2.0, seed=seed)
-        )
-
-    assert drawn(1) == drawn(1)
-    assert drawn(1) != drawn(2)
 
 
 @pytest.mark.parametrize("options", [{"top_k": 1}, {"top_p": 1e-6}])
@@ -431,15 +442,10 @@ def test_settings_do_what_they_do_in_transformers(
         "forced_eos_token_id": [40, 30],
         "forced_bos_token_id": 30,
     }
-    before = copy.deepcopy(model.generation_config)
-    model.generation_config.update(**{name: values[name], "eos_token_id": [end]})
     without = [plain[: plain.index(end) + 1]]
-    try:
-        defaults = generation_defaults(model)
+    with configured(model, **{name: values[name], "eos_token_id": [end]}) as defaults:
         made = fe.Generator(recorded(bundle, "prefill", defaults=defaults))(ids, max_new_tokens=NEW_TOKENS)
         expected = eager(model, ids)
-    finally:
-        model.generation_config = before
 
     assert [list(row) for row in made.tokens] == expected
     assert name.startswith("forced") or expected != without
@@ -453,20 +459,16 @@ def test_a_generate_of_the_model_itself_is_named(bundle: fe.Bundle, records: dic
     made = fe.generate(recorded(bundle, "prefill", defaults=defaults), prompt(5), max_new_tokens=2)
 
     assert made.notes == (
-        "WhisperForConditionalGeneration has a generate of its own, which is not followed: tokens are those "
-        "of its forward",
+        "WhisperForConditionalGeneration has its own generate, which is not used: generation calls its "
+        "forward",
     )
     assert generation_defaults(NAMED["mistral"].build()).own_generate == ""
 
 
 def test_settings_that_are_not_followed_are_named(model: Any) -> None:
-    before = copy.deepcopy(model.generation_config)
     settings = {"min_p": 0.1, "stop_strings": ["."], "cache_implementation": "quantized"}
-    model.generation_config.update(**settings, num_beams=1, min_length=0, temperature=0.7)
-    try:
-        assert set(generation_defaults(model).not_applied) == settings.keys()
-    finally:
-        model.generation_config = before
+    with configured(model, **settings, num_beams=1, min_length=0, temperature=0.7) as defaults:
+        assert set(defaults.not_applied) == settings.keys()
 
 
 @pytest.mark.parametrize(
@@ -483,23 +485,19 @@ def test_what_is_drawn_is_what_transformers_draws(
 ) -> None:
     """With the same random numbers; the generation config completes what the caller leaves open."""
     ids = prompt(5)
-    before = copy.deepcopy(model.generation_config)
-    model.generation_config.update(**settings, do_sample=True)
-    try:
-        defaults = generation_defaults(model)
+    with configured(model, **settings, do_sample=True) as defaults:
         generator = fe.Generator(recorded(bundle, "prefill", defaults=defaults))
         made = generator(ids, max_new_tokens=NEW_TOKENS, sampling=fe.Sampling(top_p=0.9, seed=4))
         greedy = generator(ids, max_new_tokens=NEW_TOKENS)
         torch.manual_seed(4)
         options = {"max_new_tokens": NEW_TOKENS, "top_p": 0.9, "top_k": settings.get("top_k", 0)}
         expected = model.generate(ids, attention_mask=torch.ones_like(ids), **options)
-    finally:
-        model.generation_config = before
 
     assert list(made.tokens[0]) == expected[0, 5:].tolist() != list(greedy.tokens[0])
     assert made.notes == ()
     assert greedy.notes == (
-        "do_sample of the model's generation config is not applied: pass temperature, top_k or top_p to draw",
+        "do_sample of the model's generation config is not applied: pass temperature, top_k or top_p to "
+        "sample",
     )
 
 
@@ -535,14 +533,8 @@ def test_a_penalty_leaves_out_the_padding_of_a_batch(
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], message: str, model: Any) -> None:
-    before = copy.deepcopy(model.generation_config)
-    try:
-        for name, value in settings.items():
-            setattr(model.generation_config, name, value)
-        with pytest.raises(fe.SourceError, match=message):
-            generation_defaults(model)
-    finally:
-        model.generation_config = before
+    with pytest.raises(fe.SourceError, match=message), configured(model, **settings):
+        pass
 
 
 @pytest.mark.slow

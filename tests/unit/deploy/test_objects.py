@@ -47,7 +47,7 @@ def test_a_runtime_without_objects_is_told_at_the_line(
     assert found.code == code
     assert found.notes == (
         "foo is an object of the C++ class _TorchScriptTesting::_Foo, "
-        f"and {runtime} does not support objects",
+        f"but {runtime} does not support objects",
     )
     assert found.labels[0].span.path.endswith("torchbind.py")
     assert not path.exists()

@@ -54,90 +54,47 @@ def mlp() -> Any:
     return model, program, fe.bind(program, dict(model.state_dict()))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("place", ["inside", "beside"])
-def test_an_mlp_gives_what_the_model_gives(mlp: Any, place: Any, tmp_path: Path) -> None:
-    model, _, bound = mlp
-    x = torch.randn(5, 8)
-
-    made = compile_onnx(bound, tmp_path / "m.onnx", weights=place)
-
-    names = {"inside": {"m.onnx"}, "beside": {"m.onnx", "m.safetensors"}}[place]
-    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in made.files} == names
-    assert made.size_bytes == sum(path.stat().st_size for path in tmp_path.iterdir())
-    torch.testing.assert_close(open_onnx(made.path)({"x": x}), {"output": model(x)}, rtol=0, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_the_graph_is_the_same_with_weights_and_without_and_from_a_loaded_program(
-    mlp: Any, tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def files(mlp: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The model with its weights inside and beside, and, from a loaded program, without."""
     _, program, bound = mlp
-    files = []
-
-    for index, given in enumerate((program, bound, saved(program, tmp_path))):
-        (tmp_path / str(index)).mkdir()
-        compile_onnx(given, tmp_path / str(index) / "m.onnx", weights="beside")
-        files.append((tmp_path / str(index) / "m.onnx").read_bytes())
-
-    assert len(set(files)) == 1
+    folders = {name: tmp_path_factory.mktemp(name) for name in ("inside", "beside", "unbound")}
+    return {
+        "inside": compile_onnx(bound, folders["inside"] / "m.onnx"),
+        "beside": compile_onnx(bound, folders["beside"] / "m.onnx", weights="beside"),
+        "unbound": compile_onnx(saved(program, folders["unbound"]), folders["unbound"] / "m.onnx"),
+    }
 
 
 @pytest.mark.slow
-def test_a_program_without_weights_gets_them_when_it_is_opened(mlp: Any, tmp_path: Path) -> None:
-    model, program, _ = mlp
-    x = torch.randn(1, 8)
-
-    made = compile_onnx(saved(program, tmp_path), tmp_path / "m.onnx")
-
-    assert [path.name for path in made.files] == ["m.onnx"]
-    assert made.notes == ("it has no weights; they will be in m.safetensors next to it once they are bound",)
-    found = open_onnx(made.path, checkpoint=dict(model.state_dict()))({"x": x})
-    torch.testing.assert_close(found, {"output": model(x)}, rtol=0, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_weights_beside_are_a_safetensors_file_that_any_onnx_runtime_reads(mlp: Any, tmp_path: Path) -> None:
-    import onnxruntime
+def test_an_mlp_gives_what_the_model_gives_wherever_its_weights_are(mlp: Any, files: Any) -> None:
     from safetensors.torch import load_file
 
-    model, _, bound = mlp
-    x = torch.randn(4, 8)
-    compile_onnx(bound, tmp_path / "m.onnx", weights="beside")
+    model, _, _ = mlp
+    x = torch.randn(5, 8)
+    checkpoint = dict(model.state_dict())
 
-    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
-    (found,) = session.run(["output"], {"x": x.numpy()})
-
-    stored = load_file(tmp_path / "m.safetensors")
-    assert stored.keys() == model.state_dict().keys()
-    assert all(torch.equal(stored[name], value) for name, value in model.state_dict().items())
-    torch.testing.assert_close(torch.from_numpy(found), model(x).detach(), rtol=0, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_dynamic_sizes_keep_their_names(mlp: Any, tmp_path: Path) -> None:
-    _, program, _ = mlp
-    compile_onnx(program, tmp_path / "m.onnx")
-
-    graph = onnx.load_model(tmp_path / "m.onnx", load_external_data=False).graph
-
-    (size,) = {value.type.tensor_type.shape.dim[0].dim_param for value in (*graph.input, *graph.output)}
-    assert size == str(
-        open_onnx(tmp_path / "m.onnx", checkpoint=weights_of(program)).signature.inputs[0].shape[0]
+    names = {"inside": ["m.onnx"], "beside": ["m.onnx", "m.safetensors"], "unbound": ["m.onnx"]}
+    for name, made in files.items():
+        assert [path.name for path in made.files] == names[name]
+        assert made.size_bytes == sum(path.stat().st_size for path in made.files)
+        opened = open_onnx(made.path, checkpoint=checkpoint if name == "unbound" else None)
+        torch.testing.assert_close(opened({"x": x}), {"output": model(x)}, rtol=0, atol=1e-6)
+    assert files["unbound"].path.read_bytes() == files["beside"].path.read_bytes()
+    torch.testing.assert_close(load_file(files["beside"].files[1]), checkpoint, rtol=0, atol=0)
+    assert files["unbound"].notes == (
+        "the file has no weights; they will be in m.safetensors next to it once they are bound",
     )
 
 
-def weights_of(program: Any) -> dict[str, torch.Tensor]:
-    return {name: torch.zeros(weight.shape) for name, weight in program.state_dict.items()}
-
-
 @pytest.mark.slow
-def test_no_folder_of_this_machine_is_in_the_file(mlp: Any, tmp_path: Path) -> None:
-    _, program, _ = mlp
+def test_the_file_names_dynamic_sizes_and_no_folder_of_this_machine(files: Any) -> None:
+    path = files["beside"].path
+    graph = onnx.load_model(path, load_external_data=False).graph
+    content = path.read_bytes()
 
-    compile_onnx(program, tmp_path / "m.onnx")
-
-    content = (tmp_path / "m.onnx").read_bytes()
+    (size,) = {value.type.tensor_type.shape.dim[0].dim_param for value in (*graph.input, *graph.output)}
+    assert size == str(open_onnx(path).signature.inputs[0].shape[0])
     assert b"torch/nn/modules/linear.py" in content
     assert str(Path(torch.__file__).parents[1]).encode() not in content
     assert str(Path(__file__).parent).encode() not in content
@@ -259,6 +216,33 @@ def test_tied_weights_are_stored_once_and_bound_from_either_name(tmp_path: Path)
         torch.testing.assert_close(artifact({"ids": ids}), expected)
 
 
+@pytest.mark.slow
+def test_gpt2_with_dynamic_sizes_and_padding(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        n_layer=2, n_embd=32, n_head=4, vocab_size=100, n_positions=64, use_cache=False
+    )
+    model = transformers.GPT2LMHeadModel(config).eval()
+    sizes = {0: Dim("batch", max=16), 1: Dim("sequence", max=32)}
+    example = torch.zeros(2, 8, dtype=torch.int64)
+    inputs = {"input_ids": example, "attention_mask": example + 1}
+    ids = torch.randint(0, 100, (3, 11))
+    mask = torch.ones_like(ids)
+    mask[1, :4] = 0
+    dynamic = dict.fromkeys(inputs, sizes)
+    program = fe.export(
+        lambda: transformers.GPT2LMHeadModel(config).eval(), (), inputs, dynamic_shapes=dynamic
+    )
+    compile_onnx(program, tmp_path / "m.onnx")
+
+    artifact = open_onnx(tmp_path / "m.onnx", checkpoint=dict(model.state_dict()))
+    found = artifact({"input_ids": ids, "attention_mask": mask})
+
+    with torch.no_grad():
+        expected = model(input_ids=ids, attention_mask=mask).logits
+    torch.testing.assert_close(found, {"logits": expected}, rtol=0, atol=2e-6)
+
+
 class Branches(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -318,7 +302,7 @@ def test_weights_that_are_too_many_for_an_onnx_file_are_beside_it(
 
     made = compile_onnx(bound, tmp_path / "m.onnx", weights="inside")
 
-    assert made.notes == ("its weights exceed the size of an ONNX file: they are in m.safetensors",)
+    assert made.notes == ("the weights exceed the size limit of an ONNX file: they are in m.safetensors",)
     x = torch.randn(2, 8)
     torch.testing.assert_close(open_onnx(made.path)({"x": x}), {"output": model(x)}, rtol=0, atol=1e-6)
 
@@ -330,7 +314,7 @@ def test_a_checkpoint_beside_the_output_is_not_overwritten(mlp: Any, tmp_path: P
     save_file({"other": torch.zeros(2)}, tmp_path / "m.safetensors")
     before = (tmp_path / "m.safetensors").read_bytes()
 
-    with pytest.raises(DeployError, match="already exists with other content"):
+    with pytest.raises(DeployError, match="already exists with different content"):
         compile_onnx(bound, tmp_path / "m.onnx", weights="beside")
 
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"m.safetensors": before}
@@ -357,31 +341,24 @@ def as_numbers(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 @pytest.mark.parametrize("is_boolean", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float16, marks=pytest.mark.slow)])
-def test_a_token_that_sees_nothing_gets_nothing(dtype: torch.dtype, is_boolean: bool, tmp_path: Path) -> None:
+def test_a_token_that_sees_nothing_gets_nothing_and_nan_stays(
+    dtype: torch.dtype, is_boolean: bool, tmp_path: Path
+) -> None:
+    """A score that is NaN is not one that is hidden."""
     x = torch.randn(2, 2, 5, 4).to(dtype)
     mask = torch.ones(2, 1, 5, 5).tril().bool()
     mask[1, ..., :3] = False
     mask = mask if is_boolean else as_numbers(mask, dtype)
+    artifact = compiled(Attention(), (x, mask), tmp_path)
 
-    found = compiled(Attention(), (x, mask), tmp_path)({"x": x, "mask": mask})["output"]
+    found = artifact({"x": x, "mask": mask})["output"]
 
     assert not found[1, :, :3].any()
     torch.testing.assert_close(
         found, Attention()(x, mask), rtol=0, atol=2e-3 if dtype.itemsize == 2 else 1e-6
     )
-
-
-@pytest.mark.parametrize("is_boolean", [True, False])
-def test_attention_to_what_is_no_number_gives_none(is_boolean: bool, tmp_path: Path) -> None:
-    """A score that is NaN is not one that is hidden."""
-    x = torch.randn(1, 1, 3, 4)
-    mask = torch.ones(1, 1, 3, 3).tril().bool()
-    mask = mask if is_boolean else as_numbers(mask, x.dtype)
-    artifact = compiled(Attention(), (x, mask), tmp_path)
     x[0, 0, 1] = torch.nan
-
     found = artifact({"x": x, "mask": mask})["output"]
-
     assert torch.equal(found.isnan(), Attention()(x, mask).isnan())
 
 

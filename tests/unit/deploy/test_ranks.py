@@ -9,8 +9,8 @@ from torch import nn
 import fakexport as fe
 from fakexport.archive import save, save_bundle
 from fakexport.deploy import DeployError, joined, rank_of_archive
-from fakexport.documents import ParallelRecord
-from fakexport.program import facts_of, keep_facts
+from fakexport.exporting.program import facts_of, keep_facts
+from fakexport.files.documents import ParallelRecord
 
 
 def program_of(rank):
@@ -55,7 +55,7 @@ def test_a_rank_that_is_asked_for(archives, launched):
 
 @pytest.mark.parametrize(
     ("name", "fragment"),
-    [("ranks.pt2", "has no program of rank 3: its ranks are 0, 1"), ("alone.pt2", "is not of one rank")],
+    [("ranks.pt2", "has no program for rank 3: its ranks are 0, 1"), ("alone.pt2", "does not contain ranks")],
 )
 def test_a_rank_that_is_not_there(archives, name, fragment):
     with pytest.raises(ValueError, match=fragment):
@@ -73,8 +73,8 @@ def test_a_program_that_runs_alone_needs_no_others(archives, launched):
     ("place", "fragment"),
     [
         (None, "start it with torchrun --nproc-per-node 2 -m fakexport run"),
-        ((1, 3), "rank 1 of 2, and this process is rank 1 of 3"),
-        ((0, 2), "rank 1 of 2, and this process is rank 0 of 2"),
+        ((1, 3), "rank 1 of 2, but this process is rank 1 of 3"),
+        ((0, 2), "rank 1 of 2, but this process is rank 0 of 2"),
     ],
 )
 def test_processes_that_do_not_fit(archives, launched, place, fragment):

@@ -8,7 +8,7 @@ from accelerate import infer_auto_device_map
 from torch import nn
 
 import fakexport as fe
-from fakexport.devices import load_profiles
+from fakexport.emulation.devices import load_profiles
 
 WIDTH, LAYERS = 16384, 26
 LAYER_BYTES = WIDTH * WIDTH * 2

@@ -1,7 +1,6 @@
 """`fakexport plan --parallel`: what one rank needs."""
 
 import pytest
-import torch
 
 from fakexport.planning import plan
 from fakexport.report import render_plan
@@ -26,7 +25,7 @@ def test_a_rank_has_its_part_of_the_weights(report):
 
     # In float32, with the two rotary buffers of 8 frequencies.
     assert device.weights == 4 * ((sum(sizes.values()) - norms) // 2 + norms + 2 * 8)
-    assert "planned is rank 0 of 2; no other rank needs more" in report.assumptions
+    assert "the plan is for rank 0 of 2; no other rank needs more" in report.assumptions
     assert "--parallel tp=2" in report.subject
 
 
@@ -37,7 +36,7 @@ def test_buffers_and_time_of_communication_count(report):
     # 3 all-reduces of 2 x 7 x 64 numbers, and half of the logits from the other rank.
     assert cost.exchanged_bytes == 4 * (3 * 2 * 7 * 64 + 2 * 7 * 50)
     assert dict(cost.sent_bytes) == {}
-    assert "cuda:0 receives 13.2 KiB or more from other ranks" in render_plan(report, width=200)
+    assert "cuda:0 receives at least 13.2 KiB from other ranks" in render_plan(report, width=200)
     assert "link" in {bound.limit for bound in cost.bounds}
     assert "NCCL buffers" in {overhead.name for overhead in point.devices[0].overheads}
 
@@ -81,24 +80,14 @@ def test_the_smallest_number_of_devices_is_a_degree():
     assert found["T4"] == (None, None)  # 4 key-value heads are the most.
 
 
-@pytest.mark.slow
-def test_a_model_without_a_plan_is_not_one_that_fits_nowhere():
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = GPT2Config(n_layer=1, n_embd=64, n_head=2, vocab_size=2 * 10**8)
-
-    with pytest.raises(ValueError, match="GPT2LMHeadModel has no tensor parallel plan"):
-        plan(lambda: (GPT2LMHeadModel(config), (torch.zeros(2, 7).long(),)), parallel="tp", smallest=True)
-
-
 @pytest.mark.parametrize(
     ("options", "fragment"),
     [
-        ({"parallel": "tp=4", "target": "2xH100"}, "tp=4 needs 4 devices"),
+        ({"parallel": "tp=4", "target": "2xH100"}, "tp=4 requires 4 devices"),
         ({"parallel": "tp=2", "smallest": True, "target": "2xH100"}, "write --parallel tp, not tp=2"),
         ({"parallel": "tp", "eager": True}, "does not apply to --eager"),
         ({"parallel": "tp", "workload": "train"}, "does not apply to --workload train"),
-        ({"parallel": "tp", "device_map": "balanced", "target": "2xH100"}, "leave out --device-map"),
+        ({"parallel": "tp", "device_map": "balanced", "target": "2xH100"}, "remove --device-map"),
         ({"parallel": "pp"}, "expected tp=N"),
     ],
 )

@@ -41,10 +41,6 @@ def test_weights_have_gradients_and_two_states_each():
     assert device.peak.node == "optimizer"
 
 
-def test_sgd_keeps_nothing():
-    assert device_of(factory, optimizer="sgd").optimizer == 0
-
-
 def test_the_sizes_are_those_that_are_asked_for():
     report = fe.plan(factory, target="H100", workload="train", batch=(8, 16), context=256)
 
@@ -54,28 +50,6 @@ def test_the_sizes_are_those_that_are_asked_for():
     assert small.peak.node == "backward"
     grown = [getattr(large, kind) - getattr(small, kind) for kind in ("activations", "temporaries")]
     assert min(grown) >= logits  # The logits, which are kept, and their gradients, which are not.
-
-
-def test_a_layer_that_is_frozen_has_neither_gradient_nor_state():
-    def frozen():
-        model, inputs = factory()
-        model.embed.requires_grad_(False)
-        return model, inputs
-
-    device = device_of(frozen)
-
-    assert (device.weights, device.gradients, device.optimizer) == (WEIGHTS, WEIGHTS // 2, WEIGHTS)
-
-
-def test_tied_weights_count_once():
-    def tied():
-        model, inputs = factory()
-        model.head.weight = model.embed.weight
-        return model, inputs
-
-    device = device_of(tied)
-
-    assert (device.weights, device.gradients, device.optimizer) == (WEIGHTS // 2, WEIGHTS // 2, WEIGHTS)
 
 
 def test_a_model_over_two_devices_is_trained_on_both():
@@ -100,7 +74,7 @@ def test_the_text_names_the_optimizer_the_phase_and_the_loss():
 
     assert "peak of two steps with Adam" in text
     assert "aten._foreach_sqrt.default (optimizer)" in text
-    assert "the mean of the squares of its outputs" in text
+    assert "the mean square of its outputs" in text
 
 
 @pytest.mark.parametrize(
@@ -112,7 +86,7 @@ def test_the_text_names_the_optimizer_the_phase_and_the_loss():
         ({"eager": True}, "--eager does not apply to --workload train"),
         ({"checkpointing": True}, "has no activation_checkpointing_enable"),
         ({"autocast": "float32"}, "write bfloat16 or float16"),
-        ({"sizes": ["x.1=3"]}, "the model has no such input dimension: input_ids.0, input_ids.1"),
+        ({"sizes": ["x.1=3"]}, "the model has no such input dimension; it has input_ids.0, input_ids.1"),
     ],
 )
 def test_bad_usage_is_one_line(options, words):
@@ -183,7 +157,7 @@ def test_eager_mode_takes_sizes_that_the_program_does_not():
         (1, 0, 1),
         (4, 1, 1),
     ]
-    assert any("x.0 = 1 is outside of what the program accepts" in text for text in report.left_out)
+    assert any("x.0 = 1 is outside the range that the program accepts" in text for text in report.left_out)
 
 
 def test_a_placement_has_room_for_eager_mode_too():

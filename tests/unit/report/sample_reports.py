@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fakexport.capture import Recovered, UnboundConstant
-from fakexport.diagnostics import Diagnostic, Fix, Label, Span
-from fakexport.program import (
+from fakexport.exporting.capture import Recovered, UnboundConstant
+from fakexport.exporting.program import (
     NodeGroup,
     ProgramDifference,
     ProgramSummary,
@@ -15,15 +14,16 @@ from fakexport.program import (
     Transfer,
     ValueSummary,
 )
-from fakexport.program.differences.program_difference import (
+from fakexport.exporting.program.differences.program_difference import (
     ConstantDifference,
     DeviceChange,
     NodeChange,
     OperatorDifference,
     RangeDifference,
 )
-from fakexport.program.summary import TensorTotals
+from fakexport.exporting.program.summary import TensorTotals
 from fakexport.report import Report, TargetDifference, TargetSpec, Timings, Verdict
+from fakexport.rules.diagnostics import Diagnostic, Fix, Label, Span
 
 VERSIONS = {"fakexport": "0.1.0", "python": "3.11.7", "torch": "2.13.0"}
 TIMINGS = Timings(
@@ -146,7 +146,7 @@ def full_report() -> Report:
             "cpu+H100-80GB",
             device_map="fc1=cpu,fc2=cuda:0",
             dtype="float32",
-            assumptions=("'cuda' does not name a model: H100-80GB assumed",),
+            assumptions=("'cuda' is not a specific model: assuming H100-80GB",),
         ),
         transfers=(transfer(), transfer(node="to_1", span=None, bytes=None, module_path="", index=6)),
         notes=("fc1.weight is tied to fc2.weight",),

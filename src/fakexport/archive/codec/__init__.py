@@ -1,3 +1,1 @@
-"""Convert programs to documents of torch's own `.pt2` schema and back, without evaluating or importing
-anything.
-"""
+"""Convert programs to and from torch's own `.pt2` schema, without evaluating or importing anything."""

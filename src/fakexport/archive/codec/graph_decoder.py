@@ -1,4 +1,4 @@
-"""A graph from a document in torch's schema."""
+"""Decode a graph from a document in torch's schema."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from fakexport._torch.operator_registry import HigherOrderOperator, OpOverload, schema_arguments
-from fakexport._torch.program_assembly import new_subgraph
-from fakexport.documents import (
+from fakexport._torch.operators.operator_registry import HigherOrderOperator, OpOverload, schema_arguments
+from fakexport._torch.tracing.program_assembly import new_subgraph
+from fakexport.files.documents import (
     DocumentError,
     boolean,
     entries,
@@ -28,23 +28,23 @@ from fakexport.documents import (
     union,
 )
 
-from .argument_decoder import ArgumentDecoder, output_name, read_object
+from .arguments import ArgumentDecoder, output_name, read_object
 from .node_metadata import GRAPH_NAMES, MetadataDecoder
 from .operator_lookup import Operators
-from .value_decoder import Description, ValueDecoder
+from .values import Description, ValueDecoder
 
 _MAX_DEPTH = 20
 _POSITIONAL, _KEYWORD = 1, 2
 _LITERAL_INPUTS = frozenset(("as_int", "as_float", "as_bool", "as_none", "as_string"))
 _NOT_A_SUBGRAPH_NAME = frozenset(dir(GraphModule(torch.nn.Module(), Graph())))
-# Operators that refuse a list where they were given a tuple; the schema has lists alone.
+# Operators that reject a list where they expect a tuple. The schema stores both as lists.
 _TAKE_TUPLES = frozenset(("flex_attention",))
 _NOTHING = object()
 
 
 @dataclass
 class Shared:
-    """What the graphs of one program have in common."""
+    """State that all graphs of one program share."""
 
     values: ValueDecoder
     operators: Operators
@@ -52,7 +52,7 @@ class Shared:
     schemas: dict[OpOverload, dict[str, tuple[int, bool]]] = dataclass_field(default_factory=dict)
 
     def schema(self, operator: OpOverload) -> dict[str, tuple[int, bool]]:
-        """Return, for each argument name, its position and whether it is keyword-only."""
+        """Return `(position, is_keyword_only)` of each argument, by name."""
         found = self.schemas.get(operator)
         if found is None:
             arguments = enumerate(schema_arguments(operator))
@@ -62,17 +62,16 @@ class Shared:
 
 
 class GraphDecoder:
-    """Reads one graph, and with readers of their own the graphs inside of it.
+    """Decode one graph. Each subgraph gets its own decoder.
 
     Args:
-        shared: State that all graphs of the program share.
-        constant_names: Names of the inputs, for those that are constants; for the main graph only.
-        depth: How many graphs this one is in.
+        constant_names: Names of all inputs, from which constant inputs get theirs; only for the main graph.
+        depth: Nesting depth of this graph.
     """
 
     def __init__(self, shared: Shared, constant_names: Sequence[str] | None = None, depth: int = 0) -> None:
         if depth > _MAX_DEPTH:
-            raise DocumentError(f"a graph nested in {depth} graphs")
+            raise DocumentError(f"the graph is nested {depth} levels deep")
         self.graph = Graph()
         self.root = torch.nn.Module()
         self._shared = shared
@@ -86,11 +85,7 @@ class GraphDecoder:
         self._arguments = ArgumentDecoder(self._nodes, shared.operators, self._subgraph)
 
     def decode(self, document: Any) -> None:
-        """Fill `graph` and `root`.
-
-        Raises:
-            DocumentError: names the place in the document and the fault.
-        """
+        """Fill `graph` and `root`, or raise a `DocumentError` that names the position and the fault."""
         owner = mapping(document)
         values = self._shared.values
         self._tensors = field(owner, "tensor_values", lambda v: entries(v, values.describe))
@@ -106,7 +101,7 @@ class GraphDecoder:
         self._output(outputs, field(owner, "is_single_tensor_return", boolean, False))
 
     def new_tensor(self, name: str) -> torch.Tensor | None:
-        """Return a new fake like the value of this name, sharing nothing with it; None for others."""
+        """Return a new fake tensor like the value with this name, or None if the value is not a tensor."""
         described = self._tensors.get(name)
         return None if described is None else self._shared.values.tensor(described, is_own_storage=True)
 
@@ -130,7 +125,7 @@ class GraphDecoder:
 
     def _output(self, outputs: list[Any], is_single: bool) -> None:
         if is_single and (len(outputs) != 1 or not isinstance(outputs[0], Node)):
-            raise DocumentError("expected one node, as in a graph with a single result").within("outputs")
+            raise DocumentError("expected one node, because the graph has a single result").within("outputs")
         result = outputs[0] if is_single else tuple(outputs)
         node = self.graph.output(result)
         values = tuple(o.meta["val"] if isinstance(o, Node) else o for o in outputs)
@@ -140,7 +135,7 @@ class GraphDecoder:
         owner = mapping(value)
         target = field(owner, "name", identifier)
         if target in _NOT_A_SUBGRAPH_NAME:
-            raise DocumentError(f"a graph cannot be called {target!r}").within("name")
+            raise DocumentError(f"a subgraph must not have the name {target!r}").within("name")
         inner = GraphDecoder(self._shared, depth=self._depth + 1)
         field(owner, "graph", inner.decode)
         self.root.register_module(target, new_subgraph(inner.root, inner.graph))
@@ -253,7 +248,7 @@ class GraphDecoder:
             node.meta["val"] = tuple(self._part(node, index, part, metadata) for index, part in parts)
 
     def _part(self, node: Node, index: int, output: tuple[str, Any], metadata: dict[str, Any]) -> Any:
-        """Return one of several results; create the node that extracts it, unless nothing uses it."""
+        """Return one of a node's outputs. If it is used, create the `getitem` node that extracts it."""
         kind, content = output
         if kind == "as_tensors":
             names = _names(content)
@@ -289,7 +284,7 @@ class GraphDecoder:
             return self._shared.values.tensor(self._tensors[name], is_own_storage=is_input)
         if name in self._numbers:
             return self._numbers[name]
-        raise DocumentError(f"the value {name[:80]!r} has no description")
+        raise DocumentError(f"the graph has no description of the value {name[:80]!r}")
 
     def _create(
         self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, value: Any
@@ -300,7 +295,7 @@ class GraphDecoder:
         else:
             node = self.graph.create_node(op, target, args, kwargs, name)
         if node.name != name:
-            node.name = name  # fx would rename `input`, as no code of its own would run otherwise
+            node.name = name  # fx renames `input` to avoid a clash in generated code
         self._nodes[name] = node
         if value is not _NOTHING:
             node.meta["val"] = value
@@ -313,7 +308,7 @@ class GraphDecoder:
 
     def _take(self, name: str) -> str:
         if name in self._names:
-            raise DocumentError(f"two values are called {name[:80]!r}")
+            raise DocumentError(f"two values have the name {name[:80]!r}")
         self._names.add(identifier(name))
         return name
 

@@ -1,4 +1,4 @@
-"""A graph as JSON in torch's schema."""
+"""Encode a graph as JSON in torch's schema."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ import torch
 from torch.export.graph_signature import CustomObjArgument
 from torch.fx import GraphModule, Node
 
-from fakexport._torch.operator_registry import (
+from fakexport._torch.operators.operator_registry import (
     HigherOrderOperator,
     OpOverload,
     has_tensor_list_return,
     return_count,
     schema_arguments,
 )
-from fakexport._torch.program_schema import SYMBOLIC_OPERATORS
-from fakexport.diagnostics import Span
+from fakexport._torch.tracing.program_schema import SYMBOLIC_OPERATORS
 from fakexport.error import InvalidValue
-from fakexport.program import source_span
+from fakexport.exporting.program import source_span
+from fakexport.rules.diagnostics import Span
 
-from .argument_encoder import ArgumentEncoder, object_json
+from .arguments import ArgumentEncoder, object_json
 from .node_metadata import GRAPH_NAMES, MetadataEncoder
 from .operator_lookup import readable_name
-from .value_encoder import Json, ValueEncoder
+from .values import Json, ValueEncoder
 
 _POSITIONAL, _KEYWORD = 1, 2
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _SYMBOLIC_FUNCTIONS = frozenset(SYMBOLIC_OPERATORS.values())
-# They refer to what stands outside of the program: compiled kernels, other backends.
+# Operators that call something outside the program, such as compiled kernels and other backends.
 _OUTSIDE = frozenset({
     "aoti_call_delegate", "executorch_call_delegate", "triton_kernel_wrapper_functional",
     "triton_kernel_wrapper_mutation",
@@ -40,12 +40,7 @@ _OUTSIDE = frozenset({
 
 
 class GraphEncoder:
-    """Encodes one graph, and with encoders of its own the graphs inside of it.
-
-    Args:
-        values: Shared by the graphs of a program, as is `metadata`.
-        is_for_stock: As for `program_to_json`.
-    """
+    """Encode one graph, with encoders that all graphs of a program share."""
 
     def __init__(
         self, values: ValueEncoder, metadata: MetadataEncoder, *, is_for_stock: bool = False
@@ -60,11 +55,7 @@ class GraphEncoder:
         self._objects: dict[str, Json] = {}
 
     def encode(self, module: GraphModule) -> Json:
-        """Return the graph of `module`.
-
-        Raises:
-            ValueError: names the node that cannot be encoded, and why.
-        """
+        """Encode the graph of `module`, or raise a ValueError that names the node and the reason."""
         inputs: list[Json] = []
         outputs: list[Json] = []
         nodes: list[Json] = []
@@ -81,7 +72,7 @@ class GraphEncoder:
                     returned = [node.args[0]] if is_single else cast("Iterable[Any]", node.args[0])
                     outputs.extend(self._arguments.of(value) for value in returned)
                 elif node.op != "get_attr":
-                    raise InvalidValue(f"a {node.op} is not part of an exported program")
+                    raise InvalidValue(f"a {node.op} node is not part of an exported program")
         names = self._arguments.symbolic
         return {
             "inputs": inputs,
@@ -160,7 +151,7 @@ class GraphEncoder:
         return found
 
     def _schema_inputs(self, node: Node, target: OpOverload) -> list[Json]:
-        """Return the arguments that were given, in the order of the schema; defaults are not written."""
+        """Encode the arguments of a call in schema order. Arguments that are not passed are left out."""
         args, kwargs, encode = node.args, node.kwargs, self._arguments.of
         inputs = []
         for index, (name, is_keyword_only, empty) in enumerate(self._schema(target)):
@@ -190,7 +181,7 @@ class GraphEncoder:
         if isinstance(value, tuple):
             return self._parts(node, value, self._part_names(node))
         if isinstance(value, list):
-            raise InvalidValue("an operator without schema that returns a list cannot be stored")
+            raise InvalidValue("an operator without a schema that returns a list cannot be stored")
         if isinstance(value, dict):
             names = self._part_names(node)
             return [self._tensor_list(list(value.values()), [names.get(key) for key in value], node.name)]
@@ -209,7 +200,7 @@ class GraphEncoder:
         return outputs
 
     def _part_names(self, node: Node) -> dict[Any, Node]:
-        """Return, for each part that is used, the node that extracts it; a second one has the same value."""
+        """Map the index of each used output to its `getitem` node, and record duplicates of such nodes."""
         found: dict[Any, Node] = {}
         for user in node.users:
             if user.target is not operator.getitem:
@@ -230,7 +221,7 @@ class GraphEncoder:
         parts = []
         for index, part in enumerate(value):
             if not isinstance(part, torch.Tensor):
-                raise InvalidValue(f"a list with a {type(part).__name__} as a result")
+                raise InvalidValue(f"a result list that contains a {type(part).__name__} cannot be stored")
             user = named.get(index)
             name = f"{owner}{separator}{index}" if user is None else user.name
             parts.append(self._output(name, part)["as_tensor"])
@@ -260,18 +251,13 @@ def _input(name: str, argument: Json, kind: int) -> Json:
 
 
 def _graph_names(node: Node) -> str:
-    """Return the node names of the graphs among the arguments; empty if these are their names."""
+    """Join the names of the `get_attr` nodes among the arguments; "" if each name equals its target."""
     graphs = [argument for argument in node.all_input_nodes if argument.op == "get_attr"]
     return ";".join(graph.name for graph in graphs) if any(g.name != g.target for g in graphs) else ""
 
 
 class NotStored(InvalidValue):
-    """A node that an archive cannot have.
-
-    Args:
-        message: One line.
-        span: The line of the model.
-    """
+    """A node that an archive cannot store. `span` is the line of the model's code that created it."""
 
     def __init__(self, message: str, span: Span | None = None) -> None:
         super().__init__(message)

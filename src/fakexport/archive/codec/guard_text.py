@@ -1,7 +1,7 @@
-"""The conditions on inputs that a program checks when it is called: Python text, which torch will execute.
+"""Check the guards of a program: Python text that torch will execute.
 
-Only texts in the language that torch prints are let through: sizes, strides and values of inputs, numbers,
-arithmetic, comparisons, and a few functions of `math` and `torch`.
+Only syntax that torch prints is accepted: sizes, strides and values of inputs, numbers, arithmetic,
+comparisons, and a few functions of `math` and `torch`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 
 import torch
 
-from fakexport.documents import DocumentError
+from fakexport.files.documents import DocumentError
 
 from .shape_expression import parse_expression
 
@@ -35,21 +35,17 @@ _EXPORTING = "torch.compiler.is_exporting()"
 _TYPES = frozenset(("bool", "int", "float", "str"))
 _ZEROS = frozenset(("0.0", "-0.0"))
 _MOST_POWERS, _LARGEST_POWER, _MOST_BITS = 4, 16, 256
-# A key is copied into a string literal of the code that torch generates.
+# Keys are copied into a string literal of the code that torch generates.
 _KEY = re.compile(r"[A-Za-z0-9_.:/ -]*", re.ASCII)
 
 
 def checked_guard(text: str) -> str:
-    """Return the text, if it is a condition that torch could have printed.
-
-    Raises:
-        DocumentError: it is not; running it might do anything.
-    """
+    """Return the text unchanged if torch could have printed it as a guard. Executing others is unsafe."""
     tree = parse_expression(text)
     match tree:
         case ast.BoolOp(ast.And(), [holds, ast.Constant(str(place))]):
             if not _PLACE.fullmatch(place):
-                raise DocumentError(f"a condition with the text {place[:40]!r}")
+                raise DocumentError(f"a guard contains the text {place[:40]!r}")
             tree = holds
     match tree:
         case ast.BoolOp(ast.Or(), [holds, ast.Call() as other]) if ast.unparse(other) == _EXPORTING:
@@ -57,17 +53,17 @@ def checked_guard(text: str) -> str:
     try:
         powers = _condition(tree)
     except RecursionError:
-        raise DocumentError("a condition with too many levels") from None
+        raise DocumentError("a guard is nested too deeply") from None
     if powers > _MOST_POWERS:
-        raise DocumentError("a condition with large powers")
+        raise DocumentError("a guard contains a power that is too large")
     return text
 
 
 def _condition(node: ast.expr) -> int:
-    """Refuse what is not part of a condition; return how many powers it has."""
+    """Reject syntax that guards do not contain. Return the number of powers and shifts in the expression."""
     match node:
         case ast.Constant(int() as number) if number.bit_length() > _MOST_BITS:
-            raise DocumentError("a condition with a number larger than any size")
+            raise DocumentError("a guard contains a number larger than any size")
         case ast.Constant(bool() | int() | float() | None):
             return 0
         case ast.UnaryOp(operand=operand):
@@ -96,7 +92,7 @@ def _condition(node: ast.expr) -> int:
 
 
 def _is_kind(left: ast.expr, right: ast.expr) -> bool:
-    """Return whether it compares a dtype, layout, device or type with one, or counts different inputs."""
+    """Return whether a comparison is about a dtype, layout, device or type, or counts distinct inputs."""
     match left, right:
         case ast.Attribute(owner, "dtype"), ast.Attribute(ast.Name("torch"), name):
             is_known = isinstance(getattr(torch, name, None), torch.dtype)
@@ -125,38 +121,38 @@ def _is_identity(node: ast.expr) -> bool:
 
 
 def _base(node: ast.expr) -> int:
-    """Powers of powers have as many digits as `9**9**9`."""
+    """Reject nested powers such as `9**9**9`, whose result is too large."""
     powers = _condition(node)
     if powers > 1:
-        raise DocumentError("a condition with large powers")
+        raise DocumentError("a guard contains a power that is too large")
     return powers
 
 
 def _power(exponent: ast.expr) -> None:
-    """`9**9**9` would keep the first call of the program busy for ever; a root, `** 0.5`, is harmless."""
+    """Reject large exponents, because `9**9**9` would never finish. A square root, `** 0.5`, is accepted."""
     if isinstance(exponent, ast.UnaryOp) and isinstance(exponent.op, ast.USub):
         exponent = exponent.operand
     match exponent:
         case ast.Constant(int() | float() as number) if number is not True and number <= _LARGEST_POWER:
             return
-    raise DocumentError("a condition with large powers")
+    raise DocumentError("a guard contains a power that is too large")
 
 
 def _question(node: ast.expr) -> None:
-    """`L['x'][0]['key']`, then `.size()[0]` or `.shape[0]`."""
+    """Accept only reads of an input, such as `L['x'][0]['key'].size()[0]` or `L['x'].shape[0]`."""
     match node:
         case ast.Subscript(ast.Name("L"), ast.Constant(str(argument))):
             if not _ARGUMENT.fullmatch(argument) or keyword.iskeyword(argument):
-                raise DocumentError(f"a condition on {argument[:40]!r}, which is not an argument")
+                raise DocumentError(f"a guard reads {argument[:40]!r}, which is not an argument")
             return
         case ast.Subscript(owner, ast.Constant(str(key))):
             if not _KEY.fullmatch(key):
-                raise DocumentError(f"a condition on the key {key[:40]!r}")
+                raise DocumentError(f"a guard reads the invalid key {key[:40]!r}")
         case ast.Subscript(owner, index):
             if isinstance(index, ast.UnaryOp) and isinstance(index.op, ast.USub):
                 index = index.operand
             if not isinstance(index, ast.Constant) or type(index.value) is not int:
-                raise DocumentError("a condition with a subscript that is not a number or key")
+                raise DocumentError("a guard contains a subscript that is neither a number nor a key")
         case ast.Call(ast.Attribute(owner, name), [], []) if name in _ASKED_BY_CALL:
             pass
         case ast.Attribute(owner, "shape" | "ndim" | "requires_grad" | "is_leaf"):
@@ -170,5 +166,5 @@ def _question(node: ast.expr) -> None:
         ):
             pass
         case _:
-            raise DocumentError(f"a condition with {ast.unparse(node)[:40]!r}")
+            raise DocumentError(f"a guard contains {ast.unparse(node)[:40]!r}, which torch never writes")
     _question(owner)

@@ -1,4 +1,4 @@
-"""What a node records about the code it came from: encoding, and careful decoding."""
+"""Encode and safely decode the metadata of nodes: the line of the model's code that each node is from."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Any
 
 from torch.fx import Node
 
-from fakexport._torch.operator_registry import operator_text
-from fakexport.documents import DocumentError, memory_estimate, named_items, text
+from fakexport._torch.operators.operator_registry import operator_text
 from fakexport.error import InvalidValue
-from fakexport.program import SourcePaths
+from fakexport.exporting.program import SourcePaths
+from fakexport.files.documents import DocumentError, memory_estimate, named_items, text
 
-# The code that torch generates from a graph may carry these texts in comments, which a line break would end.
+# Torch may print these texts as comments in generated code, and a line break would end the comment.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x85\u2028\u2029]")
 _MAX_MODULES = 1000
 _MOST_PARTS = 1_000_000
-"How many modules and functions all nodes may name; a model of 10,000 nodes names 100,000."
+"""Limit on the module and function names in all nodes together; a model of 10,000 nodes has 100,000."""
 _CUSTOM_BYTES = 64 << 20
-"Memory limit for the values of a program's `custom` texts, which are JSON within JSON."
+"""Limit on the memory for the decoded `custom` metadata of a program, which is JSON inside JSON."""
 
 GRAPH_NAMES = "graph_names"
-"Our own key, which torch ignores: node names for the graphs that a higher-order operator runs."
+"""Metadata key that torch ignores. It stores node names for the graphs that a higher-order operator runs."""
 
 
 class MetadataEncoder:
-    """Encodes the metadata of the nodes of one program.
+    """Encode the metadata of the nodes of one program.
 
-    `from_node`, the history of a node over passes, is left out: it names graphs by their address.
+    `from_node`, which records how passes changed a node, is omitted because it identifies graphs by address.
     """
 
     def __init__(self, paths: SourcePaths) -> None:
@@ -41,13 +41,14 @@ class MetadataEncoder:
         if trace := meta.get("stack_trace"):
             found["stack_trace"] = _CONTROL.sub(" ", self._paths.in_trace(trace))
         if modules := meta.get("nn_module_stack"):
-            # TorchDynamo's keys are addresses: other ones in each process.
+            # TorchDynamo's keys are addresses, which differ between processes.
             found["nn_module_stack"] = ";".join(
                 f"{path if key.isdecimal() else key},{path},{kind}" for key, (path, kind) in modules.items()
             )
         if sources := meta.get("source_fn_stack"):
             found["source_fn_stack"] = ";".join(
-                f"{name},{_function_text(function)}" for name, function in sources
+                f"{name},{function if isinstance(function, str) else operator_text(function)}"
+                for name, function in sources
             )
         if function := meta.get("torch_fn"):
             found["torch_fn"] = ";".join(function)
@@ -63,15 +64,10 @@ def custom_json(custom: Any) -> str:
         raise InvalidValue(f"its custom metadata is not valid JSON: {error}") from error
 
 
-def _function_text(function: Any) -> str:
-    return function if isinstance(function, str) else operator_text(function)
-
-
 class MetadataDecoder:
-    """Decodes the metadata of nodes; equal texts, which repeat from block to block, are read once.
+    """Decode the metadata of nodes. Equal texts, as in identical modules, are decoded once.
 
-    Args:
-        function: Looks up a name in `source_fn_stack`; returns the name itself if unknown.
+    `function` looks up a function that `source_fn_stack` names, or returns the name if it is unknown.
     """
 
     def __init__(self, function: Callable[[str], Any]) -> None:
@@ -93,7 +89,7 @@ class MetadataDecoder:
             try:
                 written = text(entry)
                 if not written.isprintable() and _CONTROL.search(written):
-                    raise DocumentError("a control character")
+                    raise DocumentError("the text has a control character")
                 if written and key in self._readers:
                     meta[key] = self._readers[key](written)
             except DocumentError as error:
@@ -101,11 +97,7 @@ class MetadataDecoder:
         return meta
 
     def custom(self, written: str) -> Any:
-        """Return the value of a `custom` text, of a node or of the program.
-
-        Raises:
-            DocumentError: it is not JSON, or the texts together take too much memory.
-        """
+        """Decode the `custom` metadata of a node or of the program."""
         content = written.encode(errors="surrogatepass")
         self._custom_bytes += memory_estimate(content)
         if self._custom_bytes > _CUSTOM_BYTES:
@@ -116,7 +108,7 @@ class MetadataDecoder:
             raise DocumentError("the text is not valid JSON") from None
 
     def _split(self, joined: str) -> list[str]:
-        """Return the parts of a list; those of all nodes are counted before they are made."""
+        """Split a list at semicolons. Raise if all lists together then have more parts than allowed."""
         self._parts += 1 + joined.count(";")
         if self._parts > _MOST_PARTS:
             raise DocumentError(f"the nodes name more than {_MOST_PARTS:,} modules and functions")
@@ -128,7 +120,7 @@ class MetadataDecoder:
         if stack is None:
             stack = self._stacks[joined] = dict(map(_module_entry, entries))
             if len(stack) > _MAX_MODULES:
-                raise DocumentError(f"a module nested in {len(stack)} modules")
+                raise DocumentError(f"the module is nested {len(stack)} levels deep")
         return dict(stack)
 
     def _source_functions(self, joined: str) -> list[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""The operators that a document may name: those that are registered, and a fixed list of functions."""
+"""Look up operators that a document names: registered operators, and a fixed list of functions."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 
 import torch
 
-from fakexport._torch import fbgemm_products
-from fakexport._torch.fp8_products import NAMESPACE, register_fp8_products
-from fakexport._torch.grouped_products import TRANSFORMERS, register_grouped_product
-from fakexport._torch.mxfp4_products import PACKED, register_mxfp4_product
-from fakexport._torch.operator_reach import outside_reason
-from fakexport._torch.operator_registry import (
+from fakexport._torch.kernels import fbgemm_products
+from fakexport._torch.kernels.fp8_products import NAMESPACE, register_fp8_products
+from fakexport._torch.kernels.grouped_products import TRANSFORMERS, register_grouped_product
+from fakexport._torch.kernels.mxfp4_products import PACKED, register_mxfp4_product
+from fakexport._torch.operators.operator_reach import outside_reason
+from fakexport._torch.operators.operator_registry import (
     TORCH_NAMESPACES,
     OpOverload,
     higher_order_operator,
     operator_text,
     registered_overload,
 )
-from fakexport._torch.program_schema import PYTHON_FUNCTIONS, SYMBOLIC_OPERATORS
-from fakexport.documents import DocumentError
+from fakexport._torch.tracing.program_schema import PYTHON_FUNCTIONS, SYMBOLIC_OPERATORS
 from fakexport.error import InvalidValue
+from fakexport.files.documents import DocumentError
 
 _MOST_NAMED = 8
 _OPERATORS = "torch.ops."
@@ -43,11 +43,9 @@ _HIGHER_ORDER_NAMES = frozenset({
 
 
 class Operators:
-    """Looks up operators by the names that torch writes; each name once.
+    """Look up operators by the names that torch writes, and cache them.
 
-    Args:
-        modules: As for `refuse_unregistered`.
-        trust: Also finds operators that do more than compute, see `reach_of`.
+    Without `trust`, operators with side effects are rejected; see `reach_of`.
     """
 
     def __init__(self, modules: Mapping[str, str] = MappingProxyType({}), *, trust: bool = False) -> None:
@@ -60,8 +58,8 @@ class Operators:
         """Return the operator or function of this name.
 
         Raises:
-            DocumentError: it is not registered in this process, or not one that a program may call, or not
-                one that an untrusted program may call.
+            DocumentError: The operator is not registered in this process, or programs must not call it, or
+                only trusted programs may.
         """
         found = self._known.get(name)
         if found is None:
@@ -72,9 +70,9 @@ class Operators:
         return found
 
     def remembered_function(self, name: str) -> Any:
-        """Return what a node was traced from: an operator, something in torch, or just the name.
+        """Return the function that a node was traced from: an operator, an object in torch, or else its name.
 
-        Only looks into modules that are loaded, and never runs a module's own attribute lookup.
+        Only modules that are already loaded are searched, without calling a module's `__getattr__`.
         """
         if name not in self._remembered:
             try:
@@ -85,47 +83,38 @@ class Operators:
 
 
 def readable_name(target: Any) -> str:
-    """Return the name under which a document has an operator or a function.
-
-    Raises:
-        ValueError: `Operators` would not find it by that name.
-    """
+    """Return the name that a document uses for an operator. Raise if `Operators` would not find it."""
     name = operator_text(target)
     try:
         _target(name, MappingProxyType({}))
     except DocumentError as error:
-        raise InvalidValue(f"no archive with it could be loaded: {error.reason}") from error
+        raise InvalidValue(f"an archive with it could not be loaded: {error.reason}") from error
     return name
 
 
 def reach_of(name: str) -> str | None:
-    """Return why only a trusted program may call a target; None for one that only computes.
+    """Return the side effect due to which only a trusted program may call an operator, or None.
 
-    Args:
-        name: As torch writes it: `torch.ops.aten.from_file.default`.
+    The name is the one that torch writes, such as `torch.ops.aten.from_file.default`.
     """
     return outside_reason(name.removeprefix(_OPERATORS)) if _OVERLOAD.fullmatch(name) else None
 
 
 def is_of_a_library(name: str) -> bool:
-    """Return whether a target, `torch.ops.signal_ops.soft_clip.default`, is an operator outside of torch."""
+    """Return whether an operator such as `torch.ops.acme.scale.default` is defined outside torch."""
     match = _OVERLOAD.fullmatch(name)
     return match is not None and match[1] not in TORCH_NAMESPACES
 
 
 def refuse_unregistered(names: Iterable[str], modules: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Refuse all library operators that are not registered in this process at once.
-
-    Raises:
-        DocumentError: names them and the libraries to load.
-    """
+    """Raise a `DocumentError` that names all operators that no library has registered, and the fix."""
     missing = [name for name in names if _registered(name) is None]
     if missing:
         raise DocumentError(_unregistered(missing, modules))
 
 
 def _registered(name: str) -> OpOverload | None:
-    """Return the operator `acme.scale.default`; None where nothing has registered it."""
+    """Return the operator named `acme.scale.default`, or None if it is not registered."""
     found = registered_overload(*name.split("."))
     if found is None and (register := _registrar(name)) is not None:
         register()
@@ -134,9 +123,10 @@ def _registered(name: str) -> OpOverload | None:
 
 
 def _registrar(name: str) -> Callable[[], None] | None:
-    """Return what registers an operator of experts or fp8, for which nothing else has to be imported.
+    """Return a function that registers the operator, if it is one for experts or fp8 that fakexport has.
 
-    FBGEMM's package, where it is installed, could not be imported after its operators are registered.
+    Operators of FBGEMM are not registered here if FBGEMM is installed, because it could not be imported
+    afterwards.
     """
     if name == TRANSFORMERS:
         return register_grouped_product
@@ -180,7 +170,7 @@ def _target(name: str, modules: Mapping[str, str]) -> Any:
             if match[1] not in TORCH_NAMESPACES:
                 raise DocumentError(_unregistered([name.removeprefix(_OPERATORS)], modules))
             raise DocumentError(
-                f"the operator {_short(name)} is not registered: this torch has no such operator"
+                f"the operator {_short(name)} is not registered: this torch version does not have it"
             )
         return overload
     raise DocumentError(f"{name[:200]!r} is not an operator")

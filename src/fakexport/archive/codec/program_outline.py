@@ -1,4 +1,4 @@
-"""What a program takes, returns and calls, from its document alone: no operator has to be registered."""
+"""Summarize a program's inputs, outputs and calls from its document, without registering operators."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from fakexport._torch.script_objects import class_of
-from fakexport._torch.symbolic_numbers import SymbolTable, finite_bound, value_range
-from fakexport.conditions import InputLeaf, UnreadableCondition, input_leaves, read_condition
-from fakexport.documents import (
+from fakexport._torch.tracing.script_objects import class_of
+from fakexport._torch.tracing.symbolic_numbers import SymbolTable, finite_bound, value_range
+from fakexport.exporting.guards import InputLeaf, UnreadableCondition, input_leaves, read_condition
+from fakexport.exporting.program import Spelling, SymbolRange, ValueSummary, leaf_names
+from fakexport.files.documents import (
     DocumentError,
     entries,
     field,
@@ -23,34 +24,33 @@ from fakexport.documents import (
     text,
     union,
 )
-from fakexport.program import Spelling, SymbolRange, ValueSummary, leaf_names
 
-from .argument_decoder import read_object
+from .arguments import read_object
 from .operator_lookup import Operators, is_of_a_library, reach_of
-from .program_decoder import MOST_GUARD_CHARACTERS, MOST_GUARDS, check_version, read_range
-from .tree_spec import tree_spec_from_text
-from .value_decoder import ValueDecoder
+from .program import check_version, read_guards, read_range
+from .signature import tree_spec_from_text
+from .values import ValueDecoder
 
 _MAX_DEPTH = 30
 
 
 @dataclass(frozen=True)
 class ProgramOutline:
-    """Facts about a program that are visible without decoding its document.
+    """Summary of a program, read from its JSON document without decoding the graph.
 
     Args:
-        torch_version: Version of torch that wrote it; None if not recorded.
-        call_count: Nodes that call an operator, those of subgraphs included.
-        operators: Operator name to number of calls, sorted by name, without the unpacking of tuples.
-        library_operators: Names of the operators that torch does not have, sorted.
-        library_classes: The C++ classes of which the program holds objects, `signal_ops::Polynomial`, sorted.
-        missing_operators: Operator name to the reason why this process cannot call it.
-        refused_operators: Operator name to its side effect, for those that only a trusted
-            program may call, or hand to another operator; sorted by name.
-        inputs: What the caller passes, in order.
-        outputs: What the program returns, preceded by the buffers and inputs that it changes.
-        range_constraints: Symbol to range, sorted by name.
-        conditions: Further conditions on input sizes, as text: `x.shape[1] % 2 == 0`.
+        torch_version: Version of torch that wrote the document; None if not recorded.
+        call_count: Number of nodes that call an operator, including subgraphs.
+        operators: Operator name -> number of calls, sorted by name. `getitem` on tuples does not count.
+        library_operators: Sorted names of the operators that are defined outside torch.
+        library_classes: Sorted C++ classes of the program's objects, such as `signal_ops::Polynomial`.
+        missing_operators: Operator name -> reason why this process cannot call it.
+        refused_operators: Operator name -> its side effect, for operators that only a trusted program may use
+            as a call's target or argument; sorted by name.
+        inputs: The inputs that the caller passes, in order.
+        outputs: The buffers and inputs that the program changes, then the values that it returns.
+        range_constraints: Symbol -> range, sorted by name.
+        conditions: Further guards on input sizes, as text: `x.shape[1] % 2 == 0`.
     """
 
     torch_version: str | None
@@ -67,13 +67,9 @@ class ProgramOutline:
 
 
 def outline(document: Any, modules: Mapping[str, str] = MappingProxyType({})) -> ProgramOutline:
-    """Return the outline of a `models/model.json` from an untrusted file.
+    """Return the outline of a `models/model.json` from an untrusted file. Other parts of it are not checked.
 
-    Args:
-        document: The parsed JSON.
-        modules: For some library operators, the Python module that registers them.
-    Raises:
-        DocumentError: what is shown is not what torch writes. What is not shown is not checked.
+    `modules` names the Python module that registers some of the library operators.
     """
     owner = mapping(document)
     field(owner, "schema_version", check_version)
@@ -104,7 +100,7 @@ def outline(document: Any, modules: Mapping[str, str] = MappingProxyType({})) ->
 
 
 class _Values:
-    """Reads the signature of one program; sizes are spelt as `program.summarise` spells them."""
+    """Summarize the inputs and outputs in a signature. Sizes are printed as in `program.summarise`."""
 
     def __init__(self, graph: dict[str, Any], ranges: Mapping[str, SymbolRange]) -> None:
         table = SymbolTable(
@@ -126,7 +122,7 @@ class _Values:
         return None
 
     def output(self, value: Any) -> tuple[str, ValueSummary]:
-        """Return an output, and what it changes: the name of a buffer or input, "" for what is returned."""
+        """Return an output, preceded by the name of the buffer or input that it changes ("" if none)."""
         kind, content = union(value)
         owner = mapping(content)
         if kind == "user_output":
@@ -181,7 +177,7 @@ def _constant(name: str, kind: str, of: str, content: Any) -> ValueSummary:
 
 
 def _class(value: Any) -> str | None:
-    """Return the C++ class of an input that is an object."""
+    """Return the C++ class of an input that is a C++ object, or None for other inputs."""
     kind, content = union(value)
     if kind != "custom_obj":
         return None
@@ -189,7 +185,7 @@ def _class(value: Any) -> str | None:
 
 
 def _named(outputs: list[tuple[str, ValueSummary]], names: tuple[str, ...]) -> Iterator[ValueSummary]:
-    """Yield the returned outputs named by their place in the structure, if it has as many."""
+    """Yield the outputs. Returned values are named by their paths in the result, if all paths are known."""
     returned = sum(not changed for changed, _ in outputs)
     places = iter(names if len(names) == returned else ())
     for changed, value in outputs:
@@ -205,9 +201,9 @@ def _structure_names(module: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _targets(graph: Any, depth: int) -> Iterator[str]:
-    """Yield the operators that a graph calls, and those of the graphs that it hands to them."""
+    """Yield the operator of each call in a graph and its subgraphs."""
     if depth > _MAX_DEPTH:
-        raise DocumentError(f"a graph nested in {depth} graphs")
+        raise DocumentError(f"the graph is nested {depth} levels deep")
     for node in field(mapping(graph), "nodes", lambda v: items(v, mapping)):
         yield field(node, "target", lambda v: text(v, 1000))
         for argument in field(node, "inputs", lambda v: items(v, mapping)):
@@ -216,29 +212,30 @@ def _targets(graph: Any, depth: int) -> Iterator[str]:
 
 
 def _graphs(argument: Any) -> Iterator[Any]:
-    """Yield the graphs in an argument, which may be in tuples and dictionaries, as FlexAttention has one."""
-    pending = [argument]
+    """Yield the subgraphs in an argument. FlexAttention nests them in tuples and dictionaries."""
+    for value in _objects(argument, "as_graph"):
+        yield field(mapping(value["as_graph"]), "graph", mapping)
+
+
+def _objects(value: Any, key: str, *, is_nested: bool = False) -> Iterator[dict[str, Any]]:
+    """Yield the objects that have a key. With `is_nested`, also yield those within such objects."""
+    pending = [value]
     while pending:
         value = pending.pop()
-        if type(value) is dict and "as_graph" in value:
-            yield field(mapping(value["as_graph"]), "graph", mapping)
-        elif type(value) is dict:
+        is_found = type(value) is dict and key in value
+        if is_found:
+            yield value
+        if type(value) is dict and (is_nested or not is_found):
             pending += value.values()
         elif type(value) is list:
             pending += value
 
 
 def _operator_arguments(graph: Any) -> Iterator[str]:
-    """Yield operators that are arguments of others, such as of `auto_functionalized`, which calls them."""
-    pending = [graph]
-    while pending:
-        value = pending.pop()
-        if type(value) is dict:
-            if type(name := value.get("as_operator")) is str:
-                yield text(name, 1000)
-            pending += value.values()
-        elif type(value) is list:
-            pending += value
+    """Yield operators passed as arguments, as to `auto_functionalized`, which calls its argument."""
+    for value in _objects(graph, "as_operator", is_nested=True):
+        if type(name := value["as_operator"]) is str:
+            yield text(name, 1000)
 
 
 def _missing(operators: Mapping[str, int], modules: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -251,7 +248,7 @@ def _missing(operators: Mapping[str, int], modules: Mapping[str, str]) -> Iterat
 
 
 def _short(name: str) -> str:
-    """Return the name as `program.summarise` has it: `aten.mul.Tensor`, `operator.add`."""
+    """Shorten an operator's name as `program.summarise` does: `aten.mul.Tensor`, `operator.add`."""
     return name.removeprefix("torch.ops.").removeprefix("_" if name.startswith("_operator.") else "")
 
 
@@ -270,21 +267,15 @@ _SHOWN = 500
 def stated_conditions(
     document: dict[str, Any], module: dict[str, Any], inputs: Sequence[ValueSummary]
 ) -> tuple[str, ...]:
-    """Yield `x.shape[1] % 2 == 0` for each, in the form of `program.conditions` or else in torch's form."""
-    guards = field(document, "guards_code", _texts, [])
+    """Return guards such as `x.shape[1] % 2 == 0`, or torch's text of a guard that cannot be parsed."""
+    guards = field(document, "guards_code", lambda v: read_guards(v, text), [])
     try:
         leaves = _leaves(module, inputs)
-    except (DocumentError, ValueError):  # Containers of a library, which are not read: nor is the program.
+    # If a container type of a library cannot be decoded, the program cannot be loaded either.
+    except (DocumentError, ValueError):
         leaves = ()
     found = (_words(guard, leaves) for guard in guards)
     return tuple(dict.fromkeys(words for words in found if words))
-
-
-def _texts(value: Any) -> list[str]:
-    guards = items(value, text, MOST_GUARDS)
-    if sum(map(len, guards)) > MOST_GUARD_CHARACTERS:
-        raise DocumentError(f"conditions with more than {MOST_GUARD_CHARACTERS:,} characters in total")
-    return guards
 
 
 def _words(guard: str, leaves: Sequence[InputLeaf]) -> str:
@@ -305,7 +296,7 @@ def _leaves(module: dict[str, Any], inputs: Sequence[ValueSummary]) -> tuple[Inp
 
 
 def _rank_and_constant(value: ValueSummary) -> tuple[int | None, Any]:
-    """Return the value of a constant number as text, which is all that the summary of an input has."""
+    """Return the rank of an input, and its constant value, parsed from text; `...` if it is not constant."""
     if value.shape is not None:
         return len(value.shape), ...
     is_constant = not value.node

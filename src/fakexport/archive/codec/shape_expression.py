@@ -1,4 +1,4 @@
-"""Build a sympy expression from the tree of its text: a fixed table of functions, and limits on numbers."""
+"""Build a sympy expression from a syntax tree. A table lists the allowed functions; numbers are limited."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import sympy
 
-from fakexport._torch.symbolic_numbers import infinite_integer, shape_functions
-from fakexport.documents import DocumentError
+from fakexport._torch.tracing.symbolic_numbers import infinite_integer, shape_functions
+from fakexport.files.documents import DocumentError
 
 MAX_BITS = 256
 MAX_POWER = 64
@@ -59,11 +59,7 @@ def _constants() -> dict[str, Any]:
 
 
 class ShapeExpressions:
-    """Reads the expressions of one program, each distinct text once.
-
-    Args:
-        on_symbol: Called with each new symbol.
-    """
+    """Parse the expressions of one program, each only once; `on_symbol` gets new symbols."""
 
     def __init__(self, on_symbol: Callable[[Any], None]) -> None:
         self._on_symbol = on_symbol
@@ -71,20 +67,16 @@ class ShapeExpressions:
         self._symbols: dict[str, Any] = {}
 
     def read(self, text: str) -> Any:
-        """Return the expression of a text.
-
-        Raises:
-            DocumentError: it is not a shape expression, or its numbers exceed any size.
-        """
+        """Return the sympy expression for a text that torch wrote."""
         expression = self._known.get(text)
         if expression is None:
             if len(self._known) >= MAX_DISTINCT:
-                raise DocumentError(f"more than {MAX_DISTINCT} distinct expressions")
+                raise DocumentError(f"there are more than {MAX_DISTINCT} distinct expressions")
             try:
                 expression = self._build(parse_expression(text))
             except DocumentError:
                 raise
-            except Exception as error:  # sympy raises all sorts of exceptions for arguments that do not fit
+            except Exception as error:  # sympy raises many types of exceptions for invalid arguments
                 raise DocumentError(f"not a shape expression: {type(error).__name__}") from error
             self._known[text] = expression
         return expression
@@ -133,7 +125,7 @@ class ShapeExpressions:
                 return _number(_signed(value))
             case "Rational", [over, under] if not options:
                 return _limited(sympy.Rational(_number(_signed(over)), _number(_signed(under))))
-        raise DocumentError(f"not a {kind} of a shape expression")
+        raise DocumentError(f"not a valid {kind} in a shape expression")
 
     def _symbol(self, name: str, assumptions: dict[str, bool]) -> Any:
         known = self._symbols.get(name)
@@ -144,7 +136,7 @@ class ShapeExpressions:
             self._symbols[name] = symbol
             self._on_symbol(symbol)
         elif known != symbol:
-            raise DocumentError(f"the symbol {name} with two sets of assumptions")
+            raise DocumentError(f"the symbol {name} occurs with two sets of assumptions")
         return symbol
 
     def _bare_symbol(self, name: str) -> Any:
@@ -160,16 +152,16 @@ class ShapeExpressions:
 def _applied(function: str, args: list[Any]) -> Any:
     build = _functions().get(function)
     if build is None:
-        raise DocumentError(f"{function[:80]!r} is not a function of shape expressions")
+        raise DocumentError(f"{function[:80]!r} is not a supported function in shape expressions")
     if len(args) > MAX_ARGUMENTS:
-        raise DocumentError(f"{function} of {len(args)} arguments; the limit is {MAX_ARGUMENTS}")
+        raise DocumentError(f"{function} with {len(args)} arguments; the limit is {MAX_ARGUMENTS}")
     if function in _POWERS:
         _refuse_large_power(args)
     return _limited(build(*args))
 
 
 def _refuse_large_power(args: list[Any]) -> None:
-    """Refuse `9**9**9`, which would be computed, with all the memory and time that takes."""
+    """Reject powers such as `9**9**9`, because sympy would compute them without limits on memory and time."""
     if len(args) != 2 or (args[1].is_number and not abs(args[1]) <= MAX_POWER):
         raise DocumentError(f"a power above {MAX_POWER} in a shape expression")
 
@@ -204,7 +196,7 @@ def _number(value: float) -> Any:
 
 def _decimal(value: float | str) -> float:
     if isinstance(value, str) and (len(value) > 400 or not _DECIMAL.fullmatch(value)):
-        raise DocumentError("not a number of a shape expression")
+        raise DocumentError("not a valid number in a shape expression")
     if not math.isfinite(number := float(value)):
         raise DocumentError("a number larger than any size in a shape expression")
     return number
@@ -213,7 +205,7 @@ def _decimal(value: float | str) -> float:
 MAX_LENGTH = 20_000
 MAX_TOKENS = 12_000
 
-# Everything else in Python, comments and escapes included, has a character or a place that is refused here.
+# Other Python syntax, including comments and escapes, has a character or position that this rejects.
 _TOKEN = re.compile(
     r"\s*(?:(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?(?![\w.])|[A-Za-z_]\w*|'[^'\"\\\x00-\x1f]*'"
     r"|,(?!\s*\))|\*\*|//|<<|>>|<=|>=|==|!=|[-+*/%()\[\]{}=.<>&|~^])",
@@ -222,11 +214,7 @@ _TOKEN = re.compile(
 
 
 def parse_expression(text: str) -> ast.expr:
-    """Return the syntax tree of an expression. The caller may still refuse any part of it.
-
-    Raises:
-        DocumentError: the text has other characters than torch prints, or is too long or too deep.
-    """
+    """Return the syntax tree of an expression. The caller must check every node of it."""
     if len(text) > MAX_LENGTH:
         raise DocumentError(f"an expression of {len(text)} characters; the limit is {MAX_LENGTH}")
     text = text.strip()
@@ -243,4 +231,4 @@ def parse_expression(text: str) -> ast.expr:
     except (SyntaxError, ValueError) as error:
         raise DocumentError(f"not an expression: {str(error).partition(' (<')[0][:80]}") from None
     except (RecursionError, MemoryError):
-        raise DocumentError("an expression with too many levels") from None
+        raise DocumentError("an expression that is nested too deeply") from None

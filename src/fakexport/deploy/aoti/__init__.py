@@ -1,6 +1,8 @@
-"""AOTInductor: a program compiled to native code."""
+"""AOTInductor: compile a program to native code."""
 
 from .compiling import compile_aoti
+from .faults import failure_of
+from .graph import example_arguments, graph_of
 from .host import check_devices, on_target
 from .opened_package import AotiArtifact, open_aoti
-from .planned_buffers import planned_buffers, why_unplanned
+from .stand_ins import with_own_weights, with_stand_ins

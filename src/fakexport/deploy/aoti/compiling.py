@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import platform
 import shutil
 import tempfile
 import time
@@ -14,12 +15,11 @@ from pathlib import Path
 
 from torch.export import ExportedProgram
 
-from fakexport._torch.inductor import AotiPackage, compile_graph
-from fakexport.container import MIB, read_container
+from fakexport._torch.operators.inductor import AotiPackage, compile_graph
+from fakexport.archive.weights import Weight
 from fakexport.error import InvalidValue
-from fakexport.files import new_file
-from fakexport.program import (
-    UnboundProgram,
+from fakexport.exporting.program import (
+    WeightsNotBoundError,
     library_classes,
     library_modules,
     library_operators,
@@ -27,12 +27,13 @@ from fakexport.program import (
     plain_name,
     unbound_names,
 )
-from fakexport.weights import CheckpointError, Weight
+from fakexport.files import new_file
+from fakexport.files.container import MIB, read_container
 
 from ..artifact import CompiledFile, DeployError, Report, WeightsPlace, silent
 from ..composed_program import IN_PYTHON, composed
 from ..signature import Signature
-from ..weights_file import FileLayout, check_owner, file_beside
+from ..weights_file import FileLayout, file_beside
 from .faults import failure_of
 from .graph import example_arguments, graph_of, input_orders
 from .host import (
@@ -40,7 +41,6 @@ from .host import (
     compiler_version,
     device_type,
     instructions_here,
-    machine_here,
     on_target,
     versions_here,
 )
@@ -70,38 +70,27 @@ def compile_aoti(
 ) -> CompiledFile:
     """Compile a program to native code for the CPU or the GPU of this machine.
 
-    The result is a torch package, which `open_aoti`, `torch._inductor.aoti_load_package` and C++ can open.
-    Code whose weights are bound later does not depend on their values: all checkpoints fit it.
+    The result is a torch package, which `open_aoti`, `torch._inductor.aoti_load_package` and C++ can open. If
+    the weights are bound later, the code does not depend on their values, so it works with any checkpoint
+    that fits.
 
     Args:
-        program: With or without weights; not changed.
-        path: The package, which must end in `.pt2`; an existing one is replaced.
-        weights: `inside` the package; or `beside`: next to it, in a file of the same name that ends in
-            `.safetensors`. For a program without weights only the package is written, and the weights are
-            passed when it is opened. Default: inside, if there are any. Constants whose values are known
-            are always in the package.
-        target: The devices to compile for, `H100`: a program for the CPU is retargeted first. Default: those
-            of the program. They must be available.
-        cache: A folder that caches packages, keyed by everything that the code depends on. Its code is run,
-            so it is refused if others own it or can write to it; a missing one is created for this user
-            alone.
+        program, path, weights, target: As for `compile`. For a weight-less program, `weights` is `beside`,
+            and no weights file is written. Constants with known values are always in the package.
+        cache: A folder that caches packages, keyed by everything that the code depends on. Cached code is
+            executed, so a folder that other users own or can write to is rejected. A missing folder is
+            created with access for this user only.
         report: Called with each line of progress.
-    Returns:
-        What was written.
+
     Raises:
         CompileFailure: Inductor cannot compile the program (FE803).
-        DeployError: others can write to the cache; a missing C++ compiler, device or folder, a full
-            disk, a program that can only be run on the examples, a different safetensors file where the
-            weights go.
-        UnboundProgram: the weights should be inside, but there are none.
-        FileWriteError: a file cannot be written; the previous one is kept.
-        ValueError: the path does not end in `.pt2`, an input of the program is not a tensor, or the
-            archive format cannot express the program.
-
-    Example:
-        >>> from fakexport.capture import export
-        >>> program = export(lambda: torch.nn.Linear(4, 2), (torch.zeros(3, 4),))
-        >>> compiled = compile_aoti(program, "/tmp/linear.aoti.pt2")  # doctest: +SKIP
+        DeployError: Other users can write to the cache; a C++ compiler, device or folder is missing; the disk
+            is full; an input's memory layout is unsupported; or the path of the weights is an unrelated
+            safetensors file.
+        WeightsNotBoundError: `weights` is `inside`, but the program is weight-less.
+        FileWriteError: A file cannot be written; an existing file is kept.
+        ValueError: The path does not end in `.pt2`, an input of the program is not a tensor, or the archive
+            format cannot express the program.
     """
     begun, out = time.monotonic(), Path(path)
     if out.suffix != ".pt2":
@@ -111,12 +100,12 @@ def compile_aoti(
     unbound = unbound_names(program)
     place: WeightsPlace = weights or ("beside" if unbound else "inside")
     if unbound and place == "inside":
-        raise UnboundProgram(unbound)
+        raise WeightsNotBoundError(unbound)
     check_devices(program, target)
     compiler = compiler_version()
-    # torch's operator has a kernel that native code calls; that of transformers is written in Python.
+    # Native code cannot call transformers' operators, whose kernels are in Python.
     program = composed(on_target(program, target), IN_PYTHON)
-    # What cannot be described is refused here, before the work.
+    # Building the signature raises for unsupported programs before the compilation starts.
     job = _Job(program, Signature.of(program), input_orders(program), place, compiler, report or silent)
     notes = []
     with tempfile.TemporaryDirectory(prefix="fakexport-aoti-") as folder:
@@ -130,13 +119,13 @@ def compile_aoti(
         job.report("writing")
         files = _written(package, out, program, is_beside=place == "beside")
     if unbound:
-        notes.append(_note_of_unbound(out))
+        notes.append(f"{out.name} has no weights: `fakexport run {out.name} CHECKPOINT` binds them")
     return CompiledFile.of(out, files, begun, notes=notes, is_cached=is_cached)
 
 
 @dataclass(frozen=True)
 class _Job:
-    """The program to compile, and its target."""
+    """The program to compile, and the options of the compilation."""
 
     program: ExportedProgram
     signature: Signature
@@ -152,17 +141,17 @@ class _Job:
 
     @functools.cached_property
     def archive(self) -> bytes:
-        """The archive of the program without its weights."""
+        """The weight-less archive of the program."""
         return weightless_archive(self.program)
 
     @property
     def key(self) -> str:
-        """Hash of everything that the package depends on."""
+        """Hash of everything that determines the package."""
         self.report("checking the cache")
         facts = {
             "compiler": self.compiler,
             "instructions": instructions_here(self.device),
-            "machine": machine_here(),
+            "machine": platform.machine(),
             "place": self.place,
             "versions": versions_here(),
         }
@@ -170,7 +159,7 @@ class _Job:
         return cache_key(self.archive, values, facts)
 
     def compiled(self, folder: Path) -> Path:
-        """Return a package in the folder."""
+        """Compile into the folder and return the package."""
         is_inside = self.place == "inside"
         self.report(f"compiling for the {'CPU' if self.device == 'cpu' else 'GPU'} with {self.compiler}")
         files = _compiled(self.program, folder / "code", has_weights=is_inside)
@@ -208,7 +197,7 @@ class _Job:
             program_id=program_id,
             unread=() if self.place == "inside" else tuple(sorted(held.keys() - read)),
             versions=versions_here(),
-            machine=machine_here(),
+            machine=platform.machine(),
             instructions=instructions_here(self.device),
             libraries_for=(*operators, *library_classes(self.program)),
             library_modules=library_modules(operators),
@@ -225,16 +214,16 @@ def _compiled(program: ExportedProgram, folder: Path, *, has_weights: bool) -> t
 
 
 def _constant_names(files: tuple[Path, ...], path: Path) -> tuple[str, ...]:
-    """Return the names of weights and constants that the code expects, which only the code records."""
+    """Return the names of the weights and constants that must be bound to the compiled code."""
     write_package(path, files)
     return AotiPackage(path).constant_names
 
 
 def _written(package: Path, out: Path, program: ExportedProgram, *, is_beside: bool) -> tuple[Path, ...]:
-    """Copy the package to its place, and write the weights next to it if there are any.
+    """Copy the package to its destination. If the weights belong next to it, write their file too.
 
-    The weights get their name first, when all of the package is on the disk: a process that ends in between
-    leaves no new package next to old weights.
+    First the package is completely written to disk. Then the weights file is renamed to its final name, and
+    the package last. So if the process dies, there is never a new package next to old weights.
     """
     with new_file(out) as target:
         with package.open("rb") as source:
@@ -244,23 +233,10 @@ def _written(package: Path, out: Path, program: ExportedProgram, *, is_beside: b
         target.flush()
         held, beside = held_tensors(program), file_beside(out)
         with read_container(package, trust=True) as opened:
-            # The constants too, though the package has them: torch's own loader is given this file alone.
+            # The file also gets the package's constants, because torch's own loader only reads the file.
             metadata = read_metadata(opened)
             names = [*(tensor.name for tensor in metadata.tensors), *read_constants(opened)]
         weights = {name: Weight(tuple(held[name].shape), held[name].dtype) for name in names}
         layout = FileLayout.of(weights, metadata.program_id)
         layout.write_beside(beside, {name: held[name] for name in names})
     return out, beside
-
-
-def _note_of_unbound(out: Path) -> str:
-    beside = file_beside(out)
-    if not beside.exists():
-        return f"{out.name} has no weights: `fakexport run {out.name} CHECKPOINT` binds them"
-    with read_container(out, trust=True) as package:
-        program_id = read_metadata(package).program_id
-    try:
-        check_owner(out, beside, None, program_id)
-    except (CheckpointError, DeployError) as error:
-        return f"{out.name} has no weights, and {error}"
-    return f"{out.name} has no weights; it will use those of {beside.name}, which exists"

@@ -1,4 +1,4 @@
-"""Why a compilation failed: one line, or a finding with the user's line of code."""
+"""Describe why a compilation failed: with a single line, or with a diagnostic at the user's line of code."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 import re
 from collections.abc import Iterator
 
-from fakexport._torch.inductor import failed_node, is_compiler_fault, root_cause
-from fakexport.program import operator_name
+from fakexport._torch.operators.inductor import failed_node, is_compiler_fault, root_cause
+from fakexport.exporting.program import operator_name
 from fakexport.rules import rule
 
 from ..artifact import CompileFailure, DeployError
@@ -18,7 +18,7 @@ _LACKING = {
     re.compile("No space left on device"): errno.ENOSPC,
     re.compile("[Ff]ile size limit exceeded|File too large|SIGXFSZ"): errno.EFBIG,
     re.compile("Disk quota exceeded"): errno.EDQUOT,
-    # The last is what a compiler says that the system has killed.
+    # "Killed signal" is printed when the system kills the compiler.
     re.compile("virtual memory exhausted|Cannot allocate memory|out of memory|Killed signal"): errno.ENOMEM,
 }
 _MISSING_HEADER = re.compile(r"fatal error: ([^:\s]+): No such file or directory")
@@ -28,8 +28,7 @@ _MAX_NOTE_LINES = 6
 def failure_of(error: Exception) -> DeployError:
     """Return the exception to raise instead of an Inductor error.
 
-    Returns:
-        `CompileFailure` with FE803 if the program is the cause, else one line: the disk or memory is full.
+    It is a `CompileFailure` with FE803 if the program is the cause, otherwise an error of a single line.
     """
     cause = root_cause(error)
     if isinstance(cause, MemoryError):
@@ -58,6 +57,6 @@ def failure_of(error: Exception) -> DeployError:
 
 
 def _lines_of_compiler(text: str) -> Iterator[str]:
-    """Yield the lines that the compiler marks as errors, or all of its output."""
+    """Yield the lines that the compiler marks as errors, or its whole output if there are none."""
     found = [line for line in text.splitlines() if re.search(r"\berror\b:", line)]
     yield from found or text.splitlines()

@@ -1,4 +1,4 @@
-"""What Inductor is given: the graph of a program, arguments in its structure, and their memory layout."""
+"""Prepare the input of Inductor: a program's graph, its arguments, and their memory layout."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from torch.export.graph_signature import ConstantArgument, TensorArgument
 from torch.fx import GraphModule
 
 from fakexport._torch.pytree import tree_unflatten
-from fakexport._torch.symbolic_numbers import hint_of
-from fakexport.program import user_inputs
+from fakexport._torch.tracing.symbolic_numbers import hint_of
+from fakexport.exporting.program import user_inputs
 
 from ..artifact import DeployError
 
 
 def graph_of(program: ExportedProgram) -> GraphModule:
-    """Return the graph of a program with its weights and constants, which keep their names."""
+    """Return the graph of a program in which weights and constants keep their names."""
     graph = program.module(check_guards=False)
     assert isinstance(graph, GraphModule)
     for name, held in program.constants.items():
-        # Inductor gives a plain attribute another name; a buffer keeps its own.
+        # Inductor renames plain attributes but not buffers.
         if (
             isinstance(held, torch.Tensor)
             and hasattr(graph, name)
@@ -33,7 +33,7 @@ def graph_of(program: ExportedProgram) -> GraphModule:
 
 
 def example_arguments(program: ExportedProgram) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments in their structure, as empty tensors: the compiler reads sizes off the graph."""
+    """Return empty tensors in the structure of the arguments. Inductor reads the sizes from the graph."""
     flat = [
         each.value if isinstance(each, ConstantArgument) else torch.empty(0, device=node.meta["val"].device)
         for each, node in user_inputs(program)
@@ -43,10 +43,10 @@ def example_arguments(program: ExportedProgram) -> tuple[tuple[Any, ...], dict[s
 
 
 def input_orders(program: ExportedProgram) -> tuple[tuple[int, ...], ...]:
-    """Return, for each input tensor, its dimensions from the outermost in memory to the innermost.
+    """Return the memory order of each input tensor: its dimensions from the outermost to the innermost.
 
     Raises:
-        DeployError: elements of an input share memory, or have gaps between them.
+        DeployError: Elements of an input share memory, or have gaps between them.
     """
     found = user_inputs(program)
     return tuple(
@@ -55,7 +55,7 @@ def input_orders(program: ExportedProgram) -> tuple[tuple[int, ...], ...]:
 
 
 def laid_out(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
-    """Return the tensor, or a dense copy with its dimensions in this order."""
+    """Return the tensor, copied if necessary, so that it is dense in this memory order."""
     back = sorted(range(len(order)), key=order.__getitem__)
     return tensor.permute(order).contiguous().permute(back)
 
@@ -66,8 +66,8 @@ def _order(name: str, value: torch.Tensor) -> tuple[int, ...]:
     for dimension in reversed(order):
         if _number(value.shape[dimension]) != 1 and _number(value.stride(dimension)) != _number(expected):
             raise DeployError(
-                f"the input `{name}` of the program is a view of a larger tensor, or was expanded, "
-                "and compiled code would assume the example's memory layout: export with contiguous "
+                f"the input `{name}` of the program is a view of a larger tensor or is expanded, and "
+                "compiled code would assume the memory layout of the example: export with contiguous "
                 "inputs"
             )
         expected = expected * value.shape[dimension]
@@ -75,5 +75,5 @@ def _order(name: str, value: torch.Tensor) -> tuple[int, ...]:
 
 
 def _number(size: Any) -> int:
-    """Return the size in the example; only the order of sizes matters."""
+    """Return a size or stride in the example inputs, or 2 if it is unknown. Only the order is used."""
     return int(hint_of(size) or 2) if isinstance(size, torch.SymInt) else int(size)

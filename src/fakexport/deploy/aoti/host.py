@@ -1,61 +1,47 @@
-"""The machine that code is compiled for: its devices, its processor's extensions, and its compiler."""
+"""Describe the machine that code is compiled for: its devices, instruction sets, and compiler."""
 
 from __future__ import annotations
 
-import platform
 import shutil
 import subprocess
 
 import torch
 from torch.export import ExportedProgram
 
-from fakexport._torch.inductor import compiler_command
+from fakexport._torch.operators.inductor import compiler_command
 from fakexport._version import __version__
-from fakexport.devices import Topology, exists_here
-from fakexport.program import devices_of_program, retarget
+from fakexport.emulation.devices import Topology, exists_here
+from fakexport.exporting.program import devices_of_program, retarget
 
 from ..artifact import DeployError
 
 
-class DeviceMissing(DeployError):
-    """The devices to compile for are not here: why, as a clause, and what to run where they are, if known."""
-
-    def __init__(self, reason: str, command: str | None = None) -> None:
-        there = "copy the archive and the checkpoint to a machine that has it, and there"
-        what = f"run `{command}`" if command else "compile it"
-        super().__init__(f"{reason}; {there} {what}")
-        self.reason = reason
+def _missing(reason: str, command: str | None) -> DeployError:
+    """Return the error for a device that is not here. `command` is to be run on another machine."""
+    what = f"run `{command}` there" if command else "compile it there"
+    return DeployError(f"{reason}; copy the archive and the checkpoint to a machine that has it, and {what}")
 
 
 def check_devices(program: ExportedProgram, target: str | None, *, command: str | None = None) -> None:
-    """Refuse unavailable devices before anything is bound or compiled.
-
-    Raises:
-        DeviceMissing: a device is not available.
-        DeployError: more than one accelerator.
-        ValueError: no such target.
-    """
+    """Raise if a device is not available here, or if there is more than one accelerator."""
     wanted = _accelerators(program, target)
     if len(wanted) > 1:
-        raise DeployError(f"AOTInductor compiles for one accelerator, not for {', '.join(wanted)}")
+        raise DeployError(
+            f"AOTInductor compiles for one accelerator, but the target has several: {', '.join(wanted)}"
+        )
     for device in wanted:
         if not device.startswith("cuda"):
             raise DeployError(
                 f"AOTInductor packages for {device} are not supported: compile for the CPU or CUDA"
             )
         if not exists_here(device):
-            raise DeviceMissing(
-                (
-                    f"AOTInductor queries the GPU that it compiles for, and {device} is not available on "
-                    "this machine"
-                ),
-                command,
-            )
+            reason = f"AOTInductor queries the GPU that it compiles for, and {device} is not available"
+            raise _missing(f"{reason} on this machine", command)
         _check_capability(target, command)
 
 
 def on_target(program: ExportedProgram, target: str | None) -> ExportedProgram:
-    """Return the program on the devices of the target, which are available."""
+    """Retarget a program to the devices of the target, which must be available."""
     if target is None:
         return program
     wanted = Topology.parse(target).default_device
@@ -66,7 +52,7 @@ def on_target(program: ExportedProgram, target: str | None) -> ExportedProgram:
 
 
 def device_type(program: ExportedProgram) -> str:
-    """Return `cuda` for a program that uses a GPU, else `cpu`."""
+    """Return `cuda` for a program that uses a GPU, otherwise `cpu`."""
     types = {torch.device(device).type for device in devices_of_program(program)}
     return "cuda" if "cuda" in types else "cpu"
 
@@ -78,38 +64,33 @@ def _accelerators(program: ExportedProgram, target: str | None) -> tuple[str, ..
 
 
 def _check_capability(target: str | None, command: str | None) -> None:
-    """Check that a named GPU model is the available one: code for one GPU does not run on all."""
+    """Check that the GPU of this machine has the target's compute capability, which compiled code needs."""
     if target is None:
         return
     profile = Topology.parse(target).accelerators[0].profile
     wanted, here = profile.capability, torch.cuda.get_device_capability()
     if wanted is not None and tuple(wanted) != here:
-        raise DeviceMissing(
+        raise _missing(
             f"{profile.name} has compute capability {wanted[0]}.{wanted[1]}, but the GPU of this "
             f"machine has {here[0]}.{here[1]}",
             command,
         )
 
 
-# A compiler takes these only where the source asks for them by name, and Inductor's does not.
+# Compilers use these extensions only if the source requests them by name. Inductor's code does not.
 _NEVER_CHOSEN = frozenset({"aes", "clflush", "clflushopt", "clwb", "sha", "sse4a"})
 
 
-def machine_here() -> str:
-    """Return the processor architecture: `x86_64`, `aarch64`."""
-    return platform.machine()
-
-
 def versions_here() -> dict[str, str]:
-    """Return the versions of the packages that influence the code."""
+    """Return the versions of the packages that influence the generated code."""
     return {"fakexport": __version__, "torch": str(torch.__version__)}
 
 
 def instructions_here(device: str) -> tuple[str, ...]:
-    """Return what the code may use: the processor's extensions, sorted; or the GPU's capability.
+    """Return the instruction sets that compiled code may use: CPU extensions, or the GPU's capability.
 
-    Inductor compiles only for the processor that it runs on (`-march=native`). On one that lacks an
-    extension, the first unknown instruction kills the process.
+    Inductor compiles for the processor that it runs on (`-march=native`). On a processor without one of the
+    extensions, an unknown instruction would kill the process.
     """
     if device == "cuda":
         major, minor = torch.cuda.get_device_capability()
@@ -119,19 +100,15 @@ def instructions_here(device: str) -> tuple[str, ...]:
 
 
 def compiler_version() -> str:
-    """Return the first line of the version text of the C++ compiler that will be used.
-
-    Raises:
-        DeployError: there is none.
-    """
+    """Return the C++ compiler's command and the first line of its version text, or raise a `DeployError`."""
     command = compiler_command()
     if command is None or shutil.which(command) is None:
         raise DeployError(
-            "AOTInductor needs a C++ compiler and none was found: `apt install g++`, or name one in CXX"
+            "AOTInductor needs a C++ compiler, but none was found: run `apt install g++`, or set CXX"
         )
     done = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
     if done.returncode:
         raise DeployError(
-            f"the C++ compiler {command} does not run: {done.stderr.strip() or 'no reason given'}"
+            f"the C++ compiler {command} does not run: {done.stderr.strip() or 'no error message'}"
         )
     return f"{command}: {(done.stdout.splitlines() or [''])[0]}"

@@ -1,19 +1,20 @@
-"""Metadata of a compiled package, checked before its code is loaded."""
+"""Metadata of a compiled package. It is checked before the package's code is loaded."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from fakexport.documents import (
+import torch
+
+from fakexport.exporting.program import plain_name
+from fakexport.files.documents import (
     DocumentError,
+    Size,
     class_name,
-    entries,
     field,
-    integer,
-    items,
     mapping,
     module_name,
     one_of,
@@ -26,65 +27,62 @@ from fakexport.documents import (
 from ..signature import Signature
 
 KEY = "fakexport"
-"Key of fakexport's entry in the metadata of torch's package."
+"""Key of fakexport's entry in torch's metadata of a package."""
 
 FORMAT = "fakexport.aoti/1"
-_PLACES = ("inside", "beside")
-_DTYPES_OF_WEIGHTS = 64
+_DTYPES = {plain_name(each) for each in vars(torch).values() if isinstance(each, torch.dtype)}
+_Dtype = Annotated[str, one_of(_DTYPES, "dtype")]
 
 
 @dataclass(frozen=True)
 class TensorDescription:
-    """A contiguous weight, or constant without a value, that is bound when the package is opened.
+    """A contiguous tensor that is bound when the package is opened: a weight, or a constant without a value.
 
-    The code knows it by `name`; `dtype` is torch's name without `torch.`. A file may have any of the
-    `aliases`, the other names of a tied weight.
+    `aliases` are the other names of a tied weight; a file may contain the weight under any of them.
     """
 
     name: str
-    dtype: str
-    shape: tuple[int, ...]
+    dtype: _Dtype
+    shape: tuple[Size, ...]
     aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class PackageMetadata:
-    """The entry `fakexport` in a package's metadata.
+    """fakexport's entry in a package's metadata.
 
     Args:
-        signature: Inputs and outputs of a call.
-        orders: For each input, its dimensions from the outermost in memory to the innermost: the code only
-            accepts inputs with that layout.
-        device: What it was compiled for, `cpu` or `cuda`.
-        place: Where the weights are.
-        tensors: What a file of weights must contain; empty if they are inside.
-        program_id: Identifies the program apart from its weights; a file of weights that was written with the
-            package has it too. Empty if the weights are inside.
-        unread: Names of the program that such a file may contain and that are not read from it: constants,
-            whose values are in the package, and what the code does not use.
-        versions: Versions of torch and fakexport.
-        machine: Architecture of the processor, `x86_64`.
-        instructions: Extensions that the compiler could use, sorted; or the GPU's capability, `sm_90`.
-        libraries_for: What libraries register: operators, `signal_ops.soft_clip.default`, and then
-            C++ classes, `signal_ops::Polynomial`; both sorted.
-        library_modules: For operators registered in Python, the module that does so.
+        orders: Memory order of each input: its dimensions from the outermost to the innermost. The code only
+            accepts inputs with this layout.
+        device: The device type that the code was compiled for, `cpu` or `cuda`.
+        place: Where the weights are, `inside` or `beside`.
+        tensors: The tensors that a weights file must contain; empty if the weights are inside.
+        program_id: Hash of the program without its weights, which the weights file that was written with the
+            package has too. Empty if the weights are inside.
+        unread: Names in the weights file that are not read: constants, because the package has their values,
+            and tensors that the code does not use.
+        machine, instructions: Architecture such as `x86_64`, and the CPU extensions that the compiler could
+            use, sorted; or the GPU's capability, such as `sm_90`.
+        libraries_for: Names that operator libraries must register: sorted operators, such as
+            `signal_ops.soft_clip.default`, then sorted C++ classes, such as `signal_ops::Polynomial`.
+        library_modules: Operator name -> Python module that registers it.
     """
 
-    signature: Signature
-    orders: tuple[tuple[int, ...], ...]
+    signature: Annotated[Signature, Signature.from_dict]
+    orders: tuple[tuple[Size, ...], ...]
     device: str
-    place: str
+    place: Annotated[str, one_of(("inside", "beside"), "location of weights")]
     tensors: tuple[TensorDescription, ...]
     program_id: str
     unread: tuple[str, ...]
     versions: Mapping[str, str]
     machine: str
     instructions: tuple[str, ...]
-    libraries_for: tuple[str, ...]
-    library_modules: Mapping[str, str]
+    libraries_for: tuple[Annotated[str, _of_a_library], ...]
+    library_modules: Mapping[str, Annotated[str, module_name]]
 
     def to_text(self) -> str:
-        """Return as JSON; `from_text` reads it."""
+        """Return the metadata as JSON; `from_text` reads it."""
         document = {"format": FORMAT, **vars(self), "signature": self.signature.to_dict()}
         document["tensors"] = [asdict(tensor) for tensor in self.tensors]
         document["weights"] = {name: document.pop(name) for name in ("place", "tensors", "unread")}
@@ -92,11 +90,7 @@ class PackageMetadata:
 
     @classmethod
     def from_text(cls, content: str) -> PackageMetadata:
-        """Read what `to_text` wrote, from an untrusted file.
-
-        Raises:
-            DocumentError: it is something else.
-        """
+        """Parse the output of `to_text` from an untrusted file, or raise a `DocumentError`."""
         owner = mapping(parse_json(content.encode()))
         field(owner, "format", one_of((FORMAT,), "format that this fakexport version reads"))
         weights = field(owner, "weights", mapping)
@@ -111,18 +105,4 @@ def _of_a_library(value: Any) -> str:
     return class_name(value) if "::" in text(value) else operator_name(value)
 
 
-def _size(value: Any) -> int:
-    return integer(value, 0)
-
-
-_tensor = reader_of(
-    TensorDescription, by_type={int: _size}, dtype=lambda value: text(value, _DTYPES_OF_WEIGHTS)
-)
-_metadata = reader_of(
-    PackageMetadata,
-    by_type={int: _size, Signature: Signature.from_dict, TensorDescription: _tensor},
-    place=one_of(_PLACES, "location of weights"),
-    versions=lambda value: entries(value, text),
-    libraries_for=lambda value: tuple(items(value, _of_a_library)),
-    library_modules=lambda value: entries(value, module_name),
-)
+_metadata = reader_of(PackageMetadata)

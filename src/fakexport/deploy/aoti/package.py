@@ -1,4 +1,4 @@
-"""The file of a compiled program: torch's package with fakexport's metadata, and a cache of packages."""
+"""Read, write and cache compiled packages: torch's package with fakexport's metadata."""
 
 from __future__ import annotations
 
@@ -14,7 +14,17 @@ from types import MappingProxyType
 import torch
 from torch.export import ExportedProgram
 
-from fakexport.container import (
+from fakexport.archive.weights import DTYPES, Weight, open_checkpoint
+from fakexport.exporting.program import has_value
+from fakexport.files import (
+    PrivateFolderError,
+    fault_of_owner,
+    make_private_folder,
+    new_file,
+    open_regular,
+    private_folder,
+)
+from fakexport.files.container import (
     MIB,
     ArchiveError,
     Container,
@@ -24,35 +34,25 @@ from fakexport.container import (
     read_container,
     write_container,
 )
-from fakexport.documents import DocumentError, entries, text
-from fakexport.files import (
-    PrivateFolderError,
-    fault_of_owner,
-    make_private_folder,
-    new_file,
-    open_regular,
-    private_folder,
-)
-from fakexport.program import has_value
-from fakexport.weights import DTYPES, Weight, open_checkpoint
+from fakexport.files.documents import DocumentError, entries, text
 
 from ..artifact import DeployError
 from ..weights_file import FileLayout, raw_chunks
 from .metadata import KEY, PackageMetadata
 
 PROGRAM = "data/fakexport/program.pt2"
-"""The record of the weight-less archive, where weights are bound later."""
+"""Record of the program's weight-less archive, in packages whose weights are bound later."""
 
 CONSTANTS = "data/fakexport/constants.safetensors"
-"""The record of the constants whose values are known, where weights are bound later.
+"""Record of the constants with known values, in packages whose weights are bound later.
 
-No checkpoint contains them: literals of the model's code, and non-persistent buffers.
+Checkpoints do not contain these constants, which are literals in the model's code and non-persistent buffers.
 """
 
 _DIGESTS = "data/fakexport/sha256.json"
 _FOLDER = "data/aotinductor/model/"
 _METADATA = "_metadata.json"
-# torch's loader looks for the states of C++ objects beside the constants.
+# torch's loader expects the states of C++ objects in this folder, next to the constants.
 _OBJECT, _OBJECTS_FOLDER = "custom_obj_", "data/constants/"
 
 
@@ -62,11 +62,7 @@ def write_package(
     metadata: PackageMetadata | None = None,
     more: Mapping[str, bytes] = MappingProxyType({}),
 ) -> None:
-    """Write a package atomically.
-
-    Raises:
-        FileWriteError: it cannot be written; the previous one is kept.
-    """
+    """Write a package atomically, with digests of all records."""
     records: dict[str, Content] = {}
     for file in files:
         content: Content = FileSlice(file, 0, file.stat().st_size)
@@ -83,11 +79,7 @@ def write_package(
 
 
 def read_metadata(package: Container) -> PackageMetadata:
-    """Return the metadata of the package.
-
-    Raises:
-        ArchiveError: it is damaged, or was not written by fakexport.
-    """
+    """Return fakexport's metadata of a package, or raise an `ArchiveError`."""
     names = [name for name in package.names if name.startswith(_FOLDER) and name.endswith(_METADATA)]
     if not names:
         raise ArchiveError(package.path, "is not an AOTInductor package")
@@ -104,12 +96,8 @@ def read_metadata(package: Container) -> PackageMetadata:
         raise ArchiveError(package.path, str(error), names[0]) from error
 
 
-def verify_package(package: Container) -> str:
-    """Read all records, compare them with their recorded hashes, and return a digest of them all.
-
-    Raises:
-        ArchiveError: a record is damaged, missing or added.
-    """
+def verify_package(package: Container) -> None:
+    """Check all records against their recorded hashes. Raise an `ArchiveError` if any differs."""
     try:
         expected: Mapping[str, str] = entries(package.json(_DIGESTS), text)
     except DocumentError as error:
@@ -119,13 +107,12 @@ def verify_package(package: Container) -> str:
     for name, digest in expected.items():
         if package.verify(name) != digest:
             raise ArchiveError(package.path, "is damaged: its sha256 differs from the recorded one", name)
-    return hashlib.sha256(package.record(_DIGESTS)).hexdigest()
 
 
 def known_constants(program: ExportedProgram, names: Collection[str]) -> dict[str, torch.Tensor]:
-    """Return the constants with a value among these names; they may be fake.
+    """Return the constants among `names` that have a value; they may be fake tensors with a recorded value.
 
-    A constant whose dtype safetensors does not support is left out: it is bound like a weight.
+    Constants with a dtype that safetensors does not support are omitted, and must be bound like weights.
     """
     return {
         name: held
@@ -138,7 +125,7 @@ def known_constants(program: ExportedProgram, names: Collection[str]) -> dict[st
 
 
 def constants_record(constants: dict[str, torch.Tensor]) -> bytes:
-    """Return the content of the record."""
+    """Return the constants as the content of a safetensors file."""
     layout = FileLayout.of({name: Weight(tuple(held.shape), held.dtype) for name, held in constants.items()})
     content = io.BytesIO()
     layout.write(content, constants)
@@ -146,11 +133,7 @@ def constants_record(constants: dict[str, torch.Tensor]) -> bytes:
 
 
 def read_constants(package: Container) -> dict[str, torch.Tensor]:
-    """Return the constants of a package, on the CPU, in memory of their own.
-
-    Raises:
-        ArchiveError, CheckpointError: the record is damaged.
-    """
+    """Return copies of the constants in a package, on the CPU."""
     if CONSTANTS not in package.entries:
         return {}
     with tempfile.TemporaryDirectory(prefix="fakexport-") as folder:
@@ -161,7 +144,7 @@ def read_constants(package: Container) -> dict[str, torch.Tensor]:
 
 
 def cache_key(archive: bytes, values: Mapping[str, torch.Tensor], facts: Mapping[str, object]) -> str:
-    """Return a sha256 of the archive without weights, the values that go into the code, and other facts."""
+    """Return a sha256 of the weight-less archive, the values compiled into the code, and `facts`."""
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     digest.update(hashlib.sha256(archive).digest())
     for name, tensor in sorted(values.items()):
@@ -174,31 +157,26 @@ def cache_key(archive: bytes, values: Mapping[str, torch.Tensor], facts: Mapping
 
 
 class PackageCache:
-    """The entry of a key in a folder of packages, whose code is run: no other user may write to either.
+    """One entry in a cache of packages. Cached code is executed, so no other user may have write access.
 
-    Args:
-        folder: Created when something is stored in it.
-        key: As returned by `cache_key`.
     Raises:
-        DeployError: others can write to the folder; one line, with the fix.
+        DeployError: Other users can write to the folder. The message is a single line with the fix.
     """
 
     def __init__(self, folder: Path, key: str) -> None:
         try:
             self._folder = private_folder(folder)
         except PrivateFolderError as error:
-            raise DeployError(f"the cache contains code that is executed: {error}") from None
+            raise DeployError(f"the cache contains code that runs when it is loaded: {error}") from None
         self._path = self._folder / f"{key}.aoti.pt2"
 
     def taken(self, folder: Path) -> Path | None:
-        """Return a copy of the entry, if it exists, is undamaged, and this fakexport can open it.
+        """Return a copy of the entry in `folder` if it is undamaged, and this fakexport can open it.
 
-        The copy is what is checked: changes to the entry in the meantime have no effect.
+        The checks apply to the copy, so later changes to the entry have no effect.
 
-        Args:
-            folder: Where the copy goes; no other user can write there.
         Raises:
-            DeployError: there is an entry that other users could have written.
+            DeployError: Other users had write access to the entry.
         """
         copy = folder / "cached.pt2"
         try:
@@ -217,7 +195,7 @@ class PackageCache:
         return copy
 
     def keep(self, package: Path) -> str | None:
-        """Store a copy as the entry; return why, as a sentence, if that fails."""
+        """Store a copy of the package as the entry. Return a sentence with the reason if that fails."""
         try:
             make_private_folder(self._folder)
             with (

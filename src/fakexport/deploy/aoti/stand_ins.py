@@ -1,4 +1,4 @@
-"""Programs for the compiler: with the weights that go into the code, or with memory instead of them."""
+"""Prepare programs for Inductor: with real weights to compile into the code, or with stand-ins for them."""
 
 from __future__ import annotations
 
@@ -13,56 +13,54 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from fakexport._torch.fake_tensors import new_fake_mode, real_to_fake
-from fakexport._torch.program_assembly import as_parameter
-from fakexport._torch.real_execution import real_execution
+from fakexport._torch.emulation.fake_tensors import new_fake_mode, real_to_fake
+from fakexport._torch.operators.real_execution import real_execution
+from fakexport._torch.tracing.program_assembly import as_parameter
 from fakexport.archive import save
-from fakexport.fake import is_fake
-from fakexport.history import value_of
-from fakexport.program import derived_program, facts_of, handed_on, tensor_identity, unbound_names
+from fakexport.emulation.fake import is_fake
+from fakexport.emulation.history import constant_value
+from fakexport.exporting.program import (
+    copied_metadata,
+    derived_program,
+    facts_of,
+    tensor_identity,
+    unbound_names,
+)
 
-# As in `weights.mapped_file`: Python's `mmap` names it from 3.12 on.
+# As in `weights.mapped_file`. Python's `mmap` has a name for this flag since 3.12.
 _LINUX_NORESERVE = 0x4000
 
 _Make = Callable[[torch.Tensor], torch.Tensor]
 
 
 def with_stand_ins(program: ExportedProgram) -> ExportedProgram:
-    """Return the program with contiguous real tensors instead of weights and constants, without memory.
+    """Replace weights and constants by real, contiguous tensors that use no memory.
 
-    For a compiler that must not see values. Fake tensors would not work: Inductor distinguishes weights by
-    their address, which is the same for all fakes, so that weights of the same shape would become one; and it
-    reads the values of scalars. Tensors on an accelerator do take memory there.
+    This is for compilations that must not depend on values. Fake tensors cannot be used: Inductor
+    distinguishes weights by address, and all fake tensors have the same address, so it would merge weights of
+    the same shape. Inductor also reads the values of scalars. On an accelerator, the tensors do use memory.
     """
     return _with_tensors(program, _stand_in)
 
 
 def with_own_weights(program: ExportedProgram) -> ExportedProgram:
-    """Return the program with its own weights, each in memory of its own.
-
-    The compiler writes the whole storage of a weight, once for each weight in it. Weights with a storage of
-    their own are shared, not copied.
-    """
+    """Give each weight a storage of its own, because Inductor writes whole storages."""
     return _with_tensors(program, _alone)
 
 
 def weightless_archive(program: ExportedProgram) -> bytes:
-    """Return the program's archive without weights, with which a checkpoint in any layout can be bound later.
-
-    Raises:
-        ValueError: the archive format cannot express the program.
-    """
+    """Return the weight-less archive of a program. Checkpoints in any supported layout can be bound to it."""
     program = without_values(program)
     with tempfile.TemporaryDirectory(prefix="fakexport-") as folder:
         path = Path(folder, "program.pt2")
-        # Where the program came from is not part of what it is: the bytes make the key of the cache.
-        plain = handed_on(program, copy.copy(program), facts_of(program).of_weights())
+        # The bytes are part of the cache key, so they must not depend on the program's origin.
+        plain = copied_metadata(program, copy.copy(program), facts_of(program).of_weights())
         save(plain, path, root=folder)
         return path.read_bytes()
 
 
 def without_values(program: ExportedProgram) -> ExportedProgram:
-    """Return the program with fake weights; itself if it has no others."""
+    """Return the program with fake weights. If its weights are already fake, return it unchanged."""
     if unbound_names(program):
         return program
     mode = new_fake_mode()
@@ -70,7 +68,7 @@ def without_values(program: ExportedProgram) -> ExportedProgram:
 
 
 def held_tensors(program: ExportedProgram) -> dict[str, torch.Tensor]:
-    """Return weights and constants by name; fake ones without values, real ones with known values."""
+    """Return weights and constants by name: real tensors if they have a value, otherwise fake tensors."""
     named: dict[str, torch.Tensor] = {}
     for name, held in (*program.constants.items(), *program.state_dict.items()):
         if isinstance(held, torch.Tensor):
@@ -81,7 +79,7 @@ def held_tensors(program: ExportedProgram) -> dict[str, torch.Tensor]:
 def _with_tensors(
     program: ExportedProgram, make: _Make, *, has_own_constants: bool = False
 ) -> ExportedProgram:
-    """Return the program with other weights, and other constants unless it keeps its own, tied as before."""
+    """Replace the weights and, unless `has_own_constants` is true, the constants. Tied weights stay tied."""
     made: dict[Hashable, torch.Tensor] = {}
 
     def once(tensor: torch.Tensor) -> torch.Tensor:
@@ -116,7 +114,7 @@ def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _untouched_memory(size: int) -> mmap.mmap:
-    """Return any number of zeros that take no memory as long as they are not written to."""
+    """Return zero-filled memory that the system allocates only when it is written to."""
     if sys.platform == "linux":
         return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _LINUX_NORESERVE)
     return mmap.mmap(-1, size)
@@ -124,6 +122,6 @@ def _untouched_memory(size: int) -> mmap.mmap:
 
 def _alone(tensor: torch.Tensor) -> torch.Tensor:
     with real_execution():
-        real = value_of(tensor).to(tensor.device) if is_fake(tensor) else tensor.detach()
+        real = constant_value(tensor).to(tensor.device) if is_fake(tensor) else tensor.detach()
         is_alone = real.untyped_storage().nbytes() == real.numel() * real.itemsize
         return real if is_alone or real.layout is not torch.strided else real.clone()

@@ -1,3 +1,3 @@
-"""A CMake project in C++ that runs a program compiled by AOTInductor."""
+"""A CMake project in C++ that runs a program compiled with AOTInductor."""
 
 from .project import write_cpp_project

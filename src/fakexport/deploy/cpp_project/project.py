@@ -1,4 +1,4 @@
-"""Write the project: the compiled program, its weights, and the C++ sources that run it."""
+"""Write a C++ project: the compiled program, its weights, and the sources that run it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ import torch
 from torch.export import ExportedProgram
 
 from fakexport.archive import Bundle
-from fakexport.container import read_container
-from fakexport.diagnostics import Diagnostic, Fix
-from fakexport.files import FileWriteError, new_folder
-from fakexport.program import (
+from fakexport.archive.weights import Weight
+from fakexport.exporting.program import (
     Visit,
     library_operators,
     python_operators,
@@ -26,7 +24,9 @@ from fakexport.program import (
     walk,
     written_state,
 )
-from fakexport.weights import Weight
+from fakexport.files import FileWriteError, new_folder
+from fakexport.files.container import read_container
+from fakexport.rules.diagnostics import Diagnostic, Fix
 
 from ..aoti import compile_aoti
 from ..aoti.package import read_metadata
@@ -49,30 +49,25 @@ def write_cpp_project(
     cache: str | os.PathLike[str] | None = None,
     report: Report | None = None,
 ) -> CompiledFile:
-    """Compile a program and write it with a CMake project that runs it without Python.
+    """Compile a program, and write it with a CMake project that runs it without Python.
 
-    The sources are the same for all programs, since the package describes its inputs, outputs and weights.
-    They belong to the user from then on.
+    The C++ sources are the same for all programs, because the package describes its inputs, outputs and
+    weights. You can edit the sources afterwards.
 
     Args:
-        program: With or without weights; not changed. The weights of a weight-less one are passed when it is
-            run, in any safetensors file, or shards, that contain them under the program's names. Or a
-            bundle of prefill and decode, with which the project generates tokens.
-        folder: Created; may exist if empty. It gets `CMakeLists.txt`, `src/`, `README.md`,
-            `model.aoti.pt2`, and the weights in `model.aoti.safetensors`; for a bundle `prefill.aoti.pt2`,
+        program: A program with or without weights, or a bundle of prefill and decode, for a project that
+            generates tokens. Not changed. For a program without weights, pass the weights when you run the
+            project, as a safetensors file or shards that use the program's names.
+        folder: A new or empty folder. It gets `CMakeLists.txt`, `src/` and `README.md`. A program adds
+            `model.aoti.pt2`, and its weights in `model.aoti.safetensors`. A bundle adds `prefill.aoti.pt2`,
             `decode.aoti.pt2`, `generation.json`, and the weights of both in `model.safetensors`.
         cache, report: As for `compile_aoti`.
-    Returns:
-        What was written; `path` is the folder.
-    Raises:
-        DeployError: the folder is not empty, `compile_aoti` fails, or the bundle cannot generate.
-        CompileFailure: Inductor cannot compile the program, or it calls operators of Python.
-        FileWriteError: it cannot be written. After an error, nothing new is left behind.
 
-    Example:
-        >>> import torch; from fakexport.capture import export
-        >>> program = export(lambda: torch.nn.Linear(4, 2), (torch.zeros(3, 4),))
-        >>> written = write_cpp_project(program, "/tmp/linear_cpp")  # doctest: +SKIP
+    Raises:
+        DeployError: The folder is not empty, `compile_aoti` fails, or the bundle cannot generate.
+        CompileFailure: Inductor cannot compile the program, or the program calls operators that are
+            implemented in Python.
+        FileWriteError: The project cannot be written. After an error, no new files remain.
     """
     begun, target = time.monotonic(), Path(folder)
     _refuse_to_overwrite(target)
@@ -98,7 +93,7 @@ def write_cpp_project(
                 is_cached, notes = compiled.is_cached, compiled.notes
                 text = readme(text, [Signature.of(programs[0])])
             (new / _README).write_text(text, "utf-8")
-    except OSError as error:  # Its file is in the folder that is gone.
+    except OSError as error:  # The error names a file in the temporary folder, which is already deleted.
         raise FileWriteError(target, error) from error
     files = sorted(path for path in target.rglob("*") if path.is_file())
     return CompiledFile.of(target, files, begun, notes=notes, is_cached=is_cached)
@@ -106,7 +101,7 @@ def write_cpp_project(
 
 def _refuse_to_overwrite(target: Path) -> None:
     if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise DeployError(f"{target} is not a folder: pass a new one")
+        raise DeployError(f"{target} is not a folder: pass a new folder")
     if target.exists() and any(target.iterdir()):
         raise DeployError(f"{target} is not empty: pass a new folder")
     if not target.absolute().parent.is_dir():
@@ -114,7 +109,7 @@ def _refuse_to_overwrite(target: Path) -> None:
 
 
 def findings_of_program(program: ExportedProgram) -> Iterator[Diagnostic]:
-    """Yield a finding for each operator implemented in Python, at its first call."""
+    """Yield a finding for each operator that is implemented in Python, at the operator's first call."""
     made = python_operators(library_operators(program))
     calls: dict[str, list[Visit]] = {}
     for visit in walk(program) if made else ():
@@ -135,7 +130,7 @@ def findings_of_program(program: ExportedProgram) -> Iterator[Diagnostic]:
 
 
 def readme(template: str, signatures: Iterable[Signature]) -> str:
-    """Return the template's text with the signatures filled in."""
+    """Fill the signatures into the text of the README template."""
     return template.replace(
         "{signature}", "\n\n".join("\n".join(_lines(signature)) for signature in signatures)
     )
@@ -162,9 +157,10 @@ def _range(size: Dimension) -> str:
 def _write_generation(
     calls: Mapping[str, Call], folder: Path, *, cache: Path | None, report: Report
 ) -> tuple[bool, tuple[str, ...]]:
-    """Compile both programs into a folder, and write their weights once.
+    """Compile prefill and decode into a folder, and write their shared weights once.
 
-    Return whether both came from the cache, and the notes of the compilation.
+    Returns:
+        Whether both packages came from the cache, and notes to show to the user.
     """
     made = []
     for name, call in calls.items():
@@ -182,7 +178,7 @@ def _write_generation(
 
 
 def _write_weights(programs: Mapping[Path, ExportedProgram], path: Path) -> None:
-    """Write what the code of either program reads, each weight under one name."""
+    """Write all weights that the compiled programs read. A weight that both programs read is written once."""
     tensors: dict[str, torch.Tensor] = {}
     for package, program in programs.items():
         with read_container(package, trust=True) as opened:

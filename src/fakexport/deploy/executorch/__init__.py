@@ -1,7 +1,6 @@
-"""ExecuTorch: a program for edge runtimes."""
+"""ExecuTorch: compile and run a program for edge runtimes."""
 
 from __future__ import annotations
 
 from .compiling import compile_executorch
-from .description import Backend
 from .running import open_executorch

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
-import logging
 import os
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -17,13 +18,19 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, OutputKind
 from torch.fx import Node
 
-from fakexport._torch.attention_layout import functional_program
-from fakexport._torch.grouped_products import TORCHS, TRANSFORMERS
-from fakexport._torch.mxfp4_products import PACKED
-from fakexport._torch.symbolic_numbers import keep_ranges, pending_symbols_dropped
-from fakexport.diagnostics import Diagnostic
+from fakexport._torch.kernels.grouped_products import TORCHS, TRANSFORMERS
+from fakexport._torch.kernels.mxfp4_products import PACKED
+from fakexport._torch.tracing.program_assembly import functional_program
+from fakexport._torch.tracing.symbolic_numbers import keep_ranges, pending_symbols_dropped
+from fakexport.exporting.program import (
+    WeightsNotBoundError,
+    copied_metadata,
+    devices_of_program,
+    unbound_names,
+    user_inputs,
+)
 from fakexport.files import new_file
-from fakexport.program import UnboundProgram, devices_of_program, handed_on, unbound_names, user_inputs
+from fakexport.rules.diagnostics import Diagnostic
 
 from ..artifact import CompiledFile, CompileFailure, DeployError, Report, silent
 from ..composed_program import Composition, Compositions, composed, grouped_product, packed_product
@@ -32,11 +39,11 @@ from ..unsupported import assertion_notes, findings_of_objects
 from .description import METHOD, Backend, Description, write_checked
 from .findings import failed_instruction, findings_of_graph, lowering_failure, short_plans, unbounded_inputs
 from .native_log import native_log
-from .trial import FailedCall, call_failure, edge_manager, planned_sizes, refused_operators, trial_arguments
+from .trial import FailedCall, call_failure, edge_manager, planned_sizes, runs_in_torch, trial_arguments
 
-logger = logging.getLogger(__name__)
-
-_KEEPS_BUFFERS = "the program mutates buffers: they keep their values from call to call while it is loaded"
+_KEEPS_BUFFERS = (
+    "the program mutates buffers: they keep their values between calls while the program is loaded"
+)
 _SIMPLE = (bool, int, float, str, type(None))
 
 
@@ -47,24 +54,23 @@ def compile_executorch(
     backend: Backend = "portable",
     report: Report | None = None,
 ) -> CompiledFile:
-    """Lower a program for ExecuTorch and write it with its weights, atomically.
+    """Lower a program for ExecuTorch, and write a file with the program and its weights atomically.
 
-    Before it is written, it is called once by ExecuTorch's runtime in this process, since some kernels reject
+    Before writing, ExecuTorch's runtime calls the program once in this process, because some kernels reject
     arguments only at run time.
 
     Args:
-        program: Bound, on the CPU, each dynamic size with an upper bound; unchanged.
-        path: The .pte file.
-        backend: `portable`: ExecuTorch's own kernels. `xnnpack`: XNNPACK for the operators that it supports.
-        report: Called with a line for each step.
+        program: A bound program on the CPU, with an upper bound for each dynamic size. Not changed.
+        path: The .pte file to write.
+        backend: `portable`: ExecuTorch's own kernels. `xnnpack`: XNNPACK for operators that it supports, and
+            ExecuTorch's kernels for the others.
+        report: Called with a line of text for each step.
+
     Raises:
-        CompileFailure: FE801 for everything that ExecuTorch cannot run.
-        UnboundProgram: the program has no weights.
-        DeployError: the program is for other devices, or has an input that no file can store.
-        FileWriteError: it cannot be written; the previous file is kept.
-        ModuleNotFoundError: ExecuTorch is not installed.
-    Reports:
-        FE801
+        CompileFailure: ExecuTorch cannot run the program (FE801).
+        WeightsNotBoundError: The program has no weights.
+        DeployError: The program is for other devices, or has an input that a .pte file cannot store.
+        FileWriteError: The file cannot be written; an existing file is kept.
     """
     begun, tell = time.monotonic(), report or silent
     _refuse(program)
@@ -80,8 +86,8 @@ def compile_executorch(
         content = bytes(lowered.buffer)
         tensors = _tensors(description)
         _fail(tuple(short_plans(tensors, planned_sizes(content, list(tensors)))))
-        tell("calling it once with the ExecuTorch runtime")
-        notes = [*assertion_notes(program, "ExecuTorch"), *_tried(program, functional, backend, lowered)]
+        tell("calling the program once in the ExecuTorch runtime")
+        notes = [*assertion_notes(program, "ExecuTorch"), *_tried(program, lowered)]
         if any(spec.kind is OutputKind.BUFFER_MUTATION for spec in functional.graph_signature.output_specs):
             notes.insert(0, _KEEPS_BUFFERS)
     with new_file(path) as file:
@@ -93,48 +99,49 @@ def _refuse(program: ExportedProgram) -> None:
     if elsewhere := [device for device in devices_of_program(program) if device != "cpu"]:
         moves = " ".join(f"--to {device}=cpu" for device in elsewhere)
         raise DeployError(
-            f"the program is for {', '.join(elsewhere)}, but ExecuTorch compiles programs for the "
-            f"cpu: `fakexport retarget PROGRAM.pt2 {moves} -o CPU.pt2`"
+            f"the program is for {', '.join(elsewhere)}, but ExecuTorch compiles programs for the cpu: "
+            f"`fakexport retarget PROGRAM.pt2 {moves} -o CPU.pt2`"
         )
     if names := unbound_names(program):
-        raise UnboundProgram(names)
+        raise WeightsNotBoundError(names)
+
+
+@contextmanager
+def _lowering(program: ExportedProgram) -> Iterator[None]:
+    """Raise any error of torch's or ExecuTorch's passes as a finding."""
+    try:
+        yield
+    except Exception as error:
+        raise CompileFailure((lowering_failure(program, error),)) from error
 
 
 def _functional(program: ExportedProgram) -> ExportedProgram:
-    try:
+    with _lowering(program):
         functional = functional_program(program)
-    except Exception as error:
-        raise CompileFailure((lowering_failure(program, error),)) from error
-    keep_ranges(functional)  # ExecuTorch plans memory for the greatest sizes of the shape environment.
-    return handed_on(program, functional)
+    keep_ranges(functional)  # ExecuTorch plans memory for the maximum in these ranges.
+    return copied_metadata(program, functional)
 
 
 def _lowered(program: ExportedProgram, backend: Backend, description: Description) -> Any:
-    """Return ExecuTorch's `ExecutorchProgramManager`: `buffer` is the content of the file."""
-    with native_log():  # The runtime looks at the processor when it is loaded, and logs what it misses.
+    """Lower a program to ExecuTorch's `ExecutorchProgramManager`. Its `buffer` is the file's content."""
+    with native_log():  # When the runtime is loaded, it inspects the processor and logs missing features.
         from executorch.runtime import Runtime
 
         kernels = Runtime.get().operator_registry.operator_names
-    try:
-        with native_log():
-            manager = edge_manager(program, backend, {METHOD: description.to_json()})
-    except Exception as error:
-        raise CompileFailure((lowering_failure(program, error),)) from error
+    with _lowering(program), native_log():
+        manager = edge_manager(program, backend, {METHOD: description.to_json()})
     edge = manager.exported_program()
     _fail(findings_of_graph(edge.graph_module, kernels))
     _keep_values_of_buffers(edge)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Mutation on a buffer in the model is detected", UserWarning)
-            return manager.to_executorch()
-    except Exception as error:
-        raise CompileFailure((lowering_failure(program, error),)) from error
+    with _lowering(program), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Mutation on a buffer in the model is detected", UserWarning)
+        return manager.to_executorch()
 
 
 def _keep_values_of_buffers(edge: ExportedProgram) -> None:
-    """Have ExecuTorch store the values of mutated buffers, which it would otherwise leave out.
+    """Make ExecuTorch store the initial values of mutated buffers, which it omits by default.
 
-    The mark is the one that its `InitializedMutableBufferPass` sets.
+    This sets the same mark as ExecuTorch's `InitializedMutableBufferPass`.
     """
     signature = edge.graph_signature
     written = set(signature.buffers_to_mutate.values())
@@ -143,27 +150,19 @@ def _keep_values_of_buffers(edge: ExportedProgram) -> None:
             node.meta["et_init_buffer"] = True
 
 
-def _tried(
-    program: ExportedProgram, functional: ExportedProgram, backend: Backend, lowered: Any
-) -> tuple[str, ...]:
-    """Call the program; return a note if that failed for inputs that were made up.
+def _tried(program: ExportedProgram, lowered: Any) -> tuple[str, ...]:
+    """Call the program once. Return a note if it has no example inputs, and torch rejects zeros as well.
 
     Raises:
-        CompileFailure: kernels reject their arguments, or the runtime rejects the program's own example.
+        CompileFailure: A kernel rejects its arguments.
     """
-    arguments, are_examples = trial_arguments(program)
+    arguments = trial_arguments(program)
     failed = call_failure(bytes(lowered.buffer), arguments)
     if failed is None:
         return ()
-    try:
-        _fail(refused_operators(functional, backend, arguments))
-    except CompileFailure:
-        raise
-    except Exception as error:  # One operator could not be called alone: nobody knows more than the runtime.
-        logger.debug("the operators could not be tested one by one", exc_info=error)
-    if are_examples:
+    if runs_in_torch(program, arguments):
         _fail((_call_finding(program, lowered, failed),))
-    return (f"the program has no example inputs to try, and a call with zeros failed: {failed.reason}",)
+    return (f"the program has no example inputs to test with, and a call with zeros failed: {failed.reason}",)
 
 
 def _call_finding(program: ExportedProgram, lowered: Any, failed: FailedCall) -> Diagnostic:
@@ -180,7 +179,7 @@ def _fail(found: tuple[Diagnostic, ...]) -> None:
 
 
 def _arguments(program: ExportedProgram) -> tuple[dict[str, Any], ...]:
-    """Return what ExecuTorch's method takes: the tensors, and the constants from the capture."""
+    """Return the arguments of ExecuTorch's method: the input tensors, and constants from the export."""
     taken: list[dict[str, Any]] = []
     for each, _ in user_inputs(program):
         if not isinstance(each, ConstantArgument):
@@ -188,12 +187,12 @@ def _arguments(program: ExportedProgram) -> tuple[dict[str, Any], ...]:
         elif isinstance(each.value, _SIMPLE):
             taken.append({"value": each.value})
         else:
-            raise DeployError(f"the input {each.name} is {each.value!r}, which no .pte file can store")
+            raise DeployError(f"the input {each.name} is {each.value!r}, which a .pte file cannot store")
     return tuple(taken)
 
 
 def _tensors(description: Description) -> dict[int, InputTensor]:
-    """Return the tensors by their index among the arguments of the method."""
+    """Map the index of each tensor argument of the method to the tensor's description."""
     known = {tensor.name: tensor for tensor in description.signature.inputs}
     named = enumerate(argument.get("input") for argument in description.arguments)
     return {index: known[name] for index, name in named if name is not None}
@@ -205,14 +204,14 @@ def _written(program: ExportedProgram) -> tuple[str, ...]:
 
 
 def _empty(node: Node) -> Composition | None:
-    """Zeros are as good as any values."""
+    """Replace the uninitialized memory of `empty_like` by zeros."""
     (source, *others) = node.args
     assert isinstance(source, Node)
     return None if others else Composition((source,), partial(cast(Any, torch.zeros_like), **node.kwargs))
 
 
 def _sort(node: Node) -> Composition | None:
-    """One dimension in ascending order, where the order of equals is free."""
+    """Replace an ascending sort of one dimension by `topk`. The order of equal elements may differ."""
     (source, *others) = node.args
     assert isinstance(source, Node)
     is_plain = others in ([], [-1], [0], [-1, False], [0, False]) and not node.kwargs
@@ -224,7 +223,7 @@ def _sorted(values: torch.Tensor) -> Any:
 
 
 def _histogram(node: Node) -> Composition | None:
-    """Whole numbers from 0, each in a bin of its own: how experts count their tokens."""
+    """Replace `histc` if it counts the integers 0 to `bins - 1`, as MoE experts count their tokens."""
     source, bins, lowest, highest = (*node.args, None, None, None)[:4]
     if node.kwargs or not isinstance(source, Node) or not isinstance(bins, int):
         return None

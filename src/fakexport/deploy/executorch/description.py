@@ -1,8 +1,8 @@
-"""The description of a .pte file: a method that returns it as JSON, in the file of any runtime.
+"""The description of a .pte file. A method of the file returns it as JSON, so any runtime can read it.
 
-The file has a second method, `fakexport`, which takes no arguments and returns the text. The text can also be
-found in the bytes, so that the file is not run before its checksum is verified: ExecuTorch's loader aborts
-the process on some damaged files.
+Besides `forward`, the file has a method `fakexport` without arguments, which returns the JSON text. fakexport
+finds the text in the file's bytes and verifies a checksum before it loads the file, because ExecuTorch's
+loader aborts the process on some damaged files.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import mmap
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal, get_args
 
-from fakexport.documents import (
+from fakexport.files import RegularFile
+from fakexport.files.documents import (
     DocumentError,
     entries,
     field,
@@ -24,25 +25,21 @@ from fakexport.documents import (
     record,
     text,
 )
-from fakexport.files import RegularFile
 
 from ..artifact import DeployError
 from ..signature import Signature
 
 Backend = Literal["portable", "xnnpack"]
-"ExecuTorch's own kernels only, or XNNPACK for what it supports and those kernels for the rest."
-
-# What ExecuTorch's runtime calls a backend that it delegates to; `portable` is not one of them.
-RUNTIME_NAMES: dict[Backend, str] = {"xnnpack": "XnnpackBackend"}
+"""`portable`: only ExecuTorch's own kernels. `xnnpack`: XNNPACK for the operators that it supports."""
 
 
 def partitioners(backend: Backend) -> list[Any]:
-    """Return the partitioners for the parts of a program that the backend runs.
+    """Return the partitioners that assign parts of a program to the backend.
 
-    XNNPACK's own configs take a product of matrices together with everything that `nn.Linear` did around it.
-    If that computes the weight (of a quantized or parametrized layer), XNNPACK would misinterpret memory.
-    Here a product is partitioned if its own operands allow it. A plain linear layer is an operator of its
-    own, and has its own config.
+    XNNPACK's own configs partition a matrix product together with everything that `nn.Linear` computed around
+    the product. If the weight itself is computed there (as in a quantized or parametrized layer), XNNPACK
+    would misinterpret memory. The configs here partition a product only if its own operands allow it. A plain
+    linear layer is a separate operator with its own config.
     """
     if backend == "portable":
         return []
@@ -63,19 +60,14 @@ _UNKNOWN = "0" * 64
 _MARK = b"ET12"
 _START = f'{{"format": "{_FORMAT}", "sha256": "'.encode()
 _STRING_LENGTH_BYTES = 4
-_PIECE_BYTES = 1 << 24
 
 
 @dataclass(frozen=True)
 class Description:
-    """What is needed to call a .pte file, and to decide whether it can be called here.
+    """Metadata that is needed to call a .pte file, and to decide whether it can run here.
 
-    Args:
-        signature: Signature of the program.
-        arguments: What the method takes, in order: `{"input": "x"}` or `{"value": 3}`.
-        written: The inputs that the program mutates; its results begin with their new values.
-        backend: `portable` or `xnnpack`.
-        versions: Versions of the packages that wrote it.
+    `arguments` are those of the method `forward`, in order: `{"input": "x"}` or `{"value": 3}`. `written` are
+    the inputs that the program mutates: the method's results begin with their new values.
     """
 
     signature: Signature
@@ -85,17 +77,13 @@ class Description:
     versions: dict[str, str]
 
     def to_json(self) -> str:
-        """Return the text for the file, with room for the checksum."""
+        """Return the JSON text for the file, with zeros instead of the checksum."""
         head = {"format": _FORMAT, "sha256": _UNKNOWN}
         return json.dumps({**head, **vars(self), "signature": self.signature.to_dict()})
 
     @classmethod
     def from_json(cls, value: Any) -> Description:
-        """Read what `to_json` wrote.
-
-        Raises:
-            DocumentError: it is something else.
-        """
+        """Decode the parsed output of `to_json`, or raise a `DocumentError`."""
         owner = mapping(value)
         signature = field(owner, "signature", Signature.from_dict)
         an_input = one_of({tensor.name for tensor in signature.inputs}, "input of the signature")
@@ -115,7 +103,7 @@ class Description:
 
 
 def write_checked(file: BinaryIO, content: bytes) -> None:
-    """Write an ExecuTorch program with a checksum of all bytes, computed with the checksum as zeros."""
+    """Write an ExecuTorch program and insert its checksum, which is computed with zeros in its own place."""
     place = content.index(_START) + len(_START)
     view = memoryview(content)
     file.write(view[:place])
@@ -124,11 +112,10 @@ def write_checked(file: BinaryIO, content: bytes) -> None:
 
 
 def described(file: RegularFile) -> Description:
-    """Read the description of a .pte file and check the file against its checksum, without running it.
+    """Read the description of a .pte file and verify the file's checksum, without running the file.
 
     Raises:
-        DeployError: it is not a .pte file, was not written by fakexport, or is damaged.
-        OSError: it cannot be read.
+        DeployError: The file is not a .pte file, was not written by fakexport, or is damaged.
     """
     path = file.path
     if file.read_at(0, 8)[4:] != _MARK:
@@ -151,17 +138,8 @@ def described(file: RegularFile) -> Description:
 
 
 def _checksum(content: mmap.mmap, place: int) -> str:
-    digest = hashlib.sha256()
-    with memoryview(content) as view:
-        _add(digest, view[:place])
+    with memoryview(content) as view, view[:place] as before, view[place + len(_UNKNOWN) :] as after:
+        digest = hashlib.sha256(before)
         digest.update(_UNKNOWN.encode())
-        _add(digest, view[place + len(_UNKNOWN) :])
+        digest.update(after)
     return digest.hexdigest()
-
-
-def _add(digest: Any, part: memoryview) -> None:
-    """Add in pieces, so that the pages of a large file need not all be in memory."""
-    with part:
-        for start in range(0, len(part), _PIECE_BYTES):
-            with part[start : start + _PIECE_BYTES] as piece:
-                digest.update(piece)

@@ -1,4 +1,4 @@
-"""Find everything in a program that ExecuTorch cannot run, at once: FE801."""
+"""Find all parts of a program that ExecuTorch cannot run (FE801), instead of only the first one."""
 
 from __future__ import annotations
 
@@ -10,28 +10,26 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
-from fakexport._torch.operator_registry import TORCH_NAMESPACES
 from fakexport._torch.pytree import tree_leaves
-from fakexport._torch.symbolic_numbers import expression_of, finite_bound, has_unbacked_symbols
-from fakexport.diagnose import labels_at
-from fakexport.diagnostics import Diagnostic, Fix, Span
+from fakexport._torch.tracing.symbolic_numbers import expression_of, finite_bound, has_unbacked_symbols
 from fakexport.error import type_and_line
-from fakexport.program import module_path, source_span, span_of_trace, target_name, user_inputs
+from fakexport.exporting.program import module_path, source_span, span_of_trace, target_name, user_inputs
+from fakexport.report.diagnose import labels_at
 from fakexport.rules import rule
+from fakexport.rules.diagnostics import Diagnostic, Fix, Span
 
 from ..signature import InputTensor
-from ..unsupported import finding_at
+from ..unsupported import finding_at, operator_finding
 
-# Control flow that ExecuTorch 1.5 emits, and its own calls of a backend.
+# Control flow that ExecuTorch 1.5 supports, and its own operator that calls a delegate backend.
 _RUNNABLE_HIGHER_ORDER = frozenset({"cond", "map_impl", "scan", "executorch_call_delegate"})
-_OF_TORCH_OR_EXECUTORCH = TORCH_NAMESPACES | {"dim_order_ops", "higher_order"}
 _TRACE = re.compile(r"While executing %?(?P<node>\w+)(?P<rest>.*)", re.DOTALL)
 
 
 def unbounded_inputs(program: ExportedProgram) -> Iterator[Diagnostic]:
-    """Yield a finding for each symbol of an input's size that has no upper bound.
+    """Yield a finding for each symbol in an input's size that has no upper bound.
 
-    ExecuTorch plans memory for the largest sizes, and uses the example's if there is no bound.
+    ExecuTorch plans memory for the maximum sizes. Without a bound, it uses the size in the example inputs.
     """
     places: dict[Any, list[str]] = {}
     for _, node in user_inputs(program):
@@ -45,8 +43,8 @@ def unbounded_inputs(program: ExportedProgram) -> Iterator[Diagnostic]:
         where = ", ".join(found)
         yield rule("FE801").diagnostic(
             notes=(
-                f"the size {where} has no upper bound, but ExecuTorch plans all memory before a "
-                "call; without one, it would use the example's size as the limit",
+                f"the size {where} has no upper bound, but ExecuTorch plans all memory before a call; "
+                "without a bound, it would use the example's size as the limit",
             ),
             fix=Fix(f"export it with a bound: `--dynamic {found[0]}=1..64`"),
             fault="inputs",
@@ -56,7 +54,7 @@ def unbounded_inputs(program: ExportedProgram) -> Iterator[Diagnostic]:
 def short_plans(
     inputs: Mapping[int, InputTensor], planned: Mapping[int, tuple[int, ...]]
 ) -> Iterator[Diagnostic]:
-    """Yield a finding for each input that the program accepts in larger sizes than the file has room for."""
+    """Yield a finding for each input whose planned memory is smaller than the program allows."""
     for index, tensor in inputs.items():
         room = planned[index]
         wanted = [size.plus if size.symbol is None else size.upper for size in tensor.shape]
@@ -66,12 +64,12 @@ def short_plans(
                     f"ExecuTorch planned memory for {tensor.name} of shape {list(room)}, but the "
                     f"program accepts up to {wanted}",
                 ),
-                fix=Fix("write the program with `fakexport export`, and compile that"),
+                fix=Fix("export the program with `fakexport export`, and compile the archive"),
             )
 
 
 def findings_of_graph(graph_module: GraphModule, kernels: Set[str]) -> tuple[Diagnostic, ...]:
-    """Return a finding for each operator that cannot run and each unbounded size in a lowered program."""
+    """Return a finding for each unsupported operator and each unbounded size of a lowered program."""
     operators: dict[tuple[str, str], list[Node]] = {}
     origins: dict[str, Node] = {}
     unbounded: dict[str, list[Node]] = {}
@@ -97,19 +95,8 @@ def findings_of_graph(graph_module: GraphModule, kernels: Set[str]) -> tuple[Dia
     )
 
 
-def unrun_operators(failed: dict[str, list[Node]], why: dict[str, str]) -> tuple[Diagnostic, ...]:
-    """Return a finding for each operator whose kernel rejects its arguments in the program."""
-    return tuple(
-        _operator_finding(name, "has a kernel that rejects these arguments", nodes, why.get(name))
-        for name, nodes in failed.items()
-    )
-
-
 def failed_instruction(graph_module: GraphModule, index: int, said: str) -> Diagnostic | None:
-    """Return the finding of a kernel that failed in a call of the whole program; None if its node is unknown.
-
-    Alone it may run: there its arguments have torch's memory layout, here the one that ExecuTorch planned.
-    """
+    """Return the finding for a kernel that failed in a call of the program; None if its node is unknown."""
     for node in graph_module.graph.nodes:
         if node.op == "call_function" and node.meta.get("debug_handle") == index:
             reason = "has a kernel that rejects its arguments in this program"
@@ -118,7 +105,7 @@ def failed_instruction(graph_module: GraphModule, index: int, said: str) -> Diag
 
 
 def lowering_failure(program: ExportedProgram, error: Exception) -> Diagnostic:
-    """Return the finding of an error that stopped the lowering, at the node that its text names, if any."""
+    """Return the finding for an error during lowering, at the node that the error mentions, if any."""
     text = str(error)
     said = _TRACE.search(text)
     span: Span | None = None
@@ -135,7 +122,7 @@ def lowering_failure(program: ExportedProgram, error: Exception) -> Diagnostic:
 
 
 def _unrunnable(target: Any, kernels: Set[str]) -> str | None:
-    """Return why nothing runs this target; None if something does, or if that is found out later."""
+    """Return why ExecuTorch cannot run an operator, or None if it can or a later step checks it."""
     from executorch.exir.dialects.edge._ops import EdgeOpOverload
 
     if getattr(target, "namespace", None) == "higher_order":
@@ -148,7 +135,7 @@ def _unrunnable(target: Any, kernels: Set[str]) -> str | None:
         return None
     schema = target._schema
     if _kernel_name(schema) in kernels:
-        return None  # It writes in place, or gives a number.
+        return None  # The operator writes in place, or returns a number.
     try:
         out = target.to_out_variant()
     except RuntimeError:
@@ -167,7 +154,7 @@ def _name(target: Any) -> str:
 
 
 def _note_origins(node: Node, origins: dict[str, Node]) -> None:
-    """Note the first node with each symbol that is known only at run time."""
+    """Map each unbacked symbol to the first node that has it."""
     for value in tree_leaves(node.meta.get("val")):
         numbers = value.shape if isinstance(value, torch.Tensor) else (value,)
         for number in numbers:
@@ -177,12 +164,12 @@ def _note_origins(node: Node, origins: dict[str, Node]) -> None:
 
 
 def _unbounded_symbols(node: Node) -> Iterator[str]:
-    """Yield the symbols for which no memory can be planned for a node's result."""
+    """Yield the unbacked symbols without an upper bound in the shapes of a node's results."""
     from executorch.exir.passes.sym_shape_eval_pass import upper_bound_shape_inference_table
     from executorch.exir.sym_util import eval_upper_bound
 
     if node.target in upper_bound_shape_inference_table:
-        return  # As great as its argument at most.
+        return  # ExecuTorch knows that the result is at most as large as the argument.
     for value in tree_leaves(node.meta.get("val")):
         for size in value.shape if isinstance(value, torch.Tensor) else ():
             if not isinstance(size, torch.SymInt) or not has_unbacked_symbols(size):
@@ -194,21 +181,14 @@ def _unbounded_symbols(node: Node) -> Iterator[str]:
 
 
 def _operator_finding(name: str, reason: str, nodes: list[Node], said: str | None = None) -> Diagnostic:
-    namespace = name.partition(".")[0]
-    is_custom = namespace not in _OF_TORCH_OR_EXECUTORCH
-    fix = (
-        f"give {name} an out variant, and register its kernel with ExecuTorch's runtime"
-        if is_custom
-        else "use operators that ExecuTorch supports, or move it out of the model"
-    )
-    return finding_at(
+    return operator_finding(
         "FE801",
-        nodes[0],
-        f"{name} {reason}",
-        notes=(f"{name} at node {nodes[0].name} {reason}", *((said,) if said else ())),
-        fix=Fix(fix),
-        count=len(nodes),
-        fault="operator library" if is_custom else "target",
+        nodes,
+        name,
+        reason,
+        (f"{name} at node {nodes[0].name} {reason}", *((said,) if said else ())),
+        "use operators that ExecuTorch supports, or move it out of the model",
+        f"give {name} an out variant, and register its kernel with ExecuTorch's runtime",
     )
 
 

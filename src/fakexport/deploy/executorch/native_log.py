@@ -1,4 +1,4 @@
-"""Capture what native code writes to stderr."""
+"""Capture log output that native code writes to stderr."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _CALL = re.compile(r"KernelCall failed at instruction 0:(?P<index>\d+) in operat
 
 
 class NativeLog:
-    """The lines that were written; complete when the block of `native_log` has ended."""
+    """The captured lines. They are set when the `native_log` block ends."""
 
     def __init__(self) -> None:
         self.lines: tuple[str, ...] = ()
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The lines without places in ExecuTorch's source."""
+        """The lines, without positions in ExecuTorch's source."""
         texts = (line.partition("] ")[2] if line.startswith("[") else line for line in self.lines)
         return tuple(
             text.strip().rstrip(":. ") for text in texts if text.strip() and not text.startswith(_WHERE)
@@ -30,17 +30,17 @@ class NativeLog:
 
     @property
     def failed_instruction(self) -> int | None:
-        """The index in the method of the kernel call that failed."""
+        """Index of the kernel call that failed, among the instructions of the method."""
         found = next(filter(None, map(_CALL.search, self.lines)), None)
         return None if found is None else int(found["index"])
 
 
 @contextlib.contextmanager
 def native_log() -> Iterator[NativeLog]:
-    """Capture what ExecuTorch's runtime logs: it reports why it failed there, and nowhere else.
+    """Capture the log of ExecuTorch's runtime, because only the log says why a call failed.
 
-    It writes to the descriptor when it is loaded, and to Python's stream in a call. Both are the process's,
-    so what other threads write in the meantime is captured as well: do not use it for calls that succeed.
+    The runtime writes to the file descriptor of stderr when it is loaded, and to `sys.stderr` during a call.
+    Both belong to the whole process, so do not use this context for calls that are expected to succeed.
     """
     log, stream = NativeLog(), io.StringIO()
     with tempfile.TemporaryFile() as file:

@@ -1,47 +1,51 @@
-"""Call a program with ExecuTorch before it is written: some kernels reject what torch's kernels accept."""
+"""Call a program with ExecuTorch before writing it, as some kernels reject arguments that torch accepts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument
-from torch.fx import Node
 
-from fakexport._torch.pytree import tree_leaves, tree_map
-from fakexport._torch.symbolic_numbers import expression_of, hint_of
-from fakexport.diagnostics import Diagnostic
-from fakexport.fake import is_fake
-from fakexport.program import example_inputs_of, has_stand_in_inputs, target_name, user_inputs
+from fakexport._torch.pytree import tree_leaves, tree_unflatten
+from fakexport._torch.tracing.symbolic_numbers import expression_of, hint_of
+from fakexport.emulation.fake import is_fake
+from fakexport.exporting.program import (
+    derived_program,
+    example_inputs_of,
+    has_stand_in_inputs,
+    user_inputs,
+    written_state,
+)
 
 from .description import Backend, partitioners
-from .findings import unrun_operators
 from .native_log import native_log
+
+logger = logging.getLogger(__name__)
 
 _FORWARD = "forward"
 
 
-def trial_arguments(program: ExportedProgram) -> tuple[tuple[Any, ...], bool]:
-    """Return arguments for a call of the program, and whether they are the program's own."""
+def trial_arguments(program: ExportedProgram) -> tuple[Any, ...]:
+    """Return arguments for a trial call: the program's own example inputs, or zeros if it has none."""
     examples = None if has_stand_in_inputs(program) else example_inputs_of(program)
     leaves = [] if examples is None else tree_leaves(examples)
     given = user_inputs(program)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if len(leaves) == len(given) and not any(is_fake(tensor) or tensor.is_meta for tensor in tensors):
-        return tuple(_own(leaf) for leaf in leaves), True
-    zeros = (
+        return tuple(_own(leaf) for leaf in leaves)
+    return tuple(
         each.value if isinstance(each, ConstantArgument) else _zeros(node.meta["val"], program)
         for each, node in given
     )
-    return tuple(zeros), False
 
 
 def planned_sizes(content: bytes, indices: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Return the largest shapes that a .pte file has room for, for those arguments, which are tensors."""
+    """Return the maximum shape of each argument for which a .pte file has memory, by argument index."""
     from executorch.runtime import Runtime
 
     with native_log():
@@ -51,14 +55,14 @@ def planned_sizes(content: bytes, indices: Sequence[int]) -> dict[int, tuple[int
 
 @dataclass(frozen=True)
 class FailedCall:
-    """Why the runtime refused a call, and the index of the kernel call that failed, if one did."""
+    """The reason why the runtime rejected a call. If a kernel failed, also the index of the kernel call."""
 
     reason: str
     instruction: int | None
 
 
 def call_failure(content: bytes, arguments: Sequence[Any]) -> FailedCall | None:
-    """Return why ExecuTorch does not load and call the program of a .pte file; None if it does."""
+    """Load and call the program of a .pte file. Return why that failed, or None if it succeeded."""
     from executorch.runtime import Runtime
 
     with native_log() as log:
@@ -72,78 +76,26 @@ def call_failure(content: bytes, arguments: Sequence[Any]) -> FailedCall | None:
     return FailedCall("; ".join(log.reasons) or failure, log.failed_instruction)
 
 
-def refused_operators(
-    program: ExportedProgram, backend: Backend, arguments: Sequence[Any]
-) -> tuple[Diagnostic, ...]:
-    """Return a finding for each operator whose kernel rejects its arguments in a call of the program.
-
-    Each is compiled and called alone, on its arguments when torch runs the program, so that one that fails
-    does not hide the others.
-    """
-    module = edge_manager(program, backend, {}).exported_program().module()
-    calls = _Calls(module)
-    calls.run(*(_own(argument) for argument in arguments if isinstance(argument, torch.Tensor)))
-    return unrun_operators(calls.failed, calls.why)
-
-
-class _Calls(fx.Interpreter):
-    """Runs a lowered program with torch, and each operator of it with ExecuTorch as well."""
-
-    def __init__(self, module: fx.GraphModule) -> None:
-        super().__init__(module)
-        self.failed: dict[str, list[Node]] = {}
-        self.why: dict[str, str] = {}
-        self._seen: dict[str, str | None] = {}
-
-    def run_node(self, n: Node) -> Any:
-        from executorch.exir.dialects.edge._ops import EdgeOpOverload
-
-        if n.op == "call_function" and isinstance(n.target, EdgeOpOverload):
-            args, kwargs = self.fetch_args_kwargs_from_env(n)
-            key = f"{n.target} {tree_map(_kind, (args, kwargs))}"
-            if key not in self._seen:
-                self._seen[key] = _refusal(n.target, args, kwargs)
-            if (said := self._seen[key]) is not None:
-                name = target_name(n.target._op)
-                self.failed.setdefault(name, []).append(n)
-                self.why.setdefault(name, said)
-        return super().run_node(n)
-
-
-def _refusal(target: Any, args: Any, kwargs: Any) -> str | None:
-    """Return ExecuTorch's message for a call of one operator; None if it runs, or has no kernel."""
-    if target.namespace == "executorch_prim":
-        return None
-    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    call = torch.export.export(_OneCall(target._op, args, kwargs), tuple(tensors))
-    content = edge_manager(call, "portable", {}).to_executorch().buffer
-    failed = call_failure(content, tensors)
-    return None if failed is None else failed.reason
-
-
-class _OneCall(nn.Module):
-    """A call of an operator, of its tensors."""
-
-    def __init__(self, operator: Any, args: Any, kwargs: Any) -> None:
-        super().__init__()
-        self._operator, self._arguments = operator, (args, kwargs)
-
-    def forward(self, *tensors: torch.Tensor) -> Any:
-        given: Iterator[torch.Tensor] = iter(tensors)
-        args, kwargs = tree_map(
-            lambda leaf: next(given) if isinstance(leaf, torch.Tensor) else leaf, self._arguments
-        )
-        return self._operator(*args, **kwargs)
-
-
-def _kind(leaf: Any) -> str:
-    if not isinstance(leaf, torch.Tensor):
-        return repr(leaf)
-    return f"{leaf.dtype} {leaf.dim()} {leaf.dim_order()}"
+def runs_in_torch(program: ExportedProgram, arguments: Sequence[Any]) -> bool:
+    """Return whether torch runs the program on these arguments. Buffers that it writes are copied before."""
+    written = written_state(program)
+    state, constants = (
+        {name: _own(value) if name in written else value for name, value in held.items()}
+        for held in (program.state_dict, program.constants)
+    )
+    own = derived_program(program, state_dict=state, constants=constants).module(check_guards=False)
+    args, kwargs = tree_unflatten([_own(each) for each in arguments], program.call_spec.in_spec)
+    try:
+        with torch.no_grad():
+            own(*args, **kwargs)
+    except Exception as error:
+        logger.debug("torch does not run the program on the arguments of the trial", exc_info=error)
+        return False
+    return True
 
 
 def _own(argument: Any) -> Any:
-    """Return a copy: a program may write into its inputs."""
+    """Copy a tensor, because the program may write into its inputs."""
     if not isinstance(argument, torch.Tensor):
         return argument
     return argument.detach().clone(memory_format=torch.contiguous_format)
@@ -154,7 +106,7 @@ def _zeros(value: torch.Tensor, program: ExportedProgram) -> torch.Tensor:
 
 
 def _size(size: int | torch.SymInt, program: ExportedProgram) -> int:
-    """Return the example's size, or the smallest that its symbols allow."""
+    """Return the size in the example inputs or, if unknown, the smallest size that the symbols allow."""
     if isinstance(size, int):
         return size
     if (hint := hint_of(size)) is not None:
@@ -165,13 +117,11 @@ def _size(size: int | torch.SymInt, program: ExportedProgram) -> int:
 
 
 def edge_manager(program: ExportedProgram, backend: Backend, constant_methods: dict[str, Any]) -> Any:
-    """Return ExecuTorch's `EdgeProgramManager` for a bound program on the CPU.
+    """Lower a bound program on the CPU to ExecuTorch's `EdgeProgramManager`.
 
-    ExecuTorch's own verification of the graph is off: it stops at the first operator, and rejects some that
-    the runtime has kernels for. `findings` checks the whole graph instead.
-
-    Raises:
-        Exception: whatever torch's decompositions and ExecuTorch's passes raise.
+    ExecuTorch's own verification of the graph is disabled. It stops at the first unsupported operator, and
+    rejects some operators that the runtime has kernels for. The module `findings` checks the whole graph
+    instead.
     """
     from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 

@@ -1,4 +1,4 @@
-"""The two programs of a bundle that generate, and what one leaves to the other."""
+"""The prefill and decode programs of a bundle, and the state that is passed between them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from fakexport.archive import Bundle
-from fakexport.documents import CallRecord
-from fakexport.program import facts_of, plain_name, user_outputs, written_state
+from fakexport.exporting.program import facts_of, plain_name, user_outputs, written_state
+from fakexport.files.documents import CallRecord
 
 from ..artifact import DeployError
 from ..loaded_program import LoadedProgram
 from ..signature import Signature
 
-HOW_TO_EXPORT = "`fakexport export SOURCE --workload generate -o FILE` writes a bundle that generates"
+HOW_TO_EXPORT = "use `fakexport export SOURCE --workload generate -o FILE` to write a bundle that generates"
 
 
 @dataclass(frozen=True)
 class Call:
-    """A program that generates: its method in the bundle, and the part of each of its inputs and outputs."""
+    """One program of a generation bundle: its method name, and the roles of its inputs and outputs."""
 
     method: str
     record: CallRecord
@@ -33,21 +33,17 @@ class Call:
 
     @cached_property
     def run(self) -> LoadedProgram:
-        """The program, to be called.
-
-        Raises:
-            UnboundProgram: it has no weights.
-        """
+        """The program as a callable. Raises a `WeightsNotBoundError` if the program has no weights."""
         return LoadedProgram(self.program)
 
     @property
     def batch(self) -> int | None:
-        """The one number of sequences that it takes; None if it takes any."""
+        """The fixed number of sequences per call; None if it is dynamic."""
         return self._fixed_size(0)
 
     @property
     def length(self) -> int | None:
-        """The one number of tokens that it takes of each; None if it takes any."""
+        """The fixed number of tokens per sequence; None if it is dynamic."""
         return self._fixed_size(1)
 
     def _fixed_size(self, index: int) -> int | None:
@@ -57,9 +53,7 @@ class Call:
 
     @property
     def vocabulary(self) -> int | None:
-        """How many tokens there are: the rows of the table that the tokens are looked up in; None if they are
-        not looked up as they come.
-        """
+        """Number of rows of the table that the token ids index; None if they do not index one directly."""
         places = self.program.graph_signature.user_inputs
         names = dict(zip(self.inputs, places, strict=True))
         read = names[self.record.prompt or self.record.tokens]
@@ -73,20 +67,20 @@ class Call:
 
     @property
     def inputs(self) -> list[str]:
-        """The names of its inputs."""
+        """Names of the inputs."""
         return [tensor.name for tensor in self.signature.inputs]
 
     def state(self, outputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return what a call leaves to the next, by the names of the state."""
+        """Return the outputs that the next call needs as inputs, by their names in the state."""
         return {tensor.name: outputs[tensor.output] for tensor in self.record.state}
 
 
 def calls_of(bundle: Bundle) -> tuple[Call, Call]:
-    """Return prefill and decode, once they are found to fit together.
+    """Return the prefill and decode programs, after checking that they fit together.
 
     Raises:
-        DeployError: one of them is missing, or there are two; the record does not fit the program, or the
-            state that prefill leaves is not that which decode takes.
+        DeployError: A program is missing or ambiguous, a call record does not match its program, or prefill
+            returns a different state than decode expects.
     """
     prefill, decode = (_call(bundle, workload) for workload in ("prefill", "decode"))
     _check_same_state(prefill, decode)
@@ -94,18 +88,14 @@ def calls_of(bundle: Bundle) -> tuple[Call, Call]:
 
 
 def check_same_cache(prefill: Call, decode: Call) -> None:
-    """Refuse programs that keep their caches in buffers, each in its own.
-
-    Raises:
-        DeployError: decode writes into a buffer that prefill does not have.
-    """
+    """Raise if decode writes into a static cache that is not shared with prefill."""
     if decode.record.start is None:
         return
     of_prefill, of_decode = prefill.program.constants, decode.program.constants
     for name in sorted(written_state(decode.program)):
         if of_prefill.get(name) is not of_decode.get(name):
             raise DeployError(
-                f"{prefill.method} and {decode.method} each have their own {name}, a cache that they share: "
+                f"{prefill.method} and {decode.method} each have their own copy of the cache {name}: "
                 "bind them in one bundle"
             )
 
@@ -118,7 +108,9 @@ def _call(bundle: Bundle, workload: str) -> Call:
     ]
     if len(found) != 1:
         count = "no program" if not found else f"{len(found)} programs"
-        raise DeployError(f"{count} for {workload} among {', '.join(bundle)}: {HOW_TO_EXPORT}")
+        raise DeployError(
+            f"the bundle has {count} for {workload} among its methods {', '.join(bundle)}: {HOW_TO_EXPORT}"
+        )
     method, record = found[0]
     call = Call(method, record, bundle[method], Signature.of(bundle[method]))
     _check_names(call)
@@ -126,7 +118,7 @@ def _call(bundle: Bundle, workload: str) -> Call:
 
 
 def _check_names(call: Call) -> None:
-    """Refuse a record that names what the program does not have, or leaves out what it needs."""
+    """Check that a call record refers only to existing inputs and outputs, and to all inputs of decode."""
     record, signature = call.record, call.signature
     named = [record.tokens, record.mask, record.positions, record.start]
     if record.workload == "prefill":
@@ -138,24 +130,27 @@ def _check_names(call: Call) -> None:
         {record.logits, *(tensor.output for tensor in record.state)} - outputs
     )
     if missing:
-        raise DeployError(f"the archive says that {call.method} has {missing[0]}, which it does not have")
+        raise DeployError(
+            f"the archive lists {missing[0]} for {call.method}, which has no such input or output"
+        )
     rank = next(len(tensor.shape) for tensor in signature.inputs if tensor.name == record.tokens)
     if rank != 2:
         raise DeployError(
-            f"{call.method} takes {record.tokens} of {rank} dimensions, not sequences of tokens"
+            f"{call.method} expects {record.tokens} with {rank} dimensions instead of 2 (sequences of tokens)"
         )
     if record.workload == "decode" and (others := sorted(inputs - known - state)):
-        raise DeployError(f"the archive does not say what the input {others[0]} of {call.method} is")
+        raise DeployError(f"the archive does not describe the input {others[0]} of {call.method}")
 
 
 def _check_same_state(prefill: Call, decode: Call) -> None:
     left, taken = ({tensor.name for tensor in call.record.state} for call in (prefill, decode))
     if left != taken:
         name = sorted(left ^ taken)[0]
-        leaves = "leaves" if name in left else "does not leave"
-        takes = "takes" if name in taken else "does not take"
+        leaves = "returns" if name in left else "does not return"
+        takes = "expects" if name in taken else "does not expect"
         raise DeployError(
-            f"{prefill.method} {leaves} {name}, and {decode.method} {takes} it: they are of two models"
+            f"{prefill.method} {leaves} {name}, but {decode.method} {takes} it: they belong to "
+            "different models"
         )
     returned = _dtypes(prefill.program)
     wanted = {tensor.name: tensor.dtype for tensor in decode.signature.inputs}
@@ -164,8 +159,8 @@ def _check_same_state(prefill: Call, decode: Call) -> None:
         expected, found = wanted[inputs[tensor.name] or ""], returned[tensor.output]
         if expected != found:
             raise DeployError(
-                f"{prefill.method} leaves {tensor.name} as {found}, but {decode.method} takes it as "
-                f"{expected}: export both with one --dtype"
+                f"{prefill.method} returns {tensor.name} as {found}, but {decode.method} expects "
+                f"{expected}: export both with the same --dtype"
             )
 
 
@@ -187,7 +182,7 @@ _VIEWS = (
 
 
 def _viewed(node: Node) -> Node:
-    """Return the node whose values a node has in another shape."""
+    """Return the node whose result this node is a view of, or the node itself."""
     while node.target in _VIEWS:
         node = cast(Node, node.args[0])
     return node

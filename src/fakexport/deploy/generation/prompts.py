@@ -1,4 +1,4 @@
-"""Prompts as the tensors of a call, padded to one length, and the tokenizer that makes them of text."""
+"""Convert text to token ids, and prompts to the input tensors of prefill, padded to equal length."""
 
 from __future__ import annotations
 
@@ -8,23 +8,18 @@ from typing import Any
 
 import torch
 
-from fakexport.documents import CallRecord
 from fakexport.error import InvalidType, InvalidValue, first_line
 from fakexport.files import read_file
+from fakexport.files.documents import CallRecord
 
 from ..artifact import DeployError
-from ..signature import UnsuitableInputs
+from ..signature import InputMismatchError
 
-_FEWEST = 2  # `torch.export` takes a size of 1 for a constant.
+_FEWEST = 2  # `torch.export` specializes a size of 1.
 
 
 def token_lists(prompts: Any) -> list[list[int]]:
-    """Return the tokens of each prompt.
-
-    Raises:
-        ValueError: a prompt without tokens, or no prompt.
-        TypeError: something else than token ids.
-    """
+    """Return the tokens of each prompt, as lists. Raise a `ValueError` or `TypeError` for anything else."""
     found = prompts.tolist() if isinstance(prompts, torch.Tensor) else list(prompts)
     if found and all(isinstance(token, int) for token in found):
         found = [found]
@@ -38,31 +33,28 @@ def token_lists(prompts: Any) -> list[list[int]]:
             if isinstance(token, bool) or not isinstance(token, int):
                 raise InvalidType(f"{token!r} is not a token id: ids are integers")
             if not 0 <= token < 2**63:
-                raise InvalidValue(f"{token} is not a token id: ids are 0 or more, and 64-bit integers")
+                raise InvalidValue(f"{token} is not a token id: ids are 64-bit integers from 0 on")
     return lists
 
 
 def prompt_inputs(
     prompts: Sequence[Sequence[int]], record: CallRecord, *, is_length_fixed: bool = False
 ) -> dict[str, torch.Tensor]:
-    """Return the inputs of prefill that come from the prompt.
+    """Return prefill's inputs for the prompts: tokens, mask and positions, by name.
 
-    A decoder alone is padded on the left, so that the last token of each prompt is the last one; the prompt
-    of an encoder on the right.
-
-    Args:
-        is_length_fixed: Whether prefill reads one number of tokens, and decode the others: without padding.
-    Raises:
-        UnsuitableInputs: the prompts have unequal lengths, and the program cannot leave padding out.
+    For a decoder-only model, prompts are padded on the left, so that every prompt ends at the last position.
+    For an encoder, prompts are padded on the right. If prefill reads a fixed number of tokens, decode reads
+    the rest of the prompts, without padding. Raise an `InputMismatchError` if the prompts have different
+    lengths, and the program does not support padding.
     """
     assert record.prompt is not None
     shortest, longest = min(map(len, prompts)), max(map(len, prompts))
     is_placed = record.positions is not None and not is_length_fixed
     can_pad = record.mask is not None and (record.has_encoder or is_placed)
     if shortest != longest and not can_pad:
-        raise UnsuitableInputs(
-            f"the prompts have {shortest} to {longest} tokens, and the program has no mask and positions "
-            "that leave padding out: pass prompts of one length, or one at a time"
+        raise InputMismatchError(
+            f"the prompts have {shortest} to {longest} tokens, but the program has no mask and "
+            "positions to exclude padding: pass prompts of equal length, or one at a time"
         )
     longest = max(longest, _FEWEST) if can_pad else longest
     pad = record.defaults.pad or 0
@@ -84,14 +76,11 @@ _MOST_BYTES = 256 << 20
 
 
 class Tokenizer:
-    """What a `tokenizer.json` says.
+    """A tokenizer that is loaded from a `tokenizer.json`.
 
-    Args:
-        path: The file.
     Raises:
-        DeployError: it is not a tokenizer.
-        OSError: it cannot be read.
-        ModuleNotFoundError: `tokenizers` is not installed: `pip install 'tokenizers>=0.22'`.
+        DeployError: The file is not a tokenizer.
+        OSError: The file cannot be read.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -100,13 +89,13 @@ class Tokenizer:
         content = read_file(path, most_bytes=_MOST_BYTES)
         try:
             self._tokenizer: Any = tokenizers.Tokenizer.from_str(content.decode())
-        except Exception as error:  # The library raises plain exceptions.
+        except Exception as error:  # The library raises plain `Exception`s.
             raise DeployError(f"{os.fspath(path)} is not a tokenizer: {first_line(error)}") from error
 
     def tokens(self, text: str) -> list[int]:
-        """Return the ids of a text, with the special tokens that the tokenizer adds."""
+        """Convert text to token ids, including special tokens that the tokenizer adds."""
         return list(self._tokenizer.encode(text).ids)
 
     def text(self, tokens: Sequence[int]) -> str:
-        """Return the text of ids, without special tokens."""
+        """Convert token ids to text, without special tokens."""
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))

@@ -1,4 +1,4 @@
-"""Choose the next token of each sequence: what the generation config forces and forbids, then a draw."""
+"""Choose the next token of each sequence: apply the generation config, then sample."""
 
 from __future__ import annotations
 
@@ -7,25 +7,28 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fakexport.documents import GenerationDefaults
 from fakexport.error import InvalidValue
+from fakexport.files.documents import GenerationDefaults
 
 from ..artifact import DeployError
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to draw tokens; without any of the first three, the most likely one is taken.
+    """How to choose tokens. If temperature, top_k and top_p are all None, the most likely token is chosen.
 
-    Where tokens are drawn, a number that is None is that of the model's generation config, if it has one.
+    Otherwise tokens are sampled, and a setting that is None has the value in the model's generation config,
+    if any.
 
     Args:
-        temperature: Divides the scores; at least 1e-6.
-        top_k: Only so many of the most likely tokens are drawn.
-        top_p: Only the most likely tokens that together reach this probability, up to 1, are drawn.
-        seed: Start of the random numbers, which are drawn on the CPU.
+        temperature: Divisor of the scores, at least 1e-6.
+        top_k: Number of most likely tokens to sample from.
+        top_p: Sample only from the most likely tokens: as few as needed for a total probability of this value
+            (at most 1).
+        seed: Seed for the random numbers, which are drawn on the CPU.
+
     Raises:
-        ValueError: a number that is out of its range.
+        ValueError: A number is out of range.
     """
 
     temperature: float | None = None
@@ -45,11 +48,11 @@ class Sampling:
 
     @property
     def is_greedy(self) -> bool:
-        """Whether nothing is drawn."""
+        """Whether the most likely token is always chosen."""
         return (self.temperature, self.top_k, self.top_p) == (None, None, None)
 
     def completed(self, defaults: GenerationDefaults) -> Sampling:
-        """Return the sampling with what the generation config says, if tokens are drawn."""
+        """If tokens are sampled, fill in settings that are None from the generation config."""
         if self.is_greedy:
             return self
         return replace(
@@ -60,11 +63,11 @@ class Sampling:
         )
 
     def generator(self) -> torch.Generator:
-        """Return the source of the random numbers."""
+        """Return a new random number generator with this seed."""
         return torch.Generator().manual_seed(self.seed)
 
     def chosen(self, scores: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """Return one token for each row of scores `[batch, vocabulary]`, float32 on the CPU."""
+        """Choose one token for each row of the scores: float32 `[batch, vocabulary]` on the CPU."""
         if self.is_greedy:
             return scores.argmax(dim=-1)
         scores = scores / (self.temperature or 1.0)
@@ -77,24 +80,21 @@ class Sampling:
 
 
 def _of_probability(scores: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Keep the fewest tokens whose probabilities add up to `top_p`, and at least one."""
+    """Keep only the most likely tokens, as few as are needed for a total probability of `top_p`."""
     in_order, indices = scores.sort(descending=True)
     before = in_order.softmax(dim=-1).cumsum(dim=-1).roll(1, dims=-1)
-    before[:, 0] = -1  # Less than any `top_p`, which may be 0 in float32.
+    before[:, 0] = -1  # Smaller than any `top_p`. A small `top_p` may be rounded to 0 in float32.
     is_left_out = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, indices, before >= top_p)
     return scores.masked_fill(is_left_out, -torch.inf)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a token is generated.
+    """State of the sequences when the next token is chosen.
 
-    Args:
-        rows: The tokens of each sequence so far: those of the prompt without padding, then the new ones.
-        generated: New tokens before this one.
-        is_last: Whether there is room for this token only.
-        is_after_one: Whether the new tokens follow a single one; a first token is forced only then.
-        eos: Tokens that end a sequence.
+    `rows` are the tokens of each sequence so far: the prompt without padding, then the new tokens, of which
+    there are `generated`. `is_last` is true for the last of the requested tokens. `is_after_one` is true if
+    the prompt is a single token: only then, a forced first token applies. Tokens in `eos` end a sequence.
     """
 
     rows: Sequence[Sequence[int]]
@@ -105,13 +105,9 @@ class Place:
 
 
 def restricted(scores: torch.Tensor, defaults: GenerationDefaults, place: Place) -> torch.Tensor:
-    """Return the scores `[batch, vocabulary]`, float32 on the CPU, as transformers changes them.
-
-    Raises:
-        DeployError: every token is forbidden, or a score is NaN.
-    """
+    """Apply the generation config to float32 scores `[batch, vocabulary]` on the CPU, like transformers."""
     if scores.isnan().any():
-        raise DeployError("the scores of the tokens are NaN: compare the weights with those of the model")
+        raise DeployError("the scores of the tokens are NaN: check that the weights belong to this model")
     if not place.generated and place.is_after_one and defaults.forced_first is not None:
         return _only(scores, defaults.forced_first)
     if place.is_last and defaults.forced_last is not None:
@@ -128,7 +124,7 @@ def restricted(scores: torch.Tensor, defaults: GenerationDefaults, place: Place)
 
 
 def _forbidden(row: Sequence[int], defaults: GenerationDefaults, place: Place) -> Iterator[int]:
-    """Yield the tokens that may not follow those of a row."""
+    """Yield the tokens that must not be generated after the tokens of a row."""
     yield from defaults.suppressed
     if not place.generated:
         yield from defaults.suppressed_first
@@ -145,7 +141,7 @@ def _forbidden(row: Sequence[int], defaults: GenerationDefaults, place: Place) -
 
 
 def _marked(scores: torch.Tensor, rows: Sequence[Sequence[int]]) -> torch.Tensor:
-    """Return where the tokens of each row are. Placeholders of images may be outside of the vocabulary."""
+    """Return a mask of the tokens that occur in each row. Image tokens outside the vocabulary are skipped."""
     marks = torch.zeros_like(scores, dtype=torch.bool)
     for mark, row in zip(marks, rows, strict=True):
         mark[[token for token in set(row) if token < len(mark)]] = True

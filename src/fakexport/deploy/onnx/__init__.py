@@ -1,4 +1,4 @@
-"""ONNX: a program for ONNX Runtime and other readers of the format."""
+"""ONNX: compile a program for ONNX Runtime and other readers of the format."""
 
 from .compilation import compile_onnx
 from .opened import open_onnx

@@ -1,13 +1,13 @@
-"""Fully masked attention: zeros in torch, but something else in torch's translation.
+"""Fix fully masked attention in ONNX: torch returns zeros for it, but torch's translation to ONNX does not.
 
-For a row whose scores are all minus infinity, such as that of a padded token, attention in torch returns
-zeros. onnxscript 0.7.2 returns NaN if the mask has numbers. If it is Boolean, onnxscript adds the lowest
-number of the dtype instead of minus infinity, and the row attends to everything equally; its own test for
-NaN, which would return zeros, would also hide a NaN in an input.
+If all scores of a row are minus infinity, as for a padded token, attention in torch returns zeros. onnxscript
+0.7.2 returns NaN if the mask is numeric. If the mask is Boolean, onnxscript adds the lowest number of the
+dtype instead of minus infinity, so the row attends to everything equally. onnxscript's own test for NaN
+replaces NaN by zeros, but would also hide NaN that comes from an input.
 
 Source: onnxscript/function_libs/torch_lib/ops/nn.py, `_aten_scaled_dot_product_attention_bool_mask_onnx` and
-`_aten_scaled_dot_product_attention_float_mask_onnx`. It can go when tests/torch_facts/test_onnx_attention.py
-fails.
+`_aten_scaled_dot_product_attention_float_mask_onnx`. Remove this module when
+tests/torch_facts/test_onnx_attention.py fails.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ _ATTENTION = re.compile(r"'aten\._?scaled_dot_product_\w+\.default'\]$")
 
 
 def hide_altogether(model: Any) -> None:
-    """Make attention return zeros for fully masked rows, in place; before the graph is optimized."""
+    """Make attention return zeros for fully masked rows. Modifies the model; call it before optimization."""
     for graph in (model.graph, *model.functions.values()):
         for softmax, added in list(_masked(graph)):
             tests = [use.node for use in softmax.outputs[0].uses() if use.node.op_type == "IsNaN"]
             mask = added.inputs[1].producer()
             if tests:
                 mask.replace_input_with(2, _number(mask, float("-inf"), like=mask.inputs[1]))
-                _use(tests[0].outputs[0], _is_hidden(softmax))
+                tests[0].outputs[0].replace_all_uses_with(_is_hidden(softmax))
             elif mask is None or mask.metadata_props.get(_MADE_OF) != softmax.metadata_props.get(_MADE_OF):
-                _give_zeros(softmax)  # Else attention made the mask, a causal one, which hides no row.
+                # In the other case, attention created the mask itself. A causal mask never masks a whole row.
+                _give_zeros(softmax)
 
 
 def _masked(graph: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the softmax of each attention with a mask, and its argument, the sum of scores and mask."""
+    """Yield the softmax node of each masked attention, and the node that adds the mask to the scores."""
     from onnx_ir.traversal import RecursiveGraphIterator
 
     for node in RecursiveGraphIterator(graph):
@@ -55,7 +56,7 @@ def _give_zeros(softmax: Any) -> None:
 
 
 def _is_hidden(softmax: Any) -> Any:
-    """Return whether the largest score of each row is minus infinity; false for a row with NaN."""
+    """Insert nodes that compute whether the largest score of each row is minus infinity (false for NaN)."""
     import numpy
 
     scores = softmax.inputs[0]
@@ -65,7 +66,7 @@ def _is_hidden(softmax: Any) -> Any:
 
 
 def _number(node: Any, number: float, *, like: Any) -> Any:
-    """Return a number in the dtype of a value, which may not be known yet."""
+    """Create a constant with the dtype of `like`. That dtype may not be known yet."""
     import numpy
 
     return _before(node, "CastLike", [_constant(node, numpy.array(number, dtype=numpy.float32)), like])
@@ -78,14 +79,9 @@ def _constant(node: Any, array: Any) -> Any:
 
 
 def _before(node: Any, operator: str, inputs: list[Any], **attributes: Any) -> Any:
-    """Return the result of a new node in front of another."""
+    """Insert a new node before an existing node, and return the new node's output."""
     import onnx_ir as ir
 
     new = ir.node(operator, inputs, attributes=attributes)
     node.graph.insert_before(node, new)
     return new.outputs[0]
-
-
-def _use(old: Any, new: Any) -> None:
-    for use in list(old.uses()):
-        use.node.replace_input_with(use.idx, new)

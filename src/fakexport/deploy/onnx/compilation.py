@@ -1,4 +1,4 @@
-"""Write a program as an ONNX file."""
+"""Compile a program to an ONNX file."""
 
 from __future__ import annotations
 
@@ -12,15 +12,21 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from fakexport._torch.grouped_products import TORCHS, TRANSFORMERS
-from fakexport._torch.mxfp4_products import PACKED
-from fakexport._torch.operator_registry import registered_overload
-from fakexport.diagnose import labels_at
-from fakexport.diagnostics import Diagnostic, Fix
+from fakexport._torch.kernels.grouped_products import TORCHS, TRANSFORMERS
+from fakexport._torch.kernels.mxfp4_products import PACKED
+from fakexport._torch.operators.operator_registry import registered_overload
 from fakexport.error import InvalidValue, first_line
+from fakexport.exporting.program import (
+    SourcePaths,
+    devices_of_program,
+    retarget,
+    span_of_trace,
+    unbound_names,
+)
 from fakexport.files import new_file
-from fakexport.program import SourcePaths, devices_of_program, retarget, span_of_trace, unbound_names
+from fakexport.report.diagnose import labels_at
 from fakexport.rules import rule
+from fakexport.rules.diagnostics import Diagnostic, Fix
 
 from ..artifact import CompiledFile, CompileFailure, DeployError, Report, WeightsPlace, silent
 from ..composed_program import composed, packed_product
@@ -30,9 +36,9 @@ from .conversion import Converted, convert
 from .description import KEY, Description
 
 LARGEST_BYTES = 2**31 - 2**20
-"Size limit of an ONNX file: protobuf reads at most 2 GiB. Weights of larger models are next to it."
+"""Size limit in bytes: protobuf reads at most 2 GiB. Larger models have their weights in a second file."""
 
-# The model refers to places in the weights file, which contains the model's digest.
+# Placeholder until the model's digest is known. The layout does not depend on the digest.
 _ANY_DIGEST = "0" * 64
 
 
@@ -44,31 +50,29 @@ def compile_onnx(
     custom_translation_table: Mapping[Any, Callable[..., Any]] | None = None,
     report: Report | None = None,
 ) -> CompiledFile:
-    """Write a program as an ONNX file, checked by ONNX's own checker.
+    """Compile a program to an ONNX file, and validate it with ONNX's own checker.
 
-    The graph is the same with weights and without: they are looked up by name in `<path without .onnx>
-    .safetensors`, or are inside. For a program without weights, that file is not written until they are
-    bound; or `open_onnx` gets a checkpoint.
+    The graph is the same with and without weights. A weight-less program can be compiled again after it is
+    bound, or a checkpoint can be passed to `open_onnx`.
 
     Args:
-        program: Bound or weight-less; not changed. ONNX has no devices: it is converted as for the CPU.
-        path: The file, `model.onnx`; an existing one is replaced when the new one is complete.
-        weights: `inside`, or `beside` in a safetensors file, which any runtime of ONNX reads as external
-            data. Without weights, or with more than 2 GiB, it is `beside` either way.
-        custom_translation_table: As for `torch.onnx.export`: functions of onnxscript by operator.
-        report: Called with lines of progress.
+        program, path: As for `compile`. ONNX has no devices, so the program is converted as if it were for
+            the CPU.
+        weights: `inside` the file, or `beside` it in a safetensors file, which all ONNX runtimes read as
+            external data. `beside` is used in any case if the program is weight-less or has more than 2 GiB
+            of weights.
+        custom_translation_table: As for `torch.onnx.export`: onnxscript functions by operator.
+        report: Called with a line of text for each step.
+
     Raises:
-        CompileFailure: FE802: everything that ONNX cannot express.
-        DeployError: the exporter or the checker fails; the model is too large; a different safetensors file
-            is in the place of the weights.
-        RetargetError: a program for another device cannot run on the CPU.
-        FileWriteError: a file cannot be written; the previous one is kept.
-        ValueError: the path does not end in `.onnx`; an input is not a tensor.
-        ModuleNotFoundError: onnx or onnxscript is not installed.
-    Reports:
-        FE802.
+        CompileFailure: ONNX cannot express the program (FE802). All reasons are reported at once.
+        DeployError: The exporter or the checker fails, the model is too large, or a different safetensors
+            file exists at the path of the weights.
+        RetargetError: The program is for a different device, and cannot run on the CPU.
+        FileWriteError: A file cannot be written; an existing file is kept.
+        ValueError: The path does not end in `.onnx`, or an input is not a tensor.
     """
-    import onnx  # noqa: F401  (before the work, where it is missing)
+    import onnx  # noqa: F401  (raise before the work starts if it is missing)
 
     started = time.monotonic()
     say = report or silent
@@ -86,7 +90,7 @@ def compile_onnx(
     beside = file_beside(target)
     description = Description.of(program, signature, converted.outputs, "" if is_inside else beside.name)
     model = _proto(converted, description, FileLayout.of(description.stored, _ANY_DIGEST))
-    say("checking it")
+    say("checking the model")
     check_model(model)
     shorten_notes(model)
     if is_inside:
@@ -97,9 +101,9 @@ def compile_onnx(
     say(f"writing {' and '.join(file.name for file in files)}")
     _write(model, files, FileLayout.of(description.stored, description.digest), tensors)
     if not is_bound:
-        notes += (f"it has no weights; they will be in {beside.name} next to it once they are bound",)
+        notes += (f"the file has no weights; they will be in {beside.name} next to it once they are bound",)
     elif weights == "inside" and not is_inside:
-        notes += (f"its weights exceed the size of an ONNX file: they are in {beside.name}",)
+        notes += (f"the weights exceed the size limit of an ONNX file: they are in {beside.name}",)
     return CompiledFile.of(target, files, started, notes=(*converted.notes, *notes))
 
 
@@ -112,21 +116,21 @@ def _on_the_cpu(program: ExportedProgram) -> tuple[ExportedProgram, tuple[str, .
 
 
 def _fits(converted: Converted, tensors: Mapping[str, torch.Tensor]) -> bool:
-    """Return whether the weights can be in the file, in addition to the constants, which always are.
+    """Return whether the weights fit into the file together with the constants, which are always inside.
 
     Raises:
-        DeployError: the constants alone are too large.
+        DeployError: The constants alone are too large.
     """
     values = [value.const_value for value in converted.model.graph.initializers.values()]
     constants: int = sum(value.nbytes for value in values if value is not None)
     if constants > LARGEST_BYTES:
-        raise DeployError(f"{constants:,} bytes of constants exceed the size of an ONNX file")
+        raise DeployError(f"{constants:,} bytes of constants exceed the size limit of an ONNX file")
     weights = sum(tensors[name].nbytes for name in converted.weights)
     return constants + weights <= LARGEST_BYTES
 
 
 def _proto(converted: Converted, description: Description, layout: FileLayout) -> Any:
-    """Return the model as protobuf; its weights refer to the file next to it, or to nothing if inside."""
+    """Return the model as protobuf. Weights refer to the separate file, or to an empty name, see `_fill`."""
     import onnx_ir as ir
 
     stored = description.stored_name
@@ -140,10 +144,10 @@ def _proto(converted: Converted, description: Description, layout: FileLayout) -
 
 
 def _write(model: Any, files: list[Path], layout: FileLayout, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write the model, and its weights if there is a file for them, neither without the other.
+    """Write the model and, if the weights are in a separate file, the weights. Write both files or neither.
 
-    The weights get their name first, when all of the model is on the disk: a process that ends in between
-    leaves no new model next to old weights.
+    First the model is completely written to disk. Then the weights file is renamed to its final name, and the
+    model last. So if the process dies, there is never a new model next to old weights.
     """
     target, *beside = files
     with new_file(target) as file:
@@ -154,7 +158,7 @@ def _write(model: Any, files: list[Path], layout: FileLayout, tensors: Mapping[s
 
 
 def _fill(model: Any, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Replace the references with the weights."""
+    """Replace references to external data by the weights themselves."""
     import onnx
 
     for tensor in model.graph.initializer:
@@ -164,18 +168,19 @@ def _fill(model: Any, tensors: Mapping[str, torch.Tensor]) -> None:
             tensor.raw_data = b"".join(raw_chunks(tensors[tensor.name]))
 
 
-# What torch notes at each node twice; together they are two thirds of a small file.
+# Metadata that torch repeats at each node. Together, it is two thirds of a small file.
 _REPEATED = ("pkg.torch.onnx.class_hierarchy", "pkg.torch.onnx.fx_node", "pkg.torch.onnx.name_scopes")
 _TRACE = "pkg.torch.onnx.stack_trace"
 _WRONG_NODE = re.compile(r"\(op_type:(?P<operator>\w+), node name: (?P<node>[^)]*)\): (?P<reason>[^\n]*)")
 
 
 def check_model(model: Any) -> None:
-    """Have ONNX check the graph and infer shapes, with the weights as inputs, so that they may be missing.
+    """Validate the graph and its shapes with ONNX. Weights are treated as inputs, as they may be missing.
 
     Raises:
-        CompileFailure: FE802: an ONNX operator does not accept its arguments, usually because of their dtype.
-        DeployError: anything else is refused.
+        CompileFailure: An ONNX operator does not accept its arguments (FE802), usually because of their
+            dtype.
+        DeployError: The checker rejects the model for a different reason.
     """
     import onnx
 
@@ -211,7 +216,7 @@ def _finding(model: Any, found: re.Match[str]) -> Diagnostic:
 
 
 def shorten_notes(model: Any) -> None:
-    """Keep each node's modules and lines of source, without the folders of this machine."""
+    """Remove repeated metadata from each node, and this machine's folders from its stack trace."""
     paths = SourcePaths(Path.cwd())
     del model.graph.metadata_props[:]
     for node in messages(model, "NodeProto"):
@@ -225,10 +230,7 @@ _END = 2**63 - 1
 
 
 def translations() -> Mapping[Any, Callable[..., Any]]:
-    """Return the translation of each operator of grouped products that is registered.
-
-    Rows beyond the last group are zeros. Needs onnxscript.
-    """
+    """Return ONNX translations of grouped matrix products. Rows after the last group become zeros."""
     from onnxscript import opset18
 
     op: Any = opset18
@@ -237,7 +239,7 @@ def translations() -> Mapping[Any, Callable[..., Any]]:
         if offs is None and bias is None and out_dtype is None:
             return op.MatMul(rows, matrices)
         if bias is not None or out_dtype is not None or len(rows.shape) != 2 or len(matrices.shape) != 3:
-            raise NotImplementedError("only groups of rows with one matrix each are translated")
+            raise NotImplementedError("only groups of rows with one matrix each are supported")
         groups = matrices.shape[0]
         ends = op.Cast(offs, to=7)  # 7 is int64.
         first = op.Constant(value_ints=[0])
@@ -258,7 +260,7 @@ def translations() -> Mapping[Any, Callable[..., Any]]:
 
 
 def messages(message: Any, kind: str) -> Iterator[Any]:
-    """Yield every part of one kind, `NodeProto`: of graphs within nodes, of functions, of sparse tensors."""
+    """Yield every message of one kind, such as `NodeProto`, including those in nested graphs."""
     for field, value in message.ListFields():
         if field.message_type is None:
             continue

@@ -10,10 +10,10 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument
 
-from fakexport._torch.symbolic_numbers import pending_symbols_dropped
-from fakexport.fake import is_fake
-from fakexport.history import value_of
-from fakexport.program import derived_program, has_value, user_outputs
+from fakexport._torch.tracing.symbolic_numbers import pending_symbols_dropped
+from fakexport.emulation.fake import is_fake
+from fakexport.emulation.history import constant_value
+from fakexport.exporting.program import derived_program, has_value, user_outputs
 
 from ..artifact import CompileFailure, DeployError
 from ..signature import Signature
@@ -29,9 +29,10 @@ _DRAWS = {
 
 @dataclass(frozen=True)
 class Converted:
-    """A program as a graph of `onnx_ir`, in which `weights` are the initializers without a value.
+    """A program as an `onnx_ir` model.
 
-    `outputs` are the names in the graph of the signature's output tensors; `notes` say how it differs.
+    `weights` are the names of initializers without a value, and `outputs` the names of the signature's
+    output tensors in the graph. `notes` are sentences about differences from the program.
     """
 
     model: Any
@@ -45,21 +46,19 @@ def convert(
     signature: Signature,
     translations: Mapping[Any, Callable[..., Any]],
 ) -> Converted:
-    """Return the ONNX graph of a program: the same for any weights, or none.
+    """Convert a program to an ONNX graph. The graph is the same with and without weights.
 
-    Nothing is folded into the weights, so that others can be bound later; ONNX Runtime folds when it loads.
-
-    Raises:
-        CompileFailure: FE802.
-        DeployError: the exporter failed for another reason.
+    Constants are not folded into weights, so that different weights can be bound later. ONNX Runtime folds
+    constants when it loads the file. Raises as `compile_onnx` does.
     """
     import onnxscript.optimizer
     from torch.onnx import OnnxExporterError
 
-    if held := tuple(findings_of_objects(program, "FE802", "ONNX")):  # The exporter fails at the first one.
+    # Report all objects here; the exporter would stop at the first one.
+    if held := tuple(findings_of_objects(program, "FE802", "ONNX")):
         raise CompileFailure(held)
     try:
-        with pending_symbols_dropped(program):  # A conversion that fails leaves some.
+        with pending_symbols_dropped(program):  # A failed conversion leaves pending symbols behind.
             exported = torch.onnx.export(
                 _plain(program), optimize=False, verbose=False, custom_translation_table=dict(translations)
             )
@@ -67,7 +66,7 @@ def convert(
         if found := findings_of_failure(_plain(program), signature, error, translations):
             raise CompileFailure(found) from error
         raise DeployError(f"torch.onnx cannot convert the program: {innermost(error)}") from error
-    assert exported is not None  # None is for the exporter of old.
+    assert exported is not None  # Only torch's old exporter returns None.
     assert exported.exported_program is not None
     if found := tuple(findings_of_program(exported.exported_program, signature)):
         raise CompileFailure(found)
@@ -88,61 +87,52 @@ def convert(
 
 
 def _plain(program: ExportedProgram) -> ExportedProgram:
-    """Return a copy that the exporter accepts: no `WeightlessProgram`, and with known constants."""
+    """Return a copy for torch's exporter: a plain `ExportedProgram` with real values for known constants."""
     constants = {
-        name: value_of(constant) if is_fake(constant) and has_value(constant) else constant
+        name: constant_value(constant) if is_fake(constant) and has_value(constant) else constant
         for name, constant in program.constants.items()
     }
     return derived_program(program, state_dict=program.state_dict, constants=constants)
 
 
 def _leave_out_values(model: Any, program: ExportedProgram) -> None:
-    """Remove the values of weights from the graph, and placeholders of unknown constants."""
+    """Remove the values of weights and of constants without a value from the graph."""
     for name, initializer in model.graph.initializers.items():
         if name in program.state_dict or is_fake(program.constants.get(name)):
             initializer.const_value = None
 
 
 def _name(model: Any, program: ExportedProgram, signature: Signature) -> dict[str, str]:
-    """Rename inputs and outputs as in the program; an output's name that is taken gets a suffix."""
-    from onnx_ir.traversal import RecursiveGraphIterator
+    """Name inputs and outputs as in the program. An output whose name is taken gets a suffix."""
+    from onnx_ir.passes.common import NameFixPass
 
     graph = model.graph
-    wanted = [name for name, each in user_outputs(program) if not isinstance(each, ConstantArgument)]
     for value, tensor in zip(graph.inputs, signature.inputs, strict=True):
-        value.name = tensor.name  # The optimiser renames an input that is an output as well.
+        value.name = tensor.name  # The optimizer renames inputs that are also outputs.
     taken = {value.name for value in graph.inputs} | set(graph.initializers)
     names: dict[str, str] = {}
-    for name in wanted:
-        names[name] = _free(name, "_output", taken)
-        taken.add(names[name])
-    inner = [value for node in RecursiveGraphIterator(graph) for value in node.outputs]
-    known = taken | {value.name for value in inner}
-    for value in inner:
-        if value.name in names.values():
-            value.name = _free(value.name, "_value", known)
-            known.add(value.name)
+    wanted = [name for name, each in user_outputs(program) if not isinstance(each, ConstantArgument)]
     for index, name in enumerate(wanted):
-        if graph.outputs[index].producer() is None:  # An input or a weight, which keeps its own name.
+        names[name] = name
+        while names[name] in taken:
+            names[name] += "_output"
+        taken.add(names[name])
+        if graph.outputs[index].producer() is None:  # It is a weight, which keeps its own name.
             _pass_through(graph, index)
         graph.outputs[index].name = names[name]
+    NameFixPass()(model)  # Inputs and outputs keep their names; values inside the graph give way.
     return names
 
 
 def _pass_through(graph: Any, index: int) -> None:
-    """Make an output of the graph a value of its own."""
+    """Insert an `Identity` node, so that an output of the graph is a separate value."""
     import onnx_ir as ir
 
     source = graph.outputs[index]
-    passed = ir.Value(name=None, shape=source.shape, type=source.type)
-    graph.append(ir.Node("", "Identity", [source], outputs=[passed]))
-    graph.outputs[index] = passed
-
-
-def _free(name: str, ending: str, taken: set[str]) -> str:
-    while name in taken:
-        name += ending
-    return name
+    passed = ir.node("Identity", [source])
+    passed.outputs[0].shape, passed.outputs[0].type = source.shape, source.type
+    graph.append(passed)
+    graph.outputs[index] = passed.outputs[0]
 
 
 def _notes(program: ExportedProgram, model: Any) -> Iterator[str]:

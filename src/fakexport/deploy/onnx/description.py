@@ -1,4 +1,4 @@
-"""The description of a program in its ONNX file: enough to check a call and to bind a checkpoint."""
+"""The description of a program in its ONNX file. It is used to check calls and to bind checkpoints."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from torch.export import ExportedProgram
 
 from fakexport._version import __version__
 from fakexport.archive import MethodManifest, TensorEntry, method_from_json, method_to_json, weights_payload
-from fakexport.documents import field, items, mapping, matching, one_of, parse_json, record, text
-from fakexport.program import has_value
-from fakexport.weights import ExpectedWeights, Weight, recipes_of
+from fakexport.archive.weights import ExpectedWeights, Weight, recipes_of
+from fakexport.exporting.program import has_value
+from fakexport.files.documents import field, items, mapping, matching, one_of, parse_json, record, text
 
 from ..artifact import WeightsPlace
 from ..signature import Signature
 
 KEY = "fakexport"
-"""Of `metadata_props`."""
+"""Key of the description in the model's `metadata_props`."""
 
 _FORMAT = "fakexport.onnx/1"
 _file_name = matching(re.compile(r"[^/\\\0:]+\.safetensors"), "name of a file next to the model", 1000)
@@ -29,16 +29,15 @@ _file_name = matching(re.compile(r"[^/\\\0:]+\.safetensors"), "name of a file ne
 
 @dataclass(frozen=True)
 class Description:
-    """The description in an untrusted file, or for a new one.
+    """The description of a program in an ONNX file.
 
     Args:
         signature: Inputs and outputs of a call.
-        outputs: The names in the graph of the signature's output tensors, in their order.
-        place: Where the weights are.
-        file: Name of the file next to the model that contains them; empty if they are inside.
-        manifest: The weights that the program expects, and how checkpoints in other layouts become them: as
-            in an archive. Entries that are not persistent are constants without a value.
-        digest: Hash of the model and of this; empty until both are complete.
+        outputs: Names of the signature's output tensors in the graph, in order.
+        place, file: Where the weights are, and the name of their file; "" if they are inside the model.
+        manifest: The weights that the program needs, and recipes for checkpoints with a different layout, as
+            in an archive. Non-persistent entries are constants without a value.
+        digest: Hash of the model and this description; "" until both are complete.
     """
 
     signature: Signature
@@ -52,7 +51,7 @@ class Description:
     def of(
         cls, program: ExportedProgram, signature: Signature, outputs: tuple[str, ...], file: str
     ) -> Description:
-        """Return the description of a program whose weights will be in `file`, or inside if that is empty."""
+        """Describe a program whose weights will be in `file`, or inside the model if `file` is empty."""
         tensors = (*map(_weight_entry, weights_payload(program).tensors), *_unknown_constants(program))
         manifest = MethodManifest(
             versions={"fakexport": __version__, "torch": str(torch.__version__)},
@@ -65,7 +64,7 @@ class Description:
 
     @property
     def expected(self) -> ExpectedWeights:
-        """The weights that a checkpoint must provide."""
+        """The weights that a checkpoint must contain."""
         weights: dict[str, Weight] = {}
         constants: dict[str, Weight] = {}
         for tensor in self.manifest.tensors:
@@ -77,7 +76,7 @@ class Description:
 
     @property
     def stored(self) -> dict[str, Weight]:
-        """The weights in the file next to the model: tied ones once."""
+        """The weights in the file next to the model. A tied weight is listed only once."""
         return {
             tensor.name: Weight(tensor.shape, getattr(torch, tensor.dtype))
             for tensor in self.manifest.tensors
@@ -85,13 +84,13 @@ class Description:
 
     @property
     def stored_name(self) -> dict[str, str]:
-        """Return the name in that file, by each name of the weight."""
+        """Each name of a weight -> the weight's name in the file next to the model."""
         return {
             name: tensor.name for tensor in self.manifest.tensors for name in (tensor.name, *tensor.aliases)
         }
 
     def sealed(self, model: Any) -> Description:
-        """Return it with the digest of a `ModelProto` that includes it: any damage changes the digest."""
+        """Return the description with a digest of the `ModelProto` and the description, to detect damage."""
         bare = type(model)()
         bare.CopyFrom(model)
         for index in reversed(range(len(bare.metadata_props))):
@@ -102,7 +101,7 @@ class Description:
         return replace(self, digest=found.hexdigest())
 
     def to_json(self) -> str:
-        """Return the same text for the same program."""
+        """Return the description as JSON. It is deterministic."""
         value = {
             "format": _FORMAT,
             "signature": self.signature.to_dict(),
@@ -115,11 +114,7 @@ class Description:
 
     @classmethod
     def from_json(cls, encoded: bytes) -> Description:
-        """Read what `to_json` wrote, from an untrusted file.
-
-        Raises:
-            DocumentError: it is something else.
-        """
+        """Parse the output of `to_json` from an untrusted file, or raise a `DocumentError`."""
         found = record(
             parse_json(encoded),
             {
@@ -146,7 +141,7 @@ def _place(value: Any) -> tuple[WeightsPlace, str]:
 
 
 def _weight_entry(found: TensorEntry) -> TensorEntry:
-    """Return the entry as in the file: row-major, on the CPU, whatever the program's layout."""
+    """Return the entry of a weight as stored in the file, which is always row-major and on the CPU."""
     return replace(
         found, **_row_major(found.shape), device="cpu", requires_grad=False, source=None, location=None
     )

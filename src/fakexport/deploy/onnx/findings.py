@@ -1,4 +1,4 @@
-"""Find everything in a program that ONNX cannot express, at once: FE802."""
+"""Find all parts of a program that ONNX cannot express (FE802), instead of only the first one."""
 
 from __future__ import annotations
 
@@ -10,17 +10,14 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind, TensorArgument
 from torch.fx import Node
 
-from fakexport._torch.onnx_translations import node_of_failure, prepared, untranslated_nodes
-from fakexport._torch.operator_registry import TORCH_NAMESPACES
-from fakexport.diagnostics import Diagnostic, Fix
+from fakexport._torch.operators.onnx_translations import node_of_failure, prepared, untranslated_nodes
 from fakexport.error import type_and_line
-from fakexport.program import operator_name, target_name
+from fakexport.exporting.program import operator_name, target_name
+from fakexport.rules.diagnostics import Diagnostic, Fix
 
 from ..signature import Signature
-from ..unsupported import finding_at
+from ..unsupported import finding_at, operator_finding
 
-# Besides operators, a program calls functions of Python and torch: `math.floor`, `torch.sym_max`.
-_OF_TORCH = TORCH_NAMESPACES | {"higher_order", "math", "operator", "torch"}
 _WRITES = {
     OutputKind.BUFFER_MUTATION: "the buffer",
     OutputKind.PARAMETER_MUTATION: "the parameter",
@@ -29,9 +26,10 @@ _WRITES = {
 
 
 def findings_of_program(program: ExportedProgram, signature: Signature) -> Iterator[Diagnostic]:
-    """Yield what the exporter silently drops or changes.
+    """Yield findings for parts of a program that torch's exporter silently drops or changes.
 
-    It drops mutations of buffers and inputs, and converts complex inputs and outputs to pairs of numbers.
+    The exporter drops mutations of buffers and inputs, and converts complex inputs and outputs to pairs of
+    real numbers.
     """
     nodes = {node.name: node for node in program.graph.nodes}
     for spec in program.graph_signature.output_specs:
@@ -42,7 +40,7 @@ def findings_of_program(program: ExportedProgram, signature: Signature) -> Itera
                 "FE802",
                 node,
                 f"{what} is written here",
-                notes=(f"{what} would have its old value in the next call: ONNX has no state",),
+                notes=(f"{what} would keep its old value in the next call: ONNX has no state",),
                 fix=Fix("return it as an output, and pass it as an input to the next call"),
                 fault="model",
             )
@@ -59,9 +57,9 @@ def findings_of_failure(
     error: Exception,
     translations: Mapping[Any, Callable[..., Any]],
 ) -> tuple[Diagnostic, ...]:
-    """Return everything that blocks the conversion: mutations, and operators without translation.
+    """Return everything that blocks the conversion: operators without a translation, and mutations.
 
-    If all have one, the node at which the exporter stopped.
+    If all operators have a translation, the finding is at the node where the exporter stopped.
     """
     stopped = node_of_failure(error)
     if stopped is None:
@@ -78,32 +76,21 @@ def _untranslated(
     for node in untranslated_nodes(program, translations):
         nodes.setdefault(_name(node), []).append(node)
     for name, found in nodes.items():
-        yield _missing(name, found)
+        yield operator_finding(
+            "FE802",
+            found,
+            name,
+            "has no translation to ONNX",
+            (f"{name} at node {found[0].name} is not an operator that torch.onnx translates",),
+            "use other operators",
+            f"pass a translation to compile_onnx(..., custom_translation_table={{torch.ops.{name}: ...}})",
+        )
 
 
 def _name(node: Node) -> str:
-    """Return the operator's name, even if torch runs it through an effect wrapper."""
+    """Return the name of a node's operator, or of the wrapped operator if an effect wrapper calls it."""
     name = operator_name(node)
     return target_name(node.args[1]) if name == "higher_order.with_effects" else name
-
-
-def _missing(name: str, nodes: list[Node]) -> Diagnostic:
-    namespace = name.partition(".")[0]
-    is_custom = namespace not in _OF_TORCH
-    fix = (
-        (f"compile_onnx(..., custom_translation_table={{torch.ops.{name}: ...}}) accepts a translation of it")
-        if is_custom
-        else "use other operators"
-    )
-    return finding_at(
-        "FE802",
-        nodes[0],
-        f"{name} has no translation to ONNX",
-        notes=(f"{name} at node {nodes[0].name} is not an operator that torch.onnx translates",),
-        fix=Fix(fix),
-        count=len(nodes),
-        fault="operator library" if is_custom else "target",
-    )
 
 
 def _stopped(node: Node, error: BaseException) -> Diagnostic:
@@ -114,7 +101,7 @@ def _stopped(node: Node, error: BaseException) -> Diagnostic:
 
 
 def innermost(error: BaseException) -> str:
-    """Return the error that caused the others, on one line."""
+    """Return the first error in a chain of causes, as a single line."""
     while error.__cause__ is not None:
         error = error.__cause__
     return type_and_line(error)
@@ -125,7 +112,7 @@ def _complex(node: Node, what: str) -> Diagnostic:
         "FE802",
         node,
         "this tensor is complex",
-        notes=(f"the {what} {node.name} is complex, but ONNX operators take real numbers only",),
+        notes=(f"the {what} {node.name} is complex, but ONNX operators support only real numbers",),
         fix=Fix(f"make the {what} real: torch.view_as_real, torch.view_as_complex"),
         fault="model",
     )

@@ -9,21 +9,15 @@ from typing import Any
 
 import torch
 
-from fakexport.documents import DocumentError
+from fakexport.archive.weights import CheckpointSource, as_needed, open_checkpoint
 from fakexport.error import first_line
+from fakexport.exporting.program import plain_name
 from fakexport.files import read_file
-from fakexport.program import plain_name
-from fakexport.weights import (
-    CheckpointSource,
-    as_needed,
-    fitting_weights,
-    open_checkpoint,
-    verified,
-)
+from fakexport.files.documents import DocumentError
 
 from ..artifact import DeployError
 from ..signature import Signature
-from ..weights_file import check_owner
+from ..weights_file import check_owner, fitted_weights
 from .compilation import LARGEST_BYTES, messages
 from .description import KEY, Description
 
@@ -32,7 +26,7 @@ _UNKNOWN_OPERATOR = "NOT_IMPLEMENTED"
 
 
 class OnnxArtifact:
-    """An ONNX file in ONNX Runtime, on the CPU; `kept` is what the session refers to but does not own."""
+    """An ONNX file in ONNX Runtime, on the CPU. `kept` references memory that the session uses."""
 
     def __init__(self, name: str, description: Description, session: Any, kept: object) -> None:
         self._name = name
@@ -45,10 +39,10 @@ class OnnxArtifact:
         return self._description.signature
 
     def __call__(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the output tensors by name.
+        """Run the model, and return its output tensors by name.
 
         Raises:
-            UnsuitableInputs: before anything runs.
+            InputMismatchError: The inputs do not fit. Raised before anything runs.
             DeployError: ONNX Runtime failed.
         """
         self.signature.check(inputs)
@@ -62,22 +56,22 @@ class OnnxArtifact:
 
 
 def open_onnx(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | None = None) -> OnnxArtifact:
-    """Open an ONNX file with its weights: all of them, exactly, or not at all.
+    """Open an ONNX file and bind all of its weights, or raise an error.
 
-    The weights are passed to ONNX Runtime; it never opens a file that the model names.
+    fakexport passes the weights to ONNX Runtime. So ONNX Runtime never opens a file that the model refers to.
 
     Args:
         path: A file that `compile_onnx` wrote.
-        checkpoint: The weights, as for `bind`, also in the layout of the Hugging Face hub. Default: those
-            inside, or in the safetensors file next to the model.
+        checkpoint: As for `bind`. Default: the weights in the model, or in the safetensors file next to it.
+
     Raises:
-        DeployError: the file is damaged, refused, not written by fakexport, or without weights; the weights
-            next to it belong to a different file; or ONNX Runtime cannot run it.
-        CheckpointError, BindError: the checkpoint is refused, or does not fit.
-        OSError: the file cannot be read.
+        DeployError: The file is damaged, rejected, not written by fakexport, or without weights; the weights
+            file belongs to a different model; or ONNX Runtime cannot run the model.
+        CheckpointError, BindError: The checkpoint is rejected, or does not fit.
+        OSError: The file cannot be read.
+
     Warns:
-        WeightsWarning: as for `bind`.
-        ModuleNotFoundError: onnx or onnxruntime is not installed.
+        WeightsWarning: As for `bind`.
     """
     import onnxruntime
 
@@ -86,13 +80,13 @@ def open_onnx(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | No
     model = read_model(content, str(file))
     description = _description(model, file)
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = _ONLY_FATAL  # What goes wrong is raised as well.
-    options.intra_op_num_threads = torch.get_num_threads()  # Its own choice would be all processors.
+    options.log_severity_level = _ONLY_FATAL  # Errors are also raised as exceptions.
+    options.intra_op_num_threads = torch.get_num_threads()  # ONNX Runtime's default is all processors.
     values = _weights(external_tensors(model, description, str(file)), description, file, checkpoint)
     if values:
         options.add_external_initializers(list(values), list(values.values()))
     try:
-        # Without the fallback, which prints to stdout and tries the same again.
+        # Disable the fallback: it prints to stdout, and only tries the same provider again.
         session = onnxruntime.InferenceSession(
             content, options, providers=["CPUExecutionProvider"], enable_fallback=0
         )
@@ -102,8 +96,8 @@ def open_onnx(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | No
     except Exception as error:
         reason = first_line(error)
         if _UNKNOWN_OPERATOR in reason:
-            reason = f"no CPU kernel for an operator: {reason}"
-        raise DeployError(f"{file}: ONNX Runtime rejects it: {reason}") from error
+            reason = f"there is no CPU kernel for an operator: {reason}"
+        raise DeployError(f"{file}: ONNX Runtime rejects the model: {reason}") from error
     return OnnxArtifact(file.name, description, session, values)
 
 
@@ -115,10 +109,10 @@ def _description(model: Any, file: Path) -> Description:
             "onnxruntime directly"
         )
     try:
-        encoded = texts[0]  # protobuf leaves what is no UTF-8 as bytes.
+        encoded = texts[0]  # protobuf returns invalid UTF-8 as bytes.
         found = Description.from_json(encoded.encode() if isinstance(encoded, str) else encoded)
     except DocumentError as error:
-        raise DeployError(f"{file}: its description is refused: {error}") from error
+        raise DeployError(f"{file}: its description is invalid: {error}") from error
     if found.sealed(model) != found:
         raise DeployError(f"{file} is damaged, or was changed after `fakexport compile` wrote it")
     return found
@@ -127,10 +121,12 @@ def _description(model: Any, file: Path) -> Description:
 def _weights(
     names: tuple[str, ...], description: Description, file: Path, checkpoint: CheckpointSource | None
 ) -> dict[str, Any]:
-    """Return the values of ONNX Runtime for the weights that are not inside."""
+    """Return the weights that are not inside the model, as ONNX Runtime values."""
     if description.place == "inside":
         if checkpoint is not None:
-            raise DeployError(f"{file} contains its weights; compile with --weights beside to bind others")
+            raise DeployError(
+                f"{file} contains its weights; compile with --weights beside to bind different weights"
+            )
         return {}
     beside = file.parent / description.file
     is_own = check_owner(file, beside, checkpoint, description.digest)
@@ -143,20 +139,16 @@ def _weights(
     if not is_own:
         record = description.manifest.adapter
         opened = as_needed(opened, record, expected, name=file.name)
-        if opened.adapters and (record is None or record.mode != "apart"):
+        if opened.adapters and (record is None or record.mode != "separate"):
             raise DeployError(
-                f"{file}: merge the adapter before the program is compiled, with fakexport bind"
+                f"{file}: merge the adapter with `fakexport bind` before you compile the program"
             )
-    found = verified(expected, opened, name=file.name, recipes=description.manifest.recipes)
-    row_major = {
-        name: torch.empty(each.shape, dtype=each.dtype, device="meta") for name, each in expected.all.items()
-    }
-    bound = fitting_weights(expected, opened, found, row_major)
-    return {name: to_ort(bound.tensors[name]) for name in names}
+    found = fitted_weights(expected, opened, name=file.name, recipes=description.manifest.recipes)
+    return {name: to_ort(found[name]) for name in names}
 
 
 def _check_names(session: Any, description: Description) -> None:
-    """Check that the description and the graph belong to the same program."""
+    """Check that the description and the graph have the same inputs and outputs."""
     inputs = {value.name for value in session.get_inputs()}
     outputs = {value.name for value in session.get_outputs()}
     tensors = [output for output in description.signature.outputs if output.is_tensor]
@@ -166,11 +158,7 @@ def _check_names(session: Any, description: Description) -> None:
 
 
 def read_model(content: bytes, name: str) -> Any:
-    """Return the bytes as a `ModelProto`.
-
-    Raises:
-        DeployError: they are not an ONNX model.
-    """
+    """Parse bytes as a `ModelProto`, or raise a `DeployError`."""
     import onnx
     from google.protobuf.message import DecodeError
 
@@ -186,25 +174,25 @@ def read_model(content: bytes, name: str) -> Any:
 def external_tensors(model: Any, description: Description, name: str) -> tuple[str, ...]:
     """Return the names of the weights that are not inside the file.
 
-    ONNX lets any tensor name any file on the machine. Here each must be a weight as in the description, so
-    that all of them are passed to ONNX Runtime and none is looked up.
-
-    Raises:
-        DeployError: something else is outside.
+    In ONNX, any tensor can refer to any file on the machine. Here, each tensor that refers to a file must be
+    a weight in the description. All such weights are passed to ONNX Runtime, so that it opens no file. Any
+    other reference raises a `DeployError`.
     """
     weights = [tensor for tensor in model.graph.initializer if _is_outside(tensor)]
     names = tuple(tensor.name for tensor in weights)
     if len(set(names)) != sum(map(_is_outside, messages(model, "TensorProto"))):
-        raise DeployError(f"{name} refers to a file for something that is not a weight of its graph")
+        raise DeployError(f"{name} stores a tensor in another file that is not a weight of the main graph")
     expected = description.expected.all
     for tensor in weights:
         wanted = expected.get(tensor.name)
         if wanted is None:
-            raise DeployError(f"{name} refers to a file for {tensor.name!r}, which is not in its description")
+            raise DeployError(
+                f"{name} stores {tensor.name!r} in another file, and its description has no such tensor"
+            )
         shape = (*wanted.shape, 2) if wanted.dtype.is_complex else wanted.shape
         if tuple(tensor.dims) != shape or tensor.data_type != onnx_type(wanted.dtype):
             raise DeployError(
-                f"{name} has the weight {tensor.name!r} with a different shape or dtype from its description"
+                f"the weight {tensor.name!r} in {name} has a different shape or dtype than in its description"
             )
     return names
 
@@ -214,21 +202,17 @@ def _is_outside(tensor: Any) -> bool:
 
 
 def onnx_type(dtype: torch.dtype) -> int:
-    """Return ONNX's number for a dtype.
-
-    Raises:
-        DeployError: ONNX does not support it.
-    """
+    """Return the number that encodes a dtype in ONNX, or raise a `DeployError`."""
     from onnx_ir.tensor_adapters import from_torch_dtype
 
     try:
-        return int(from_torch_dtype(dtype.to_real()))  # A complex number is a pair of real ones.
+        return int(from_torch_dtype(dtype.to_real()))  # A complex number is stored as two real numbers.
     except TypeError:
         raise DeployError(f"ONNX does not support the dtype {plain_name(dtype)}") from None
 
 
 def to_ort(tensor: torch.Tensor) -> Any:
-    """Return the tensor as an `OrtValue`: the same memory, where it is on the CPU and row-major."""
+    """Convert a tensor to an `OrtValue`. A row-major CPU tensor is not copied."""
     from onnxruntime import OrtValue
 
     plain = tensor.detach().to("cpu").contiguous()
@@ -236,13 +220,13 @@ def to_ort(tensor: torch.Tensor) -> Any:
         plain = torch.view_as_real(plain)
     if not (plain.is_floating_point() and (plain.itemsize == 1 or plain.dtype is torch.bfloat16)):
         return OrtValue.ortvalue_from_numpy(plain.numpy())
-    # numpy has no dtype for it, so it goes as integers of the same width.
+    # numpy lacks these dtypes, so pass the bits as integers of the same width.
     bits = plain.view(torch.uint8 if plain.itemsize == 1 else torch.uint16).numpy()
     return OrtValue.ortvalue_from_numpy_with_onnx_type(bits, onnx_type(plain.dtype))
 
 
 def from_ort(value: Any) -> torch.Tensor:
-    """Return the value as a tensor of its own."""
+    """Convert an `OrtValue` to a new tensor."""
     if "float8" in value.data_type() or "bfloat16" in value.data_type():
         return torch.utils.dlpack.from_dlpack(value).clone()
     return torch.from_numpy(value.numpy())

@@ -1,1 +1,1 @@
-"""Reports as HTML that needs nothing but itself. Does not import torch."""
+"""Render reports as self-contained HTML. Does not import torch."""

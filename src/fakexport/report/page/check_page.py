@@ -1,4 +1,4 @@
-"""What `fakexport check` found, and how two programs or archives differ, as pages."""
+"""HTML pages for `fakexport check` and `fakexport diff`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from fakexport.diagnostics import Diagnostic, Severity, render_text
 from fakexport.report.difference_listing import difference_headline, difference_items, fact_text, weight_text
 from fakexport.report.page.document import (
     Branch,
@@ -38,10 +37,11 @@ from fakexport.report.verdict_table import (
     state_of,
     weight_bytes,
 )
+from fakexport.rules.diagnostics import Diagnostic, Severity, render_text
 
 if TYPE_CHECKING:
     from fakexport.archive import ArchiveDifference
-    from fakexport.program import ModuleSummary, ProgramDifference, Transfer
+    from fakexport.exporting.program import ModuleSummary, Transfer
 
 _OPEN_LEVELS = 2
 _ELSEWHERE = "fakexport check --format json"
@@ -58,7 +58,7 @@ def check_document(report: Report) -> Document:
 
 
 def project_document(project: ProjectReport) -> Document:
-    """Return the page of all sources of a repository, one after the other."""
+    """Return the page for all sources of a project."""
     results = {True: Cell("clean", tone="good"), False: Cell("with findings", tone="bad")}
     rows = [Row.of(each.source, results[each.is_clean], summary_line(each)) for each in project.reports]
     unchecked = Cell("not checked", tone="bad")
@@ -153,12 +153,15 @@ def _remarks(report: Report) -> Iterator[Part]:
 
 
 def _trees(report: Report) -> Iterator[Tree]:
-    """Yield the tree of each target's model; of those that are equal, the first."""
+    """Yield the module tree of each target; identical trees are shown once."""
     shown = []
     for verdict in report.verdicts:
         if verdict.modules is not None and verdict.modules not in shown:
             shown.append(verdict.modules)
-            caption = f"Modules on {verdict.target.name}; equal blocks are one line, with the numbers of one"
+            caption = (
+                f"Modules on {verdict.target.name}; identical modules share a line, with the numbers "
+                "of one module"
+            )
             yield Tree(caption, (_branch(verdict.modules),))
 
 
@@ -166,12 +169,12 @@ _TONES: dict[Severity, Tone | None] = {"error": "bad", "warning": "warn", "note"
 
 
 def diagnostic_table(diagnostics: Iterable[Diagnostic]) -> Table:
-    """Return a row per diagnostic, in their order; the first error is open."""
+    """Return one row per diagnostic, in order; the first error is expanded."""
     found = list(diagnostics)
     first = next((each for each in found if each.severity == "error"), None)
     rows = tuple(_row(each, is_open=each is first) for each in found)
     columns = ("finding", "severity", "code", "place", "times", "targets")
-    caption = "One row per finding; open it for the source and a fix"
+    caption = "One row per finding; expand it to see the source code and a fix"
     return Table(caption, columns, rows, ("severity", "code"))
 
 
@@ -190,7 +193,7 @@ def _row(found: Diagnostic, *, is_open: bool) -> Row:
 
 
 def rank_parts(name: str, summary: RankSummary) -> Iterator[Part]:
-    """Yield what a report says of the ranks of a target, and a table of what they exchange."""
+    """Yield the summary of a target's ranks, and a table of their collectives."""
     yield Items(tuple(line.strip() for line in rank_lines(name, summary)))
     columns = ("count", "kind", "bytes each", "tensor of a rank", "module")
     rows = tuple(
@@ -207,7 +210,7 @@ def rank_parts(name: str, summary: RankSummary) -> Iterator[Part]:
 
 
 def transfer_table(caption: str, transfers: Iterable[Transfer]) -> Table:
-    """Return a row per transfer; bytes of symbolic sizes are those of the example inputs."""
+    """Return a row per transfer. Symbolic sizes have their values in the example inputs."""
     columns = ("route", "position", "bytes", "tensor", "operator", "module", "place")
     return Table(caption, columns, tuple(map(_transfer_row, transfers)), ("route", "operator"))
 
@@ -228,7 +231,7 @@ def _transfer_row(transfer: Transfer) -> Row:
 
 
 def archive_difference_document(found: ArchiveDifference) -> Document:
-    """Return the page of `fakexport diff`: programs, weights, and how the archives are described."""
+    """Return the page of `fakexport diff`: programs, weights, and descriptions of the archives."""
     sections = (
         Section(
             "Program", tuple(difference_parts(TargetDifference(found.path_a, found.path_b, found.program)))
@@ -237,9 +240,7 @@ def archive_difference_document(found: ArchiveDifference) -> Document:
             "Weights",
             _one("Weights that differ", ((item.field, weight_text(item)) for item in found.weights)),
         ),
-        Section(
-            "Described as", _one("Descriptions that differ", ((i.field, fact_text(i)) for i in found.facts))
-        ),
+        Section("Metadata", _one("Metadata that differs", ((i.field, fact_text(i)) for i in found.facts))),
         Section("Notes", (Items(found.notes),) if found.notes else ()),
     )
     return Document(
@@ -251,21 +252,8 @@ def archive_difference_document(found: ArchiveDifference) -> Document:
     )
 
 
-def program_difference_document(found: ProgramDifference) -> Document:
-    """Return the page of a difference between two programs that have no names."""
-    parts = tuple(difference_parts(TargetDifference("first", "second", found)))
-    tone: Tone | None = "good" if found.is_identical else None
-    return Document(
-        "Difference of two programs",
-        difference_headline(found),
-        tone,
-        (Section("Program", parts),),
-        "the value",
-    )
-
-
 def difference_parts(difference: TargetDifference) -> Iterator[Part]:
-    """Yield what there is to say, and a row per difference where there are some."""
+    """Yield the headline, and a table of differences if there are any."""
     found = difference.difference
     title = f"{difference.first} → {difference.second}"
     yield Paragraph(f"{title}: {difference_headline(found)}")
@@ -274,13 +262,13 @@ def difference_parts(difference: TargetDifference) -> Iterator[Part]:
 
 
 def _one(caption: str, items: Iterable[tuple[str, str]]) -> tuple[Table, ...]:
-    """Return a table, or nothing where it would be empty."""
+    """Return a table with a row per difference, or no table if there are no differences."""
     rows = tuple(Row.of(text, kind) for kind, text in items)
     return (Table(caption, ("difference", "kind"), rows, ("kind",)),) if rows else ()
 
 
 def _branch(module: ModuleSummary, depth: int = 0) -> Branch:
-    """Return a module with those below it. The numbers of a row of equal modules are those of one."""
+    """Return a module with its submodules. For merged identical modules, numbers describe one of them."""
     what = f"{module.count:,} × {module.class_name}" if module.count > 1 else module.class_name
     facts = [what, f"{elements_text(module.total_parameters)} parameters", bytes_text(module.total_bytes)]
     facts += [", ".join(module.dtypes), device_names(module.devices)]

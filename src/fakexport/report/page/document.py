@@ -1,4 +1,4 @@
-"""What a page shows, as values: the renderer knows no report, and a report no markup."""
+"""Content of an HTML page, without markup. It is built from reports, and rendered by `rendering.py`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Cell:
     """A cell of a table.
 
     Args:
-        text: What is shown.
-        key: What it is sorted by, where that is a number; None sorts by the text.
-        tone: How it is colored; the text says the same.
+        text: The content.
+        key: Number to sort by; None to sort by the text.
+        tone: The color. The text contains the same information as the color.
     """
 
     text: str
@@ -26,7 +26,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table: as many cells as there are columns, and what opens below the first one."""
+    """A row of a table: one cell per column, and content that expands below the first cell."""
 
     cells: tuple[Cell, ...]
     details: tuple[Part, ...] = ()
@@ -34,20 +34,19 @@ class Row:
 
     @classmethod
     def of(cls, *cells: str | Cell, details: Iterable[Part] = (), is_open: bool = False) -> Row:
-        """Return a row of texts and cells."""
         made = tuple(Cell(cell) if isinstance(cell, str) else cell for cell in cells)
         return cls(made, tuple(details), is_open)
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table that can be sorted, and filtered where it is long.
+    """A table that can be sorted and, if it is long, filtered.
 
     Args:
-        caption: What it is of.
-        columns, rows: Headings and rows, in the order in which they are shown first.
-        choices: Headings of columns with few values, by which rows can be chosen.
-        left_out: How many rows more there are, for which the page has no room.
+        caption: The caption.
+        columns, rows: Headings and rows, in their initial order.
+        choices: Headings of columns with few distinct values, by which rows can be filtered.
+        left_out: Number of rows that were omitted to limit the size of the page.
     """
 
     caption: str
@@ -59,7 +58,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Branch:
-    """A line of a tree: its name, what there is to say about it, and what is below it."""
+    """A line of a tree: its name, its description, and its children."""
 
     name: str
     facts: tuple[str, ...]
@@ -69,7 +68,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class Tree:
-    """A tree whose branches open; `left_out` counts the lines for which the page has no room."""
+    """A tree with collapsible branches; `left_out` counts lines that were omitted to limit the size."""
 
     caption: str
     roots: tuple[Branch, ...]
@@ -78,7 +77,7 @@ class Tree:
 
 @dataclass(frozen=True)
 class Area:
-    """A filled area of a chart: what it is of, the name of its color, and the outline as an SVG path."""
+    """A filled area of a chart: its label, the name of its color, and the outline as an SVG path."""
 
     label: str
     color: str
@@ -87,7 +86,7 @@ class Area:
 
 @dataclass(frozen=True)
 class Mark:
-    """A text in a chart, at a place of its own coordinates; to the left of it where `is_left`."""
+    """A label in a chart at (x, y): to the left of that point if `is_left`, otherwise to the right."""
 
     text: str
     x: float
@@ -97,15 +96,15 @@ class Mark:
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture.
+    """A chart of filled areas.
 
     Args:
-        caption: What it is of.
-        description: What it shows, for those who do not see it.
-        width, height: The greatest coordinates, from the top left.
-        areas: From back to front.
-        lines: Heights of lines across all of it.
-        marks: Texts.
+        caption: The caption.
+        description: Alternative text for screen readers.
+        width, height: The largest coordinates; the origin is at the top left.
+        areas: The filled areas, from back to front.
+        lines: Y coordinates of horizontal lines.
+        marks: The labels.
     """
 
     caption: str
@@ -119,14 +118,14 @@ class Chart:
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A sentence or more."""
+    """One or more sentences."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Items:
-    """A list of sentences; `left_out` counts those for which the page has no room."""
+    """A list of sentences; `left_out` counts those that were omitted to limit the size."""
 
     items: tuple[str, ...]
     left_out: int = 0
@@ -134,15 +133,13 @@ class Items:
 
 @dataclass(frozen=True)
 class Code:
-    """Text whose lines and columns matter."""
+    """Preformatted text."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Names with their values."""
-
     pairs: tuple[tuple[str, str], ...]
 
 
@@ -151,7 +148,7 @@ Part = Table | Tree | Chart | Paragraph | Items | Code | Facts
 
 @dataclass(frozen=True)
 class Section:
-    """Parts below a heading; `left_out` counts those for which the page has no room."""
+    """Content below a heading; `left_out` counts parts that were omitted to limit the size."""
 
     title: str
     parts: tuple[Part, ...]
@@ -160,15 +157,16 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """A page.
+    """The content of an HTML page.
 
     Args:
-        title: What it is about.
-        lead: What there is to know first, in one line.
-        tone: Whether that is good.
-        sections: In order; those without parts are left out.
-        elsewhere: Where all of it is, for a page that has no room: `fakexport check --format json`.
-        left_out: How many sections more there are, for which the page has no room.
+        title: The title.
+        lead: The most important fact, in one line.
+        tone: Whether the fact in `lead` is good or bad.
+        sections: The sections, in order. Sections without parts are not rendered.
+        elsewhere: Command that prints all content, such as `fakexport check --format json`, for pages that
+            are cut.
+        left_out: Number of sections that were omitted to limit the size.
     """
 
     title: str

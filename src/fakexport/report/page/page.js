@@ -1,5 +1,5 @@
 "use strict";
-// Sorting, filters and the choice of colors. Without this script the page is complete, and only stays as it is.
+// Sorting, filters and the color theme. Without this script, the page shows the same content without these controls.
 (() => {
   const FILTERED_FROM = 12;
 
@@ -14,10 +14,10 @@
   });
   showTheme();
 
-  // The text of a cell without what opens below it.
+  // The text of a cell without its expandable details.
   const textOf = (cell) => (cell.querySelector("summary") ?? cell).textContent.trim();
 
-  // Numbers before texts, what is empty last, whichever way the column is sorted.
+  // Sort numbers before texts, and empty cells last, in both directions.
   const keyOf = (cell) =>
     cell.dataset.key === undefined ? textOf(cell).toLowerCase() : Number(cell.dataset.key);
 

@@ -1,4 +1,4 @@
-"""What `fakexport plan` found, as a page."""
+"""HTML page for `fakexport plan`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _LEAST_COLUMNS = 100
 
 
 def plan_document(report: PlanReport) -> Document:
-    """Return the page of a plan: what fits, what is held where and when, and what it costs."""
+    """Return the page of a plan: what fits, the memory over time, and the costs."""
     found: list[Fit] = [point.fit for point in report.points]
     worst = min(found, key=_WORST.index)
     is_only = len(report.points) == 1
@@ -76,12 +76,12 @@ def _sections(report: PlanReport) -> Iterator[Section]:
     yield Section("Largest at the peak", tuple(table for table in peaks if table is not None))
     if report.modules:
         caption = (
-            "What each module computes and reads; equal blocks are one line, with the sum of all of them"
+            "Computation and memory reads of each module; identical modules share a line, with their sum"
         )
         yield Section("Modules", (Tree(caption, _branches(report.modules)),))
     uncounted = [text for point in report.points if point.costs for text in point.costs.left_out]
     notes = (
-        *(f"left out: {text}" for text in (*report.left_out, *dict.fromkeys(uncounted))),
+        *(f"not included: {text}" for text in (*report.left_out, *dict.fromkeys(uncounted))),
         *report.assumptions,
     )
     yield Section("Notes", (Items(notes),) if notes else ())
@@ -96,7 +96,7 @@ def _sizes(report: PlanReport) -> Table:
         cells = (Cell(point.fit, tone=_TONES[point.fit]), verdict_text(point), Cell(bytes_text(most), most))
         is_open = len(report.points) == 1
         rows.append(Row.of(sizes_text(point), *cells, details=map(Paragraph, details), is_open=is_open))
-    columns = ("sizes", "fit", "verdict", "most on a device")
+    columns = ("sizes", "fit", "verdict", "highest use of a device")
     return Table("One row per choice of sizes", columns, tuple(rows), ("fit",))
 
 
@@ -108,12 +108,12 @@ def _answers(report: PlanReport) -> Iterator[Part]:
         for machine in report.machines:
             spare = None if machine.headroom is None else machine.headroom.lower
             name = machine.profile if machine.count in (None, 1) else f"{machine.count}x{machine.profile}"
-            answer = Cell("none tried", tone="bad") if machine.count is None else Cell("enough", tone="good")
+            answer = Cell("not enough", tone="bad") if machine.count is None else Cell("enough", tone="good")
             size = Cell("" if spare is None else bytes_text(spare), spare)
             placed = "" if machine.count is None else machine.device_map or "one device"
             rows.append(Row.of(name, answer, size, placed))
         columns = ("devices", "enough", "to spare", "placement")
-        yield Table("How many devices of each model are enough", columns, tuple(rows), ("enough",))
+        yield Table("Number of devices of each profile that is enough", columns, tuple(rows), ("enough",))
 
 
 def _memory(point: PlannedPoint) -> Iterator[Table]:
@@ -122,10 +122,8 @@ def _memory(point: PlannedPoint) -> Iterator[Table]:
 
 
 def _columns(report: PlanReport) -> list[tuple[PlannedDevice, bool]]:
-    """Return each device of the first point, and whether it is that of eager mode; the fullest first."""
-    point = report.points[0]
-    found = [*((device, False) for device in point.devices), *((device, True) for device in point.eager)]
-    return sorted(found, key=lambda column: -column[0].tensor_bytes)
+    """Return the pairs (device, is_eager) of the first point, in descending order of their peak."""
+    return sorted(report.points[0].replayed, key=lambda column: -column[0].tensor_bytes)
 
 
 def _charts(report: PlanReport) -> Iterator[Chart]:
@@ -145,7 +143,7 @@ def _largest(report: PlanReport, device: PlannedDevice, *, is_eager: bool) -> Ta
     where = f"{device.name}{' in eager mode' if is_eager else ''}"
     phase = f" ({device.peak.node})" if report.workload == "train" else ""
     rows = tuple(map(_tensor, device.largest))
-    caption = peak_text(device.peak, where, phase).removesuffix("; largest there:")
+    caption = peak_text(device.peak, where, phase).removesuffix("; largest at the peak:")
     return Table(caption, ("what", "kind", "bytes", "tensor", "place"), rows, ("kind",))
 
 
@@ -157,7 +155,7 @@ def _tensor(tensor: PlannedTensor) -> Row:
     return Row.of(name, tensor.kind, size, times + shape, tensor.line or "")
 
 
-# From the bottom up: what is there all the time, then what comes and goes.
+# From bottom to top: memory that is held during the whole call, then memory that is allocated and freed.
 _KINDS = (
     *("weight", "constant", "gradient", "optimizer", "state"),
     *("input", "activation", "temporary", "output"),
@@ -169,7 +167,7 @@ _SHOWN_ABOVE_PEAK = 2.0
 def timeline_chart(
     device: PlannedDevice, steps: Sequence[PlannedStep], *, is_eager: bool, most_columns: int
 ) -> Chart:
-    """Return the picture of one device; where there are more steps than columns, neighbors share a column."""
+    """Return the memory chart of one device. If steps outnumber columns, neighboring steps share a column."""
     columns = list(fullest_columns(steps, most_columns))
     place, fullest = max(columns, key=lambda column: held_bytes(column[1]))
     peak, memory = held_bytes(fullest), device.memory_bytes
@@ -199,8 +197,9 @@ def timeline_chart(
         )
     mode = " in eager mode" if is_eager else ""
     return Chart(
-        f"Memory of {device.name} {device.profile}{mode}, over {len(steps):,} nodes in their order",
-        f"Most is held at {where}: {bytes_text(peak)}"
+        f"Memory of {device.name} {device.profile}{mode}, over {len(steps):,} nodes in the order "
+        "of execution",
+        f"The peak is at {where}: {bytes_text(peak)}"
         + ("" if memory is None else f", of {bytes_text(memory)} of memory"),
         _WIDTH,
         _HEIGHT,
@@ -211,7 +210,7 @@ def timeline_chart(
 
 
 def _outline(xs: Sequence[float], ys: Sequence[float]) -> str:
-    """Return the path around everything below some steps; equal neighbors are one step."""
+    """Return the SVG path around the area below a step function. Equal neighboring steps are merged."""
     path, before = [f"M0 {_HEIGHT}"], None
     for x, y in zip(xs, ys, strict=True):
         if y != before:
@@ -221,13 +220,13 @@ def _outline(xs: Sequence[float], ys: Sequence[float]) -> str:
 
 
 def _branches(modules: Sequence[PlannedModule]) -> tuple[Branch, ...]:
-    """Return the modules of a plan, each below the one that it is in. All of a row of equal ones count."""
+    """Return the modules of a plan as a tree. For merged identical modules, the numbers are sums."""
     rows = [(module.depth, _cost_branch(module, name)) for module, name in named_modules(modules)]
     return _nested(rows, 0, len(rows), 0)
 
 
 def _nested(rows: Sequence[tuple[int, Branch]], start: int, end: int, level: int) -> tuple[Branch, ...]:
-    """Return the branches of a part of the rows, each with the deeper ones that follow it."""
+    """Convert rows to a tree: the children of a row are the deeper rows that directly follow it."""
     found = []
     while start < end:
         depth, branch = rows[start]

@@ -1,4 +1,4 @@
-"""A document as HTML: a page that needs nothing but itself, or a part of a notebook, within a size."""
+"""Render a document as HTML of limited size: a self-contained page, or a part of a notebook."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from fakexport.diagnostics import escaped_lines
+from fakexport.files import escaped_lines
 from fakexport.report.page.document import Branch, Cell, Code, Document, Items, Row, Section, Table, Tree
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ _MOST_NOTEBOOK_BYTES = 200_000
 
 
 def render_page(document: Document) -> str:
-    """Return a whole page of less than 1 MB, which loads nothing: its policy forbids that to the browser.
+    """Return a page of less than 1 MB. Its content security policy forbids loading resources.
 
-    Everything in a document counts as text from someone else: markup in it is shown, and so are characters
-    that turn the direction of writing. Without script it is the same page, without sorting and filters.
+    All text of a document is treated as untrusted: markup and characters that change the text direction are
+    displayed, not interpreted. Without scripts, the page lacks only sorting and filters.
     """
     style, script = _asset("page.css"), _asset("page.js")
     policy = (
@@ -40,7 +40,7 @@ def render_page(document: Document) -> str:
 
 
 def render_in_notebook(document: Document) -> str:
-    """Return the document as a part of a notebook: as `render_page`, shorter and without script."""
+    """Return the document for a notebook: like `render_page`, but shorter and without scripts."""
     template = _templates().get_template("notebook.html.jinja")
     style = _asset("page.css")
     return fitted(document, lambda cut: template.render(document=cut, style=style), _MOST_NOTEBOOK_BYTES)
@@ -61,20 +61,20 @@ def _templates() -> Environment:
 
 
 def _shown(value: Any) -> Any:
-    """Return what a template prints: text without characters that hide or turn it; markup as it is."""
+    """Make invisible and direction-changing characters of plain strings visible; keep markup unchanged."""
     return escaped_lines(value) if type(value) is str else value
 
 
 @cache
 def _asset(name: str) -> Any:
-    """Return a file of ours as it is."""
+    """Return a file of this package as trusted markup."""
     from markupsafe import Markup
 
     return Markup((resources.files(__package__) / name).read_text(encoding="utf-8"))
 
 
 def _digest(text: str) -> str:
-    """Return the source expression of a policy that allows this text within an element, and no other."""
+    """Return the source for the content security policy that allows an inline element with this text only."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
@@ -84,7 +84,7 @@ _CELL_BYTES = len("<td></td>")
 
 @dataclass(frozen=True)
 class _Room:
-    """How much there is room for: sections, parts of one, rows of a table, rows that open, characters."""
+    """Size limits: sections, parts per section, rows per table, expandable rows, characters."""
 
     sections: int
     parts: int
@@ -93,7 +93,7 @@ class _Room:
     characters: int
 
 
-# From everything that a browser shows at once to what always fits.
+# From the largest page that a browser displays without delay, down to limits that every document fits.
 _ROOMS = (
     _Room(1_000, 200, 20_000, 20_000, 2_000),
     _Room(1_000, 200, 20_000, 1_000, 1_000),
@@ -107,14 +107,14 @@ _ROOMS = (
 
 
 def fitted(document: Document, render: Callable[[Document], str], most_bytes: int) -> str:
-    """Return the document as text of at most so many bytes, with as much of it as there is room for.
+    """Return the document as HTML of at most `most_bytes`, with as much content as fits.
 
-    Rows go from the end of a table; before that, what opens below them.
+    Expandable content is dropped first, then rows from the end of tables.
     """
     text = ""
     for room in _ROOMS:
         cut = _cut(document, room)
-        # Rendering takes the longest, so what cannot fit is not rendered.
+        # Rendering is the slowest step, so documents that cannot fit are not rendered.
         if room is _ROOMS[-1] or _least_bytes(cut) <= most_bytes:
             text = render(cut)
             if len(text.encode()) <= most_bytes:
@@ -123,7 +123,7 @@ def fitted(document: Document, render: Callable[[Document], str], most_bytes: in
 
 
 def _least_bytes(value: Any) -> int:
-    """Return a number of bytes that the document has at least: its texts, and the tags of its cells."""
+    """Return a lower bound of the document's size: its texts and the tags of its cells."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, Cell):
@@ -136,7 +136,7 @@ def _least_bytes(value: Any) -> int:
 
 
 def _cut(value: Any, room: _Room) -> Any:
-    """Return a value of the document, or anything within, cut to the room that there is."""
+    """Cut a part of the document to the limits, recursively."""
     if isinstance(value, str):
         return _clipped(value, room.characters)
     if isinstance(value, Cell):
@@ -172,7 +172,7 @@ def _without_details(row: Row, has_room: bool) -> Row:
 
 
 def _branch(branch: Branch, left: list[int]) -> Branch | None:
-    """Return a branch as long as lines are left, counting all that there are."""
+    """Cut a branch to `left[0]` lines, and subtract its lines. A negative number counts omitted lines."""
     left[0] -= 1
     is_kept = left[0] >= 0
     children = tuple(kept for child in branch.children if (kept := _branch(child, left)) is not None)

@@ -21,7 +21,7 @@ bool ends_with(std::string_view text, std::string_view end) {
   return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
 }
 
-// The regular files of a folder, links to such files among them, by name.
+// Returns the sorted names of the regular files in a folder, including symbolic links to regular files.
 std::vector<std::string> files_in(const fs::path& folder) {
   std::vector<std::string> found;
   std::error_code fault;
@@ -34,7 +34,7 @@ std::vector<std::string> files_in(const fs::path& folder) {
   return found;
 }
 
-// The file of a folder with which to begin: of the first form that there is, there must be one.
+// Returns the only file of the first form that exists in a folder. Throws Fault if there are several.
 fs::path first_file(const fs::path& folder) {
   struct Form {
     std::string_view name;
@@ -55,14 +55,14 @@ fs::path first_file(const fs::path& folder) {
       std::string names;
       for (std::size_t i = 0; i < std::min<std::size_t>(found.size(), 3); ++i) names += found[i] + ", ";
       throw Fault(folder.string() + " has " + std::to_string(found.size()) +
-                  " files without an index, pass one of them: " + names + "...");
+                  " files without an index: pass one of them: " + names + "...");
     }
   }
   throw Fault(folder.string() + " has no .safetensors file and no index of such files");
 }
 
 fs::path begin_of(const fs::path& given) {
-  std::error_code fault;  // What is not there is told when it is opened.
+  std::error_code fault;  // If the path does not exist, opening it reports the error.
   return fs::is_directory(given, fault) ? first_file(given) : given;
 }
 

@@ -9,23 +9,23 @@
 
 namespace runner {
 
-// The tensors of one .safetensors file, or of the files of an index. Throws Fault where a file is refused, where
-// the files hold other tensors than the index says, and where a folder does not tell with which file to begin.
-// Nothing of the tensors is read before they are asked for.
+// The tensors of one .safetensors file, or of all files of an index. Tensors are read on request only.
 class Checkpoint {
  public:
-  // A file of safetensors; an index of such files, `*.safetensors.index.json`; a folder with one of these.
+  // Opens a .safetensors file, an index of such files (`*.safetensors.index.json`), or a folder with one of
+  // these. Throws Fault if a file is invalid, if the files do not contain the tensors that the index lists,
+  // or if it is unclear which file of the folder to read.
   explicit Checkpoint(const std::filesystem::path& given);
   Checkpoint(const Checkpoint&) = delete;
   Checkpoint& operator=(const Checkpoint&) = delete;
 
-  // With which it begins: the file or the index.
+  // Path of the file or of the index.
   const std::filesystem::path& path() const { return path_; }
 
-  // Which file holds a tensor, by the tensor's name.
+  // The file that contains a tensor, by the tensor's name.
   const std::map<std::string, const SafetensorsFile*>& holders() const { return holders_; }
 
-  // What the files say of themselves, by name.
+  // The metadata of all files, by key.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
  private:

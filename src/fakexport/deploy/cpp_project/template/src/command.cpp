@@ -27,10 +27,10 @@ void write_line(const std::string& kind, const std::string& text) {
   std::cerr << kind << ": " << printable(text) << '\n';
 }
 
-// The operators stay loaded, as the dispatcher keeps pointers into them.
+// The library stays loaded, because torch's dispatcher keeps pointers into it.
 void load_library(const fs::path& path) {
   if (!fs::exists(path)) throw Fault(path.string() + ": no such file");
-  // Absolute: for a bare name the system looks in its own folders.
+  // Use the absolute path, because dlopen searches only system folders for a bare name.
   if (!::dlopen(fs::absolute(path).c_str(), RTLD_NOW | RTLD_GLOBAL)) {
     throw Fault("the library cannot be loaded: " + std::string(::dlerror()));
   }

@@ -9,19 +9,19 @@
 
 namespace runner {
 
-// Says something on stderr, in one line, whatever a file has in its names.
+// Writes one line to stderr. Unprintable characters, for example in names from a file, are replaced.
 void write_line(const std::string& kind, const std::string& text);
 
-// Registers the operators of a library.
+// Loads a library, which registers its operators.
 void load_library(const std::filesystem::path& path);
 
-// The tensors of one .safetensors file, or of NAME=FILE.npy for each.
+// Reads the inputs: one .safetensors file with all of them, or NAME=FILE.npy for each.
 TensorsByName read_inputs(const std::vector<std::string>& sources);
 
-// A note on the entries of a checkpoint that no weight is read from; nothing where there are none.
+// Prints a note about the unexpected keys of a checkpoint, if there are any.
 void note_others(const std::filesystem::path& path, const std::vector<std::string>& others);
 
-// Runs the work of a program; returns its exit code: 0, or 2 after one line on stderr.
+// Runs the work of a program. Returns its exit code: 0, or 2 after an error, which is one line on stderr.
 int finished(const std::function<void()>& work);
 
 }  // namespace runner

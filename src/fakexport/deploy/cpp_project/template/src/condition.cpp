@@ -15,7 +15,7 @@ namespace {
 using Number = std::variant<std::int64_t, double>;
 using Numbers = std::vector<Number>;
 
-// A value that Python would not compute either, or one beyond 64 bits.
+// Thrown if an expression has no value in Python either, or if the value exceeds 64 bits.
 struct NoValue {};
 
 bool is_integer(const Number& number) { return std::holds_alternative<std::int64_t>(number); }
@@ -24,7 +24,7 @@ double real(const Number& number) {
   return is_integer(number) ? static_cast<double>(std::get<std::int64_t>(number)) : std::get<double>(number);
 }
 
-// Compares an integer with a real number without rounding it, where a long double has 64 bits.
+// Converts a number to compare it without rounding, which requires a long double with a 64-bit mantissa.
 long double exact(const Number& number) {
   if (is_integer(number)) return static_cast<long double>(std::get<std::int64_t>(number));
   return std::get<double>(number);
@@ -66,7 +66,7 @@ std::int64_t product(std::int64_t a, std::int64_t b) {
   return found;
 }
 
-// Quotients are rounded down, and a remainder has the sign of the divisor, as in Python.
+// As in Python, quotients are rounded down, and a remainder has the sign of the divisor.
 std::int64_t floor_quotient(std::int64_t a, std::int64_t b) {
   if (b == 0 || (a == std::numeric_limits<std::int64_t>::min() && b == -1)) throw NoValue();
   return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0);
@@ -164,7 +164,7 @@ const std::map<std::string, Binary>& binary() {
   return table;
 }
 
-// Operations that take two or more parts from left to right.
+// Operations with two or more operands, evaluated from left to right.
 const std::map<std::string, Binary>& chained() {
   using N = const Number&;
   static const std::map<std::string, Binary> table{
@@ -225,7 +225,7 @@ bool is_operation(const std::string& name, std::size_t operands) {
 
 using Property = bool (*)(const at::Tensor&);
 
-// What a tensor has or lacks.
+// Properties of a tensor that are true or false.
 const std::map<std::string, Property>& properties() {
   using T = const at::Tensor&;
   static const std::map<std::string, Property> table{
@@ -250,7 +250,7 @@ Expression::Kind question(const std::string& ask) {
   if (ask == "storage_bytes") return Expression::Kind::storage_bytes;
   if (ask == "storage") return Expression::Kind::storage;
   if (properties().count(ask)) return Expression::Kind::property;
-  throw Fault("a condition asks for " + in_quotes(ask));
+  throw Fault("a condition reads the property " + in_quotes(ask));
 }
 
 Expression expression(const json::Value& value) {
@@ -283,11 +283,11 @@ Expression expression(const json::Value& value) {
 
 Number answer(const Expression& asked, const TensorsByName& given) {
   const auto found = given.find(asked.name);
-  if (found == given.end()) throw Fault("a condition asks for the input " + in_quotes(asked.name));
+  if (found == given.end()) throw Fault("a condition reads the input " + in_quotes(asked.name));
   const at::Tensor& tensor = found->second;
   const bool is_of_dim = asked.kind == Expression::Kind::size || asked.kind == Expression::Kind::stride;
   if (is_of_dim && (asked.dim < 0 || asked.dim >= tensor.dim())) {
-    throw Fault("a condition asks for dimension " + std::to_string(asked.dim) + " of " + in_quotes(asked.name));
+    throw Fault("a condition reads dimension " + std::to_string(asked.dim) + " of " + in_quotes(asked.name));
   }
   if (asked.kind == Expression::Kind::size) return tensor.size(asked.dim);
   if (asked.kind == Expression::Kind::stride) return tensor.stride(asked.dim);
@@ -338,7 +338,7 @@ std::string told(const Expression& asked, const TensorsByName& given) {
   return input + " is " + value;
 }
 
-// What the condition asks, each once, from left to right.
+// Collects the input properties in an expression as text, each once, from left to right.
 void collect(const Expression& part, const TensorsByName& given, std::vector<std::string>& found) {
   if (part.kind == Expression::Kind::operation) {
     for (const Expression& operand : part.operands) collect(operand, given, found);

@@ -9,30 +9,30 @@
 
 namespace runner {
 
-// A part of a condition: a number, a question about an input, or an operation on other parts.
+// A node of a condition's expression tree: a number, a property of an input, or an operation on other nodes.
 struct Expression {
   enum class Kind { integer, real, size, stride, offset, value, storage, storage_bytes, property, operation };
 
   Kind kind = Kind::integer;
   std::int64_t integer = 0;
   double real = 0;
-  std::string name;  // Of the input, or of the operation: `%`, `and`, `trunc`.
-  std::string asked;  // Of the input: the name of the property.
+  std::string name;  // Name of the input, or of the operation: `%`, `and`, `trunc`.
+  std::string asked;  // Name of the input's property.
   std::int64_t dim = 0;
   std::vector<Expression> operands;
 };
 
-// What must be true of the sizes of the inputs, or the program's results are wrong: what the branches and
-// divisions of the model came to while it was traced.
+// A guard on the inputs of a call, from a branch, division or comparison during the trace. If it is violated,
+// the program's results are wrong.
 struct Condition {
-  std::string text;  // As Python has it: `x.shape[1] % 2 == 0`.
+  std::string text;  // The guard as Python source: `x.shape[1] % 2 == 0`.
   Expression check;
 
-  // Throws Fault where the value is no condition that this program can check.
+  // Throws Fault if the value is not a condition that this program can check.
   static Condition of(const json::Value& value);
 
-  // Throws Fault where the inputs do not fulfil it: one line with the sizes and the condition. A condition that
-  // cannot be computed, such as a division by zero, is not fulfilled.
+  // Throws Fault, with the sizes and the condition, if the inputs violate the condition. A condition that
+  // cannot be computed, for example because of a division by zero, counts as violated.
   void require(const TensorsByName& given) const;
 };
 

@@ -37,7 +37,7 @@ Shape integers(const json::Value& value) {
 PackageDescription read(const json::Value& value) {
   const std::string& written = value.at("format").text();
   if (written != format) {
-    throw Fault("its format is " + in_quotes(written) + ", and this program reads " + in_quotes(format));
+    throw Fault("its format is " + in_quotes(written) + ", but this program reads " + in_quotes(format));
   }
   PackageDescription found;
   found.signature = Signature::of(value.at("signature"));
@@ -83,7 +83,7 @@ std::string metadata(const std::filesystem::path& package) {
   return ours->second;
 }
 
-// `signal_ops.soft_clip.default` is `signal_ops::soft_clip` without an overload.
+// Looks up `signal_ops.soft_clip.default` as `signal_ops::soft_clip` with an empty overload name.
 bool is_registered_operator(const std::string& name) {
   const std::size_t first = name.find('.'), last = name.rfind('.');
   if (first == last) return false;
@@ -93,14 +93,14 @@ bool is_registered_operator(const std::string& name) {
   return c10::Dispatcher::singleton().findSchema(wanted).has_value();
 }
 
-// `signal_ops::Polynomial` is `__torch__.torch.classes.signal_ops.Polynomial` in the registry.
+// Looks up `signal_ops::Polynomial` as `__torch__.torch.classes.signal_ops.Polynomial`.
 bool is_registered_class(const std::string& name) {
   const std::size_t colons = name.find("::");
   const std::string path = name.substr(0, colons) + "." + name.substr(colons + 2);
   return torch::getCustomClass("__torch__.torch.classes." + path) != nullptr;
 }
 
-// `2.13` of `2.13.0+cpu`
+// Returns `2.13` for `2.13.0+cpu`.
 std::string release(const std::string& version) {
   return version.substr(0, version.find('.', version.find('.') + 1));
 }
@@ -121,14 +121,14 @@ PackageDescription PackageDescription::of(const std::filesystem::path& package) 
 }
 
 void PackageDescription::check_machine() const {
-  // Packages of one minor release have one interface.
+  // Packages of the same minor release are compatible.
   if (release(torch_version) != release(TORCH_VERSION)) {
     throw Fault("the package was compiled with torch " + torch_version +
-                ", and this is torch " TORCH_VERSION);
+                ", but this is torch " TORCH_VERSION);
   }
   struct utsname here{};
   if (::uname(&here) == 0 && machine != here.machine) {
-    throw Fault("the package was compiled for " + machine + ", and this is " + here.machine);
+    throw Fault("the package was compiled for " + machine + ", but this is " + here.machine);
   }
   if (device != "cpu") {
     if (device != "cuda" || !at::globalContext().hasCUDA()) {

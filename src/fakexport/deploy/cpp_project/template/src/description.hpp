@@ -9,7 +9,7 @@
 
 namespace runner {
 
-// A weight as the program takes it. Where weights are tied, a file may have it under an alias.
+// A weight that the program expects. A file may contain a tied weight under an alias.
 struct Weight {
   std::string name;
   std::string dtype;
@@ -17,19 +17,19 @@ struct Weight {
   std::vector<std::string> aliases;
 };
 
-// What fakexport wrote into a package about the program in it.
+// fakexport's metadata of the program in a package.
 //
-//   orders         of each input, its dimensions from the outermost in memory to the innermost
-//   device         `cpu`, `cuda`
-//   weights        what a file of weights has to have: nothing where they are inside
-//   program_id     tells the program from others, its weights left aside
-//   unread         names of the program that such a file may have and that are not read from it: constants,
-//                  which the package has, and what the code does not use
-//   torch_version  of the torch that compiled it
+//   orders         memory order of each input: its dimensions from the outermost to the innermost
+//   device         `cpu` or `cuda`
+//   weights        the weights that a weights file must contain; empty if they are inside the package
+//   program_id     hash of the program without its weights
+//   unread         names that a weights file may contain but that are not read: constants, which the package
+//                  contains, and tensors that the code does not use
+//   torch_version  version of the torch that compiled the package
 //   machine        `x86_64`
-//   instructions   extensions of the processor that the code may use
-//   libraries_for  what torch does not have: operators, `signal_ops.soft_clip.default`, and C++ classes,
-//                  `signal_ops::Polynomial`
+//   instructions   CPU extensions that the code may use
+//   libraries_for  operators, `signal_ops.soft_clip.default`, and C++ classes, `signal_ops::Polynomial`, that
+//                  libraries must register
 struct PackageDescription {
   Signature signature;
   std::vector<Shape> orders;
@@ -43,11 +43,11 @@ struct PackageDescription {
   std::vector<std::string> instructions;
   std::vector<std::string> libraries_for;
 
-  // Reads the description; no code of the package runs. Throws Fault where the file is no package, or none of
-  // fakexport.
+  // Reads the description without running code of the package. Throws Fault if the file is not a package that
+  // fakexport wrote.
   static PackageDescription of(const std::filesystem::path& package);
 
-  // Throws Fault where this processor, this libtorch or its devices cannot run the code.
+  // Throws Fault if this processor, this libtorch or the available devices cannot run the code.
   void check_machine() const;
 
   // Throws Fault for the first operator or class that no loaded library registers.

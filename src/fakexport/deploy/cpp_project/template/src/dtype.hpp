@@ -6,7 +6,7 @@
 
 namespace runner {
 
-// One type of element by its names: torch's, that of safetensors, that of npy. Empty: the format has none.
+// A dtype with its names in torch, safetensors and npy. A name is empty if the format does not support it.
 struct Dtype {
   at::ScalarType type;
   std::string_view name;
@@ -14,7 +14,7 @@ struct Dtype {
   std::string_view npy;
 };
 
-// Each returns nullptr where there is none.
+// Each returns nullptr if there is no such dtype.
 const Dtype* dtype_of(at::ScalarType type);
 const Dtype* dtype_of_safetensors(std::string_view name);
 const Dtype* dtype_of_npy(std::string_view name);

@@ -8,12 +8,12 @@
 
 namespace runner {
 
-// What is wrong with what the user gave, in one line. The program ends with exit code 2.
+// An error of the user or the environment, described in one line. The program then exits with code 2.
 struct Fault : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Runs a function; a fault in it is told with `where` before it.
+// Runs a function. If it throws Fault, `where` is prepended to the message.
 template <typename Function>
 auto within(const std::string& where, Function&& function) {
   try {
@@ -23,13 +23,13 @@ auto within(const std::string& where, Function&& function) {
   }
 }
 
-// What torch says in its first line; in the others it tells where in torch that was.
+// Returns the first line of a message. The other lines of torch's messages are a stack trace.
 inline std::string first_line(const std::exception& error) {
   const std::string text = error.what();
   return text.substr(0, text.find('\n'));
 }
 
-// A name as it stands in a message. It is printable from here on: what() of a fault ends at a null character.
+// Quotes a name for a message. It is made printable here, because a null character would end the message.
 inline std::string in_quotes(const std::string& name) {
   constexpr std::size_t most = 200;
   return "'" + printable(name.size() <= most ? name : name.substr(0, most) + "...") + "'";

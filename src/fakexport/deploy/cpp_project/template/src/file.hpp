@@ -5,7 +5,7 @@
 
 namespace runner {
 
-// A regular file, opened for reading. Every fault of the system is a Fault that names the file.
+// A regular file, opened for reading. System errors become a Fault that names the file.
 class InputFile {
  public:
   explicit InputFile(std::filesystem::path path);
@@ -16,7 +16,7 @@ class InputFile {
   const std::filesystem::path& path() const { return path_; }
   std::int64_t size() const { return size_; }
 
-  // Fills `count` bytes from this offset; a file that has become shorter meanwhile is a Fault.
+  // Reads `count` bytes from this offset. Throws Fault if the file has become too short.
   void read(std::int64_t offset, void* to, std::int64_t count) const;
 
  private:
@@ -25,7 +25,7 @@ class InputFile {
   std::int64_t size_ = 0;
 };
 
-// A file that takes the place of `path` by `commit`, and leaves nothing behind without.
+// A temporary file that `commit` renames to `path`. Without `commit`, it is deleted.
 class OutputFile {
  public:
   explicit OutputFile(std::filesystem::path path);
@@ -44,7 +44,7 @@ class OutputFile {
   int descriptor_ = -1;
 };
 
-// A name beside `path` that nothing has.
+// Returns the path for a temporary file in the folder of `path`.
 std::filesystem::path temporary_beside(const std::filesystem::path& path);
 
 }  // namespace runner

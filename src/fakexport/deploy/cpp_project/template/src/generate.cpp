@@ -1,4 +1,4 @@
-// Generates tokens with the two programs of a language model, prefill and decode.
+// Generates tokens with the prefill and decode programs of a language model.
 
 #include <ATen/CPUGeneratorImpl.h>
 
@@ -150,18 +150,18 @@ PackageDescription opened(const fs::path& package) {
   PackageDescription found = PackageDescription::of(package);
   found.check_machine();
   found.check_libraries();
-  if (!found.has_weights_beside) throw Fault(package.string() + " contains its weights: compile it without");
+  if (!found.has_weights_beside) throw Fault(package.string() + " contains its weights: compile it with --weights beside");
   return found;
 }
 
-// The weights of both programs, each read once and once on the device.
+// Reads the weights of both programs. A shared weight is read and moved to the device once.
 std::pair<TensorsByName, TensorsByName> read_both(const Options& options, const PackageDescription& prefill,
                                                   const PackageDescription& decode) {
   const fs::path from = options.weights.value_or(options.folder / "model.safetensors");
   FoundWeights first = read_weights(prefill, options.folder / "prefill.aoti.pt2", from);
   for (auto& [name, weight] : first.weights) weight = weight.to(at::Device(prefill.device));
   FoundWeights second = read_weights(decode, options.folder / "decode.aoti.pt2", from, first.weights);
-  std::vector<std::string> others;  // That neither of them reads.
+  std::vector<std::string> others;  // Entries that neither program reads.
   for (const std::string& name : first.others) {
     if (std::count(second.others.begin(), second.others.end(), name)) others.push_back(name);
   }
@@ -179,8 +179,8 @@ Generator generator_of(const Options& options) {
   auto [of_prefill, of_decode] = read_both(options, prefill, decode);
   TensorsByName constants = read_constants(prefill_package), own = read_constants(decode_package);
   for (const std::string& name : description.decode.kept) {
-    // A cache that both programs write into: one tensor, on the device already.
-    if (!constants.count(name)) throw Fault("prefill.aoti.pt2 does not keep " + in_quotes(name));
+    // Both programs write into the static cache, so it must be the same tensor, already on the device.
+    if (!constants.count(name)) throw Fault("prefill.aoti.pt2 has no cache buffer " + in_quotes(name));
     own[name] = constants[name] = constants[name].to(at::Device(prefill.device));
   }
   of_prefill.merge(std::move(constants));
@@ -208,7 +208,7 @@ void generate(const Options& options) {
     write_line("note", name + " of the model's generation config is not applied");
   }
   if (const std::string& own = generator.defaults().own_generate; !own.empty()) {
-    write_line("note", own + " has a generate of its own, which is not followed: tokens are those of its forward");
+    write_line("note", own + " has its own generate, which is not used: generation calls its forward");
   }
   if (generator.defaults().is_drawn && options.sampling.is_greedy()) {
     write_line("note", "do_sample of the model's generation config is not applied: pass --temperature, --top-k or "

@@ -33,7 +33,7 @@ void refuse_absent(const std::string& name, bool is_there) {
   if (!is_there) throw Fault("generation.json names " + in_quotes(name) + ", which the program does not have");
 }
 
-// The tokens of a sequence without the padding before them.
+// Returns the tokens of a sequence without the padding before them.
 Tokens text_of(const at::Tensor& tokens, const at::Tensor& mask) {
   Tokens found;
   for (std::int64_t i = 0; i < tokens.size(1); ++i) {
@@ -84,7 +84,7 @@ void CallDescription::check(const Signature& signature, bool is_decode) const {
   for (const StateTensor& tensor : state) refuse_absent(tensor.output, returned.count(tensor.output));
   for (const InputTensor& input : signature.inputs) {
     if (is_decode && !known.count(input.name)) {
-      throw Fault("generation.json does not say what the input " + in_quotes(input.name) + " of decode is");
+      throw Fault("generation.json does not describe the input " + in_quotes(input.name) + " of decode");
     }
   }
   if (input_of(signature, tokens)->shape.size() != 2) {
@@ -101,7 +101,7 @@ GenerationDescription GenerationDescription::of(const std::filesystem::path& pat
     const json::Value value = json::parse(text);
     const std::string& written = value.at("format").text();
     if (written != format) {
-      throw Fault("its format is " + in_quotes(written) + ", and this program reads " + in_quotes(format));
+      throw Fault("its format is " + in_quotes(written) + ", but this program reads " + in_quotes(format));
     }
     return GenerationDescription{CallDescription::of(value.at("prefill")),
                                  CallDescription::of(value.at("decode")),
@@ -151,7 +151,7 @@ TensorsByName Generator::prompt_inputs(const Tokens& prompt) const {
     throw Fault("the token " + number(*greatest) + " does not exist: the model has " +
                 number(*call.vocabulary) + ", from 0 on");
   }
-  // A program takes no sequence of one token as a rule. Mask and positions leave the padding out.
+  // Pad a prompt of one token with masked padding, because most programs require at least two tokens.
   const bool is_fixed = call.length && !call.has_encoder();
   const bool can_pad = call.mask && (call.has_encoder() || (call.positions && !is_fixed));
   Tokens tokens = prompt, mask(prompt.size(), 1), positions(prompt.size());
@@ -171,8 +171,8 @@ TensorsByName Generator::prompt_inputs(const Tokens& prompt) const {
   if (call.mask) inputs.emplace(*call.mask, row(mask));
   if (call.positions && !call.has_encoder()) {
     if (input_of(prefill_.signature(), *call.positions)->shape.size() != 2) {
-      throw Fault("the program takes " + in_quotes(*call.positions) +
-                  " of more than two dimensions, which depend on the images: only Python passes them");
+      throw Fault("the program expects " + in_quotes(*call.positions) +
+                  " with more than two dimensions, which depend on the images: only `fakexport generate` can compute them");
     }
     inputs.emplace(*call.positions, row(positions));
   }
@@ -182,8 +182,8 @@ TensorsByName Generator::prompt_inputs(const Tokens& prompt) const {
 void Generator::read_prompt(const std::optional<Tokens>& prompt, const TensorsByName& others,
                             std::int64_t most_new) {
   const CallDescription& call = prefill_.description();
-  if (prompt && !call.prompt) throw Fault("the program takes no prompt of token ids: drop --prompt-ids");
-  if (!prompt && call.prompt) throw Fault("there is no prompt: the program takes " + in_quotes(*call.prompt));
+  if (prompt && !call.prompt) throw Fault("the program does not accept a prompt of token ids: remove --prompt-ids");
+  if (!prompt && call.prompt) throw Fault("there is no prompt: the program expects " + in_quotes(*call.prompt));
   TensorsByName given = others;
   if (prompt) given.merge(prompt_inputs(*prompt));
   if (given.empty()) throw Fault("there are no inputs");
@@ -195,7 +195,7 @@ void Generator::read_prompt(const std::optional<Tokens>& prompt, const TensorsBy
     given.emplace(call.tokens, row({*defaults_.decoder_start}));
   }
   const at::Tensor first = given.at(call.tokens);
-  if (first.dim() != 2 || first.size(0) != 1) throw Fault("one sequence at a time: pass a batch of 1");
+  if (first.dim() != 2 || first.size(0) != 1) throw Fault("only one sequence can be generated at a time: pass a batch of 1");
   is_after_one_ = first.size(1) == 1;
   text_ = text_of(first, call.has_encoder() || !call.mask ? at::Tensor() : given[*call.mask]);
   const std::int64_t length = first.size(1) + most_new;
@@ -203,12 +203,12 @@ void Generator::read_prompt(const std::optional<Tokens>& prompt, const TensorsBy
   if (defaults_.longest && length > *defaults_.longest) {
     throw Fault(together + ", but the model has " + number(*defaults_.longest) + " positions");
   }
-  // The last new token is not read.
+  // The last new token needs no cache entry, because no program reads it.
   const auto capacity = decode_.description().capacity;
   if (capacity && length - 1 > *capacity) {
     throw Fault(together + ", but the static cache holds " + number(*capacity));
   }
-  // Prefill may read one number of tokens only; decode reads the others like new ones.
+  // If prefill reads a fixed number of tokens, decode reads the rest of the prompt.
   const std::int64_t read = call.length.value_or(first.size(1));
   if (first.size(1) < read) {
     throw Fault("the program reads prompts of " + number(read) + " tokens or more, got " +

@@ -15,34 +15,34 @@
 
 namespace runner {
 
-// A tensor that one call leaves to the next.
+// A tensor that one call passes on to the next call.
 struct StateTensor {
   std::string name;
   std::optional<std::string> input;  // None in prefill.
   std::string output;
 };
 
-// The part that each input and output of a program has.
+// The roles of a program's inputs and outputs.
 struct CallDescription {
   std::string tokens, logits;
   std::optional<std::string> prompt, mask, positions;
-  std::optional<std::string> start;  // The place of the first token in a cache that the program keeps.
-  std::vector<std::string> kept;     // The constants with that cache, which both programs write into.
+  std::optional<std::string> start;  // Input with the first token's position in the static cache.
+  std::vector<std::string> kept;     // Constants that are the static cache, shared by both programs.
   std::vector<StateTensor> state;
-  std::optional<std::int64_t> length;      // The one number of tokens that it reads, if it reads no other.
-  std::optional<std::int64_t> vocabulary;  // How many tokens there are.
-  std::optional<std::int64_t> capacity;    // Tokens that a static cache holds.
+  std::optional<std::int64_t> length;      // Number of tokens per call, if it is fixed.
+  std::optional<std::int64_t> vocabulary;  // Number of tokens in the vocabulary.
+  std::optional<std::int64_t> capacity;    // Number of tokens in the static cache.
 
-  // Whether the prompt goes to an encoder, and the tokens to a decoder next to it.
+  // Whether the prompt is the input of an encoder, and the tokens are the input of a decoder.
   bool has_encoder() const { return prompt != tokens; }
 
   static CallDescription of(const json::Value& value);
 
-  // Throws Fault where the program lacks what is named here, or needs more.
+  // Throws Fault if the program lacks an input or output named here, or if decode needs further inputs.
   void check(const Signature& signature, bool is_decode) const;
 };
 
-// What `generation.json` says.
+// The content of `generation.json`.
 struct GenerationDescription {
   CallDescription prefill, decode;
   Defaults defaults;
@@ -50,7 +50,7 @@ struct GenerationDescription {
   static GenerationDescription of(const std::filesystem::path& path);
 };
 
-// A program with its signature, which checks each call.
+// A program with its signature. Each call is checked against the signature.
 class Call {
  public:
   Call(CallDescription description, const std::filesystem::path& package, PackageDescription found,
@@ -64,10 +64,10 @@ class Call {
  private:
   CallDescription description_;
   Signature signature_;
-  std::unique_ptr<Program> program_;  // It stays where it is: the loader in it cannot be moved.
+  std::unique_ptr<Program> program_;  // A pointer, because the program's loader cannot be moved.
 };
 
-// Prefill reads the prompt, then decode reads one token after another.
+// Generates tokens: prefill reads the prompt, then decode reads one token per call.
 class Generator {
  public:
   Generator(Call prefill, Call decode, Defaults defaults)
@@ -77,10 +77,10 @@ class Generator {
 
   // Generates the new tokens of one sequence.
   //
-  //   prompt  none for a model that is not given text
-  //   others  further inputs of prefill by name
-  //   eos     tokens that end the sequence; the one that did is the last of the result
-  //   report  gets all new tokens after each of them, and whether the sequence ends there
+  //   prompt  token ids; none for a model without text input
+  //   others  other inputs of prefill by name
+  //   eos     tokens that end the sequence; such a token is included in the result
+  //   report  called after each new token with all new tokens, and whether the sequence has ended
   void operator()(const std::optional<Tokens>& prompt, const TensorsByName& others, std::int64_t most_new,
                   const Sampling& sampling, at::Generator& generator, const Tokens& eos,
                   const std::function<void(const Tokens&, bool)>& report);
@@ -93,10 +93,10 @@ class Generator {
 
   Call prefill_, decode_;
   Defaults defaults_;
-  TensorsByName state_;  // By the names of the state.
+  TensorsByName state_;  // Tensors by `StateTensor::name`.
   at::Tensor scores_, mask_, positions_;
   Tokens text_;             // All tokens so far, without padding.
-  std::int64_t place_ = 0;  // Of the next token.
+  std::int64_t place_ = 0;  // Position of the next token in the static cache.
   bool is_after_one_ = false;
 };
 

@@ -237,7 +237,7 @@ class Parser {
     return value;
   }
 
-  // One character of two to four bytes: no overlong form, no surrogate, nothing beyond Unicode.
+  // A character of two to four bytes. Reject overlong forms, surrogates and code points above U+10FFFF.
   char32_t utf8() {
     const unsigned char lead = static_cast<unsigned char>(text_[at_]);
     const int more = lead >= 0xF0 ? 3 : lead >= 0xE0 ? 2 : 1;

@@ -6,14 +6,14 @@
 #include <variant>
 #include <vector>
 
-// A strict reader of JSON (RFC 8259) for text that nobody vouches for.
+// A strict reader of JSON (RFC 8259) for untrusted text.
 namespace runner::json {
 
 class Value;
 struct Member;
 
 using Array = std::vector<Value>;
-using Object = std::vector<Member>;  // In the order of the text; no name occurs twice.
+using Object = std::vector<Member>;  // In the order of the text. Names are unique.
 
 class Value {
  public:
@@ -32,7 +32,7 @@ class Value {
   bool is_real() const { return std::holds_alternative<double>(held_); }
   bool is_integer() const { return std::holds_alternative<std::int64_t>(held_); }
 
-  // Each throws Fault where the value is something else.
+  // Each throws Fault if the value has a different type.
   bool boolean() const;
   std::int64_t integer() const;
   double real() const;
@@ -40,7 +40,7 @@ class Value {
   const Array& array() const;
   const Object& object() const;
 
-  // The member of this name; throws Fault where this is no object, or has no such member.
+  // Returns the member of this name. Throws Fault if this is not an object, or has no such member.
   const Value& at(std::string_view name) const;
 
  private:
@@ -52,11 +52,11 @@ struct Member {
   Value value;
 };
 
-// Reads the whole text as one value. Integers beyond 64 bits, names that occur twice, text that is no UTF-8,
-// more than 64 levels and more than four million values are refused: Fault says what and at which byte.
+// Parses the whole text as one value. Throws Fault, with the reason and the byte, for invalid JSON or UTF-8,
+// integers beyond 64 bits, duplicate names, more than 64 levels, and more than four million values.
 Value parse(std::string_view text);
 
-// The text as a JSON string, quotes included.
+// Returns the text as a JSON string, including the quotes.
 std::string encoded(const std::string& text);
 
 }  // namespace runner::json

@@ -1,4 +1,4 @@
-// Runs a program that fakexport compiled: no Python, no model code.
+// Runs a program that fakexport compiled, without Python or the model's code.
 
 #include <filesystem>
 #include <iostream>
@@ -28,7 +28,7 @@ void write_outputs(const fs::path& path, const NamedTensors& outputs) {
   }
 }
 
-// Weights of the program, and its constants.
+// Reads the weights and the constants of the program.
 TensorsByName all_weights(const Options& options, const PackageDescription& description) {
   FoundWeights found = read_weights(description, options.package, options.weights);
   note_others(found.path, found.others);

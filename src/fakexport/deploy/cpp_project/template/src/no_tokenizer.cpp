@@ -1,4 +1,4 @@
-// Takes the place of tokenizer.cpp in a build without tokenizers.
+// Replaces tokenizer.cpp in a build without the tokenizers library.
 
 #include "fault.hpp"
 #include "tokenizer.hpp"

@@ -23,7 +23,7 @@ struct Header {
   Shape shape;
 };
 
-// Reads the Python text `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 8), }` and nothing else.
+// Parses the header, which is Python text: `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 8), }`.
 class HeaderReader {
  public:
   explicit HeaderReader(std::string_view text) : text_(text) {}
@@ -46,7 +46,7 @@ class HeaderReader {
         has_shape = true;
         found.shape = shape();
       } else {
-        throw Fault("its header has the field " + in_quotes(key) + " too much");
+        throw Fault("its header has the unexpected field " + in_quotes(key));
       }
       if (!takes(",")) {
         take("}");
@@ -132,7 +132,7 @@ at::Tensor array(const InputFile& file) {
   const std::int64_t bytes = byte_count(header.shape, dtype), has = file.size() - header_at - length;
   if (bytes != has) {
     throw Fault(kind(std::string(dtype.name), header.shape) + " takes " + std::to_string(bytes) +
-                " bytes, and it has " + std::to_string(has));
+                " bytes, but the file has " + std::to_string(has));
   }
   if (header.is_fortran_order) std::reverse(header.shape.begin(), header.shape.end());
   at::Tensor tensor = empty_tensor(header.shape, dtype);
@@ -166,7 +166,7 @@ void write_npy(const std::filesystem::path& path, const at::Tensor& given, const
 
 at::Tensor read_npy(const std::filesystem::path& path) {
   const InputFile file(path);
-  return within(path.string() + " is refused", [&] { return array(file); });
+  return within(path.string() + " is rejected", [&] { return array(file); });
 }
 
 void write_npy_folder(const std::filesystem::path& folder, const NamedTensors& tensors) {
@@ -199,7 +199,7 @@ void write_npy_folder(const std::filesystem::path& folder, const NamedTensors& t
     fs::remove_all(temporary, error);
     throw;
   }
-  fs::rename(temporary, target, error);  // Takes the place of an empty folder, and of nothing else.
+  fs::rename(temporary, target, error);  // This replaces an empty folder, but nothing else.
   if (error) fail();
 }
 

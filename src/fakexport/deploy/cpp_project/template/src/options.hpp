@@ -7,7 +7,7 @@
 
 namespace runner {
 
-// The command line.
+// The options of the command line.
 struct Options {
   std::filesystem::path package;
   std::optional<std::filesystem::path> weights;
@@ -16,7 +16,7 @@ struct Options {
   std::optional<std::filesystem::path> output;
   bool wants_help = false;
 
-  // Throws Fault for what it does not know, and where --package is missing.
+  // Throws Fault for an unknown option, or if --package is missing.
   static Options parse(const std::vector<std::string>& arguments);
 };
 

@@ -7,7 +7,7 @@
 namespace runner {
 namespace {
 
-// Characters of UTF-8, whose bytes have the order of the characters.
+// A range of characters, encoded as UTF-8. Comparing the bytes is the same as comparing the characters.
 struct Range {
   std::string_view first, last;
 
@@ -20,7 +20,7 @@ struct Range {
 constexpr Range unprintable[] = {
     {{"\0", 1}, "\x1F"},               // U+0000 to U+001F
     {"\x7F", "\x7F"},                  // U+007F
-    {"\xC2\x80", "\xC2\x9F"},          // U+0080 to U+009F, which terminals obey too
+    {"\xC2\x80", "\xC2\x9F"},          // U+0080 to U+009F: terminals execute these control characters too
     {"\xE2\x80\x8B", "\xE2\x80\x8F"},  // U+200B to U+200F
     {"\xE2\x80\xA8", "\xE2\x80\xAE"},  // U+2028 to U+202E
     {"\xE2\x81\xA0", "\xE2\x81\xAF"},  // U+2060 to U+206F

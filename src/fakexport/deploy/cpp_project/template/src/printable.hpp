@@ -4,8 +4,8 @@
 
 namespace runner {
 
-// The text in one line that a terminal shows as it is: `?` stands for each control character, end of a line,
-// mark of direction, and character without width. Text that has none of these is given back as it is.
+// Replaces each control character, line break, direction mark and zero-width character by `?`, so that the
+// text is safe to print on one line of a terminal.
 std::string printable(const std::string& text);
 
 }  // namespace runner

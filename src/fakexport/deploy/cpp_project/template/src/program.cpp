@@ -13,7 +13,7 @@
 namespace runner {
 namespace {
 
-// The tensor without gaps in memory, its dimensions in this order: compiled code does not look at strides.
+// Returns the tensor densely in this memory order, because compiled code ignores the strides of its inputs.
 at::Tensor laid_out(const at::Tensor& tensor, const Shape& order) {
   Shape back(order.size());
   for (std::size_t i = 0; i < order.size(); ++i)
@@ -38,7 +38,7 @@ void Program::bind() {
   const std::vector<std::string> names = loader_.get_constant_fqns();
   if (bound.size() != names.size() ||
       !std::all_of(names.begin(), names.end(), [&](auto& name) { return bound.count(name); })) {
-    throw Fault("the package's code expects different weights from its description");
+    throw Fault("the weights of the compiled code differ from those in its description");
   }
   if (bound.empty()) return;
   loader_.load_constants(bound, /*use_inactive=*/false, /*check_full_update=*/true, /*user_managed=*/true);
@@ -55,7 +55,7 @@ NamedTensors Program::run(const TensorsByName& inputs) {
   std::vector<at::Tensor> results = loader_.run(arguments);
   const std::vector<OutputLeaf>& leaves = description_.signature.outputs;
   if (results.size() != leaves.size()) {
-    throw Fault("the package gave " + std::to_string(results.size()) + " outputs, and describes " +
+    throw Fault("the package returned " + std::to_string(results.size()) + " outputs, but its description lists " +
                 std::to_string(leaves.size()));
   }
   NamedTensors named;

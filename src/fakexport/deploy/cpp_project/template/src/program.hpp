@@ -9,21 +9,21 @@
 
 namespace runner {
 
-// A compiled program with all its weights. One without them cannot be made: to run it would crash.
+// A compiled program with all of its weights. Running a package without weights would crash the process.
 class Program {
  public:
-  // Loads the native code of the package, and gives it the weights; those of a package that has them inside
-  // are empty. Throws Fault where the package asks for a weight that is not among them.
+  // Loads the native code of the package and binds the weights. `weights` is empty if the package contains
+  // its weights. Throws Fault if the weights that the package expects are different.
   Program(const std::filesystem::path& package, PackageDescription description, TensorsByName weights);
 
-  // The tensors of the outputs by name. `inputs` must have passed `Signature::check`.
+  // Runs the program and returns its output tensors by name. `inputs` must have passed `Signature::check`.
   NamedTensors run(const TensorsByName& inputs);
 
  private:
   void bind();
 
   PackageDescription description_;
-  TensorsByName weights_;  // The native code reads them where they are: they live as long as it does.
+  TensorsByName weights_;  // The native code refers to these tensors, so they must outlive it.
   torch::inductor::AOTIModelPackageLoader loader_;
 };
 

@@ -8,7 +8,7 @@
 #include "fault.hpp"
 #include "json.hpp"
 
-// The numbers of the format are little-endian, and so must the machine be.
+// The format's numbers are little-endian, so this code requires a little-endian machine.
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
 
 namespace runner {
@@ -45,12 +45,12 @@ SafetensorsFile::Entry entry(const json::Value& value, std::int64_t start) {
 }  // namespace
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path) {
-  within(path.string() + " is refused", [&] { read(0, file_.size()); });
+  within(path.string() + " is rejected", [&] { read(0, file_.size()); });
 }
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, std::int64_t begin, std::int64_t size)
     : file_(path) {
-  within(path.string() + " is refused: its constants", [&] {
+  within(path.string() + " is rejected: its constants", [&] {
     if (begin < 0 || size < 0 || begin > file_.size() || size > file_.size() - begin)
       throw Fault("they exceed the file");
     read(begin, size);
@@ -110,7 +110,7 @@ at::Tensor SafetensorsFile::tensor(const std::string& name) const {
 }
 
 void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors) {
-  // The widest elements first, so that each tensor is aligned.
+  // Sort by decreasing element size, so that each tensor is aligned.
   NamedTensors ordered = tensors;
   std::sort(ordered.begin(), ordered.end(), [](const auto& one, const auto& other) {
     return std::pair(-static_cast<int>(one.second.element_size()), one.first) <

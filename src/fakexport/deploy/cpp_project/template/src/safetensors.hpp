@@ -9,30 +9,30 @@
 
 namespace runner {
 
-// A .safetensors file whose header has been checked: every tensor lies in the file, none overlaps another, no
-// byte is left over. Throws Fault else. Nothing of the tensors is read before they are asked for.
+// A .safetensors file. Opening it reads only the header, and throws Fault if a tensor exceeds the file or
+// overlaps another one, or if some bytes belong to no tensor.
 class SafetensorsFile {
  public:
   struct Entry {
     const Dtype* dtype;
     Shape shape;
-    std::int64_t begin;  // In the file, in bytes.
-    std::int64_t size;   // In bytes.
+    std::int64_t begin;  // Offset in the file in bytes.
+    std::int64_t size;   // Size in bytes.
   };
 
   explicit SafetensorsFile(const std::filesystem::path& path);
 
-  // One that lies in a larger file: `size` bytes from `begin`.
+  // Opens the part of a larger file with `size` bytes from `begin`.
   SafetensorsFile(const std::filesystem::path& path, std::int64_t begin, std::int64_t size);
 
   const std::filesystem::path& path() const { return file_.path(); }
 
   const std::map<std::string, Entry>& entries() const { return entries_; }
 
-  // What the file says of itself, by name.
+  // The metadata of the file, by key.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
-  // In memory of its own; the name must be one of the entries.
+  // Reads a tensor into new memory. The name must be one of the entries.
   at::Tensor tensor(const std::string& name) const;
 
  private:
@@ -45,7 +45,7 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-// Writes the tensors as a file that is there as a whole or not at all. Names must differ.
+// Writes tensors to a file, atomically. Names must be unique.
 void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors);
 
 }  // namespace runner

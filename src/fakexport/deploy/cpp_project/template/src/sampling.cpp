@@ -19,7 +19,7 @@ Tokens integers(const json::Value& value) {
   return found;
 }
 
-// Where the tokens are. Placeholders of images may be outside of the vocabulary.
+// Returns a mask of the tokens. Image placeholders outside of the vocabulary are skipped.
 at::Tensor marked(const at::Tensor& scores, const Tokens& tokens) {
   Tokens known;
   for (const std::int64_t token : tokens) {
@@ -45,11 +45,11 @@ at::Tensor only(const at::Tensor& scores, std::int64_t token) {
   return forced;
 }
 
-// The fewest tokens whose probabilities add up to `top_p`, and at least one.
+// Keeps only the fewest tokens whose probabilities add up to `top_p`, and at least one token.
 at::Tensor of_probability(const at::Tensor& scores, double top_p) {
   const auto [in_order, indices] = scores.sort(-1, /*descending=*/true);
   at::Tensor before = in_order.softmax(-1).cumsum(-1).roll({1}, {-1});
-  before.select(-1, 0).fill_(-1);  // Less than any `top_p`, which may be 0 in float32.
+  before.select(-1, 0).fill_(-1);  // Smaller than any `top_p`, which may be rounded to 0 in float32.
   const at::Tensor is_left_out = at::zeros_like(scores, at::kBool).scatter(-1, indices, before >= top_p);
   return scores.masked_fill(is_left_out, never);
 }
@@ -132,14 +132,14 @@ Tokens Defaults::forbidden(const Place& place) const {
   if (place.generated == 0) add(suppressed_first);
   if (place.generated < least_new || length < least) add(place.eos);
   for (const Tokens& word : bad_words) {
-    // Whether the text ends with all tokens of the word but the last.
+    // Forbid the last token of the word if the text ends with all previous tokens of the word.
     if (word.size() <= text.size() + 1 && std::equal(word.rbegin() + 1, word.rend(), text.rbegin())) {
       found.push_back(word.back());
     }
   }
   const std::int64_t size = no_repeat_ngram_size;
   for (std::int64_t i = 0; size > 0 && i + size <= length; ++i) {
-    // Whether the text ended here before with the tokens that it ends with.
+    // Forbid the token that followed the last `size - 1` tokens of the text when they occurred before.
     if (std::equal(text.begin() + i, text.begin() + i + size - 1, text.end() - (size - 1))) {
       found.push_back(text[i + size - 1]);
     }

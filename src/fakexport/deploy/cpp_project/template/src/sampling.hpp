@@ -15,7 +15,7 @@ using Tokens = std::vector<std::int64_t>;
 
 struct Defaults;
 
-// How to draw tokens; without any of the first three, the most likely one is taken.
+// How to choose tokens. If temperature, top_k and top_p are all missing, the most likely token is chosen.
 struct Sampling {
   std::optional<double> temperature;
   std::optional<std::int64_t> top_k;
@@ -24,44 +24,44 @@ struct Sampling {
 
   bool is_greedy() const { return !temperature && !top_k && !top_p; }
 
-  // If tokens are drawn: with the numbers of the generation config where there are none.
+  // Returns the settings with missing ones from the generation config, if tokens are sampled.
   Sampling completed(const Defaults& defaults) const;
 
-  // One token of the scores `[1, vocabulary]`, float32 on the CPU.
+  // Chooses one token. `scores` is `[1, vocabulary]`, float32, on the CPU.
   std::int64_t chosen(at::Tensor scores, at::Generator& generator) const;
 };
 
-// Where a token is generated.
+// The state of a sequence before the next token is chosen.
 struct Place {
   const Tokens& text;      // All tokens so far, without padding.
-  std::int64_t generated;  // New tokens before this one.
-  bool is_last;            // There is room for this token only.
-  bool is_after_one;       // The new tokens follow a single one: only then is the first one forced.
+  std::int64_t generated;  // Number of new tokens before this one.
+  bool is_last;            // This is the last of the requested tokens.
+  bool is_after_one;       // The prompt is a single token. Only then does a forced first token apply.
   const Tokens& eos;       // Tokens that end the sequence.
 };
 
-// What the model's generation config says, as far as it is followed.
+// The settings of the model's generation config that are supported.
 struct Defaults {
   Tokens eos, suppressed, suppressed_first;
-  std::vector<Tokens> bad_words;  // Of several tokens each.
+  std::vector<Tokens> bad_words;  // Forbidden sequences of at least two tokens.
   std::optional<std::int64_t> pad, decoder_start, longest, forced_first, forced_last;
   double repetition_penalty = 1;
   std::int64_t no_repeat_ngram_size = 0, least = 0, least_new = 0;
   bool is_drawn = false;
   Sampling drawing;
   std::vector<std::string> not_applied;
-  std::string own_generate;  // The class whose own `generate` is not followed, if it has one.
+  std::string own_generate;  // The model's class if it has its own `generate`, which is not applied; else "".
 
   static Defaults of(const json::Value& value);
 
-  // The scores with what is forced or forbidden. Throws Fault where every token is, and for NaN.
+  // Applies forced and forbidden tokens. Throws Fault if every token is forbidden, or a score is NaN.
   at::Tensor restricted(at::Tensor scores, const Place& place) const;
 
  private:
   Tokens forbidden(const Place& place) const;
 };
 
-// A member that is a number or null.
+// Converts a JSON integer or null.
 std::optional<std::int64_t> optional_integer(const json::Value& value);
 
 }  // namespace runner

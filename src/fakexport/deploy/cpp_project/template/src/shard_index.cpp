@@ -36,7 +36,7 @@ void check_shard(const fs::path& folder, const std::string& file) {
     throw Fault(in_quotes(file) + " is not a valid shard name (.safetensors)");
   if (file[0] == '.' || file.find_first_of("/\\:") != std::string::npos)
     throw Fault("the shard " + in_quotes(file) + " is not in the folder of the index");
-  std::error_code fault;  // What cannot be looked at is missing.
+  std::error_code fault;  // A file that cannot be inspected counts as missing.
   if (!fs::is_regular_file(folder / file, fault))
     throw Fault("the shard " + in_quotes(file) + " is missing");
 }

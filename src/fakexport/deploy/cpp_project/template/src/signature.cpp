@@ -44,7 +44,7 @@ std::string wanted_kind(const InputTensor& wanted) {
   return text + "]";
 }
 
-// Compares sizes, and remembers what the first size of each symbol says that it is.
+// Checks sizes. The first size with a symbol determines the symbol's value for the other sizes.
 class SizeCheck {
  public:
   void check(const std::string& found, std::int64_t size, const Dimension& wanted) {

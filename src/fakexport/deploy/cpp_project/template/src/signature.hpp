@@ -10,9 +10,9 @@
 
 namespace runner {
 
-// A size: `times * symbol + plus`, or `plus` where there is no symbol.
+// A size of an input: `times * symbol + plus`, or `plus` if there is no symbol.
 struct Dimension {
-  bool is_checked = true;  // False for a size that is no linear expression of one symbol.
+  bool is_checked = true;  // False for a size that is not linear in one symbol.
   std::optional<std::string> symbol;
   std::int64_t times = 0;
   std::int64_t plus = 0;
@@ -28,22 +28,22 @@ struct InputTensor {
   std::vector<Dimension> shape;
 };
 
-// A leaf of what a call returns; one that is no tensor is a number or None, and not among the results.
+// A leaf of a call's output. Leaves that are not tensors (numbers and None) are omitted from the results.
 struct OutputLeaf {
   std::string name;
   bool is_tensor;
 };
 
-// What a program takes and gives, by name.
+// The inputs and outputs of a program, by name.
 struct Signature {
-  std::vector<InputTensor> inputs;  // In the order of the call.
-  std::vector<OutputLeaf> outputs;  // In the order of what is returned.
+  std::vector<InputTensor> inputs;  // In the order of the flat call.
+  std::vector<OutputLeaf> outputs;  // In the order in which they are returned.
   std::vector<Condition> conditions;
 
   static Signature of(const json::Value& value);
 
-  // Refuses a call before anything runs: names, dtypes, sizes against each other and against the ranges, and the
-  // conditions. The Fault says the first thing that does not fit, in the words of `fakexport run`.
+  // Checks the inputs of a call before anything runs: names, dtypes, sizes, ranges and conditions. Throws
+  // Fault for the first mismatch, with the same message as `fakexport run`.
   void check(const TensorsByName& given) const;
 };
 

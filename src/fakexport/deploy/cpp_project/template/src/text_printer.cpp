@@ -8,7 +8,7 @@
 namespace runner {
 namespace {
 
-// What follows `start` in a text; nothing if the text does not start with it.
+// Returns the text after the prefix `start`, or "" if the text does not have this prefix.
 std::string_view after(const std::string& start, const std::string& text) {
   return text.compare(0, start.size(), start) == 0 ? std::string_view(text).substr(start.size())
                                                    : std::string_view();

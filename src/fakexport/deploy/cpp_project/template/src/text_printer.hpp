@@ -6,10 +6,11 @@
 
 namespace runner {
 
-// Prints the text of a growing row of tokens, each character when it is complete.
+// Prints the text of tokens while they are generated, each character when it is complete.
 //
-// What a decoder returns for a token depends on those before it, but not on all of them. So each print decodes the
-// tokens since the print before the last one; the last print decodes all, and throws Fault if their text is another.
+// The text of a token depends on some of the previous tokens, but not on all of them. Each print therefore
+// decodes only the tokens since the last print but one. The final print decodes all tokens, and throws Fault
+// if their text does not begin with the printed text.
 class TextPrinter {
  public:
   explicit TextPrinter(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
@@ -18,9 +19,9 @@ class TextPrinter {
 
  private:
   const Tokenizer& tokenizer_;
-  std::string printed_;                      // All that was printed.
-  std::string text_;                         // Of the tokens from `start_` to `end_`.
-  std::size_t start_ = 0, end_ = 0;          // Where the text of two prints ended.
+  std::string printed_;                      // The text printed so far.
+  std::string text_;                         // The text of the tokens from `start_` to `end_`.
+  std::size_t start_ = 0, end_ = 0;          // Number of tokens at the last two prints.
 };
 
 }  // namespace runner

@@ -24,7 +24,7 @@ std::string content_of(const std::filesystem::path& path) {
   if (file.size() > most_bytes) throw Fault(path.string() + " is larger than 256 MiB");
   std::string text(static_cast<std::size_t>(file.size()), '\0');
   file.read(0, text.data(), file.size());
-  // The library would read bytes that are not UTF-8 as other characters.
+  // Reject invalid UTF-8, which the library would replace by other characters.
   within(path.string(), [&] { json::parse(text); });
   return text;
 }
@@ -49,7 +49,7 @@ Tokens encoded(void* handle, const std::string& text) {
   return tokens;
 }
 
-// Does something in a child process. Returns what the library says if it ends the process.
+// Runs `work` in a child process. Returns the library's message if it aborts the process, else "".
 std::string end_of(const std::function<void()>& work) {
   int ends[2];
   if (::pipe(ends) != 0) throw Fault("no pipe can be opened");
@@ -88,7 +88,7 @@ std::string end_of(const std::function<void()>& work) {
 Tokenizer::Tokenizer(const std::filesystem::path& path, const std::vector<std::string>& texts) {
   const std::string content = content_of(path);
   for (const std::string& text : texts) refuse_other_than_utf8(text);
-  // The library has no errors: it ends the process. So a child goes first.
+  // The library aborts the process on errors, so a child process tries the texts first.
   const std::string end = end_of([&] {
     const std::shared_ptr<void> handle = opened(content);
     for (const std::string& text : texts) encoded(handle.get(), text);

@@ -10,21 +10,22 @@
 
 namespace runner {
 
-// What a `tokenizer.json` says, read by the `tokenizers` library of Hugging Face.
+// A tokenizer from a `tokenizer.json`, implemented by Hugging Face's `tokenizers` library.
 class Tokenizer {
  public:
-  // Throws Fault where the library cannot read the file or one of the texts, or where the project was built
-  // without it.
+  // Throws Fault if the library cannot read the file or one of the texts, or if the project was built without
+  // the library.
   Tokenizer(const std::filesystem::path& path, const std::vector<std::string>& texts);
 
-  // The ids of a text that was given above, with the special tokens that the tokenizer adds.
+  // Converts a text to ids, with the special tokens that the tokenizer adds. The constructor must have
+  // checked it.
   Tokens tokens(const std::string& text) const;
 
-  // The text of ids, without special tokens. The bytes of a character that is not complete are U+FFFD.
+  // Converts ids to text, without special tokens. The bytes of an incomplete character become U+FFFD.
   std::string text(const Tokens& tokens) const;
 
-  // Whether the next token may change the text of one that ends here: a decoder reads tokens of single bytes,
-  // `<0x41>`, that follow each other as one, and special tokens between them have no text.
+  // Returns whether the next token may change the text up to this token. Decoders combine consecutive tokens
+  // of single bytes, `<0x41>`, even if special tokens, which have no text, are in between.
   bool is_open(std::int64_t token) const;
 
  private:

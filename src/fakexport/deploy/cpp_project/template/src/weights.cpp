@@ -23,8 +23,8 @@ namespace fs = std::filesystem;
 constexpr const char* owner = "fakexport.program";
 constexpr const char* constants_record = "data/fakexport/constants.safetensors";
 
-// The names under which the checkpoint has the weight: none where it is missing. All entries are held against
-// what the program takes.
+// Returns the names under which the checkpoint contains a weight, or none if it is missing. Throws Fault if
+// an entry has a different dtype or shape than the program expects.
 std::vector<std::string> names_in(const Checkpoint& checkpoint, const Weight& weight) {
   std::vector<std::string> names{weight.name}, found;
   names.insert(names.end(), weight.aliases.begin(), weight.aliases.end());
@@ -57,7 +57,7 @@ at::Tensor read_weight(const Checkpoint& checkpoint, const std::vector<std::stri
   return tensor;
 }
 
-// Entries of which the program knows nothing.
+// Returns the unexpected keys: entries that the program does not use.
 std::vector<std::string> others_in(const Checkpoint& checkpoint, const PackageDescription& description) {
   std::set<std::string> known(description.unread.begin(), description.unread.end());
   for (const Weight& weight : description.weights) {
@@ -72,11 +72,11 @@ std::vector<std::string> others_in(const Checkpoint& checkpoint, const PackageDe
 }
 
 bool is_same_file(const fs::path& one, const fs::path& other) {
-  std::error_code fault;  // One that is not there is no other.
+  std::error_code fault;  // A missing file is not the same as any other file.
   return fs::equivalent(one, other, fault);
 }
 
-// Package and weights are written one after the other: an interruption leaves one of them as it was before.
+// Throws Fault if the weights file belongs to a different package, for example after an interrupted write.
 void check_owner(const Checkpoint& checkpoint, const PackageDescription& description,
                  const fs::path& package) {
   const auto found = checkpoint.metadata().find(owner);
@@ -86,7 +86,7 @@ void check_owner(const Checkpoint& checkpoint, const PackageDescription& descrip
   }
 }
 
-// The first few names, and how many more there are.
+// Returns the first names as text, and the number of further names.
 std::string first_of(const std::vector<std::string>& names) {
   constexpr std::size_t shown = 3;
   std::string text = in_quotes(names[0]);
@@ -94,7 +94,7 @@ std::string first_of(const std::vector<std::string>& names) {
   return names.size() > shown ? text + " and " + std::to_string(names.size() - shown) + " more" : text;
 }
 
-// What is missing, and, where other entries may be the same weights in another layout, who knows that layout.
+// Returns the error for missing weights. If there are unexpected keys, it says how to convert the checkpoint.
 Fault missing_weights(const fs::path& path, const std::vector<std::string>& missing,
                       const std::vector<std::string>& others) {
   std::string text = path.string() + ": ";

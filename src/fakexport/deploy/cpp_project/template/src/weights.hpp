@@ -10,21 +10,21 @@
 
 namespace runner {
 
-// What was read of a checkpoint.
+// The weights that were read from a checkpoint.
 struct FoundWeights {
-  std::filesystem::path path;       // Of its file, or of its index.
-  TensorsByName weights;            // By the names that the code has for them.
-  std::vector<std::string> others;  // Entries that no weight of the model wants.
+  std::filesystem::path path;       // Path of the checkpoint's file or index.
+  TensorsByName weights;            // Weights by their name in the compiled code.
+  std::vector<std::string> others;  // Unexpected keys: entries that the model does not use.
 };
 
-// The weights of a program from the .safetensors file beside the package, or from what is given: one such file,
-// the index of several, or a folder with either. Throws Fault where a weight is missing, has another dtype or
-// shape than the program takes, or has two names and two values; and where the file beside the package was
-// written with another one. A weight of a name that `known` has is not read again.
+// Reads the weights of a program from `given`: a .safetensors file, an index of shards, or a folder with
+// either. Default: the .safetensors file next to the package. Throws Fault if a weight is missing, has a
+// different dtype or shape, or has two names with different values; or if the file next to the package
+// belongs to a different package. Weights that are in `known` are not read again.
 FoundWeights read_weights(const PackageDescription& description, const std::filesystem::path& package,
                           const std::optional<std::filesystem::path>& given, const TensorsByName& known = {});
 
-// The constants whose values are known, which no checkpoint has: a record of the package.
+// Reads the constants in the package: tensors with known values that checkpoints do not contain.
 TensorsByName read_constants(const std::filesystem::path& package);
 
 }  // namespace runner

@@ -1,0 +1,38 @@
+"""The face of a package whose names are imported on first use, because some of them need torch."""
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
+    """Return the `__getattr__` of a package that imports its names on first use.
+
+    Args:
+        package: Its `__name__`.
+        homes: Module below the package -> the names to take from it, separated by spaces.
+    """
+    home_of = {name: home for home, names in homes.items() for name in names.split()}
+
+    def of_package(name: str) -> object:
+        if name not in home_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        # Without a lock of our own: Python's locks of modules would be taken before it and after it.
+        return of_module(f"{package}.{home_of[name]}", name)
+
+    return of_package
+
+
+def of_module(module: str, name: str) -> Any:
+    """Return a name of a module, which is imported on first use.
+
+    Raises:
+        MissingInTorch: fakexport needs a private name that this torch lacks.
+    """
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (AttributeError, ImportError) as error:  # Python replaces an AttributeError of `from` by its own.
+        from fakexport.error import raise_missing
+
+        raise_missing(error)
+        raise

@@ -1,0 +1,246 @@
+"""Choose the attention backend of a device that this machine does not have.
+
+`scaled_dot_product_attention` selects a backend by device capability. Backends return outputs with
+different strides, so a following `transpose` or `contiguous` may or may not copy, which makes the choice
+visible in the exported program. A CPU-only build has no selection for CUDA and uses the math backend; a
+CUDA build without a driver raises "Found no NVIDIA driver"; xpu and mps fail an internal assert. This
+module selects by the capability in the device profile. Seen on torch 2.11 to 2.13.
+
+Source: `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp:select_sdp_backend`,
+`aten/src/ATen/native/transformers/sdp_utils_cpp.h`, `aten/src/ATen/native/mkldnn/xpu/Attention.cpp`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_known_true
+
+Backend = Literal["cudnn", "flash", "efficient", "overrideable", "math"]
+
+_HALVES = (torch.float16, torch.bfloat16)
+_LARGEST_CUDNN_SIZE = 65535
+_LARGEST_XPU_HEAD = 576
+
+
+@dataclass(frozen=True)
+class AttentionDevice:
+    """The device properties that the selection depends on."""
+
+    type: str  # `cuda`, `xpu` or `mps`.
+    capability: tuple[int, int] = (0, 0)  # `(major, minor)` of a CUDA device, otherwise `(0, 0)`.
+    is_rocm: bool = False  # Whether it is a ROCm device, which has no cuDNN.
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The arguments and the device of one attention call."""
+
+    query: Tensor  # Tensor of shape `[batch, heads, length, head_dim]`, as are key and value.
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    dropout: float
+    is_causal: bool
+    device: AttentionDevice  # Device of the query.
+    allows_groups: bool  # `enable_gqa`: several query heads may share one key and value head.
+
+    @property
+    def requires_grad(self) -> bool:
+        tensors = (self.query, self.key, self.value)
+        return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def choose_backend(call: Attention) -> Backend:
+    """Return the first backend, in the device's order of preference, that supports the call.
+
+    Honors `torch.nn.attention.sdpa_kernel` and `torch.backends.cuda.enable_*_sdp`.
+    """
+    if call.device.type == "xpu":
+        return "overrideable" if _can_use_overrideable(call) else "math"
+    if call.device.type != "cuda":
+        return "math"
+    candidates: list[tuple[Backend, bool]] = [
+        ("flash", _can_use_flash(call)),
+        ("efficient", _can_use_efficient(call)),
+        ("math", torch.backends.cuda.math_sdp_enabled()),
+        ("cudnn", _can_use_cudnn(call)),
+    ]
+    if call.device.capability[0] in (9, 10) and not call.device.is_rocm:
+        candidates.insert(0, candidates.pop())  # Since torch 2.11 Hopper and Blackwell prefer cuDNN.
+    return next((backend for backend, is_usable in candidates if is_usable), "math")
+
+
+def attention_answers(
+    device_of: Callable[[torch.device], AttentionDevice],
+) -> dict[tuple[Any, str], Callable[..., bool]]:
+    """Return replacements for queries such as `torch.backends.cuda.can_use_flash_attention(params)`."""
+
+    def answering(is_usable: Callable[[Attention], bool]) -> Callable[..., bool]:
+        def answer(params: Any, debug: bool = False) -> bool:
+            tensors = (params.query, params.key, params.value)
+            if any(tensor.device.type != "cuda" for tensor in tensors):
+                return False
+            device = device_of(params.query.device)
+            mask, dropout, is_causal = params.attn_mask, params.dropout, params.is_causal
+            return bool(is_usable(Attention(*tensors, mask, dropout, is_causal, device, params.enable_gqa)))
+
+        return answer
+
+    return {
+        (torch._C, "_can_use_flash_attention"): answering(_can_use_flash),
+        (torch._C, "_can_use_mem_efficient_attention"): answering(_can_use_efficient),
+        (torch._C, "_can_use_cudnn_attention"): answering(_can_use_cudnn),
+    }
+
+
+def _can_use_overrideable(call: Attention) -> bool:
+    """Return whether Intel's oneDNN kernel, which is for inference only, supports the call."""
+    return (
+        torch.backends.cuda.flash_sdp_enabled()
+        and _is_dense_4d(call)
+        and not call.requires_grad
+        and call.dropout == 0.0
+        and _has_dtype(call, *_HALVES, torch.float32)
+        and guard_or_false(call.query.size(-1) == call.key.size(-1))
+        and guard_or_false(call.query.size(-1) <= _LARGEST_XPU_HEAD)
+        and _has_matching_heads(call, allows_groups=call.allows_groups)
+        and _has_lengths(call)
+        and _has_broadcastable_mask(call)
+    )
+
+
+def _can_use_cudnn(call: Attention) -> bool:
+    d_qk, d_v = call.query.size(-1), call.value.size(-1)
+    return (
+        torch.backends.cuda.cudnn_sdp_enabled()
+        and not call.device.is_rocm
+        and (8, 0) <= call.device.capability <= (12, 1)
+        and _is_dense_4d(call)
+        and _has_dtype(call, *_HALVES)
+        and not torch.are_deterministic_algorithms_enabled()
+        and (call.dropout * 16).is_integer()
+        and _has_broadcastable_mask(call)
+        and _has_lengths(call)
+        and _has_unit_stride(call, ignores_one_element=True)
+        and _has_matching_heads(call, allows_groups=call.allows_groups, needs_equal_kv=False)
+        and all(guard_or_false(size <= _LARGEST_CUDNN_SIZE) for size in call.query.shape[:2])
+        and _fits_cudnn_head(call, d_qk, d_v)
+        and guard_or_false(call.key.size(2) != 1)
+        and (call.dropout == 0.0 or guard_or_false(call.query.size(2) != 1))
+    )
+
+
+def _fits_cudnn_head(call: Attention, d_qk: int, d_v: int) -> bool:
+    is_hopper_or_blackwell = call.device.capability[0] == 10 or call.device.capability == (9, 0)
+    is_mla = is_hopper_or_blackwell and guard_or_false(d_qk == 192) and guard_or_false(d_v == 128)
+    limit = 192 if is_mla else 128
+    return all(guard_or_false(size <= limit) and guard_or_false(size % 8 == 0) for size in (d_qk, d_v))
+
+
+def _can_use_flash(call: Attention) -> bool:
+    head_dim = call.query.size(-1)
+    return (
+        torch.backends.cuda.flash_sdp_enabled()
+        and _is_dense_4d(call)
+        and call.mask is None
+        and guard_or_false(head_dim == call.key.size(-1))
+        and guard_or_false(head_dim == call.value.size(-1))
+        and guard_or_false(head_dim <= (512 if call.device.is_rocm else 256))
+        and (call.device.is_rocm or (8, 0) <= call.device.capability <= (12, 1))
+        and _can_train_flash(call)
+        and (not call.is_causal or guard_or_false(call.query.size(-2) == call.key.size(-2)))
+        and _has_dtype(call, *(_HALVES if call.device.capability >= (8, 0) else (torch.float16,)))
+        and _has_matching_heads(call, allows_groups=call.allows_groups)
+        and _has_lengths(call)
+        and _has_unit_stride(call, ignores_one_element=True)
+    )
+
+
+def _can_train_flash(call: Attention) -> bool:
+    is_small = (8, 6) <= call.device.capability <= (8, 9) or (12, 0) <= call.device.capability <= (12, 1)
+    if call.device.is_rocm or not is_small or not call.requires_grad:
+        return True
+    head_dim = call.query.size(-1)
+    return guard_or_false(head_dim <= 192) or (call.dropout == 0.0 and guard_or_false(head_dim > 224))
+
+
+def _can_use_efficient(call: Attention) -> bool:
+    d_qk, d_v = call.query.size(-1), call.value.size(-1)
+    alignment = _gemm_alignment(call)
+    dtypes = (torch.float16, torch.float32, torch.bfloat16)
+    return (
+        torch.backends.cuda.mem_efficient_sdp_enabled()
+        and (5, 0) <= call.device.capability <= (12, 1)
+        and _is_dense_4d(call)
+        and guard_or_false(d_qk == call.key.size(-1))
+        and all(guard_or_false(size % alignment == 0) and guard_or_false(size > 0) for size in (d_qk, d_v))
+        and _has_lengths(call)
+        and _has_unit_stride(call, ignores_one_element=False)
+        and _has_matching_heads(call, allows_groups=False)
+        and _has_dtype(
+            call, *(dtypes if call.device.is_rocm or call.device.capability >= (8, 0) else dtypes[:2])
+        )
+    )
+
+
+def _gemm_alignment(call: Attention) -> int:
+    is_half = call.query.dtype in _HALVES
+    if call.device.is_rocm:
+        return 8 if is_half else 4
+    has_tensor_cores = call.device.capability >= (8, 0) or (call.device.capability >= (7, 0) and is_half)
+    smallest = 4 if call.device.capability >= (8, 0) else 1
+    return max(smallest, 128 // (16 if is_half else 32)) if has_tensor_cores else smallest
+
+
+def _is_dense_4d(call: Attention) -> bool:
+    return all(t.dim() == 4 and not t.is_nested for t in (call.query, call.key, call.value))
+
+
+def _has_dtype(call: Attention, *dtypes: torch.dtype) -> bool:
+    return call.query.dtype == call.key.dtype == call.value.dtype and call.query.dtype in dtypes
+
+
+def _has_lengths(call: Attention) -> bool:
+    return not any(guard_or_false(tensor.size(2) == 0) for tensor in (call.query, call.key))
+
+
+def _has_unit_stride(call: Attention, *, ignores_one_element: bool) -> bool:
+    def is_unit(tensor: Tensor) -> bool:
+        is_single = ignores_one_element and guard_or_false(tensor.size(-1) == 1)
+        return guard_or_false(tensor.stride(-1) == 1) or is_single
+
+    has_unit_mask = call.mask is None or guard_or_false(call.mask.stride(-1) == 1)
+    return has_unit_mask and all(is_unit(tensor) for tensor in (call.query, call.key, call.value))
+
+
+def _has_matching_heads(call: Attention, *, allows_groups: bool, needs_equal_kv: bool = True) -> bool:
+    q, k, v = (tensor.size(1) for tensor in (call.query, call.key, call.value))
+    has_one_batch = guard_or_false(call.query.size(0) == call.key.size(0)) and guard_or_false(
+        call.query.size(0) == call.value.size(0)
+    )
+    is_same = guard_or_false(q == k) and guard_or_false(q == v)
+    is_grouped = (
+        allows_groups
+        and (not needs_equal_kv or guard_or_false(k == v))
+        and guard_or_false(q % k == 0)
+        and guard_or_false(q % v == 0)
+    )
+    return has_one_batch and (is_same or is_grouped)
+
+
+def _has_broadcastable_mask(call: Attention) -> bool:
+    """Return whether each mask dimension equals the score dimension or is a constant 1, as cuDNN requires."""
+    if call.mask is None:
+        return True
+    if call.mask.requires_grad or call.mask.dim() not in (2, 4):
+        return False
+    wanted = (*call.query.shape[:2], call.query.size(2), call.key.size(2))[-call.mask.dim() :]
+    return all(
+        statically_known_true(size == target) or statically_known_true(size == 1)
+        for size, target in zip(call.mask.shape, wanted, strict=True)
+    )

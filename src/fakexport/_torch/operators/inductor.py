@@ -1,0 +1,148 @@
+"""Compile a graph with AOTInductor and run the result. Seen on torch 2.13.
+
+Source: `torch/_inductor/__init__.py`, `compile_fx.py`, `graph.py`, `codecache.py`, `cpp_builder.py`;
+`torch/csrc/inductor/aoti_package/model_package_loader.h`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+# Without these options the code depends on the values of weights that are bound later, because
+# `GraphLowering.get_attr` writes small constants into it.
+_WITHOUT_VALUES = {
+    "aot_inductor.package_constants_in_so": False,
+    "always_keep_tensor_constants": True,
+}
+
+
+def compile_graph(
+    graph: GraphModule,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    folder: Path,
+    *,
+    has_weights: bool,
+) -> tuple[Path, ...]:
+    """Compile a graph ahead of time and return the files of the package.
+
+    Input sizes are read from the placeholders. The example inputs determine only the devices.
+
+    Args:
+        graph: `ExportedProgram.module(check_guards=False)`. It is modified.
+        folder: Output folder. Precompiled headers are cached in Inductor's own folder.
+        has_weights: Whether to embed the values of weights and constants. If False, all of them are bound
+            later, and the code depends on none of the values.
+    Raises:
+        Exception: Any error that Inductor raises; see `failed_node` and `root_cause`.
+    """
+    from torch._inductor import aot_compile
+
+    options = {**compile_options(graph, has_weights=has_weights), "aot_inductor.output_path": str(folder)}
+    with torch.no_grad():
+        files: Any = aot_compile(graph, args, dict(kwargs), options=options)
+    return tuple(Path(file) for file in files if isinstance(file, str) and file)
+
+
+def compile_options(graph: GraphModule, *, has_weights: bool) -> dict[str, Any]:
+    """Return the options for Inductor. They also affect which buffers it plans."""
+    options: dict[str, Any] = {
+        "aot_inductor.package": True,
+        "aot_inductor.metadata": {},  # Inductor modifies it, and the default is shared by all compilations.
+        # It treats one-element tensors as constants even if they are weights that are bound later, or
+        # buffers that the program mutates, whose new values would be lost.
+        "joint_graph_constant_folding": False,
+        **({} if has_weights else _WITHOUT_VALUES),
+    }
+    if all(node.meta["val"].device.type == "cpu" for node in _tensors(graph)):
+        options["compile_threads"] = 1  # CPU code is not compiled in parallel, and the pool takes memory.
+    return options
+
+
+def _tensors(graph: GraphModule) -> Iterator[Node]:
+    return (node for node in graph.graph.nodes if isinstance(node.meta.get("val"), torch.Tensor))
+
+
+def compiler_command() -> str | None:
+    """Return the C++ compiler that Inductor uses, or None if Inductor finds no working compiler."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        command: str = get_cpp_compiler()
+    except InvalidCxxCompiler:
+        return None
+    return command
+
+
+def is_compiler_fault(error: BaseException) -> bool:
+    """Return whether an error reports that the C++ compiler failed, with its output in the message."""
+    from torch._inductor.exc import CppCompileError
+
+    return isinstance(error, CppCompileError)
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """Return the original error that Inductor wrapped.
+
+    If the C++ compiler failed, return the error whose message contains the compiler's output.
+    """
+    seen: set[int] = set()
+    while not is_compiler_fault(error) and id(error) not in seen:
+        seen.add(id(error))
+        error = getattr(error, "inner_exception", None) or error.__cause__ or error
+    return error
+
+
+def failed_node(error: BaseException) -> Node | None:
+    """Return the node that was being compiled, from the innermost Inductor frame that has one."""
+    found: Node | None = None
+    trace = error.__traceback__
+    while trace is not None:
+        module = str(trace.tb_frame.f_globals.get("__name__"))
+        if module.startswith(("torch._inductor.", "torch.fx.interpreter")):
+            found = _node_in(trace.tb_frame.f_locals) or found
+        trace = trace.tb_next
+    return found
+
+
+def _node_in(variables: Mapping[str, Any]) -> Node | None:
+    """Return the node that an interpreter stores as `n`, or that is recorded on the kernel, `self`."""
+    noted = getattr(variables.get("self"), "__dict__", {})
+    places = (variables.get("n"), noted.get("fx_node"), noted.get("origin_node"))
+    return next((node for node in places if isinstance(node, Node)), None)
+
+
+class AotiPackage:
+    """A package whose native code is loaded into this process. Loading it executes its code.
+
+    `device_index` is -1 for the device it was compiled for. Raises RuntimeError if it cannot be loaded.
+    """
+
+    def __init__(self, path: Path, *, device_index: int = -1) -> None:
+        self._loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, device_index)
+
+    @property
+    def constant_names(self) -> tuple[str, ...]:
+        """The names of the weights and constants that it uses, with tied weights listed once."""
+        return tuple(self._loader.get_constant_fqns())
+
+    def bind(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Bind all weights and constants without copying them.
+
+        Names, dtypes, shapes and strides must match; this is not checked.
+        """
+        self._loader.load_constants(dict(tensors), False, True, True)
+
+    def run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the flat outputs. The inputs are the flattened call's tensors, with the compiled layouts.
+
+        Running a package whose weights are not bound crashes the process.
+        """
+        result: list[torch.Tensor] = self._loader.boxed_run(list(inputs))
+        return result

@@ -1,0 +1,119 @@
+"""The effects of an operator: mutation and aliasing of arguments, random draws, reads of data.
+
+The operator's schema describes them, and torch exposes it only as `_schema`. Seen on torch 2.11 to 2.13.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+# Read data and return a Python value, but lack the tag for it.
+_UNTAGGED_READS = frozenset({"aten::equal", "aten::is_nonzero", "aten::allclose", "aten::item"})
+# Return a view of their argument, but the schema does not declare it.
+_UNDECLARED_VIEWS = frozenset({"aten::_unsafe_view", "prims::view_of", "_c10d_functional::wait_tensor"})
+# Update the running statistics in training, but the schema does not declare it.
+_UNDECLARED_WRITES = {
+    f"aten::{name}": ("running_mean", "running_var")
+    for name in ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")
+}
+_LIFTS = frozenset({"aten::lift_fresh", "aten::lift_fresh_copy", "aten::lift"})
+# Overwrite every element of their first argument regardless of the old value.
+_OVERWRITES = frozenset(
+    f"aten::{name}_" for name in ("fill", "zero", "normal", "uniform", "copy", "bernoulli", "random",
+                                  "exponential", "cauchy", "log_normal", "geometric")
+)  # fmt: skip
+
+# Read only the shape, dtype and device of their first argument. Overloads with another tensor read that
+# one.
+_LIKE = frozenset(
+    f"aten::{name}" for name in ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like",
+                                 "randn_like", "randint_like", "new_empty", "new_empty_strided",
+                                 "new_zeros", "new_ones", "new_full")
+)  # fmt: skip
+# Return uninitialized memory.
+_UNINITIALISED = frozenset(
+    f"aten::{name}" for name in ("empty", "empty_strided", "empty_permuted", "empty_like", "new_empty",
+                                 "new_empty_strided")
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """Effects of one operator overload.
+
+    Args:
+        writes: The arguments that it mutates: position in the schema, and name.
+        ignores_values: It uses only the shape, dtype and device of its tensors, not their data
+            (`zeros_like`).
+        is_lift: Its argument is a real tensor that Python just created (`torch.tensor`, `torch.from_numpy`).
+    """
+
+    writes: tuple[tuple[int, str], ...] = ()
+    aliased: tuple[int, str] | None = None  # The argument that its outputs alias, or None.
+    is_random: bool = False  # It draws from a random generator.
+    reads_values: bool = False  # Its result or the result's shape is data-dependent.
+    ignores_values: bool = False
+    leaves_uninitialised: bool = False  # Its result contains uninitialized memory.
+    is_identity: bool = False  # Its output equals its argument, except for autograd.
+    is_lift: bool = False
+    overwrites: bool = False  # It writes every element of its first argument regardless of the old values.
+    changes_geometry: bool = False  # It changes sizes or strides of its argument in place.
+    moves_storage: bool = False  # It replaces the storage of its argument.
+    returns_tensors: bool = True  # False for queries such as `prim::device`.
+
+
+def effects_of(operator: Any) -> Effects:
+    """Return the effects of an operator overload; for a higher-order operator, none."""
+    known = _known.get(id(operator))
+    if known is None:
+        # Keyed by id, because overloads hash in Python. The overload is stored, so its id is not reused.
+        known = _known[id(operator)] = (operator, _effects_of(operator))
+    return known[1]
+
+
+_known: dict[int, tuple[Any, Effects]] = {}
+
+
+def _effects_of(operator: Any) -> Effects:
+    if not isinstance(operator, OpOverload):
+        return Effects()
+    arguments = list(enumerate(operator._schema.arguments))
+    undeclared = _UNDECLARED_WRITES.get(operator._schema.name, ())
+    writes = tuple((i, a.name) for i, a in arguments if _is_write(a) or a.name in undeclared)
+    read_aliases = [(i, a.name) for i, a in arguments if _is_alias(a)]
+    returns_alias = any(map(_is_alias, operator._schema.returns))
+    name = operator._schema.name
+    if name in _UNDECLARED_VIEWS:
+        read_aliases, returns_alias = [(0, arguments[0][1].name)], True
+    return Effects(
+        writes=writes,
+        aliased=read_aliases[0] if returns_alias and read_aliases else None,
+        is_random=torch.Tag.nondeterministic_seeded in operator.tags,
+        reads_values=_reads_values(operator, name),
+        ignores_values=name in _LIKE and sum("Tensor" in str(a.type) for _, a in arguments) == 1,
+        leaves_uninitialised=name in _UNINITIALISED,
+        is_identity=name in ("aten::detach", "aten::alias"),
+        is_lift=name in _LIFTS,
+        overwrites=name in _OVERWRITES,
+        changes_geometry=torch.Tag.inplace_view in operator.tags,
+        moves_storage=name == "aten::set_",
+        returns_tensors=bool(writes) or any("Tensor" in str(r.type) for r in operator._schema.returns),
+    )
+
+
+def _is_write(argument: Any) -> bool:
+    return argument.alias_info is not None and bool(argument.alias_info.is_write)
+
+
+def _is_alias(argument: Any) -> bool:
+    return argument.alias_info is not None and not argument.alias_info.is_write
+
+
+def _reads_values(operator: OpOverload, name: str) -> bool:
+    # `index` is data-dependent only with boolean masks; callers must handle that case themselves.
+    tags = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+    return name in _UNTAGGED_READS or (any(tag in operator.tags for tag in tags) and name != "aten::index")

@@ -1,0 +1,102 @@
+"""Find the operators that do more than compute, so that an untrusted program may not call them.
+
+Three rules reject an operator, in this order: its torch namespace communicates with other processes or
+belongs to an interpreter; it is listed here with a reason; or the name and type of an argument suggest a
+path, host, command or memory address. The last rule also applies to operators of libraries, and to those that
+later torch releases add. The remaining operators with a string argument are listed in
+`tests/torch_facts/operators_that_only_compute.txt`; a test names those missing from the list.
+
+Seen on torch 2.13. Source: `torch._C._jit_get_all_schemas()`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+
+FILES = "opens or writes a file named by the program"
+PROCESSES = "exchanges data with other processes"
+TERMINAL = "prints text when the program runs"
+ADDRESSES = "uses memory addresses or sizes without checking them"
+INTERPRETER = "belongs to the TorchScript interpreter; torch.export never produces it"
+
+_NAMESPACES = {
+    "debugprims": FILES,
+    **dict.fromkeys(("prim", "static_runtime"), INTERPRETER),
+    **dict.fromkeys(
+        ("_c10d_functional", "_c10d_functional_autograd", "_dtensor", "c10d", "c10d_functional",
+         "device_mesh", "symm_mem"), PROCESSES,
+    ),
+}  # fmt: skip
+# The second half: byte tensors that contain a C++ object, so that writing to one forges the object.
+_ADDRESSES = """
+    aten::_reshape_alias aten::_reshape_alias_copy aten::_sparse_bsc_tensor_unsafe
+    aten::_sparse_bsr_tensor_unsafe aten::_sparse_compressed_tensor_unsafe aten::_sparse_coo_tensor_unsafe
+    aten::_sparse_csc_tensor_unsafe aten::_sparse_csr_tensor_unsafe inductor::_alloc_from_pool
+    inductor::_reinterpret_tensor inductor::resize_storage_bytes_ mkldnn::data_ptr
+
+    _quantized::_wrapped_linear_prepack _quantized::_wrapped_quantized_linear_prepacked
+    _quantized::linear_prepack_fp16_legacy _quantized::linear_prepack_legacy
+    _quantized::wrapped_fbgemm_linear_fp16_weight _quantized::wrapped_fbgemm_pack_gemm_matrix_fp16
+    aten::fbgemm_linear_fp16_weight aten::fbgemm_linear_fp16_weight_fp32_activation
+    aten::fbgemm_linear_int8_weight aten::fbgemm_linear_int8_weight_fp32_activation
+    aten::fbgemm_pack_gemm_matrix_fp16 aten::fbgemm_pack_quantized_matrix profiler::_record_function_enter
+    profiler::_record_function_exit quantized::linear_prepack_fp16_legacy quantized::linear_prepack_legacy
+"""
+_OPERATORS = {
+    "aten::_print": TERMINAL,
+    **dict.fromkeys(("aten::from_file", "aten::save"), FILES),
+    **dict.fromkeys(_ADDRESSES.split(), ADDRESSES),
+}
+_OF_FILES = frozenset(
+    ("file", "filename", "filepath", "path", "paths", "filenames", "files", "dir", "directory", "folder")
+)
+_OF_HOSTS = frozenset(("url", "uri", "host", "hostname", "addr", "address", "socket", "endpoint", "server"))
+_OF_COMMANDS = frozenset(("command", "cmd", "cmdline", "argv", "shell", "script"))
+_OF_MEMORY = frozenset(("ptr", "ptrs", "pointer", "pointers", "address", "addr", "fd", "fds", "handle"))
+
+
+def outside_reason(name: str) -> str | None:
+    """Return the reason that an untrusted program may not call an operator; None if it only computes.
+
+    Args:
+        name: `aten.from_file.default`, or `aten.from_file` for all overloads. It need not be registered.
+    """
+    namespace, _, rest = name.partition(".")
+    qualified = f"{namespace}::{rest.partition('.')[0]}"
+    if found := _NAMESPACES.get(namespace) or _OPERATORS.get(qualified):
+        return found
+    if namespace == "aten" and qualified not in _dispatched():
+        return INTERPRETER if torch._C._jit_get_schemas_for_operator(qualified) else None
+    return _reason_of_schemas(qualified)
+
+
+def outside_reach(kind: str, name: str) -> str | None:
+    """Return what an argument of this type and name lets an operator access; None for a plain value."""
+    words = set(name.lower().split("_"))
+    if "str" in kind:
+        if words & _OF_FILES:
+            return FILES
+        if words & _OF_HOSTS or name.lower() == "group_name":
+            return PROCESSES
+        if words & _OF_COMMANDS:
+            return "runs a command that the program names"
+    if "int" in kind.lower() and words & _OF_MEMORY:
+        return ADDRESSES
+    return None
+
+
+def _reason_of_schemas(qualified: str) -> str | None:
+    for schema in torch._C._jit_get_schemas_for_operator(qualified):
+        for argument in schema.arguments:
+            # `einsum` has a `path` argument for the order of contractions, which is a list of integers.
+            if found := outside_reach(str(argument.type), argument.name):
+                return found
+    return None
+
+
+@cache
+def _dispatched() -> frozenset[str]:
+    """Return torch's operators that have kernels; the TorchScript interpreter has more operators."""
+    return frozenset(name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names())

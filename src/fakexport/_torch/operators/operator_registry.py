@@ -1,0 +1,115 @@
+"""Register operators, and look them up by name, without importing or loading anything.
+
+Seen on torch 2.11 to 2.13. Source: `torch/_ops.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import HigherOrderOperator as HigherOrderOperator
+from torch._ops import OpOverload as OpOverload
+from torch._ops import _higher_order_ops
+from torch.utils.flop_counter import flop_registry, register_flop_formula
+
+TORCH_NAMESPACES = frozenset(
+    (
+        *("_c10d_functional", "_c10d_functional_autograd", "_dtensor", "_native", "_native_aot"),
+        *("_quantized", "_test", "aten", "c10d", "c10d_functional", "coor", "cuda", "debug_mode_ops"),
+        *("debugprims", "device_mesh", "export", "flex_gemm", "flex_lib", "fsdp", "inductor"),
+        *("inductor_prims", "mkl", "mkldnn", "mkldnn_prepacked", "onednn", "onnx", "onnx_symbolic"),
+        *("prepacked", "prim", "prims", "profiler", "quantization", "quantized"),
+        *("quantized_decomposed", "rngprims", "sparse", "static_runtime", "streams", "symm_mem"),
+    )
+)
+"""Namespaces of torch's own operators, including its submodules. All others belong to libraries."""
+
+_LIST_KINDS = {"bool": "as_bools", "int": "as_ints", "float": "as_floats", "str": "as_strings"} | {
+    "Tensor": "as_tensors",
+    "SymInt": "as_ints",
+}
+
+
+_registered: list[Any] = []  # torch holds its operators weakly.
+
+
+def register_operator(
+    name: str,
+    schema: str,
+    kernel: Callable[..., Any],
+    fake: Callable[..., Any],
+    flops: Callable[..., Any] | None = None,
+) -> None:
+    """Register an operator such as `mxfp4::grouped_mm`, unless there is one, and its FLOP formula.
+
+    `kernel` computes it on any device, and `fake` the metadata of its result. It mutates nothing.
+    """
+    namespace, short = name.split("::")
+    if registered_overload(namespace, short, "default") is None:
+        operator = torch.library.custom_op(name, kernel, mutates_args=(), schema=schema)
+        operator.register_fake(fake)
+        _registered.append(operator)
+    packet = getattr(getattr(torch.ops, namespace), short)
+    if flops is not None and packet not in flop_registry:
+        register_flop_formula(packet, get_raw=True)(flops)
+
+
+def registered_overload(namespace: str, name: str, overload: str) -> OpOverload | None:
+    """Return `torch.ops.<namespace>.<name>.<overload>`, or None if it is not registered.
+
+    Query the dispatcher first, because reading an attribute of `torch.ops` creates it.
+    """
+    wanted = "" if overload == "default" else overload
+    schemas = torch._C._jit_get_schemas_for_operator(f"{namespace}::{name}")
+    if not any(schema.overload_name == wanted for schema in schemas):
+        return None
+    found = getattr(getattr(getattr(torch.ops, namespace), name), overload, None)
+    return found if isinstance(found, OpOverload) else None
+
+
+def higher_order_operator(name: str) -> HigherOrderOperator | None:
+    """Return a registered higher-order operator, or None."""
+    return _higher_order_ops.get(name)
+
+
+def operator_text(target: Any) -> str:
+    """Return torch's serialized name of an operator or function, such as `torch.ops.aten.add.Tensor`."""
+    module: str = target.__module__
+    if module.startswith("torch._ops"):
+        module = module.replace("torch._ops", "torch.ops", 1)
+    return f"{module}.{target.__name__}"
+
+
+def schema_arguments(operator: OpOverload) -> tuple[tuple[str, bool, str | None], ...]:
+    """Return each argument's name, whether it is keyword-only, and the kind of an empty list for it."""
+    return tuple(
+        (argument.name, argument.kwarg_only, empty_list_kind(argument.type))
+        for argument in operator._schema.arguments
+    )
+
+
+def empty_list_kind(argument_type: Any) -> str | None:
+    """Return the kind that torch serializes for an empty list of this argument type."""
+    if isinstance(argument_type, torch.OptionalType):
+        argument_type = argument_type.getElementType()
+    if not isinstance(argument_type, torch.ListType):
+        return None
+    element = argument_type.getElementType()
+    if isinstance(element, torch.OptionalType):
+        element = element.getElementType()
+    return _LIST_KINDS.get(str(element))
+
+
+def has_tensor_list_return(operator: OpOverload) -> bool:
+    """Return whether the operator returns one list of tensors."""
+    returns = operator._schema.returns
+    if len(returns) != 1 or not isinstance(returns[0].real_type, torch.ListType):
+        return False
+    return isinstance(returns[0].real_type.getElementType(), torch.TensorType)
+
+
+def return_count(operator: OpOverload) -> int:
+    """Return the number of returns in the operator's schema."""
+    return len(operator._schema.returns)

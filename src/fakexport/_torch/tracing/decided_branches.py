@@ -1,0 +1,178 @@
+"""Find size comparisons that torch decides without a guard, because it assumes dynamic sizes of 2 or more.
+
+`if x.shape[1] == 1` is false for every dynamic dimension, so torch records no guard. The program still
+accepts sizes 0 and 1, but takes the branch for larger sizes. Seen on torch 2.11 to 2.13.
+
+Source: `torch/fx/experimental/symbolic_shapes.py:ShapeEnv.evaluate_expr`, `torch/__init__.py:SymBool`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import cache
+from types import FrameType
+from typing import Any
+
+import sympy
+import torch
+from torch._dynamo.source import ConstantSource
+from torch.export import ExportedProgram
+from torch.fx.experimental import recording, sym_node, symbolic_shapes
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, ShapeGuardPythonPrinter
+
+from fakexport._torch import patching
+from fakexport._torch.patching import Patches, in_force
+
+from .symbolic_numbers import expression_of
+
+_SMALL = (0, 1)
+_ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
+_ASKING = frozenset(
+    (__file__, *(str(module.__file__) for module in (torch, recording, sym_node, symbolic_shapes, patching)))
+)
+
+
+class DecidedBranches:
+    """Collect the decisions about sizes in the context `watched()` that would differ for a size of 0 or 1.
+
+    Args:
+        is_user_code: Whether a file belongs to the model's author. Comparisons in model libraries (is the
+            batch size 1, so that it can be packed?) rarely affect values, and guards on them would reject a
+            batch size of 1. They are kept only in causal attention with fewer queries than keys, because
+            there they do affect values.
+        is_library_code: Whether a file belongs to a model library. Comparisons in torch itself (is a size 1,
+            so that it is broadcast?) are never kept.
+    """
+
+    def __init__(self, is_user_code: Callable[[str], bool], is_library_code: Callable[[str], bool]) -> None:
+        self._is_user_code = cache(is_user_code)
+        self._is_library_code = cache(is_library_code)
+        self._found: dict[Any, None] = {}
+        self._found_by_libraries: dict[Any, None] = {}
+        self._guarded: set[Any] = set()
+
+    def watched(self) -> Patches:
+        """Return the context for a trace."""
+        stock = in_force(ShapeEnv, "evaluate_expr")
+
+        def evaluate_expr(environment: ShapeEnv, orig_expr: Any, *args: Any, **kwargs: Any) -> Any:
+            if orig_expr in self._guarded:
+                return stock(environment, orig_expr, *args, **kwargs)
+            before = len(environment.guards)
+            answer = stock(environment, orig_expr, *args, **kwargs)
+            if len(environment.guards) > before:
+                self._guarded.add(orig_expr)
+            # The operator memo queries with guards suppressed, which is no decision of the code.
+            elif (
+                not environment._suppress_guards_tls()
+                and (asking := asking_file(sys._getframe(1))) is not None
+            ):
+                self._keep(asking, orig_expr, answer)
+            return answer
+
+        return Patches({(ShapeEnv, "evaluate_expr"): evaluate_expr})
+
+    def guards(self, program: ExportedProgram) -> list[str]:
+        """Return the kept decisions as torch prints guards, except those that the program already checks."""
+        environment = _environment(program)
+        if environment is None or not (self._found or self._found_by_libraries):
+            return []
+        sources = environment.var_to_sources
+        local = {
+            symbol
+            for symbol, found in sources.items()
+            if found and not any(isinstance(source, ConstantSource) for source in found)
+        }
+        lengths = _short_query_lengths(program) if self._found_by_libraries else set()
+        kept = {**self._found, **{q: None for q in self._found_by_libraries if q.free_symbols & lengths}}
+        printer = ShapeGuardPythonPrinter(sources, lambda source: source.name, sources)
+        known = set(program._guards_code)
+        texts = (printer.doprint(holds) for holds in kept if holds.free_symbols <= local)
+        return [text for text in dict.fromkeys(texts) if text not in known]
+
+    def _keep(self, path: str, question: Any, answer: Any) -> None:
+        is_user = self._is_user_code(path)
+        if not (is_user or self._is_library_code(path)):
+            return
+        found = self._found if is_user else self._found_by_libraries
+        if answer in (sympy.true, sympy.false) and question.free_symbols:
+            holds = question if answer == sympy.true else sympy.Not(question)
+            if holds not in found and _is_turned(holds):
+                found[holds] = None
+
+
+def asking_frame(frame: FrameType | None) -> FrameType | None:
+    """Return the frame of the code that queries, skipping only torch frames that forward the query."""
+    while frame is not None and (
+        frame.f_code.co_filename in _ASKING or frame.f_code.co_filename.startswith("<")
+    ):
+        frame = frame.f_back
+    return frame
+
+
+def asking_file(frame: FrameType | None) -> str | None:
+    """Return the file of the frame that `asking_frame` returns."""
+    found = asking_frame(frame)
+    return None if found is None else found.f_code.co_filename
+
+
+def _short_query_lengths(program: ExportedProgram) -> set[Any]:
+    """Return the symbols of query lengths in causal attention whose keys may be longer.
+
+    With a causal mask, a single query would see only the first key. Libraries therefore pass no mask for it:
+    transformers checks `query.shape[2] > 1`, and cuts off the keys. If there are as many keys as queries, the
+    mask makes no difference.
+    """
+    symbols: set[Any] = set()
+    for module in program.graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+            if node.target is _ATTENTION and _is_causal(node):
+                queries, keys = _length(node.args[0]), _length(_uncut(node.args[1]))
+                if queries != keys:
+                    symbols |= queries.free_symbols
+    return symbols
+
+
+def _is_causal(node: torch.fx.Node) -> bool:
+    return bool(node.kwargs.get("is_causal") or (len(node.args) > 5 and node.args[5]))
+
+
+def _uncut(node: Any) -> Any:
+    while node.target is torch.ops.aten.slice.Tensor:
+        node = node.args[0]
+    return node
+
+
+def _length(node: Any) -> Any:
+    length = node.meta["val"].shape[-2]
+    return expression_of(length) if isinstance(length, torch.SymInt) else sympy.Integer(length)
+
+
+@cache
+def _is_turned(holds: Any) -> bool:
+    """Return whether the condition is false for a size of 0 or 1, in one dimension or in all of them."""
+    symbols = sorted(holds.free_symbols, key=str)
+    if not symbols or len(symbols) > 4:
+        return False
+    large = {symbol: sympy.Integer(1009 + 2 * index) for index, symbol in enumerate(symbols)}
+    cases = [{**large, symbol: sympy.Integer(size)} for symbol in symbols for size in _SMALL]
+    cases += [dict.fromkeys(symbols, sympy.Integer(size)) for size in _SMALL]
+    return any(_value(holds, case) is False for case in cases)
+
+
+def _value(holds: Any, case: dict[Any, Any]) -> bool | None:
+    try:
+        value = holds.xreplace(case)
+    except Exception:  # A size of 0 may cause a division by zero.
+        return False
+    return None if value not in (sympy.true, sympy.false) else bool(value)
+
+
+def _environment(program: ExportedProgram) -> ShapeEnv | None:
+    for node in program.graph.find_nodes(op="placeholder"):
+        mode = getattr(node.meta.get("val"), "fake_mode", None)
+        environment = None if mode is None else mode.shape_env
+        if isinstance(environment, ShapeEnv):
+            return environment
+    return None

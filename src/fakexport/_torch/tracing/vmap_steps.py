@@ -1,0 +1,77 @@
+"""The functions that `torch.vmap` adds to a program, and the transform levels of `torch.func`.
+
+`vmap` is not an operator. The program contains a function that opens a level, a function that converts a
+tensor to a batched tensor, the mapped operators, and then the inverses of both functions. Each thread has a
+stack of levels. In Python, the class of a batched tensor is `Tensor` whatever it wraps, and its sizes are
+those of one element.
+
+Seen on torch 2.11 to 2.13. Source: `torch/_functorch/predispatch.py`; `torch/_export/verifier.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch._functorch import predispatch
+
+_functorch = torch._C._functorch
+
+VMAP_LEVEL_STEPS = frozenset(
+    {
+        predispatch._vmap_increment_nesting,
+        predispatch._vmap_decrement_nesting,
+        predispatch.lazy_load_decompositions,
+    }
+)
+"""Functions that return no tensor and open or close levels for the following operators."""
+
+
+@contextmanager
+def transform_levels_closed() -> Iterator[None]:
+    """Close, on exit from this context, all levels that were opened in it, even after an error.
+
+    Stock torch leaves levels open after some failed exports. Then every later call in the same process counts
+    as inside the transform.
+    """
+    before = _functorch.get_dynamic_layer_stack_depth()
+    try:
+        yield
+    finally:
+        _functorch.pop_dynamic_layer_stack_and_undo_to_depth(before)
+
+
+def is_transformed(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is a wrapper of a `torch.func` level, even if the level is closed."""
+    return bool(_functorch.is_functorch_wrapped_tensor(tensor))
+
+
+def without_levels(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the innermost tensor inside all levels, which has the storage; a plain tensor unchanged."""
+    while is_transformed(tensor):
+        tensor = _functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def with_other_memory(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """Apply `change` to the tensor inside all `vmap` levels, and wrap the result in the same levels."""
+    if not _functorch.is_batchedtensor(tensor):
+        return change(tensor)
+    inside = with_other_memory(_functorch.get_unwrapped(tensor), change)
+    batched: torch.Tensor = _functorch._add_batch_dim(
+        inside, _functorch.maybe_get_bdim(tensor), _functorch.maybe_get_level(tensor)
+    )
+    return batched
+
+
+def want_gradient(tensor: torch.Tensor) -> torch.Tensor:
+    """Call `requires_grad_()` on a plain tensor although a level is open, where torch forbids it."""
+    if _functorch.maybe_current_level() is None:
+        return tensor.requires_grad_()
+    was_allowed = _functorch.get_inplace_requires_grad_allowed()
+    _functorch.set_inplace_requires_grad_allowed(True)
+    try:
+        return tensor.requires_grad_()
+    finally:
+        _functorch.set_inplace_requires_grad_allowed(was_allowed)

@@ -1,0 +1,329 @@
+"""Open a checkpoint in any supported form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from fakexport._torch.emulation.wrapper_subclasses import flat_tensors
+from fakexport.archive.weights.adapters import adapter_of, with_adapters
+from fakexport.archive.weights.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    Entry,
+    entries_of,
+    load_torch_file,
+)
+from fakexport.archive.weights.expectation import tied_names
+from fakexport.archive.weights.safetensors_file import MappedFile, Readable, read_header_of
+from fakexport.archive.weights.weights_report import warn_of_index
+from fakexport.files import open_regular, read_file
+from fakexport.files.documents import DocumentError, mapping, parse_json
+from fakexport.models.hub import HubError, HubName, Repository, weight_files
+
+_TORCH = (".pt", ".pth", ".bin", ".ckpt")
+# In a folder, the first of these forms that matches any file is used. transformers'
+# `_get_resolved_checkpoint_files` also looks for a single file before an index.
+_IN_A_FOLDER = (
+    ("model.safetensors",),
+    ("model.safetensors.index.json",),
+    ("*.safetensors.index.json",),
+    ("*.safetensors",),
+    ("pytorch_model.bin",),
+    ("pytorch_model.bin.index.json",),
+    ("*.bin.index.json",),
+    ("*.bin", "*.pt", "*.pth"),
+)
+
+
+def open_checkpoint(
+    checkpoint: str | Path | Mapping[str, torch.Tensor] | Checkpoint,
+    *,
+    adapter: str | Path | Sequence[str | Path] = (),
+) -> Checkpoint:
+    """Open a checkpoint and return its tensors by name. Only the headers of safetensors files are read.
+
+    Args:
+        checkpoint: A `.safetensors` file, or a file written by `torch.save` (`.pt`, `.pth`, `.bin`); a folder
+            with such a file, or with shards and an index; an index file; real or fake tensors by name, such
+            as a state dict (tensor subclasses are replaced by their inner tensors); a checkpoint that is
+            already open; or `hf:org/name[@revision]`, a repository on the Hugging Face hub.
+        adapter: The folder of a peft LoRA adapter for this base model; for several adapters, `NAME=FOLDER`
+            each; or `merged` if an adapter is already merged into the checkpoint.
+
+    Returns:
+        The checkpoint. Tensors in files are memory-mapped, and tensors of a mapping are used without copying.
+        Tensors of a hub repository can only be read if its files are in the cache of `huggingface_hub`.
+
+    Raises:
+        CheckpointError: The checkpoint is missing or rejected. The message is a single line.
+        SourceError: A folder does not contain a LoRA adapter. The message is a single line.
+
+    Warns:
+        WeightsWarning: A folder has both `model.safetensors` and its index; the index is not read.
+
+    Example:
+        >>> open_checkpoint({"weight": torch.zeros(4, 2)}).entries["weight"].shape
+        (4, 2)
+    """
+    if adapter:
+        asked = [adapter] if isinstance(adapter, str | Path) else adapter
+        base = open_checkpoint(checkpoint)
+        folders = {str(text): adapter_of(text) for text in asked}
+        files = [(text, None if path is None else open_checkpoint(path)) for text, path in folders.items()]
+        return with_adapters(base, files)
+    if isinstance(checkpoint, Checkpoint):
+        return checkpoint
+    if isinstance(checkpoint, Mapping):
+        return _in_memory(checkpoint)
+    if isinstance(checkpoint, str) and checkpoint.startswith(HUB_PREFIX):
+        return open_on_hub(checkpoint)
+    path = Path(checkpoint)
+    try:
+        found = first_file(path)
+        index = found.with_name(f"{found.name}.index.json")
+        if path.is_dir() and index.is_file():
+            warn_of_index(found, index)
+        opened = _of_file(found)
+    except OSError as error:
+        raise CheckpointError(f"{error.filename or path}: {error.strerror or error}") from error
+    return Checkpoint(
+        location=str(checkpoint),
+        entries=MappingProxyType(opened.entries),
+        read=opened.read,
+        metadata=MappingProxyType(opened.metadata),
+        shared=opened.shared,
+        folder=found.parent,
+    )
+
+
+def _in_memory(tensors: Mapping[str, torch.Tensor]) -> Checkpoint:
+    for name, tensor in tensors.items():
+        if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
+            raise CheckpointError(
+                f"a checkpoint maps names to tensors, but {name!r} is a {type(tensor).__name__}"
+            )
+    kept = flat_tensors(tensors)
+    entries = MappingProxyType(entries_of(kept, None))
+    return Checkpoint("a mapping", entries, kept.__getitem__, shared=tied_names(kept))
+
+
+def with_values(checkpoint: Checkpoint, values: Mapping[str, torch.Tensor]) -> Checkpoint:
+    """Return a checkpoint in which these tensors are added or replace entries."""
+    own = flat_tensors(values)
+
+    def read(name: str) -> torch.Tensor:
+        return own[name] if name in own else checkpoint.read(name)
+
+    entries = MappingProxyType({**checkpoint.entries, **entries_of(own, None)})
+    return replace(checkpoint, entries=entries, read=read)
+
+
+def first_file(checkpoint: Path) -> Path:
+    """Return the file to read first: a folder's index or its only weights file. A file is returned itself."""
+    return _file_in(checkpoint) if checkpoint.is_dir() else checkpoint
+
+
+def _file_in(folder: Path) -> Path:
+    for patterns in _IN_A_FOLDER:
+        found = sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
+        if len(found) == 1:
+            return found[0]
+        if len(found) > 1:
+            names = ", ".join(path.name for path in found[:3])
+            raise CheckpointError(
+                f"{folder} has {len(found)} files without an index: pass one of them: {names}, ..."
+            )
+    raise CheckpointError(f"{folder} has no .safetensors file, no index and no .bin or .pt file")
+
+
+def _of_file(path: Path) -> OpenedFiles:
+    opened = OpenedFiles()
+    if path.name.endswith(".index.json"):
+        _open_shards(path, opened)
+    elif path.name.endswith((SAFETENSORS, *_TORCH)):
+        opened.add(path)
+    else:
+        raise CheckpointError(
+            f"{path} is not a checkpoint: pass a .safetensors, .pt, .pth or .bin file, an index or a folder"
+        )
+    return opened
+
+
+def _open_shards(index: Path, opened: OpenedFiles) -> None:
+    """Open the shards of an index. Each must contain exactly the tensors that the index lists for it."""
+    suffixes = (SAFETENSORS,) if SAFETENSORS in index.name else _TORCH
+    for shard, names in read_index(index, suffixes=suffixes).items():
+        check_shard(index, shard, listed=names, held=opened.add(index.parent / shard))
+
+
+HUB_PREFIX = "hf:"
+
+
+def open_on_hub(checkpoint: str) -> Checkpoint:
+    """Open `hf:org/name[@revision]` as a checkpoint. Its `location` includes the commit.
+
+    Files in the cache of `huggingface_hub` are opened from there. Of other files, only the safetensors
+    headers are downloaded, so that the data of their tensors cannot be read.
+    """
+    name = HubName.parse(checkpoint.removeprefix(HUB_PREFIX))
+    if name is None:
+        raise CheckpointError(
+            f"{checkpoint} is not a repository on the Hugging Face hub: write hf:org/name[@revision]"
+        )
+    try:
+        return _of_repository(Repository.open(name))
+    except HubError as error:
+        raise CheckpointError(str(error)) from error
+    except OSError as error:
+        raise CheckpointError(f"{error.filename or checkpoint}: {error.strerror or error}") from error
+
+
+def _of_repository(repository: Repository) -> Checkpoint:
+    found, opened = weight_files(repository), OpenedFiles()
+    if found.index is None:
+        held = _add(repository, [found.file], opened)
+        if not held:
+            raise CheckpointError(f"{repository.name}: {found.file} is missing")
+    else:
+        shards = read_index(found.index, suffixes=(SAFETENSORS,), is_local=False)
+        held = _add(repository, list(shards), opened)
+        for shard, names in shards.items():
+            if shard not in held:
+                raise missing_shard(found.index, shard)
+            check_shard(found.index, shard, listed=names, held=held[shard])
+    config = repository.config
+    return Checkpoint(
+        location=str(repository.pinned),
+        entries=MappingProxyType(opened.entries),
+        read=opened.read,
+        metadata=MappingProxyType(opened.metadata),
+        folder=None if config is None else config.parent,
+    )
+
+
+def _add(repository: Repository, files: list[str], opened: OpenedFiles) -> Mapping[str, list[str]]:
+    """Add the files that exist to `opened`, in order. Return the tensor names of each."""
+    here: dict[str, Path] = {file: path for file in files if (path := repository.in_cache(file)) is not None}
+    elsewhere = [file for file in files if file not in here]
+    headers = dict(zip(elsewhere, repository.headers(elsewhere), strict=True))
+    held = {}
+    for file in files:
+        if file in here:
+            held[file] = opened.add(here[file])
+        elif (header := headers[file]) is not None:
+            held[file] = opened.add_remote(header, repository.name.repository)
+    return held
+
+
+SAFETENSORS = ".safetensors"
+
+
+class OpenedFiles:
+    """The entries of all files that were added, and how to read each entry."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {}
+        self.metadata: dict[str, str] = {}
+        self.shared: tuple[tuple[str, ...], ...] = ()
+        self._readers: dict[str, Callable[[str], torch.Tensor]] = {}
+
+    def read(self, name: str) -> torch.Tensor:
+        return self._readers[name](name)
+
+    def add(self, path: Path) -> list[str]:
+        """Add the tensors of one file, and return their names."""
+        return self._add_safetensors(path) if path.name.endswith(SAFETENSORS) else self._add_torch(path)
+
+    def add_remote(self, file: Readable, repository: str) -> list[str]:
+        """Add the tensors of a safetensors file on the hub. Only its header is downloaded."""
+        header = read_header_of(file)
+
+        def read(name: str) -> torch.Tensor:
+            raise CheckpointError(
+                f"{name!r} is on the Hugging Face hub, and fakexport never downloads weights: run `hf "
+                f"download {repository} --local-dir FOLDER` and pass the folder"
+            )
+
+        self._take(Path(file.path), header.entries, read)
+        self.metadata.update(header.metadata)
+        return list(header.entries)
+
+    def _add_safetensors(self, path: Path) -> list[str]:
+        file = open_regular(path)
+        header, mapped = read_header_of(file), MappedFile(file)
+        self._take(path, header.entries, lambda name: mapped.tensor(name, header.entries[name]))
+        self.metadata.update(header.metadata)
+        return list(header.entries)
+
+    def _add_torch(self, path: Path) -> list[str]:
+        tensors = load_torch_file(path)
+        self._take(path, entries_of(tensors, path.name), tensors.__getitem__)
+        self.shared += tied_names(tensors)
+        return list(tensors)
+
+    def _take(self, path: Path, entries: Mapping[str, Entry], read: Callable[[str], torch.Tensor]) -> None:
+        if twice := self.entries.keys() & entries.keys():
+            name = min(twice)
+            raise CheckpointError(f"{name!r} is in {self.entries[name].file} and in {path.name}")
+        self.entries.update(entries)
+        self._readers.update(dict.fromkeys(entries, read))
+
+
+MAX_INDEX_BYTES = 100_000_000
+
+
+def read_index(path: Path, *, suffixes: tuple[str, ...], is_local: bool = True) -> dict[str, list[str]]:
+    """Return the shards of an index, each with its tensor names, in order of first mention.
+
+    An index is never a shard, since its name has none of the `suffixes`. Unless `is_local` is False, as for a
+    repository on the hub, the shards must be in the folder of the index.
+    """
+    text = read_file(path, most_bytes=MAX_INDEX_BYTES)
+    try:
+        fields = mapping(parse_json(text))
+    except DocumentError as error:
+        raise _refused(path, str(error)) from error
+    names = fields.get("weight_map")
+    if not isinstance(names, dict) or not names:
+        raise _refused(path, "it has no weight_map")
+    shards: dict[str, list[str]] = {}
+    for name, shard in names.items():
+        if not isinstance(shard, str) or shard not in shards:
+            _check_name(path, shard, suffixes)
+            if is_local and not (path.parent / shard).is_file():
+                raise missing_shard(path, shard)
+        shards.setdefault(shard, []).append(name)
+    return shards
+
+
+def check_shard(index: Path, shard: str, *, listed: Collection[str], held: Collection[str]) -> None:
+    """Raise unless a shard contains exactly the tensors that the index lists for it."""
+    if absent := set(listed) - set(held):
+        raise CheckpointError(
+            f"{index.name}: {min(absent)!r} is missing from {shard}, where the index lists it"
+        )
+    if extra := set(held) - set(listed):
+        raise CheckpointError(
+            f"{index.name}: {shard} contains {min(extra)!r}, which the index does not list there"
+        )
+
+
+def missing_shard(index: Path, shard: str) -> CheckpointError:
+    return _refused(index, f"the shard {shard[:80]!r} is missing")
+
+
+def _check_name(index: Path, shard: Any, suffixes: tuple[str, ...]) -> None:
+    if not isinstance(shard, str) or not shard.isprintable() or not shard.endswith(suffixes):
+        raise _refused(index, f"{str(shard)[:80]!r} is not a valid shard name ({', '.join(suffixes)})")
+    if Path(shard).name != shard or "\\" in shard or ":" in shard or shard.startswith("."):
+        raise _refused(index, f"the shard {shard[:80]!r} is not in the folder of the index")
+
+
+def _refused(path: Path, reason: str) -> CheckpointError:
+    return CheckpointError(f"{path.name} is not a valid shard index: {reason}")

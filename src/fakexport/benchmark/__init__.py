@@ -1,3 +1,0 @@
-"""The benchmark of deployment formats: eager, weights, TorchScript, exported programs, compiled forms."""
-
-from .benchmark import bench

@@ -1,0 +1,158 @@
+"""Check each target in a separate process, forked before the model's file is imported."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fakexport.checking.isolation import forked, why_shared
+from fakexport.checking.target_check import Answer, Wanted, answer_for, import_for, versions
+from fakexport.checking.targets import Target, targets_of
+from fakexport.emulation.devices import peak_bytes
+from fakexport.error import InvalidValue
+from fakexport.exporting.capture import ModelRequest, Request
+from fakexport.files.processes import IN_PROCESS, NoAnswer, Send, warn_of_shared_process
+from fakexport.models import import_library, library_of
+from fakexport.report import (
+    BlockCount,
+    Progress,
+    SavedPrograms,
+    Stage,
+    Step,
+    TargetSpec,
+    Timings,
+    Verdict,
+    archive_of,
+)
+from fakexport.report.diagnose import diagnose_process_ended
+
+_SEND_S = 0.05
+_lock = threading.RLock()  # Checks in several threads run one after the other.
+_answered: list[object] = []  # Sources that were checked in this process.
+
+_STAGES: dict[str, Stage] = {
+    "build": "build",
+    "trace": "capture",
+    "explore": "capture",
+    "analyse": "analyse",
+}
+
+
+class ShownProgress:
+    """Reports the progress of the processes that check targets."""
+
+    def __init__(self, names: Sequence[str], on_progress: Callable[[Progress], None] | None) -> None:
+        self._names, self._on_progress = names, on_progress
+        self._blocks = BlockCount()
+        self._stages: dict[int, Stage] = {}
+
+    def receive(self, index: int, message: tuple[str, Any]) -> None:
+        kind, value = message
+        if kind == "step":
+            step, finding, total = value
+            self._stages[index] = _STAGES[step]
+            self._blocks = BlockCount(total=total or 0)
+            self._show(index, step, finding, None if total is None else self._blocks)
+        else:
+            self._blocks.done = value
+
+    def compare(self) -> None:
+        self._show(len(self._names) - 1, "compare", "", None)
+
+    def failed(self, index: int, ended: NoAnswer, spec: TargetSpec, source: str) -> Answer:
+        """Return the result for a target whose process ended without returning one."""
+        peak = peak_bytes()
+        verdict = Verdict(
+            target=spec,
+            is_exportable=False,
+            failed_stage=self._stages.get(index, "build"),
+            summary=None,
+            transfers=(),
+            timings=Timings(0.0, 0.0, 0.0, peak, 0),
+        )
+        found = diagnose_process_ended(ended.reason, ended.last_lines, target=spec.name)
+        return Answer(source, verdict, (found,), versions())
+
+    def _show(self, index: int, step: Step, finding: str, blocks: BlockCount | None) -> None:
+        if self._on_progress is not None:
+            name = "" if step == "compare" else self._names[index]
+            self._on_progress(Progress(index + 1, len(self._names), name, step, finding, blocks))
+
+
+def answers(
+    request: Request, targets: Sequence[Target], wanted: Wanted, shown: ShownProgress
+) -> Sequence[Answer | NoAnswer]:
+    """Return the result of each target, in order.
+
+    A source from a library is read once, in a process that is then forked for each target. This is possible
+    because reading it runs no user code and does not depend on devices.
+
+    Raises:
+        ValueError, TypeError: invalid usage, as for `check`.
+    """
+    indices = range(len(targets))
+
+    def answer(asked: Request | ModelRequest, index: int, send: Send) -> Answer:
+        root = Path.cwd()  # Read before the model's file can change it.
+        read = asked.read() if isinstance(asked, Request) else asked
+        target = targets_of(read, targets)[index]
+        return answer_for(read, target, wanted, _Announcer(send), root=root)
+
+    with _lock:
+        if (shared := why_shared()) is not None:
+            if len(targets) > 1 or (_answered and not os.environ.get(IN_PROCESS)):
+                warn_of_shared_process(shared, stacklevel=4)
+            _answered.append(request.source)
+            return [answer(request, index, partial(shown.receive, index)) for index in indices]
+        import_for(wanted)
+        source = request.source
+        if len(targets) == 1 or request.prepare or not (isinstance(source, str) and library_of(source)):
+            return forked([partial(answer, request, index) for index in indices], shown.receive)
+
+        def of_library(send: Send) -> Sequence[Answer | NoAnswer]:
+            import_library(source)
+            read = request.read()
+            calls = [partial(answer, read, index) for index in indices]
+            return forked(calls, lambda index, message: send((index, message)))
+
+        (found,) = forked([of_library], lambda _, sent: shown.receive(*sent))
+        return [found] * len(targets) if isinstance(found, NoAnswer) else found
+
+
+def bundled(saved: Mapping[str, SavedPrograms], prepare: Callable[[], None] | None) -> bytes:
+    """Return a bundle of saved programs by name."""
+
+    def made(send: Send) -> bytes:
+        root = Path.cwd()
+        if prepare is not None:
+            prepare()
+        return archive_of({name: each.program for name, each in saved.items()}, root=root)
+
+    if why_shared() is not None:
+        return made(lambda message: None)
+    (found,) = forked([made], lambda index, message: None)
+    if isinstance(found, NoAnswer):
+        raise InvalidValue(f"the process that writes the bundle ended with {found.reason}")
+    return found
+
+
+class _Announcer:
+    def __init__(self, send: Send) -> None:
+        self._send, self._sent_s, self._unsent = send, 0.0, 0
+
+    def step(self, step: Step, finding: str = "", blocks: int | None = None) -> None:
+        if self._unsent:
+            self._send(("done", self._unsent))
+            self._unsent = 0
+        self._send(("step", (step, finding, blocks)))
+
+    def done(self, blocks: int) -> None:
+        self._unsent = blocks
+        if time.monotonic() - self._sent_s > _SEND_S:
+            self._sent_s, self._unsent = time.monotonic(), 0
+            self._send(("done", blocks))

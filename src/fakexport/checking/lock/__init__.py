@@ -1,0 +1,5 @@
+"""`fakexport.lock`: record the exported programs in a repository, and detect changes. Imports no torch."""
+
+from .comparison import locked_report
+from .lock_entry import Key, LockEntry, entries_of
+from .lock_file import LockFileError, read_lock, write_lock

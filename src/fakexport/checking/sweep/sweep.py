@@ -1,0 +1,221 @@
+"""Run the checks of a sweep, several at the same time."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fakexport._version import __version__
+from fakexport.files.processes import Ended, Limits, NoWarmStart, WarmStart, machine_text, run_limited
+
+from .run_file import STATUSES, RunFile, SweepRecord
+from .zoo_file import SweepItem
+
+_INTERNAL_FAULT = "[FE001]"
+_ON_THE_COMMAND_LINE = ("--format", "json", "--no-progress")
+_MOST_OUTPUT = 16_384
+_PACKAGES = ("torch", "transformers", "diffusers", "timm")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Configuration of a sweep.
+
+    Args:
+        items: The checks.
+        limits: Limits of each process.
+        folder: The folder that relative sources refer to.
+        module: The Python module that runs `fakexport` with the arguments after `ALIVE`, see `run_limited`.
+        jobs: Number of parallel checks.
+        imports: Prefix of a source -> modules that a check with such a source imports first. The processes of
+            these checks are forked from a process that has already imported the modules. The longest prefix
+            applies.
+    """
+
+    items: Sequence[SweepItem]
+    limits: Limits
+    folder: Path
+    module: str
+    jobs: int = 1
+    imports: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Progress of a sweep: finished checks, how many of them do not export, and the remaining time."""
+
+    done: int
+    total: int
+    bad: int
+    seconds_left: float
+
+
+Records = Callable[[Sweep, Sequence[SweepItem]], Generator[SweepRecord]]
+"""Runs checks, and yields each record when it is ready."""
+
+
+def run_sweep(
+    sweep: Sweep,
+    file: RunFile,
+    on_done: Callable[[Tally], None] | None = None,
+    on_cold: Callable[[str], None] | None = None,
+    *,
+    records_of: Records | None = None,
+) -> None:
+    """Run the checks that are not in the file yet, and append each result.
+
+    An exception, for example from Ctrl-C, ends the running processes. Their checks are not added to the file.
+
+    Args:
+        on_done: Called after each check.
+        on_cold: Called once for each reason why checks cannot be forked and must import everything
+            themselves.
+        records_of: Runs the checks. Default: processes on this machine.
+    """
+    waiting = [item for item in sweep.items if item.command not in file.records]
+    started = time.monotonic()
+    made = local_records(sweep, waiting, on_cold) if records_of is None else records_of(sweep, waiting)
+    with closing(made) as records:
+        for ran, record in enumerate(records, 1):
+            file.add(record)
+            if on_done is not None:
+                left = (time.monotonic() - started) / ran * (len(waiting) - ran)
+                found = [file.records[i.command] for i in sweep.items if i.command in file.records]
+                bad = sum(record.status != STATUSES[0] for record in found)
+                on_done(Tally(len(found), len(sweep.items), bad, left))
+
+
+def local_records(
+    sweep: Sweep, items: Sequence[SweepItem], on_cold: Callable[[str], None] | None = None
+) -> Generator[SweepRecord]:
+    """Run checks on this machine, `sweep.jobs` at a time, and yield each record when it is ready."""
+    stop = threading.Event()
+    with _starts(sweep, on_cold) as start, ThreadPoolExecutor(sweep.jobs) as pool:
+        runs = [pool.submit(check_item, item, sweep, stop, start(item)) for item in items]
+        try:
+            for future in as_completed(runs):
+                yield future.result()
+        except BaseException:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+_Run = Callable[..., Ended]
+
+
+@contextmanager
+def _starts(sweep: Sweep, on_cold: Callable[[str], None] | None) -> Iterator[Callable[[SweepItem], _Run]]:
+    """On entry, return a function that starts an item's process. On exit, end the processes it forks from."""
+    warm = {start: WarmStart(modules, sweep.folder) for start, modules in sweep.imports.items()}
+    told: set[str] = set()
+
+    def run_of(item: SweepItem) -> _Run:
+        starts = [start for start in warm if item.source.startswith(start)]
+        # An operator library must be imported before anything else.
+        if not starts or item.libraries:
+            return run_limited
+        chosen = warm[max(starts, key=len)]
+
+        def run(*args: Any, **options: Any) -> Ended:
+            try:
+                return run_limited(*args, **options, warm=chosen)
+            except NoWarmStart as error:
+                if on_cold is not None and str(error) not in told:
+                    told.add(str(error))
+                    on_cold(str(error))
+                return run_limited(*args, **options)
+
+        return run
+
+    try:
+        yield run_of
+    finally:
+        for each in warm.values():
+            each.close()
+
+
+def check_item(
+    item: SweepItem, sweep: Sweep, stop: threading.Event | None = None, run: _Run = run_limited
+) -> SweepRecord:
+    """Run a check in a process on this machine, and return its record."""
+    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+        arguments = [*item.arguments, *_ON_THE_COMMAND_LINE]
+        ended = run(
+            sweep.module,
+            arguments,
+            sweep.limits,
+            stdout=stdout,
+            stderr=stderr,
+            folder=sweep.folder,
+            stop=stop,
+        )
+        stdout.seek(0)
+        stderr.seek(0)
+        report: dict[str, Any] | None = None
+        with suppress(ValueError):
+            report = json.loads(stdout.read())
+        said = stderr.read().decode(errors="replace")
+    status, reason = _outcome(ended, report, said, sweep.limits)
+    return SweepRecord(
+        command=item.command,
+        status=status,
+        reason=reason,
+        seconds=round(ended.seconds, 3),
+        peak_bytes=ended.peak_bytes,
+        report=report,
+        versions=_versions(),
+        machine=machine_text(),
+        output=said[-_MOST_OUTPUT:] if status == STATUSES[-1] else "",
+    )
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions that affect a check. This process has the same packages as the check's process."""
+    found = {"fakexport": __version__}
+    for name in _PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return {**found, "python": platform.python_version()}
+
+
+def _outcome(ended: Ended, report: dict[str, Any] | None, said: str, limits: Limits) -> tuple[str, str]:
+    exports, fails, refused, out_of_time, out_of_memory, crashes = STATUSES
+    if ended.limit == "seconds":
+        return out_of_time, f"killed after {limits.seconds:g} s"
+    if ended.limit == "bytes":
+        return out_of_memory, f"killed at {limits.bytes:,} bytes of resident memory"
+    if ended.code == 0 and report is not None and report["is_clean"]:
+        return exports, ""
+    if ended.code == 1 and report is not None:
+        return fails, _first_error(report)
+    if ended.code == 2:
+        return (crashes if _INTERNAL_FAULT in said else refused), _last_line(said)
+    if ended.code is not None and ended.code < 0:
+        last = f" after: {_last_line(said)}" if said.strip() else ""
+        return crashes, f"killed by {signal.Signals(-ended.code).name}{last}"
+    return crashes, f"exit code {ended.code}: {_last_line(said)}"
+
+
+def _first_error(report: dict[str, Any]) -> str:
+    """Return the diagnostic that represents the report: the first error, else the first finding."""
+    found = report["diagnostics"]
+    errors = [diagnostic for diagnostic in found if diagnostic["severity"] == "error"] or found
+    return f"{errors[0]['code']}: {errors[0]['message']}" if errors else "no diagnostic"
+
+
+def _last_line(said: str) -> str:
+    """Return the last line of the output, or the headline if fakexport itself failed."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return next((line for line in lines if _INTERNAL_FAULT in line), lines[-1] if lines else "no output")

@@ -1,0 +1,180 @@
+"""Commands that write an archive: `fakexport bind`, `bundle` and `retarget`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fakexport.cli import options
+from fakexport.cli.isolated_work import UserCode
+from fakexport.cli.project_file import Profiles
+from fakexport.cli.streams import write_failed, write_note, write_output
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+    from fakexport.rules.diagnostics import Diagnostic
+
+
+@options.grouped_options
+def bind_command(
+    archive: options.Archive,
+    checkpoint: options.Checkpoint,
+    output: options.OutputArchive,
+    link: Annotated[
+        bool, typer.Option("--link", help="Reference the checkpoint's files instead of copying the weights.")
+    ] = False,
+    adapter: options.BoundAdapters = None,
+    rank: Annotated[
+        int | None,
+        typer.Option(
+            "--rank",
+            metavar="R",
+            help="Bind the program of rank R only, counted from 0, to its part of the checkpoint.",
+        ),
+    ] = None,
+    devices: options.BoundDevices = None,
+    trust: options.Trust = False,
+    *,
+    code: UserCode,
+) -> None:
+    """Bind the weights of a checkpoint to an archive, all of them or none.
+
+    `torch.export.load` opens the result without fakexport, except with --link. Exit code 0: written. 2: the
+    weights do not fit or a file is invalid; `fakexport verify-weights` lists the problems.
+    """
+
+    def bound() -> tuple[int, str]:
+        from fakexport.archive import Bundle, bind, load, load_bundle, save
+        from fakexport.archive.weights import open_checkpoint
+        from fakexport.deploy import rank_of_archive
+
+        opened = open_checkpoint(checkpoint, adapter=adapter or ())
+        program: Bundle | ExportedProgram
+        if rank is None:
+            program = load_bundle(archive, trust=trust)
+        else:
+            program = load(archive, method=rank_of_archive(archive, rank).method, trust=trust)
+        made = bind(program, opened, devices=devices)
+        tensors = save(made, output, link=opened if link else None).tensors
+        locations = {tensor.location for tensor in tensors if tensor.location}
+        where = ""
+        if link:
+            linked = sum(place.length for place in locations if place.is_link)
+            inside = sum(place.length for place in locations if not place.is_link)
+            where = f": {linked:,} bytes linked, {inside:,} bytes inside"
+        return sum(1 + len(tensor.aliases) for tensor in tensors), where
+
+    count, where = code.run(bound, runs_code=trust)
+    write_output(f"{output}: {output.stat().st_size:,} bytes, {count} weights bound{where}\n")
+
+
+@options.grouped_options
+def bundle_command(
+    programs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="METHOD=ARCHIVE...", help="Programs to store, such as `encode=a.pt2` `decode=b.pt2`."
+        ),
+    ],
+    output: options.OutputArchive,
+    prefix: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--prefix",
+            metavar="METHOD=OUT[:IN]",
+            help="Map weight names that begin with IN in a method to names that begin with OUT in the "
+            "checkpoint. Repeatable. Default: the prefixes of the bundle that a program was loaded "
+            "from.",
+        ),
+    ] = None,
+    trust: options.Trust = False,
+    *,
+    code: UserCode,
+) -> None:
+    """Store programs that belong together in one archive, with shared weights stored once.
+
+    Methods share a weight if a checkpoint has it under the same name; see --prefix. Exit code 0: written. 2:
+    the programs do not fit together, or a file is invalid.
+    """
+    paths = _pairs(programs, "METHOD=ARCHIVE")
+    prefixes = {
+        method: (outside, inside)
+        for method, text in _pairs(prefix or [], "METHOD=OUT[:IN]").items()
+        for outside, _, inside in [text.partition(":")]
+    }
+
+    def saved() -> int:
+        from fakexport.archive import load, save_bundle
+
+        loaded = {method: load(path, trust=trust) for method, path in paths.items()}
+        return len(save_bundle(loaded, output, prefixes=prefixes).shared)
+
+    shared = code.run(saved, runs_code=trust)
+    size = output.stat().st_size
+    write_output(f"{output}: {size:,} bytes, {', '.join(paths)}, {shared} weights and buffers shared\n")
+
+
+def _pairs(texts: list[str], form: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise typer.BadParameter(f"{text!r} does not have the form {form}")
+        if name in found:
+            raise typer.BadParameter(f"{name} is given twice")
+        found[name] = value
+    return found
+
+
+@options.grouped_options
+def retarget_command(
+    archive: options.Archive,
+    output: options.OutputArchive,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="FROM=TO",
+            help="Map devices to devices, `cpu=cuda:0`; or modules to devices, `fc1=cuda:0,fc2=cuda:1`; "
+            "or name one device for everything.",
+        ),
+    ],
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOPOLOGY",
+            help="Devices to move to, such as `H100`. Default: a common model of each kind of device.",
+        ),
+    ] = None,
+    method: options.Method = None,
+    trust: options.Trust = False,
+    profiles: Profiles = None,
+    *,
+    code: UserCode,
+) -> None:
+    """Move an exported program to other devices, and verify with fake tensors that it runs there.
+
+    Exit code 0: written. 1: operators of the program fail on the new devices; nothing is written, and the
+    diagnostics name them and their lines. 2: an invalid map or file.
+    """
+
+    def written() -> tuple[tuple[Diagnostic, ...], tuple[str, ...], tuple[str, ...]]:
+        from fakexport.archive import load, save
+        from fakexport.exporting.program import RetargetError, retargeted
+
+        program = load(archive, method=method, trust=trust)
+        try:
+            made = retargeted(program, to, topology=target)
+        except RetargetError as error:
+            return error.diagnostics, (), ()
+        save(made.program, output)
+        return (), (*made.unproven, *made.notes), tuple(made.devices)
+
+    failed, notes, devices = code.run(written, runs_code=trust)
+    if failed:
+        write_failed(failed)
+    for sentence in notes:
+        write_note(sentence)
+    write_output(f"{output}: {output.stat().st_size:,} bytes, on {', '.join(devices)}\n")

@@ -1,0 +1,1 @@
+"""The pytest plugin, which pytest loads through an entry point."""

@@ -1,0 +1,3 @@
+"""Benchmark deployment formats: eager, weights, TorchScript, exported programs, compiled forms."""
+
+from .benchmark import bench

@@ -1,0 +1,1 @@
+"""Emulated devices, and fake tensors and modules on them."""

@@ -1,0 +1,86 @@
+"""Clear `functools.lru_cache` functions that would keep fake tensors after a build or a trace.
+
+The next trace would treat these tensors as constants without a value, and eager mode would compute with them.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import itertools
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from fakexport._torch.emulation.fake_tensors import is_fake_tensor
+from fakexport._torch.loaded_modules import LoadedModules
+
+_OF_TORCH = frozenset({"torch", "sympy", "mpmath", "numpy", "fakexport", *sys.stdlib_module_names})
+_MOST_LOOKED_AT = 8
+
+
+def _may_have_cached(name: str, module: Any) -> bool:
+    """Leave out torch's own: it has thousands, and to search them takes as long as a small trace."""
+    return isinstance(module, ModuleType) and name.partition(".")[0] not in _OF_TORCH
+
+
+_modules = LoadedModules(_may_have_cached)
+# By name, the module, its number of names when it was searched, and its cached functions.
+_searched: dict[str, tuple[ModuleType, int, list[functools._lru_cache_wrapper[Any]]]] = {}
+
+
+def forget_cached_fakes() -> None:
+    """Clear each cached function of user code and model libraries whose cache contains a fake tensor.
+
+    Other caches are not cleared, because callers may rely on the identity of the results.
+    """
+    for function in _cached_functions():
+        if function.cache_info().currsize and any(map(_holds_fakes, _kept_by(function))):
+            function.cache_clear()
+
+
+def _kept_by(cached: Any) -> Iterator[Any]:
+    """Yield the cached arguments and results of a function, which only the garbage collector exposes."""
+    for held in gc.get_referents(cached):
+        if type(held) is dict and held is not vars(cached):
+            yield from held.values()
+        elif type(held) is not dict and held is not cached.__wrapped__:
+            yield held
+
+
+def _holds_fakes(value: Any, depth: int = 1) -> bool:
+    """Return whether a result is a fake tensor, or a container whose first items include a fake tensor."""
+    if isinstance(value, torch.Tensor):
+        return is_fake_tensor(value)
+    if depth and isinstance(value, (tuple, list, dict)):
+        items = value.values() if isinstance(value, dict) else value
+        return any(_holds_fakes(item, depth - 1) for item in itertools.islice(items, _MOST_LOOKED_AT))
+    return False
+
+
+def _cached_functions() -> Iterator[functools._lru_cache_wrapper[Any]]:
+    """Yield the cached functions of loaded modules and their classes.
+
+    A module is searched again if it was replaced or has more names than before.
+    """
+    for name, module in _modules.find().items():
+        known = _searched.get(name)
+        if known is None or known[0] is not module or known[1] != len(vars(module)):
+            known = _searched[name] = module, len(vars(module)), list(_found(module))
+        yield from known[2]
+
+
+def _found(module: ModuleType) -> Iterator[functools._lru_cache_wrapper[Any]]:
+    kinds = (functools._lru_cache_wrapper, type)
+    for value in list(vars(module).values()):
+        # Asked only of these: a module of transformers may import others to find a name.
+        if not isinstance(value, kinds) or getattr(value, "__module__", None) != module.__name__:
+            continue
+        if isinstance(value, functools._lru_cache_wrapper):
+            yield value
+        else:
+            members = (getattr(member, "__func__", member) for member in list(vars(value).values()))
+            yield from (each for each in members if isinstance(each, functools._lru_cache_wrapper))

@@ -1,0 +1,222 @@
+"""Convert the user's dynamic dimensions to torch's specification, and guard the bounds that torch ignores.
+
+torch assumes sizes of at least 2 while tracing, so the program only checks lower bounds above 2
+(`torch/export/_unlift.py`). A program with a declared minimum of 2 would accept a size of 1.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import Dim, ShapesCollection
+
+from fakexport._torch.pytree import tree_leaves
+from fakexport.error import InvalidValue
+from fakexport.exporting.guards import least_size_guard
+from fakexport.exporting.program import ProgramFacts
+
+from .plain_forward import bound_inputs
+
+AUTO = "auto"
+_UNCHECKED = (1, 2)  # Lower bounds that torch does not check.
+
+_FORM = re.compile(r"(?P<name>[A-Za-z_]\w*)\.(?P<dim>\d{1,9})(?:=(?P<min>\d{1,18})?\.\.(?P<max>\d{1,18})?)?")
+
+
+@dataclass(frozen=True)
+class DynamicDim:
+    """A dynamic dimension.
+
+    Args:
+        input_name: Name of the argument of `forward`.
+        dim: Index of the dimension, starting at 0.
+        min: Smallest size, or None for torch's default bound.
+        max: Largest size, or None for no bound.
+    """
+
+    input_name: str
+    dim: int
+    min: int | None = None
+    max: int | None = None
+
+
+@dataclass(frozen=True)
+class DynamicDims:
+    """The dynamic dimensions of a call.
+
+    Args:
+        dims: The dimensions that the user listed. The capture fails if the model specializes one of them.
+        is_auto: Whether all other dimensions of tensor inputs are also dynamic if the model allows it.
+    """
+
+    dims: tuple[DynamicDim, ...] = ()
+    is_auto: bool = False
+
+
+def parse_dynamic(texts: str | Iterable[str]) -> DynamicDims:
+    """Parse the values of `--dynamic`.
+
+    Args:
+        texts: One or several of `auto`, `input_ids.1`, `input_ids.1=2..4096`, `input_ids.0=1..`.
+    Raises:
+        ValueError: a text has a different form, a range is empty, or a dimension is repeated.
+
+    Example:
+        >>> parse_dynamic(["ids.0=1..64"]).dims
+        (DynamicDim(input_name='ids', dim=0, min=1, max=64),)
+    """
+    dims: dict[tuple[str, int], DynamicDim] = {}
+    is_auto = False
+    for text in [texts] if isinstance(texts, str) else texts:
+        if text == AUTO:
+            is_auto = True
+            continue
+        dim = _parse_one(text)
+        if (dim.input_name, dim.dim) in dims:
+            raise InvalidValue(f"dimension {dim.input_name}.{dim.dim} is declared dynamic twice")
+        dims[dim.input_name, dim.dim] = dim
+    return DynamicDims(tuple(dims.values()), is_auto)
+
+
+def dynamic_of(dynamic_shapes: Any) -> DynamicDims | Any:
+    """Parse dimensions in fakexport's syntax to `DynamicDims`. Arguments for torch are returned unchanged."""
+    texts = dynamic_texts(dynamic_shapes)
+    return dynamic_shapes if texts is None else parse_dynamic(texts)
+
+
+def dynamic_texts(dynamic_shapes: Any) -> list[str] | None:
+    """Return dimensions in fakexport's syntax as a list of strings, or None if they are in torch's form."""
+    if not dynamic_shapes:
+        return []
+    given = [dynamic_shapes] if isinstance(dynamic_shapes, str) else dynamic_shapes
+    is_list = isinstance(given, (list, tuple))
+    return list(given) if is_list and all(isinstance(text, str) for text in given) else None
+
+
+def _parse_one(text: str) -> DynamicDim:
+    match = _FORM.fullmatch(text.strip())
+    if match is None:
+        raise InvalidValue(f"invalid dynamic dimension {text!r}: write NAME.DIM=MIN..MAX, NAME.DIM or auto")
+    low, high = (None if match[key] is None else int(match[key]) for key in ("min", "max"))
+    if low is not None and high is not None and low >= high:
+        raise InvalidValue(f"dynamic dimension {text!r} has an empty range: MIN must be less than MAX")
+    return DynamicDim(match["name"], int(match["dim"]), low, high)
+
+
+def as_torch_shapes(dynamic: DynamicDims, inputs: Mapping[str, Any]) -> ShapesCollection | None:
+    """Return `torch.export.export(dynamic_shapes=...)` for these inputs, or None if all sizes are static.
+
+    A listed dimension must not be specialized. Other dimensions with the same example size are `Dim.AUTO`, so
+    that the length of `attention_mask` need not be declared in addition to the length of `input_ids`.
+
+    Args:
+        dynamic: The dynamic dimensions.
+        inputs: Argument name -> example value, tensors or containers of them.
+    Raises:
+        ValueError: an unknown name, a name that is not a tensor, a dimension that the tensor does not have,
+            an example size outside of the range.
+    """
+    if not dynamic.dims and not dynamic.is_auto:
+        return None
+    specs: dict[int, dict[int, Any]] = {}
+    for dim in dynamic.dims:
+        tensor = _tensor_named(dim, inputs)
+        specs.setdefault(id(tensor), {})[dim.dim] = Dim.DYNAMIC(min=dim.min, max=dim.max)
+    named_sizes = {int(inputs[dim.input_name].shape[dim.dim]) for dim in dynamic.dims}
+    shapes = ShapesCollection()
+    for tensor in tree_leaves(dict(inputs)):
+        if isinstance(tensor, torch.Tensor):
+            spec = specs.get(id(tensor), {})
+            for index, size in enumerate(tensor.shape):
+                if index not in spec and (dynamic.is_auto or (size in named_sizes and size > 1)):
+                    spec[index] = Dim.AUTO
+            shapes[tensor] = spec
+    return shapes
+
+
+def _tensor_named(dim: DynamicDim, inputs: Mapping[str, Any]) -> torch.Tensor:
+    label = f"{dim.input_name}.{dim.dim}"
+    if dim.input_name not in inputs:
+        raise InvalidValue(
+            f"--dynamic {label}: the model has no such input{_near(dim.input_name, list(inputs))}"
+        )
+    tensor = inputs[dim.input_name]
+    if not isinstance(tensor, torch.Tensor):
+        raise InvalidValue(f"--dynamic {label}: {dim.input_name} is a {type(tensor).__name__}, not a tensor")
+    if dim.dim >= tensor.dim():
+        raise InvalidValue(
+            f"--dynamic {label}: {dim.input_name} has {tensor.dim()} dimensions, counted from 0 "
+            f"(shape {list(tensor.shape)})"
+        )
+    size = int(tensor.shape[dim.dim])
+    low, high = dim.min or 0, dim.max
+    if size < low or (high is not None and size > high):
+        raise InvalidValue(f"--dynamic {label}: the example size {size} is not in {low}..{high or ''}")
+    return tensor
+
+
+def _near(name: str, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=3) or names
+    return f"; it has {', '.join(near)}" if near else ""
+
+
+def varying_inputs(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], facts: ProgramFacts | None
+) -> dict[str, Any]:
+    """Return the inputs that can have dynamic sizes, by name. The tensors of an adapter are excluded."""
+    has_own_inputs = facts is not None and facts.has_own_inputs
+    inputs = dict(kwargs) if has_own_inputs else bound_inputs(module, args, kwargs)
+    if facts is not None and facts.adapter is not None:
+        inputs = {name: value for name, value in inputs.items() if name not in facts.adapter.inputs}
+    return inputs
+
+
+def lower_bound_guards(dynamic: Any, inputs: Mapping[str, Any], leaves: Sequence[Any]) -> list[str]:
+    """Return a guard for each declared lower bound of 1 or 2."""
+    index = {id(leaf): at for at, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
+    bounds = dict.fromkeys(_bounds(dynamic, inputs))
+    return [least_size_guard(index[tensor], dim, least) for tensor, dim, least in bounds if tensor in index]
+
+
+def _bounds(dynamic: Any, inputs: Mapping[str, Any]) -> Iterator[tuple[int, int, int]]:
+    """Yield the `id` of a tensor, the index of a dimension, and the minimum size of this dimension."""
+    if isinstance(dynamic, DynamicDims):
+        for dim in dynamic.dims:
+            if dim.min in _UNCHECKED:
+                yield id(inputs[dim.input_name]), dim.dim, dim.min
+    elif isinstance(dynamic, ShapesCollection):
+        shapes = copy.deepcopy(dynamic)  # It adds the requested tensor.
+        for leaf in tree_leaves(dict(inputs)):
+            if isinstance(leaf, torch.Tensor):
+                yield from _of_spec(shapes[leaf], leaf)
+    elif isinstance(dynamic, (dict, tuple, list)):
+        yield from _of_spec(dynamic, dict(inputs) if isinstance(dynamic, dict) else list(inputs.values()))
+
+
+def _of_spec(spec: Any, value: Any) -> Iterator[tuple[int, int, int]]:
+    if not isinstance(spec, (dict, tuple, list)):
+        return
+    parts = spec.items() if isinstance(spec, dict) else enumerate(spec)
+    if isinstance(value, torch.Tensor):
+        for dim, bound in parts:
+            if getattr(bound, "min", None) in _UNCHECKED:
+                yield id(value), dim, bound.min
+        return
+    children = value.values() if isinstance(value, dict) and not isinstance(spec, dict) else value
+    for key, part in parts:
+        yield from _of_spec(part, _child(children, key))
+
+
+def _child(value: Any, key: Any) -> Any:
+    """Return the part of a container that a key of torch's declaration, or a leaf index, refers to."""
+    if isinstance(value, (dict, tuple, list)):
+        return value[key]
+    leaves = tree_leaves(value)
+    return leaves[key] if isinstance(key, int) and key < len(leaves) else None

@@ -1,0 +1,389 @@
+"""Find all problems of a failed capture in one more trace.
+
+`torch.export` stops at the first problem. This module traces the model again with `torch.export`,
+non-strictly, with hooks where it would stop: data-dependent conditions and numbers get a value, operators
+without a fake kernel return a stand-in, and tensors on two devices are moved to one. Each of these is an
+assumption and is reported.
+
+One trace finds all problems. Repeating the export with one more assumption each time would need one trace per
+problem. The trace is torch's own, because running `forward` under a fake mode would ignore declared
+dimensions and handle control-flow operators differently. It runs only after a failure, and ends before the
+graph passes.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from types import FrameType
+from typing import Any
+
+from torch import nn
+from torch.export import ExportedProgram
+
+from fakexport._torch.tracing.data_dependent_questions import (
+    Answer,
+    Question,
+    Unasserted,
+    answered_numpy_reads,
+    answered_questions,
+    iterated_tensors,
+    unknowns_noted,
+)
+from fakexport._torch.tracing.operator_faults import (
+    OperatorFault,
+    TraceFinished,
+    ended_after_trace,
+    operators_counted,
+    traced_past_faults,
+)
+from fakexport._torch.tracing_lock import one_at_a_time
+from fakexport.emulation.fake import UnsupportedSubclassError
+from fakexport.exporting.program import ProgramFacts
+from fakexport.rules.diagnostics import Span, is_in_for, is_loop_test, is_negated, source_text
+
+from .assumed_answers import AssumedAnswer, AssumedAnswers, can_be_assumed
+from .call_site import running_user_frames
+from .capture import Captured, failure_of, torch_shapes, traced
+from .dynamic_dims import DynamicDims
+from .example_run import (
+    ExampleAnswers,
+    ExampleRun,
+    Place,
+    named_inputs,
+    number_for,
+    place_of,
+    raises_in_eager_mode,
+    run_with_example,
+    runs_with_batch_of_one,
+    takes_any_keyword,
+)
+from .explored import Assumption, Exploration, Problem
+from .failure import CaptureFailure
+from .given_inputs import with_unsupported_input
+from .lost_writes import FunctorchError, LostWriteError
+from .plain_inputs import prepared_inputs
+from .preparation import PreparedModel
+
+# Maximum number of traces. A further trace, with a flipped branch, starts only if the previous ones traced
+# fewer operators than this multiple of those in the failed capture, or than `LITTLE_WORK`.
+MOST_TRACES = 3
+MOST_WORK_BEFORE_ANOTHER = 2.0
+LITTLE_WORK = 3_000
+# Limits of a trace, for loops that never end under the assumptions and models that take too long.
+MOST_ANSWERS = 2_000
+MOST_OPERATORS = 500_000
+# Processor time, because size expressions that grow without bound take time without running operators.
+MOST_SECONDS = 60.0
+# How often a place may get the same answer: identical layers should be treated alike, but a loop must end.
+_VISITS_ALIKE = 200
+
+_SYMBOL = re.compile(r"\b(?:u|zuf)[0-9]+\b")
+
+
+@one_at_a_time
+def explore(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic: DynamicDims | Any = None,
+    tracing: Callable[[], AbstractContextManager[Any]] | None = None,
+    work: int = 0,
+    facts: ProgramFacts | None = None,
+    assumed: Sequence[AssumedAnswer] = (),
+    may_visit_rows: bool = True,
+    example: ExampleRun | None = None,
+) -> Exploration:
+    """Find everything that blocks a capture by tracing past each failure under an assumption.
+
+    Args:
+        module, args, kwargs, dynamic: As for `capture`, which has already reported usage errors.
+        tracing: As for `capture`.
+        work: Number of operators that the capture traced before it failed.
+        facts, assumed: As for `capture`.
+        may_visit_rows: Whether loops may visit every row of a mask, as in the capture.
+        example: The record of a call with the example inputs, to answer conditions.
+    Returns:
+        The problems and assumptions of the trace that found most. They are deterministic unless a trace takes
+            longer than `MOST_SECONDS`.
+    """
+    args, kwargs, dynamic, restored = prepared_inputs(module, args, kwargs or {}, dynamic)
+    shapes = torch_shapes(module, args, kwargs, dynamic, facts)
+    enough = max(LITTLE_WORK, MOST_WORK_BEFORE_ANOTHER * work)
+    done = 0
+    turned: frozenset[Place] = frozenset()
+    tried: list[Exploration] = []
+    with restored:
+        while len(tried) < MOST_TRACES:
+            known = AssumedAnswers(assumed, traced.__code__, may_visit_rows)
+            answers = ExampleAnswers(example or ExampleRun(), _Trace.run.__code__)
+            trace = _Trace(turned, known, answers, time.thread_time() + MOST_SECONDS)
+            with (
+                answered_questions(trace.answer),
+                unknowns_noted(trace.example.note),
+                traced_past_faults(trace.may_go_on, before_each=trace.count),
+                answered_numpy_reads(trace.may_read),
+                iterated_tensors(known.rows),
+                ended_after_trace(),
+            ):
+                tried.append(trace.run(module, args, kwargs, shapes, tracing() if tracing else None))
+            if tried[-1].is_complete:
+                known.check_asked()
+            done += trace.operators
+            if (
+                tried[-1].is_complete
+                or done > enough
+                or trace.last_branch is None
+                or trace.last_branch in turned
+            ):
+                break
+            turned |= {trace.last_branch}
+    return max(tried, key=_worth)
+
+
+def _worth(found: Exploration) -> tuple[int, bool]:
+    """Return a sort key that prefers traces with more problems. A flipped branch may end `forward` early."""
+    return sum(not problem.is_last for problem in found.problems), found.is_complete
+
+
+def capture_or_explore(
+    model: PreparedModel,
+    *,
+    on_failure: Callable[[CaptureFailure], None],
+    whole: ExportedProgram | None = None,
+) -> tuple[Captured, Exploration | None]:
+    """Return the result of `PreparedModel.captured` and, for a failure, the findings of `explore`.
+
+    Raises:
+        TypeError, ValueError: as for `capture`.
+    """
+    with operators_counted() as work:
+        captured = model.captured(whole)
+    if captured.failure is None:
+        return captured, None
+    on_failure(captured.failure)
+    if isinstance(captured.failure.error, (UnsupportedSubclassError, LostWriteError, FunctorchError)):
+        return captured, Exploration(is_complete=True)  # The trace itself completed.
+    module, args, kwargs = model.built.module, model.inputs.args, model.inputs.kwargs
+    example = run_with_example(module, args, dict(kwargs))
+    found = explore(
+        module,
+        args,
+        kwargs,
+        dynamic=model.request.dynamic,
+        tracing=model.tracing,
+        work=work(),
+        facts=model.facts,
+        assumed=model.request.assumed,
+        may_visit_rows=captured.may_visit_rows,
+        example=example,
+    )
+    is_eager_fault = raises_in_eager_mode(module, example.error, captured.failure)
+    batch_of_one = runs_with_batch_of_one(module, kwargs) if is_eager_fault and not args else ()
+    inputs = named_inputs(kwargs) if not args and takes_any_keyword(module) else ()
+    return captured, replace(found, is_eager_fault=is_eager_fault, batch_of_one=batch_of_one, inputs=inputs)
+
+
+class _Limited(BaseException):
+    """The trace reached a limit. It is not an `Exception`, so `except Exception` does not catch it."""
+
+
+@dataclass
+class _Trace:
+    """One trace of an exploration, with its answers and findings.
+
+    Args:
+        turned: Places whose conditions get the opposite of the usual value.
+        known: The caller's assumptions.
+        example: Answers from a call with the example inputs.
+        ends_at_s: Time limit, on the clock of `time.thread_time`.
+    """
+
+    turned: frozenset[Place]
+    known: AssumedAnswers
+    example: ExampleAnswers
+    ends_at_s: float
+    last_branch: Place | None = None
+    operators: int = 0
+    _problems: dict[Any, Problem] = field(default_factory=dict)
+    _assumptions: dict[tuple[str, Span], Assumption] = field(default_factory=dict)
+    # The frames are kept alive, so that no new frame reuses the id of an old one.
+    _met: dict[tuple[Any, int, int], FrameType] = field(default_factory=dict)
+    _in_frame: dict[tuple[int, int], int] = field(default_factory=dict)
+    _visits: dict[Place, int] = field(default_factory=dict)
+    _numbers: dict[tuple[FrameType, Place], str] = field(default_factory=dict)
+    _answers: int = 0
+
+    def run(
+        self,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        shapes: Any,
+        tracing: AbstractContextManager[Any] | None,
+    ) -> Exploration:
+        last: tuple[Problem, ...] = ()
+        is_complete = False
+        limit = None
+        try:
+            traced(
+                module,
+                args,
+                kwargs,
+                shapes=shapes,
+                strict=False,
+                tracing=tracing,
+                read_constants={},
+                answers=self.known,
+                is_specialized=True,
+            )
+        except TraceFinished:
+            is_complete = True
+        except _Limited as reached:
+            limit = str(reached)
+        except Exception as error:
+            failure = with_unsupported_input(failure_of(error), module, args, kwargs)
+            last = (Problem(failure, tuple(self._assumptions.values()), is_last=True),)
+        problems = (*self._problems.values(), *last)
+        return Exploration(problems, tuple(self._assumptions.values()), is_complete, limit)
+
+    def count(self) -> None:
+        """Count an operator, and end a trace that takes too long."""
+        self.operators += 1
+        if self.operators > MOST_OPERATORS:
+            raise _Limited(f"{MOST_OPERATORS:,} operators")
+        if time.thread_time() > self.ends_at_s:
+            raise _Limited(f"{MOST_SECONDS:.0f} seconds of processor time")
+
+    def answer(self, question: Question) -> Answer | Unasserted | None:
+        """Return the result to use for a data-dependent query, or None for a query outside of user code."""
+        if (known := self.known.answer(question)) is not None:
+            return known
+        frames = self._frames()
+        if not frames:
+            return None
+        frame, span = frames[-1]
+        expected = self.example.answer(question, span)
+        if question.kind != "truth":
+            given = number_for(question, expected)
+        else:
+            given = self._truth(question, frame, span, expected)
+        if question.is_of_size:
+            clause = f"{question.expression} is {given}" + (
+                f" in `{text}`" if (text := source_text(span)) else ""
+            )
+        else:
+            is_opposite = question.kind == "truth" and is_negated(span)
+            clause = f"`{source_text(span) or question.expression}` is {not given if is_opposite else given}"
+        is_branch = question.kind == "truth" and not question.is_of_size
+        answer = self._assumable(question, given, expected, frame, span)
+        self._note(question.error, place_of(span), frames, clause, is_branch=is_branch, answer=answer)
+        return given
+
+    def _assumable(
+        self, question: Question, given: Answer, expected: Answer | None, frame: FrameType, span: Span
+    ) -> bool | int | None:
+        """Return the answer as the value that a user can pass to `--assume`, or None if that is not possible.
+
+        The answer must be the one for the example inputs; if they do not determine a size, tensors are
+        assumed to be nonempty. Users cannot assume a size, such as the number of rows in a loop, or a
+        condition on a size in a `for` statement, because it may be evaluated for several tensors.
+        """
+        is_default = expected is None and question.is_of_size
+        if not (given == expected or is_default) or not can_be_assumed(question, span):
+            return None
+        if isinstance(given, float):
+            return None
+        if isinstance(given, bool):
+            return None if question.is_of_size and is_in_for(span) else given ^ is_negated(span)
+        known = self._numbers.setdefault((frame, place_of(span)), question.expression)
+        return None if question.is_of_size or known != question.expression else given
+
+    def may_go_on(self, fault: OperatorFault) -> bool:
+        """Record an operator that fails, and return whether a stand-in may replace it."""
+        frames = self._frames()
+        if not frames:
+            return False
+        key = fault.operator if fault.kind == "kernel" else place_of(frames[-1][1])
+        verb = "gets" if fault.kind == "devices" else "returns"
+        self._note(
+            fault.error,
+            (fault.kind, key),
+            frames,
+            f"{fault.operator} {verb} {fault.remedy}",
+            call=fault if fault.kind == "kernel" else None,
+        )
+        return True
+
+    def may_read(self, error: Exception) -> bool:
+        """Record a NumPy read of unknown data, and return whether an array of ones may replace it."""
+        frames = self._frames()
+        if not frames:
+            return False
+        place = place_of(frames[-1][1])
+        self._note(
+            error, ("numpy", place), frames, f"`{source_text(frames[-1][1]) or 'numpy()'}` is all ones"
+        )
+        return True
+
+    def _truth(self, question: Question, frame: FrameType, span: Span, expected: Answer | None) -> bool:
+        """Return the assumed value of a condition.
+
+        If the value for the example inputs is known, it is used, except for conditions of loops. Otherwise
+        the value is False, but shapes are assumed to match, and a loop body runs once. Places in
+        `turned` get the opposite value. A frame that asks again at the same instruction is in a loop. If the
+        loop does not end, the answers alternate.
+        """
+        if question.is_of_size and question.is_fit:
+            return True
+        place = place_of(span)
+        self.last_branch = place
+        is_loop = is_loop_test(span)
+        if expected is not None and not is_loop:
+            return bool(expected) ^ (place in self.turned)
+        usual = is_loop and not is_negated(span)
+        visits = self._visits[place] = self._visits.get(place, 0) + 1
+        before = self._in_frame.get((id(frame), frame.f_lasti), 0)
+        self._in_frame[id(frame), frame.f_lasti] = before + 1
+        if is_in_for(span) and not question.is_of_size:
+            return usual ^ (place in self.turned)
+        is_again = before % 2 == 1 if not question.is_of_size else visits > _VISITS_ALIKE
+        is_endless = visits > _VISITS_ALIKE and visits % 2 == 1
+        return usual ^ (place in self.turned) ^ (is_again or is_endless)
+
+    def _frames(self) -> list[tuple[FrameType, Span]]:
+        self._answers += 1
+        if self._answers > MOST_ANSWERS:
+            raise _Limited(f"{MOST_ANSWERS:,} assumptions")
+        return running_user_frames(_Trace.run.__code__)
+
+    def _note(
+        self,
+        error: BaseException,
+        key: Any,
+        frames: list[tuple[FrameType, Span]],
+        assumed: str,
+        *,
+        is_branch: bool = False,
+        answer: bool | int | None = None,
+        call: OperatorFault | None = None,
+    ) -> None:
+        """Record a problem, or increment its count if it occurs again, in a loop or on the same line."""
+        frame, span = frames[-1]
+        known = self._problems.get(key)
+        if known is None:
+            spans = tuple(span for _, span in frames)
+            failure = replace(CaptureFailure.of(error, spans=spans), call=call, variables=frame.f_locals)
+            self._problems[key] = Problem(failure, tuple(self._assumptions.values()))
+        elif (key, id(frame), span.line) not in self._met:
+            self._problems[key] = replace(known, count=known.count + 1)
+        self._met[key, id(frame), span.line] = frame
+        # Identical layers count once: they differ only in the numbers of their symbols.
+        made = Assumption(assumed, span, is_branch, answer)
+        kept = self._assumptions.setdefault((_SYMBOL.sub("u", assumed), span), made)
+        if kept.answer != answer:
+            self._assumptions[_SYMBOL.sub("u", assumed), span] = replace(kept, answer=None)

@@ -1,0 +1,143 @@
+"""Remove fake tensors that `forward` stored on the model during tracing, in an attribute, a dict or a list.
+
+Otherwise, the next trace would treat them as constants without a value, and the user's model would compute
+with them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from operator import is_
+from typing import Any
+
+import torch
+from torch import nn
+
+from fakexport.emulation.fake import forget_cached_fakes, is_fake
+
+from .held_values import attributes_of_object
+from .python_state import files_of_owners, is_plain_attribute
+
+_CONTAINERS = (dict, list, tuple, set, deque)
+_DEPTH = 3
+_ABSENT = object()
+
+
+@contextmanager
+def fakes_taken_back(root: nn.Module) -> Iterator[None]:
+    """Enter a context that removes new fake tensors from `ModelState` and cached functions on exit.
+
+    Attributes with new fake tensors get their old values back, and containers their old items. Other changes
+    are kept.
+    """
+    state = ModelState(root)
+    try:
+        yield
+    finally:
+        state.put_back(fakes_alone=True)
+        forget_cached_fakes()
+
+
+class ModelState:
+    """A snapshot of a model's state.
+
+    It contains the attributes and buffers of the modules, the variables of their classes and files, and the
+    objects of user-defined classes that these refer to.
+    """
+
+    def __init__(self, root: nn.Module) -> None:
+        owners: dict[int, Any] = {id(owner): owner for owner in (*root.modules(), *files_of_owners(root))}
+        for owner in list(owners.values()):
+            for _, value in _variables(owner):
+                _add_objects(owners, value)
+        self._variables = [(owner, dict(_variables(owner))) for owner in owners.values()]
+        self._items = {
+            id(held): (held, _items_of(held))
+            for _, variables in self._variables
+            for value in variables.values()
+            if isinstance(value, _CONTAINERS)
+            for held in containers_in(value)
+        }
+
+    def put_back(self, *, fakes_alone: bool = False) -> None:
+        """Restore everything that changed; with `fakes_alone`, only values that now contain a fake tensor."""
+        for held, old in self._items.values():
+            if not _has_items(held, old) and (not fakes_alone or _holds_fakes(held)):
+                held.clear()
+                held.update(old) if isinstance(held, (dict, set)) else held.extend(old)
+        for owner, variables in self._variables:
+            now = dict(_variables(owner))
+            for name in dict.fromkeys((*now, *variables)):
+                value, old = now.get(name, _ABSENT), variables.get(name, _ABSENT)
+                if value is not old and (not fakes_alone or _holds_fakes(value)):
+                    _put_back(owner, name, old)
+
+
+def _add_objects(owners: dict[int, Any], value: Any, depth: int = _DEPTH) -> None:
+    """Add the objects in a value to `owners`, the objects whose attributes are restored."""
+    if depth == 0 or id(value) in owners:
+        return
+    if attributes_of_object(value) is not None:
+        owners[id(value)] = value
+    for inner in _inner(value):
+        _add_objects(owners, inner, depth - 1)
+
+
+def _variables(owner: Any) -> Iterator[tuple[str, Any]]:
+    if (attributes := attributes_of_object(owner)) is not None:
+        yield from attributes.items()
+        return
+    is_module = isinstance(owner, nn.Module)
+    for name, value in vars(owner).items():
+        if is_plain_attribute(name) or name == "_buffers" if is_module else not name.startswith("__"):
+            yield name, value
+
+
+def _put_back(owner: Any, name: str, value: Any) -> None:
+    if isinstance(owner, type):  # The `__dict__` of a class is read-only.
+        delattr(owner, name) if value is _ABSENT else setattr(owner, name, value)
+    elif value is _ABSENT:
+        del vars(owner)[name]
+    else:
+        vars(owner)[name] = value
+
+
+def _holds_fakes(value: Any, depth: int = _DEPTH) -> bool:
+    if isinstance(value, torch.Tensor):
+        return is_fake(value)
+    return depth > 0 and any(_holds_fakes(inner, depth - 1) for inner in _inner(value))
+
+
+def _inner(value: Any) -> Iterable[Any]:
+    return [*_inner_values(value), *(attributes_of_object(value) or {}).values()]
+
+
+def containers_in(value: Any, depth: int = _DEPTH) -> Iterator[Any]:
+    """Yield the lists, dicts and sets in a value, recursively."""
+    if type(value) in (dict, list, set, OrderedDict, defaultdict, deque):
+        yield value
+    if depth and type(value) is not set:
+        for inner in _inner_values(value):
+            yield from containers_in(inner, depth - 1)
+
+
+def _inner_values(value: Any) -> Iterable[Any]:
+    """Return the values of a dict or the items of another container. Empty for other objects."""
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, _CONTAINERS) else ()
+
+
+def _items_of(container: Any) -> list[Any]:
+    return list(container.items()) if isinstance(container, dict) else list(container)
+
+
+def _has_items(container: Any, items: list[Any]) -> bool:
+    """Return whether a container still has the identical objects that `_items_of` returned."""
+    new = _items_of(container)
+    return len(new) == len(items) and all(
+        all(map(is_, a, b)) if isinstance(container, dict) else a is b
+        for a, b in zip(new, items, strict=True)
+    )

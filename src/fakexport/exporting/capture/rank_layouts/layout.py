@@ -1,0 +1,98 @@
+"""Layouts: the relation between a tensor on one rank and the corresponding tensor of the whole model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from fakexport.error import FakexportError
+from fakexport.rules.diagnostics import Span
+
+
+class Placement(Enum):
+    """Layouts without further parameters."""
+
+    REPLICATE = "every rank has the whole tensor"
+    FILL = "the same number everywhere, so that it matches a shard of any size"
+    PARTIAL = "a partial sum: the tensor of the model is the sum over the ranks"
+    PARTS = "the shards of all ranks in sequence, which a style is about to combine"
+    OWN_ROWS = "rows of this rank's experts or vocabulary; those of other ranks count as zero in the sum"
+
+
+@dataclass(frozen=True)
+class ShardedDim:
+    """A rank's shard of a dimension.
+
+    Args:
+        size: Size of the dimension in the whole model.
+        ranges: Start and end of each range of indices that the rank stores, in the order in which it stores
+            them. If several weights are packed along the dimension, each one has its own range.
+    """
+
+    size: int
+    ranges: tuple[tuple[int, int], ...]
+
+    @property
+    def local(self) -> int:
+        """Size of the dimension on the rank."""
+        return sum(end - start for start, end in self.ranges)
+
+    def scaled(self, up: int, down: int = 1) -> ShardedDim | None:
+        """Return the shard with all sizes multiplied by `up / down`; None if a result is not an integer."""
+        numbers = (self.size, *(bound for pair in self.ranges for bound in pair))
+        if any(number * up % down for number in numbers):
+            return None
+        ranges = tuple((start * up // down, end * up // down) for start, end in self.ranges)
+        return ShardedDim(self.size * up // down, ranges)
+
+    def packed(self, first: int, last: int) -> ShardedDim:
+        """Return the shard of the packed weights with index `first` to `last - 1`."""
+        each = self.size // len(self.ranges)
+        ranges = tuple((start - first * each, end - first * each) for start, end in self.ranges[first:last])
+        return ShardedDim(each * (last - first), ranges)
+
+    def edges(self) -> list[int]:
+        """Return the positions in the rank's tensor at which packed weights start and end."""
+        found = [0]
+        for start, end in self.ranges:
+            found.append(found[-1] + end - start)
+        return found
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A layout in which one dimension of the tensor is sharded."""
+
+    dim: int
+    part: ShardedDim
+
+
+Layout = Placement | Shard
+
+
+class Fault(FakexportError, ValueError):
+    """A node does not match the whole model. The message is a clause that starts with a verb."""
+
+
+class NumberFault(Fault):
+    """The node computes with a number that differs from the unsharded model."""
+
+
+class ShardingChangesResult(FakexportError, ValueError):
+    """The ranks' programs do not together compute the model's result, or this cannot be verified.
+
+    Args:
+        message: A single line.
+        span: The line of the model.
+        part_bytes: If gathering a shard would be a fix, the bytes of this shard for the example inputs. Else
+            None.
+        is_number: Whether the fault is that the model's code computes with a size of the rank.
+    """
+
+    def __init__(
+        self, message: str, span: Span | None, part_bytes: int | None = None, *, is_number: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.span = span
+        self.part_bytes = part_bytes
+        self.is_number = is_number

@@ -1,0 +1,37 @@
+"""Find the names of the tensors that one call of a language model passes to the next call."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+
+from fakexport.error import InvalidValue
+from fakexport.exporting.program import leaf_names, output_names
+from fakexport.files.documents import CallRecord, StateTensor
+
+
+def with_state(call: CallRecord, program: ExportedProgram) -> CallRecord:
+    """Return the record with the state added: inputs and outputs of a decode, outputs of a prefill program.
+
+    A cache in buffers of the program is not included.
+
+    The name of a tensor is its path in the inputs, which equals its path in the outputs.
+
+    Raises:
+        ValueError: the program has a state tensor that is an input but not an output, or vice versa.
+    """
+    paths = (name.partition(".")[2] for name in leaf_names(program.call_spec.in_spec))
+    arguments = [
+        spec.arg for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT
+    ]
+    inputs = {path: argument.name for path, argument in zip(paths, arguments, strict=True)}
+    outputs = [name for name in output_names(program) if name != call.logits]
+    if call.workload == "prefill":
+        return replace(call, state=tuple(StateTensor(name, None, name) for name in outputs))
+    known = {call.tokens, call.mask, call.positions, call.start}
+    if (taken := {path for path in inputs if path not in known}) != set(outputs):
+        name = sorted(taken ^ set(outputs))[0]
+        raise InvalidValue(f"decode must both take and return {name}")
+    return replace(call, state=tuple(StateTensor(name, inputs[name], name) for name in outputs))

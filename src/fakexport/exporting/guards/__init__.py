@@ -1,0 +1,16 @@
+"""The assumptions about inputs that a trace made, as values that can be stored and checked."""
+
+from .condition import Condition, conditions_from_json, conditions_to_json
+from .contract import (
+    Asked,
+    always_guards,
+    asked_guards,
+    has_identity_guard,
+    inference_mode_guard,
+    least_size_guard,
+    with_device_guards,
+)
+from .expression import Operation, Question, expression_text
+from .guards_of_program import conditions_of, leaves_of, linear_size
+from .input_leaves import InputLeaf, input_leaves
+from .reading import UnreadableCondition, read_condition

@@ -1,0 +1,1 @@
+"""Compare two programs, and return the differences as data."""

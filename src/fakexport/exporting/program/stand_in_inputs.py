@@ -1,0 +1,88 @@
+"""Add example inputs to a program that has none, because without them torch does not check its guards.
+
+`ExportedProgram.module()` installs guards only if the program has example inputs, because it reads their
+structure (`torch/export/_unlift.py`, verified with torch 2.11 to 2.13). A loaded program has none.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind
+
+from fakexport._torch.operators.real_execution import real_execution
+from fakexport._torch.pytree import tree_unflatten
+from fakexport._torch.tracing.symbolic_numbers import hint_of
+from fakexport.emulation.devices import exists_here
+
+from .program_facts import facts_of, keep_facts
+from .walk import input_nodes
+from .weightless import unbound_names
+
+_SMALLEST = 2
+
+
+def give_stand_in_inputs(program: ExportedProgram) -> None:
+    """Add example inputs to a program with weights if it has none, so that `module()` checks calls."""
+    if unbound_names(program) or program.example_inputs is not None:
+        return
+    program.example_inputs = stand_in_inputs(program)
+    keep_facts(program, replace(facts_of(program), has_stand_in_inputs=True))
+
+
+def checked_module(program: ExportedProgram) -> Any:
+    """Return `program.module()`. It checks its calls even if the program has no example inputs.
+
+    Raises:
+        WeightsNotBoundError: the program has no weights.
+    """
+    if program.example_inputs is None:
+        program = copy.copy(program)
+        program.example_inputs = stand_in_inputs(program)
+    return program.module()
+
+
+def has_stand_in_inputs(program: ExportedProgram) -> bool:
+    """Return whether the program's example inputs are zeros that fakexport added."""
+    return facts_of(program).has_stand_in_inputs
+
+
+def stand_in_inputs(
+    program: ExportedProgram, device: str | None = None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return zeros in the structure and sizes of the original inputs, without using memory.
+
+    Args:
+        program: The program. It is not changed.
+        device: Device of all inputs. Default: for each input, its original device, or the CPU if this machine
+            lacks it.
+    """
+    leaves = [
+        spec.arg.value if isinstance(spec.arg, ConstantArgument) else _zero(node.meta["val"], device)
+        for spec, node in input_nodes(program)
+        if spec.kind is InputKind.USER_INPUT
+    ]
+    args, kwargs = tree_unflatten(leaves, program.call_spec.in_spec)
+    return args, kwargs
+
+
+def _zero(value: Any, device: str | None) -> Any:
+    if isinstance(value, torch.Tensor):
+        here = value.device if exists_here(value.device) else "cpu"
+        with real_execution():
+            one = torch.zeros((), dtype=value.dtype, device=device or here)
+            return one.expand([_size(size) for size in value.shape])
+    if isinstance(value, torch.SymInt):
+        return _size(value)
+    return hint_of(value) if isinstance(value, (torch.SymFloat, torch.SymBool)) else value
+
+
+def _size(size: int | torch.SymInt) -> int:
+    if isinstance(size, int):
+        return size
+    hint = hint_of(size)
+    return _SMALLEST if hint is None else int(hint)

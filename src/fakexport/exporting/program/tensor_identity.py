@@ -1,0 +1,40 @@
+"""Determine whether two names refer to the same tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from fakexport._torch.emulation.wrapper_subclasses import inner_tensors, is_wrapper
+
+
+def tensor_identity(tensor: torch.Tensor) -> Hashable:
+    """Return a key that is equal for tied tensors: the same object, or equal views of the same memory.
+
+    This also works for fake tensors, which have storages without data. Tensors that overlap only partly have
+    different keys. So do placeholder tensors with stride 0, which share memory only to save it. The key is
+    valid as long as the tensor exists.
+    """
+    if is_wrapper(tensor):  # It has no memory of its own.
+        return tuple(tensor_identity(inner) for _, inner in inner_tensors(tensor))
+    if tensor.layout is not torch.strided or 0 in tensor.stride() or tensor.numel() == 0:
+        return id(tensor)
+    return (
+        StorageWeakRef(tensor.untyped_storage()),
+        tensor.dtype,
+        tensor.is_conj(),
+        tensor.is_neg(),
+        tensor.storage_offset(),
+        tuple(tensor.shape),
+        tensor.stride(),
+    )
+
+
+def names_by_tensor(tensors: Mapping[str, torch.Tensor]) -> list[list[str]]:
+    """Group names by tensor. Groups are in the order of their first names."""
+    names: dict[Hashable, list[str]] = {}
+    for name, tensor in tensors.items():
+        names.setdefault(tensor_identity(tensor), []).append(name)
+    return list(names.values())

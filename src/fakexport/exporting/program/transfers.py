@@ -1,0 +1,116 @@
+"""Find nodes that move a tensor between devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from fakexport._torch.tracing_lock import one_at_a_time
+from fakexport.exporting.program.node_names import is_factory, operator_name
+from fakexport.exporting.program.tensor_spec import Spelling, tensors_in
+from fakexport.exporting.program.walk import Visit, walk
+from fakexport.rules.diagnostics import Span
+
+# The moved input of operators with several tensor inputs.
+_MOVED_INPUT = {"aten.copy_.default": 1, "aten.copy.default": 1, "aten.to.other": 0}
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A move of one tensor between devices that happens in each run of the program.
+
+    Args:
+        node: Name of the graph node.
+        operator: `aten.to.device`, or a custom operator's name.
+        source: The old device of the tensor.
+        target: The new device of the tensor.
+        dtype: Dtype of the result. torch converts the tensor before it sends it.
+        shape: Shape of the result, sizes as text: `("s77", "4096")`.
+        bytes: Bytes of the result. Symbolic sizes are evaluated for the example inputs. None for unbacked
+            sizes, which have no example.
+        bytes_expression: Bytes as an expression of the program's symbols, such as `16384*s77`. None if all
+            sizes are static.
+        span: The user's line, if the node has one.
+        module_path: Path of the module that moves the tensor.
+        graph: Name of the subgraph with the node; "" is the main graph.
+        index: Position of the node in the order of execution, starting at 0.
+    """
+
+    node: str
+    operator: str
+    source: str
+    target: str
+    dtype: str
+    shape: tuple[str, ...]
+    bytes: int | None
+    bytes_expression: str | None
+    span: Span | None
+    module_path: str
+    graph: str
+    index: int
+
+
+@one_at_a_time
+def transfers(program: ExportedProgram) -> tuple[Transfer, ...]:
+    """Return every explicit move of a tensor between devices, in the order of execution.
+
+    A move is an operator with exactly one tensor input and an output on another device (`aten.to`,
+    `aten._to_copy`, `prims.device_put`, custom operators), or a copy into a tensor on another device.
+    Subgraphs of control flow are included. A kernel that reads a CPU scalar is not a move.
+
+    Args:
+        program: The program. It is not changed.
+
+    Example:
+        >>> program = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), target="H100")
+        >>> transfers(program)
+        ()
+    """
+    spelling = Spelling()
+    moves = ((visit, moved_tensor(visit.node)) for visit in walk(program))
+    return tuple(_transfer(visit, *moved, spelling) for visit, moved in moves if moved is not None)
+
+
+def moved_tensor(node: Node) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return the tensor before and after a node moves it between devices. None for other nodes."""
+    output = node.meta.get("val")
+    if node.op != "call_function" or not isinstance(output, torch.Tensor):
+        return None
+    name = operator_name(node)
+    if name.startswith(("higher_order.", "operator.")) or is_factory(name):
+        return None
+
+    inputs = [value for source in node.all_input_nodes for value in tensors_in(source.meta.get("val"))]
+    position = _MOVED_INPUT.get(name, 0 if len(inputs) == 1 else len(inputs))
+    if position < len(inputs) and inputs[position].device != output.device:
+        return inputs[position], output
+    return None
+
+
+def _transfer(visit: Visit, before: torch.Tensor, after: torch.Tensor, spelling: Spelling) -> Transfer:
+    arrived = spelling.tensor(after)
+    size = after.numel() * after.itemsize
+    return Transfer(
+        node=visit.node.name,
+        operator=operator_name(visit.node),
+        source=str(before.device),
+        target=arrived.device,
+        dtype=arrived.dtype,
+        shape=arrived.shape,
+        bytes=example_size(size),
+        bytes_expression=None if isinstance(size, int) else spelling.size(size),
+        span=visit.span,
+        module_path=visit.module_path,
+        graph=visit.graph,
+        index=visit.index,
+    )
+
+
+def example_size(size: int | torch.SymInt) -> int | None:
+    """Return the value of a size for the example inputs, or None if it is known only at run time."""
+    if isinstance(size, int):
+        return size
+    return size.node.hint if size.node.has_hint() else None

@@ -1,0 +1,173 @@
+"""Data that archives store in addition to code: weight recipes, parameters, adapters, shards. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, Literal, TypeAlias, cast, get_args
+
+from .document_error import DocumentError
+from .typed_json import Most, Name, Sentence, Size, identifier, one_of
+
+Numbers = tuple[int, ...]
+
+OPERATORS = frozenset(
+    {"cat", "permute", "reshape", "select", "slice", "split", "squeeze", "stack", "transpose", "unsqueeze"}
+)
+"""Operators of recipes. They only move elements. `weights.recipe` implements them."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operator of a recipe.
+
+    Args:
+        operator: One of `OPERATORS`.
+        values: Indices of the operands among the checkpoint entries, followed by the results of earlier
+            steps.
+        numbers: The operator's dimensions and sizes.
+    """
+
+    operator: Annotated[str, one_of(OPERATORS, "recipe operator")]
+    values: tuple[Size, ...]
+    numbers: Numbers
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Instructions to compute weights from checkpoint entries.
+
+    Args:
+        entries: Names in the checkpoint. All of them are used.
+        steps: Operators in order; empty if entries are only renamed.
+        weights: The name of each weight, and the index of its value, counted as in `Step.values`.
+    """
+
+    entries: tuple[Name, ...]
+    steps: tuple[Step, ...]
+    weights: tuple[tuple[Name, Size], ...]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The part of a weight that one rank stores: one or several ranges of one dimension.
+
+    Args:
+        shape: Shape of the full weight.
+        dim: The sharded dimension.
+        ranges: Start and end index of each range along the dimension.
+    """
+
+    shape: tuple[int, ...]
+    dim: int
+    ranges: tuple[tuple[int, int], ...]
+
+    @property
+    def local_shape(self) -> tuple[int, ...]:
+        """Shape of the rank's part."""
+        size = sum(end - start for start, end in self.ranges)
+        return (*self.shape[: self.dim], size, *self.shape[self.dim + 1 :])
+
+
+@dataclass(frozen=True)
+class ParallelRecord:
+    """One rank of a model that is split across processes.
+
+    Args:
+        degrees: Degrees of parallelism, such as `tp=8`.
+        rank: Index of the rank, from 0.
+        ranks: Number of processes that run the model together, each with its own program.
+        shards: Weight name -> the rank's part, for sharded weights. Empty for a stored program, because its
+            recipes contain the parts.
+        styles: Name of a module or weight -> its style in the parallel plan. Empty for a stored program.
+        unused_rules: Rules of the plan that match nothing in the model.
+    """
+
+    degrees: Sentence
+    rank: Size
+    ranks: Size
+    shards: Mapping[str, Shard] = field(default_factory=dict, compare=False, repr=False)
+    styles: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    unused_rules: tuple[str, ...] = field(default=(), compare=False, repr=False)
+
+
+Scalar: TypeAlias = bool | int | float | str | None
+
+
+def _scalar(value: Any) -> Scalar:
+    if value is not None and type(value) not in (bool, int, float, str):
+        raise DocumentError("expected a number, a string or null")
+    return cast("Scalar", value)
+
+
+ParameterKind = Literal["positional", "any", "keyword", "args", "kwargs"]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of `forward`.
+
+    Args:
+        name: Name of the parameter.
+        kind: How the argument is passed: by position only, by position or name (`any`), or by name only.
+            `args` takes the remaining positional arguments, and `kwargs` the remaining named arguments.
+        defaults: A tuple with the default value if that is a number, a string or None; otherwise empty.
+    """
+
+    name: Annotated[str, identifier]
+    kind: ParameterKind
+    defaults: Annotated[tuple[Annotated[Scalar, _scalar], ...], Most(1)] = ()
+
+
+AdapterMode = Literal["separate", "merged", "inputs"]
+ADAPTER_MODES: tuple[str, ...] = get_args(AdapterMode)
+
+
+@dataclass(frozen=True)
+class AdapterRecord:
+    """How a program uses its LoRA adapter.
+
+    Args:
+        mode: `separate`: the adapter's tensors are weights of the program. `merged`: `bind` merges them into
+            the weights of the base model. `inputs`: they are inputs of the program.
+        name: Prefix of the adapter's tensor names, without the period; "" if there is only one adapter.
+        weights: Name in the module -> name in the checkpoint, for weights whose names differ. Empty for a
+            stored program, which uses the names of the checkpoint.
+        inputs: Names of the inputs that are tensors of the adapter; empty for a stored program.
+    """
+
+    mode: AdapterMode
+    name: Sentence = ""
+    weights: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    inputs: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+
+
+UnboundReason = Literal["parameter", "random", "unknown"]
+
+
+@dataclass(frozen=True)
+class UnboundName:
+    """A constant that has no value in the program because the model's code does not determine one.
+
+    Args:
+        name: Name in `program.constants`, such as `model.rotary.scale` or `lifted_tensor_0`.
+        reason: `parameter`: it is a weight or was computed from one, so a checkpoint determines the value.
+            `random`: it was drawn without a seed. `unknown`: it cannot be computed here.
+        detail: Why the constant has no value, as a clause without a period.
+        weight: For `parameter`: the parameter, or the persistent buffer that it shares memory with. Otherwise
+            None.
+        operator: The operator that read the weight or drew the numbers, if known.
+        recipe: Digest of the operators that compute the constant; "" if they are unknown.
+    """
+
+    name: Name
+    reason: UnboundReason
+    detail: Sentence
+    weight: Name | None = None
+    operator: Name | None = None
+    recipe: str = ""
+
+    @classmethod
+    def of(cls, constant: UnboundName) -> UnboundName:
+        """Copy the fields that an archive stores, without the span, which is a path on this machine."""
+        return cls(**{each.name: getattr(constant, each.name) for each in fields(cls)})

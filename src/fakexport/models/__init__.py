@@ -1,0 +1,12 @@
+"""Models: parse the text that names a model, find its code and settings, and derive its example inputs."""
+
+from .libraries import (
+    FORMS,
+    LIBRARIES,
+    PACKAGES,
+    import_library,
+    import_loaded_libraries,
+    library_of,
+    named_path,
+    packages_of,
+)

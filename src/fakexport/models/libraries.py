@@ -1,0 +1,130 @@
+"""The supported model libraries, and the path in the text of a source. This module imports nothing of
+fakexport, so that every package can import it.
+"""
+
+import importlib
+import re
+import shlex
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library whose models are named with a prefix: `timm:NAME`.
+
+    Args:
+        package: The import name of the library, which is also the `kind` of its sources.
+        prefix: The text before the colon in the text of a source.
+        forms: The forms that the text of a source can have, for help texts and errors.
+        distribution: The name for pip, if it differs from the import name.
+        needs_torchvision: Whether it depends on torchvision. Each version of torchvision needs one version
+            and build of torch, so the install command pins the installed torch.
+        modules: Python modules that most of the library's models import.
+    """
+
+    package: str
+    prefix: str
+    forms: tuple[str, ...]
+    distribution: str | None = None
+    needs_torchvision: bool = False
+    modules: tuple[str, ...] = ()
+
+
+LIBRARIES = (
+    Library(
+        "transformers",
+        "hf",
+        ("hf:org/name[@REVISION][:CLASS]", "hf:path/to/config.json[:CLASS]", "hf:MODEL_TYPE[:CLASS]"),
+        modules=("transformers.modeling_utils", "transformers.exporters.exporter_dynamo"),
+    ),
+    Library(
+        "diffusers",
+        "diffusers",
+        ("diffusers:CLASS", "diffusers:path/to/config.json", "diffusers:FOLDER[/COMPONENT]"),
+        modules=("diffusers.models.modeling_utils",),
+    ),
+    Library("timm", "timm", ("timm:NAME",), needs_torchvision=True, modules=("timm",)),
+)
+PACKAGES = tuple(library.package for library in LIBRARIES)
+"""Import names of the libraries."""
+
+FORMS = (
+    "path/to/file.py:FACTORY",
+    "package.module:FACTORY",
+    *(form for library in LIBRARIES for form in library.forms),
+)
+"""All ways to write a source, for messages."""
+
+_PREFIXES = tuple(f"{library.prefix}:" for library in LIBRARIES)
+_OF_PATHS = ("hf:", "diffusers:")
+
+
+def library_of(source: str) -> Library | None:
+    """Return the library whose prefix a source has, or None."""
+    return next((known for known in LIBRARIES if source.startswith(f"{known.prefix}:")), None)
+
+
+def import_library(source: str) -> None:
+    """Import the modules that most models of a source's library need. Errors are ignored, because building
+    the model raises them again.
+    """
+    library = library_of(source)
+    if library is not None:
+        _import_modules(library)
+
+
+def import_loaded_libraries() -> None:
+    """Import the modules that most models need, for each library that is already imported, for example by
+    `import transformers`.
+    """
+    for library in LIBRARIES:
+        if library.package in sys.modules:
+            _import_modules(library)
+
+
+def _import_modules(library: Library) -> None:
+    for name in library.modules:
+        with suppress(Exception):
+            importlib.import_module(name)
+
+
+def named_path(source: str, folder: Path) -> tuple[str, str, str] | None:
+    """Split the text of a source into the path of its file or folder and the texts before and after the path.
+
+    Args:
+        source: The text of a source in one of `FORMS`.
+        folder: The folder that a path is relative to.
+    Returns:
+        The prefix, the path as written, and the rest. Concatenated, they are the source. None if the source
+            contains no existing path, for example for a model of the hub.
+
+    Example:
+        >>> named_path("a.py:factory", Path("/nowhere"))
+    """
+    prefix = next((known for known in _PREFIXES if source.startswith(known)), "")
+    if prefix and prefix not in _OF_PATHS:
+        return None
+    rest = source.removeprefix(prefix)
+    ends = [len(rest), rest.rfind(":")]
+    if prefix == "diffusers:":  # The component of a pipeline is not always a folder: `sdxl/vae/encoder`.
+        ends += [at for at in range(len(rest) - 1, 0, -1) if rest[at] == "/"]
+    for end in ends:
+        if end > 0 and (folder / rest[:end]).exists():
+            return prefix, rest[:end], rest[end:]
+    return None
+
+
+def packages_of(extra: str) -> str:
+    """Return the packages that an extra of fakexport installs, quoted for a shell.
+
+    The packages are listed instead of the extra, because pip may not find fakexport if it was installed from
+    a clone.
+    """
+    mark = re.compile(rf"extra == ['\"]{re.escape(extra)}['\"]")
+    from importlib.metadata import requires  # `--help` does not need it.
+
+    found = [text for text in requires("fakexport") or () if mark.search(text)]
+    return shlex.join(text.partition(";")[0].strip() for text in found) or extra

@@ -1,0 +1,1 @@
+"""Parts of multimodal models as separate sources."""

@@ -1,0 +1,54 @@
+"""Construct the model of a source with real tensors on the CPU and a fixed seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from fakexport.error import InvalidValue, type_and_line
+from fakexport.models.sources.source import ExampleInputs, Source
+
+SEED = 0
+
+
+def constructed(
+    source: Source, dtype: torch.dtype | None, *, seed: int = SEED
+) -> tuple[nn.Module, ExampleInputs | None]:
+    """Return the real module, and its example inputs on the CPU.
+
+    Args:
+        dtype: torch's default dtype during the construction. None means the source's dtype, if it specifies
+            one.
+        seed: Seed for weights and the factory's inputs. The state of torch's generator is restored
+            afterwards.
+    Returns:
+        The module as the factory returns it, and the inputs that the factory or the source provides, or None.
+    Raises:
+        ValueError: the model cannot be constructed here.
+    """
+    chosen, before = dtype or source.dtype, torch.get_default_dtype()
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        try:
+            if chosen is not None:
+                torch.set_default_dtype(chosen)
+            made = _called(source.spec, source.factory)
+        finally:
+            torch.set_default_dtype(before)
+        if not isinstance(made, nn.Module):
+            module, args, *rest = made
+            return module, ExampleInputs(tuple(args), dict(*rest))
+        try:
+            return made, source.example_inputs(made, "cpu", dtype)
+        except ValueError:
+            return made, None
+
+
+def _called(spec: str, factory: Callable[[], Any]) -> Any:
+    try:
+        return factory()
+    except Exception as error:
+        raise InvalidValue(f"{spec} does not run on this machine: {type_and_line(error)}") from error

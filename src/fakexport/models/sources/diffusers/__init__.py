@@ -1,0 +1,1 @@
+"""Models of diffusers: configs and example inputs."""

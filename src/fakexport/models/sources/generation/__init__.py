@@ -1,0 +1,1 @@
+"""Sources for prefill and decode, and the cache that connects them."""

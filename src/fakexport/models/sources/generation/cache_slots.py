@@ -1,0 +1,115 @@
+"""Convert a transformers cache to tensors by name, and back.
+
+If the cache object itself were an input, loading the program would require transformers, and the meaning of
+each tensor would be unclear. The names are paths within the cache: `layers_0_keys`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fakexport._torch.pytree import tree_flatten, tree_unflatten
+from fakexport.models.sources.source_error import SourceError
+
+_GROWING = ("keys", "values")
+
+
+@dataclass(frozen=True)
+class CacheLayout:
+    """The parts of a cache that are not tensors: its classes, flags and numbers.
+
+    Args:
+        spec: torch's pytree structure of the cache.
+        names: The name of each tensor, in the order of the structure; None for a tensor that no call changes.
+        numbers: The flags and numbers of the cache, by path.
+    """
+
+    spec: Any
+    names: tuple[str | None, ...]
+    numbers: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, cache: Any) -> tuple[CacheLayout, dict[str, torch.Tensor]]:
+        """Return the layout of a cache, and its tensors by name.
+
+        Raises:
+            SourceError: torch cannot flatten the cache.
+        """
+        leaves, spec = tree_flatten(cache)
+        if not isinstance(spec.context, dict):
+            raise SourceError(f"a {type(cache).__name__} cannot be an input of an exported program")
+        places: dict[int, str] = {}
+        numbers: dict[str, Any] = {}
+        for path, value in _walk(spec.context, ()):
+            if isinstance(value, dict):
+                places[value["i"]] = "_".join(path)
+            else:
+                numbers[".".join(path)] = value
+        # A private tensor repeats a number of the config, such as the window size. A leaf without a path is a
+        # size, such as the batch size.
+        found = (places.get(index) for index in range(len(leaves)))
+        names = tuple(None if name is None or "__" in name else name for name in found)
+        tensors = {
+            name: leaf
+            for name, leaf in zip(names, leaves, strict=True)
+            if name is not None and isinstance(leaf, torch.Tensor)
+        }
+        return cls(spec, names, numbers), tensors
+
+    def filled(self, tensors: Mapping[str, torch.Tensor]) -> Any:
+        """Return a cache with these tensors. Tensors that the model writes in place are copied."""
+        some = next(iter(tensors.values()))
+        leaves = [
+            some.new_zeros(()) if name is None else _own(name, tensors[name], self.is_static)
+            for name in self.names
+        ]
+        return tree_unflatten(leaves, self.spec)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the cache is allocated in its full size at the start, and written in place."""
+        return any(path.endswith(".max_cache_len") for path in self.numbers)
+
+    def refuse_counting(self, after: CacheLayout, model: str) -> None:
+        """Reject a cache that counts tokens in Python, because a program would always use the example's
+        count.
+
+        Raises:
+            SourceError: a number or a flag differs after the call.
+        """
+        for path, value in self.numbers.items():
+            if after.numbers.get(path) != value:
+                raise SourceError(
+                    f"the cache of {model} keeps {path} as a Python number ({value}, then "
+                    f"{after.numbers.get(path)}), which an exported program cannot change"
+                    + (": remove --max-cache-len" if self.is_static else "")
+                )
+
+
+def _own(name: str, tensor: torch.Tensor, is_static: bool) -> torch.Tensor:
+    return tensor if name.endswith(_GROWING) and not is_static else tensor.clone()
+
+
+def _walk(context: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield each leaf of the cache's pytree: tensors, flags and numbers."""
+    match context:
+        case {"_t": "tensor"}:
+            yield path, context
+        case {"_t": "items" | "seq" | "map" | "obj"}:
+            for key in ("s", "v"):
+                if key in context:
+                    yield from _walk(context[key], path)
+        case {"_t": _}:
+            return
+        case dict():
+            for name, value in context.items():
+                yield from _walk(value, (*path, str(name)))
+        case list():
+            for index, value in enumerate(context):
+                yield from _walk(value, (*path, str(index)))
+        case bool() | int() | float() | None:
+            yield path, context

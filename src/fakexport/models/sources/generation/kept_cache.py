@@ -1,0 +1,116 @@
+"""Static caches, as inputs or as buffers that the program writes in each call.
+
+The position in the cache is an input, and the mask hides positions that the current prompt has not written.
+So the buffers need no reset before the next prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from fakexport._torch.emulation.fake_tensors import mode_of
+from fakexport.emulation.history import recording
+from fakexport.models.sources.source_error import SourceError
+
+START = "cache_position"
+"""The input with the position of the first token, as in the exportable modules of transformers."""
+
+_KEYS, _VALUES = "key_cache_{}", "value_cache_{}"
+
+
+def static_cache(module: nn.Module, capacity: int) -> Any:
+    """Return an empty static cache of transformers.
+
+    Layers with a sliding window keep every token, and the attention mask applies the window. A cache that is
+    cut to the window would count its tokens in Python.
+
+    Raises:
+        SourceError: transformers has no static cache for a layer of the model.
+    """
+    from transformers.cache_utils import StaticCache, StaticLayer, StaticSlidingWindowLayer
+
+    # Masks of all lengths except that of the cache share one program, so the cache has one more position.
+    places = capacity + 1
+    try:
+        cache = StaticCache(config=module.config, max_cache_len=places)
+    except KeyError as error:
+        raise SourceError(
+            f"{type(module).__name__} has layers of {error}, for which transformers has no static "
+            "cache: remove --max-cache-len"
+        ) from error
+    cache.layers = [
+        StaticLayer(places) if type(layer) is StaticSlidingWindowLayer else layer for layer in cache.layers
+    ]
+    return cache
+
+
+def keys_and_values(module: nn.Module, capacity: int) -> Any:
+    """Return an empty static cache of keys and values.
+
+    Raises:
+        SourceError: a layer keeps state other than keys and values.
+    """
+    from transformers import cache_utils
+
+    kinds = {cache_utils.StaticLayer, getattr(cache_utils, "DummyLayer", None)}  # 5.17 has no such layer.
+    cache = static_cache(module, capacity)
+    if others := [layer for layer in cache.layers if type(layer) not in kinds]:
+        raise _not_kept(module, type(others[0]).__name__)
+    return cache
+
+
+def empty_buffers(module: nn.Module, cache: Any) -> dict[str, torch.Tensor]:
+    """Return zeros, by buffer name, for each cache tensor that the model has written.
+
+    Raises:
+        SourceError: the model has not written the cache.
+    """
+    used = {
+        name.format(index): tensor
+        for index, layer in enumerate(cache.layers)
+        for name, tensor in ((_KEYS, layer.keys), (_VALUES, layer.values))
+        if tensor is not None
+    }
+    if not used:
+        raise _not_kept(module, "none that it fills")
+    mode = mode_of(module.parameters())
+    assert mode is not None
+    with mode, recording(mode):
+        return {
+            name: torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+            for name, tensor in used.items()
+        }
+
+
+def kept_cache(
+    module: nn.Module, capacity: int, buffers: Mapping[str, torch.Tensor], start: torch.Tensor
+) -> Any:
+    """Return a cache whose tensors are buffers of a module.
+
+    Args:
+        module: The module whose attributes are the buffers. During the trace, the attributes are other
+            tensors than `buffers`.
+        start: The position of the first token, int64 `[1]`.
+    """
+    cache = keys_and_values(module, capacity)
+    for index, layer in enumerate(cache.layers):
+        if _KEYS.format(index) in buffers:
+            layer.keys = getattr(module, _KEYS.format(index))
+            layer.values = getattr(module, _VALUES.format(index))
+            layer.dtype, layer.device = layer.keys.dtype, layer.keys.device
+            layer.batch_size, layer.num_heads = layer.keys.shape[:2]
+            # The layer adds to it in place; the input must not change.
+            layer.cumulative_length = start[0].to(layer.device).clone()
+            layer.is_initialized = True
+    return cache
+
+
+def _not_kept(module: nn.Module, what: str) -> SourceError:
+    return SourceError(
+        f"the cache of {type(module).__name__} has more than keys and values ({what}), so a "
+        "program cannot keep it in buffers: remove --cache-form buffers"
+    )

@@ -1,0 +1,1 @@
+"""Load factories from Python files and packages, and load operator libraries."""

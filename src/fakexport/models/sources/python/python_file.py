@@ -1,0 +1,158 @@
+"""Import a Python file by its path without changing `sys.path`, or a module by its name."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+from fakexport._torch.quiet_logs import torch_logs_silenced
+from fakexport.files import read_file
+from fakexport.models.sources.source_error import SourceError, did_you_mean, first_line, how_to_install
+
+# The modules that `importable` left in `sys.modules`: name -> module and its folder. `sys.modules` has
+# thousands of modules, and a check searches them several times.
+_left: dict[str, tuple[ModuleType, str]] = {}
+_MOST_BYTES = 64 << 20
+
+
+def import_file(path: Path, written: str | None = None) -> ModuleType:
+    """Import a file under a name that no package has, even if the file was imported before.
+
+    The name is derived from the file's name and contents, not from its path, because class names become part
+    of exported programs.
+
+    Args:
+        path: The file.
+        written: The file's name in messages. Default: `path`.
+    Raises:
+        SourceError: the path does not exist or is not a file, or the import raises an exception. The message
+            contains the exception and the user's line.
+    """
+    digest = hashlib.sha256(_content(path)).hexdigest()[:8]
+    name = f"fakexport_source_{path.stem}_{digest}"
+    spec = importlib.util.spec_from_file_location(name, path.absolute())
+    if spec is None or spec.loader is None:
+        raise SourceError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and typing look up their module there.
+    try:
+        with torch_logs_silenced():
+            spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        install = how_to_install(error)
+        raise SourceError(
+            f"{written or path} cannot be imported: {first_line(error)}{_place(error, path)}"
+            + (f"; {install}" if install else "")
+        ) from error
+    return module
+
+
+def check_file(path: Path) -> None:
+    """Check that a file can be read.
+
+    Raises:
+        SourceError: the path does not exist, or is not a file.
+    """
+    _content(path)
+
+
+def forget_modules(folder: Path) -> None:
+    """Remove the modules of a folder that `importable` left in `sys.modules`, so that the next import runs
+    them again.
+    """
+    for name, (module, owner) in list(_left.items()):
+        if owner == str(folder):
+            del _left[name]
+            if sys.modules.get(name) is module:
+                del sys.modules[name]
+
+
+def import_module(name: str, hint: str = "") -> ModuleType:
+    """Import a module by its name.
+
+    Args:
+        name: `package.module`.
+        hint: Text at the end of the message if the module does not exist.
+    Raises:
+        SourceError: the module does not exist, or its import raises an exception.
+    """
+    try:
+        with torch_logs_silenced():
+            return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+            raise SourceError(f"no module named {error.name!r}{hint}") from error
+        raise SourceError(f"{name} cannot be imported: {first_line(error)}") from error
+    except (Exception, SystemExit) as error:
+        raise SourceError(f"{name} cannot be imported: {first_line(error)}") from error
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return read_file(path, most_bytes=_MOST_BYTES)
+    except FileNotFoundError as error:
+        siblings = path.parent.glob("*.py") if path.parent.is_dir() else ()
+        near = did_you_mean(path.name, (sibling.name for sibling in siblings))
+        raise SourceError(f"no such file: {path}{near}") from error
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror or error}") from error
+
+
+def _place(error: BaseException, path: Path) -> str:
+    """Return the last line of the user's file in the traceback, such as ` at line 3: import nothing`."""
+    if isinstance(error, SyntaxError):
+        return "" if error.lineno is None else f" at line {error.lineno}"
+    own = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path.absolute())
+    ]
+    return f" at line {own[-1].lineno}: {own[-1].line}" if own else ""
+
+
+@contextmanager
+def importable(folder: Path) -> Iterator[None]:
+    """Make the modules of a folder importable within the block, with priority over all others.
+
+    Imported modules stay in `sys.modules`. A module of the same name that an earlier source imported from
+    another folder is removed.
+    """
+    _forget_namesakes(folder)
+    before = set(sys.modules)
+    # Imports in other threads iterate over the list; removing an item in place would make them skip one.
+    sys.path = [str(folder), *sys.path]
+    try:
+        yield
+    finally:
+        rest = list(sys.path)
+        if str(folder) in rest:  # Unless the file itself removed it.
+            rest.remove(str(folder))
+            sys.path = rest
+        for name in set(sys.modules) - before:
+            if _is_found_in(folder, name):
+                _left[name] = sys.modules[name], str(folder)
+
+
+def _forget_namesakes(folder: Path) -> None:
+    for name, (module, owner) in list(_left.items()):
+        if owner == str(folder) or sys.modules.get(name) is not module:
+            continue
+        top = name.partition(".")[0]
+        if any((folder / own).exists() for own in (f"{top}.py", top)):
+            sys.modules.pop(name, None)
+            _left.pop(name, None)
+
+
+def _is_found_in(folder: Path, name: str) -> bool:
+    """Return whether `import name` loads the module from the folder itself, and not from a virtual
+    environment below the folder.
+    """
+    module, top = sys.modules[name], name.partition(".")[0]
+    place = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
+    return place is not None and any(Path(place).is_relative_to(folder / own) for own in (f"{top}.py", top))

@@ -1,0 +1,1 @@
+"""Build models whose config has a quantization, as transformers builds them."""

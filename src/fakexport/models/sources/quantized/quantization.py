@@ -1,0 +1,235 @@
+"""Build quantized transformers models with transformers' own quantizers.
+
+A quantizer replaces modules before a checkpoint is read, and creates their weights on the `meta` device.
+Here, these weights become tensors on the default device, and no checkpoint is read. Verified with
+transformers 5.23.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from fakexport._torch.emulation.wrapper_subclasses import is_wrapper
+from fakexport._torch.patching import Patches
+from fakexport._torch.quiet_logs import torch_logs_silenced
+from fakexport.models.sources.quantized.fbgemm_layers import fbgemm_layers
+from fakexport.models.sources.quantized.mxfp4_experts import mxfp4_experts
+from fakexport.models.sources.source_error import SourceError, first_line
+
+_META = torch.device("meta")
+_PACKED = frozenset(
+    {torch.int8, torch.uint8, torch.int32, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz}
+)
+_DECOMPRESSED = (
+    "transformers decompresses compressed-tensors weights in the first call; for fp8 layers, add "
+    '"use_optimized_inference": true to the quantization_config, which keeps them compressed if '
+    "the GPU supports fp8"
+)
+_DEVICES: Mapping[str, Callable[[], bool]] = MappingProxyType(
+    {
+        "is_torch_cuda_available": lambda: torch.cuda.is_available(),
+        "is_torch_xpu_available": lambda: torch.xpu.is_available(),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """The quantization of a model's published weights. It records why modules were built unquantized.
+
+    Args:
+        method: The method, such as `fp8`, or the dtypes of the weights if the config does not name a method.
+        settings: The `quantization_config`, or None.
+    """
+
+    method: str
+    settings: Mapping[str, Any] | None
+    _reasons: WeakKeyDictionary[nn.Module, str] = field(
+        default_factory=WeakKeyDictionary, compare=False, repr=False
+    )
+    _unpacked: WeakKeyDictionary[nn.Module, int] = field(
+        default_factory=WeakKeyDictionary, compare=False, repr=False
+    )
+
+    def import_packages(self) -> None:
+        """Import modules for `built` early, because dozens of files must not be imported in a fake mode."""
+        if self.settings is None:
+            return
+        with torch_logs_silenced(), suppress(Exception):  # `built` reports the error.
+            _quantizer(self.settings)
+            for name in ("finegrained_fp8", "mxfp4", "fbgemm_fp8"):
+                importlib.import_module(f"transformers.integrations.{name}")
+
+    def built(self, construct: Callable[[], nn.Module]) -> nn.Module:
+        """Return the quantized model, or the unquantized model if the quantized one cannot be built.
+
+        Raises:
+            Exception: `construct` raises it for the unquantized model too.
+        """
+        try:
+            module, reason = self._quantized(construct)
+        except Exception as error:  # Packages raise different errors for what is unsupported here.
+            module = construct()
+            reason = str(error) if isinstance(error, SourceError) else first_line(error)
+        if reason is not None:
+            self._reasons[module] = reason
+        return module
+
+    def leave_out(self, module: nn.Module, reason: str) -> None:
+        """Record why a module is not quantized."""
+        self._reasons[module] = reason
+
+    def left_out(self, module: nn.Module) -> str | None:
+        """Return why a module that `built` returned is not quantized, as one sentence, or None if it is
+        quantized.
+        """
+        return self._reasons.get(module)
+
+    def unpacked_parameters(self, module: nn.Module) -> int | None:
+        """Return the number of parameters that a module had before it was quantized, or None if it is not
+        quantized.
+        """
+        return self._unpacked.get(module)
+
+    def _quantized(self, construct: Callable[[], nn.Module]) -> tuple[nn.Module, str | None]:
+        if self.settings is None:
+            return construct(), "the config does not contain the quantization method"
+        quantizer = _quantizer(self.settings)
+        module = importlib.import_module(type(quantizer).__module__)
+        with _said_by(module) as said, Patches({**mxfp4_experts(module), **fbgemm_layers(module)}):
+            quantizer.validate_environment(device_map=None, weights_only=True)
+            if _is_dequantizing(quantizer):
+                return construct(), _sentence(said)
+            with _default_dtype(quantizer.update_dtype(torch.get_default_dtype())):
+                model = construct()
+            unpacked = sum(parameter.numel() for parameter in model.parameters())
+            with _META:
+                quantizer.preprocess_model(
+                    model=model, dtype=model.dtype, device_map=None, checkpoint_files=None, use_kernels=False
+                )
+            if _is_dequantizing(quantizer):
+                return construct(), _sentence(said)
+        if _is_decompressed_later(model):
+            return construct(), _DECOMPRESSED
+        _leave_meta(model)
+        _quantize_weights(model, quantizer)
+        model.hf_quantizer = quantizer
+        quantizer.postprocess_model(model)
+        if not _is_packed(model):
+            return (
+                construct(),
+                f"the quantizer of {self.method} packs weights only while it reads a checkpoint",
+            )
+        self._unpacked[model] = unpacked
+        return model.eval(), None
+
+
+def _quantizer(settings: Mapping[str, Any]) -> Any:
+    """Return the quantizer of transformers for these settings.
+
+    Raises:
+        Exception: the quantizer does not exist, its package is missing, or it rejects the settings.
+    """
+    from transformers.quantizers import auto
+
+    own = copy.deepcopy(dict(settings))
+    with _said_by(auto):
+        if not auto.AutoHfQuantizer.supports_quant_method(own):
+            raise SourceError(f"transformers does not know the method {settings.get('quant_method')!r}")
+    return auto.AutoHfQuantizer.from_config(own, pre_quantized=True)
+
+
+@contextmanager
+def _said_by(quantizer: Any) -> Iterator[list[str]]:
+    """Yield a list that collects warnings of a quantizer's module about using unquantized weights."""
+    said: list[str] = []
+
+    def collect(message: object, *args: object, **more: object) -> None:
+        said.append(str(message))
+
+    logger = getattr(quantizer, "logger", None)
+    names = () if logger is None else ("warning_once", "warning")
+    # These functions cache their first result, which was for another target or without emulation.
+    remembered = {
+        (quantizer, name): is_available for name, is_available in _DEVICES.items() if hasattr(quantizer, name)
+    }
+    with Patches({**{(logger, name): collect for name in names}, **remembered}):
+        yield said
+
+
+def _is_decompressed_later(model: Any) -> bool:
+    """Return whether a hook of compressed-tensors decompresses layers in the first call.
+
+    A hook that has nothing to decompress is removed.
+    """
+    hook = getattr(model, "ct_decompress_hook", None)
+    if hook is None or any(hasattr(part, "quantization_scheme") for part in model.modules()):
+        return hook is not None
+    hook.remove()
+    del model.ct_decompress_hook
+    return False
+
+
+def _is_packed(model: nn.Module) -> bool:
+    """Return whether the model is quantized: a weight has a packed dtype or is a wrapper subclass."""
+    return any(
+        tensor.dim() > 1 and (tensor.dtype in _PACKED or is_wrapper(tensor))
+        for tensor in (*model.parameters(), *model.buffers())
+    )
+
+
+def _sentence(said: list[str]) -> str:
+    return " ".join(said[-1].split()) if said else "transformers builds it unquantized here"
+
+
+def _is_dequantizing(quantizer: Any) -> bool:
+    return bool(getattr(quantizer.quantization_config, "dequantize", False))
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _leave_meta(model: nn.Module) -> None:
+    """Replace each `meta` tensor by a tensor without values on the default device."""
+    made: dict[int, torch.Tensor] = {}
+    for part in model.modules():
+        for name, parameter in part._parameters.items():
+            if parameter is not None and parameter.device == _META:
+                if id(parameter) not in made:
+                    empty = _empty(parameter)
+                    made[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
+                setattr(part, name, made[id(parameter)])
+        for name, buffer in part._buffers.items():
+            if buffer is not None and buffer.device == _META:
+                setattr(part, name, made.setdefault(id(buffer), _empty(buffer)))
+
+
+def _empty(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=torch.get_default_device())
+
+
+def _quantize_weights(model: Any, quantizer: Any) -> None:
+    """Quantize the weights for quantizers that represent them as tensor subclasses."""
+    if quantizer.quantization_config.quant_method != "torchao":
+        return
+    operation = quantizer.get_quantize_ops()
+    for name, parameter in list(model.named_parameters()):
+        if quantizer.param_needs_quantization(model, name):
+            operation.convert({name: parameter}, model=model, full_layer_name=name, missing_keys=set())

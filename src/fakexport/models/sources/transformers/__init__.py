@@ -1,0 +1,1 @@
+"""Models of transformers: configs, classes, and example inputs."""

@@ -1,0 +1,300 @@
+"""Describe a published model by its config and by files that describe its weights.
+
+Only `config.json`, `hf_quant_config.json`, the index of the weights and headers of safetensors files are
+read. Code of the repository is never run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fakexport.files import read_file
+from fakexport.files.documents import (
+    DocumentError,
+    integer,
+    mapping,
+    matching,
+    optional,
+    parse_json,
+    sequence,
+    text,
+)
+from fakexport.models.hub import HubError, HubName, LocalFolder, RemoteHeader, Repository, weight_files
+from fakexport.models.sources.dtype_text import dtype_text
+from fakexport.models.sources.source_error import SourceError
+from fakexport.models.sources.transformers.transformers_class import takes_class
+from fakexport.models.sources.transformers.transformers_config import config_of, own_code, read_settings
+
+_QUANTIZATION = "hf_quant_config.json"
+_LIBRARY_FILES = {
+    "adapter_config.json": "it is a PEFT adapter: pass its base model",
+    "model_index.json": "it is a pipeline of diffusers: use diffusers: and select a model with --component",
+    "params.json": "its weights are not in the format of transformers",
+}
+
+
+@dataclass(frozen=True)
+class HubModel:
+    """A published model.
+
+    Args:
+        config: The transformers config of the model.
+        notes: Sentences for the report about the commit and about skipped files.
+        dtype: Dtype of most floating point weights, or None if the headers of the weights were not read.
+        packed: Dtypes of quantized weights, if the config does not specify a quantization.
+        folder: A local folder with the config and other requested configuration files.
+        has_own_head: Whether the output embedding is a separate weight although the class ties it.
+        place: The repository, or the folder with a `config.json`. None for a config file with another name.
+    """
+
+    config: Any
+    notes: tuple[str, ...]
+    dtype: torch.dtype | None = None
+    packed: tuple[str, ...] = ()
+    folder: Path | None = None
+    has_own_head: bool = False
+    place: Repository | LocalFolder | None = None
+
+
+def hub_model(name: HubName, class_name: str | None, *, files: Iterable[str] = ()) -> HubModel:
+    """Return the model that a repository describes.
+
+    Args:
+        class_name: The class that the user specified. None means the transformers class in `architectures`.
+    Raises:
+        SourceError: the repository cannot be read, has no config, or uses a class in custom code.
+    """
+    try:
+        repository = Repository.open(name)
+        if repository.config is None:
+            raise SourceError(_without_config(repository))
+        settings = read_settings(repository.config, str(name))
+        unknown = () if _is_quantized(settings) else tuple(_add_quantization_of(repository, settings))
+        for file in files:
+            repository.file(file)
+    except HubError as error:
+        raise SourceError(str(error)) from error
+    config = config_of(settings, str(name), class_name)
+    if class_name is None:
+        _check_class(config, own_code(settings), name)
+    notes = (f"{name} is commit {repository.commit} of the hub", *_class_notes(settings, config), *unknown)
+    said = StoredDtypes() if _is_quantized(settings) else stored_dtypes(repository)
+    found = _described(config, settings, notes, said, repository.config.parent)
+    return replace(found, place=repository)
+
+
+def folder_model(path: Path, class_name: str | None) -> HubModel:
+    """Return the model that a folder, or a file in the format of `config.json`, describes.
+
+    Args:
+        path: A folder with a `config.json`, or a config file with any name. The headers of weight files are
+            read only for a folder.
+        class_name: The class that the user specified.
+    Raises:
+        SourceError: as for `read_settings` and `config_of`. Code in an `auto_map` is not loaded.
+    """
+    file = path / "config.json" if path.is_dir() else path
+    settings = read_settings(file, str(file))
+    beside = file.with_name(file.name.removesuffix("config.json") + _QUANTIZATION)
+    _add_quantization(settings, beside if file.name.endswith("config.json") and beside.is_file() else None)
+    config = config_of(settings, str(file), class_name)
+    notes = _class_notes(settings, config)
+    said, folder = StoredDtypes(), LocalFolder(file.parent)
+    if file.name == "config.json" and not _is_quantized(settings) and _has_weights(folder):
+        said = stored_dtypes(folder)
+    found = _described(config, settings, notes, said, file.parent)
+    return replace(found, place=folder if file.name == "config.json" else None)
+
+
+def _add_quantization_of(repository: Repository, settings: dict[str, Any]) -> Iterator[str]:
+    """Add the quantization of a repository to its settings. Yield a sentence if it cannot be determined."""
+    try:
+        path = repository.file(_QUANTIZATION)
+    except HubError as error:
+        yield f"it is unknown whether {_QUANTIZATION} specifies a quantization: {error}"
+    else:
+        _add_quantization(settings, path)
+
+
+def _add_quantization(settings: dict[str, Any], path: Path | None) -> None:
+    """Add the quantization from the file that NVIDIA's ModelOpt writes, unless the config already has one.
+
+    Source: ModelOpt's `hf_quant_config.json`, which vLLM and TensorRT-LLM read in addition to `config.json`.
+
+    Raises:
+        SourceError: the file has an unknown format.
+    """
+    if path is None or _is_quantized(settings):
+        return
+    try:
+        fields = mapping(parse_json(read_file(path, most_bytes=_MOST_BYTES)))
+        found = mapping(fields.get("quantization"))
+        if optional(found.get("quant_algo"), text) is not None:
+            settings["quantization_config"] = {**found, "quant_method": "modelopt"}
+    except (DocumentError, OSError) as error:
+        raise SourceError(f"{path} cannot be read: {error}") from error
+
+
+def _has_weights(folder: LocalFolder) -> bool:
+    return any(name.endswith(".safetensors") for name in folder.names())
+
+
+def _class_notes(settings: Mapping[str, Any], config: Any) -> Iterator[str]:
+    """Yield sentences about classes of transformers that are used instead of those in the config."""
+    if own_code(settings):
+        yield "the repository's own code (auto_map) was not run; using the class in transformers"
+    if (named := settings.get("model_type", config.model_type)) != config.model_type:
+        yield (
+            f"the type {named!r} is unknown to transformers: reading the config as "
+            f"{config.model_type!r}, as requested"
+        )
+
+
+def _described(
+    config: Any, settings: Mapping[str, Any], notes: Iterable[str], said: StoredDtypes, folder: Path
+) -> HubModel:
+    """Return the model. Its dtype comes from the config, else from the weights, else from a nested config."""
+    own, inner = config.dtype, _inner_dtype(config)
+    dtype, found = said.dtype or (None if own else inner[1] if inner else None), list(notes)
+    if said.fault is not None:
+        found.append(f"the dtypes of the weights are unknown: {said.fault}")
+    elif own is not None and said.dtype not in (None, own):
+        found.append(f"the config specifies {dtype_text(own)}, but the weights are {dtype_text(said.dtype)}")
+    if own is None and said.dtype is not None:
+        found.append(f"the config specifies no dtype: using {dtype_text(said.dtype)} like the weights")
+    elif own is None and inner is not None:
+        found.append(f"the config specifies no dtype: using {dtype_text(inner[1])} like its {inner[0]}")
+    if has_own_head := _has_own_head(config, settings):
+        found.append(
+            f"the config has tie_word_embeddings=false, which {type(config).__name__} ignores: the output "
+            "embedding is a separate weight"
+        )
+    return HubModel(config, tuple(found), dtype, said.packed, folder, has_own_head)
+
+
+def _has_own_head(config: Any, settings: Mapping[str, Any]) -> bool:
+    """Return whether a config unties the output embedding although the model class always ties it, as in T5.
+
+    `from_pretrained` unties it if the checkpoint has both weights, as in checkpoints of T5 v1.1. For a model
+    with a nested text config, only the setting in the nested config counts, as the outer one may be a
+    default.
+    """
+    says_untied = settings.get("tie_word_embeddings") is False
+    return says_untied and config.tie_word_embeddings and config.get_text_config() is config
+
+
+def _inner_dtype(config: Any) -> tuple[str, torch.dtype] | None:
+    """Return the name and dtype of the first nested config with a dtype. Text configs come first."""
+    names = sorted(config.sub_configs, key=lambda name: name != "text_config")
+    found = ((name, getattr(getattr(config, name, None), "dtype", None)) for name in names)
+    return next(((name, dtype) for name, dtype in found if isinstance(dtype, torch.dtype)), None)
+
+
+def _without_config(repository: Repository) -> str:
+    names = repository.names()
+    hint = next((hint for file, hint in _LIBRARY_FILES.items() if file in names), None)
+    if hint is None and any(name.endswith(".gguf") for name in names):
+        hint = "its weights are GGUF files: pass the repository that they were converted from"
+    return f"{repository.name} has no config.json" + (f"; {hint}" if hint else "")
+
+
+def _check_class(config: Any, own: Mapping[str, str], name: HubName) -> None:
+    """Raise an error if transformers would use a different class than the one the repository specifies."""
+    classes = [str(each) for each in getattr(config, "architectures", None) or ()]
+    classes = classes or [value.rpartition(".")[2] for key, value in own.items() if key != "AutoConfig"]
+    if not classes or any(takes_class(each, config) for each in classes):
+        return
+    if own:
+        raise SourceError(
+            f"{name}: the class {classes[0]} is custom code of the repository (auto_map refers to "
+            f"{next(iter(own.values()))}), which fakexport does not run: write a factory, or "
+            f"specify a class of transformers, {name}:CLASS"
+        )
+    raise SourceError(
+        f"{name}: transformers has no class {classes[0]} for {config.model_type!r}: install a "
+        f"version that has it, write a factory, or specify another class, {name}:CLASS"
+    )
+
+
+def _is_quantized(settings: Mapping[str, Any]) -> bool:
+    """Return whether the config, or a nested one, contains the quantization of the weights."""
+    inner = [value for key, value in settings.items() if key.endswith("_config") and isinstance(value, dict)]
+    return settings.get("quantization_config") is not None or any(map(_is_quantized, inner))
+
+
+_MOST_BYTES = 100_000_000
+_SAMPLED = 4
+_shard = matching(re.compile(r"\w[\w.-]*\.safetensors"), "shard in the folder of the index")
+_FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class StoredDtypes:
+    """The dtypes of a model's weights, from the headers of their files.
+
+    Args:
+        dtype: The dtype of most floating point elements, or None if there are no such elements.
+        packed: Integer dtypes of quantized weights, in the notation of safetensors: `I32`.
+        fault: The reason why no header was read, or None if one was read.
+    """
+
+    dtype: torch.dtype | None = None
+    packed: tuple[str, ...] = ()
+    fault: str | None = None
+
+
+def stored_dtypes(repository: Repository | LocalFolder) -> StoredDtypes:
+    """Return the dtypes of the weights in the only file, or in a sample of the shards.
+
+    A repository without such files is not an error, because a model can be checked with only its config.
+    """
+    try:
+        found = list(_tensors(repository.headers(_files(repository))))
+    except (HubError, DocumentError, OSError) as error:
+        return StoredDtypes(fault=str(error))
+    floats: Counter[torch.dtype] = Counter()
+    for _, kind, nbytes in found:
+        if kind in _FLOATS:
+            floats[_FLOATS[kind]] += nbytes // _FLOATS[kind].itemsize
+    packed = sorted({kind for name, kind, _ in found if kind not in _FLOATS and _is_weight(name)})
+    return StoredDtypes(max(floats, key=floats.__getitem__, default=None), tuple(packed))
+
+
+def _files(repository: Repository | LocalFolder) -> list[str]:
+    found = weight_files(repository)
+    if found.index is None:
+        return [found.file]
+    fields = mapping(parse_json(read_file(found.index, most_bytes=_MOST_BYTES)))
+    shards = sorted({_shard(name) for name in mapping(fields.get("weight_map")).values()})
+    step = max(1, (len(shards) - 1) // (_SAMPLED - 1))
+    return shards[::step][:_SAMPLED]
+
+
+def _tensors(headers: Iterable[RemoteHeader | None]) -> Iterator[tuple[str, str, int]]:
+    """Yield the name, dtype and number of bytes of each tensor."""
+    for header in headers:
+        fields = {} if header is None else mapping(parse_json(header.header))
+        for name, field in fields.items():
+            if name != "__metadata__":
+                entry = mapping(field)
+                yield name, text(entry.get("dtype")), _nbytes(entry.get("data_offsets"))
+
+
+def _nbytes(offsets: object) -> int:
+    found = [integer(offset) for offset in sequence(offsets, 2)]
+    return max(0, found[-1] - found[0]) if found else 0
+
+
+def _is_weight(tensor: str) -> bool:
+    """Return whether a tensor name is the name of a weight, and not of a mask or positions, which are always
+    integers.
+    """
+    last = tensor.rpartition(".")[2]
+    return "weight" in last or last.endswith("_blocks")

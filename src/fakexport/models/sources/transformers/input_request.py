@@ -1,0 +1,126 @@
+"""The request from which example inputs are derived: a transformers module, its config, and sizes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+# Nested configs. Text is last, because sizes of images and sounds are looked up by name.
+_PARTS = (
+    "vlm_config",
+    "vision_config",
+    "image_config",
+    "audio_config",
+    "speech_config",
+    "encoder",
+    "encoder_config",
+    "audio_encoder",
+    "audio_encoder_config",
+    "asr_config",
+    "backbone_config",
+    "thinker_config",
+    "text_config",
+    "decoder",
+    "text_encoder",
+    "vq_config",
+)
+
+
+class Underivable(Exception):
+    """An input cannot be derived from the config. The message is a clause with the reason."""
+
+
+@dataclass(frozen=True)
+class InputRequest:
+    """A request for example inputs of one module. All tensors are created in the caller's fake mode.
+
+    Args:
+        module: A model of transformers.
+        device: Device of every input.
+        dtype: Dtype of the floating point inputs.
+        batch: Batch size of every input. The default is 2, because `torch.export` specializes on sizes of 0
+            and 1.
+        sequence: Number of text tokens.
+    """
+
+    module: nn.Module
+    device: str
+    dtype: torch.dtype
+    batch: int = 2
+    sequence: int = 16
+
+    @classmethod
+    def of(
+        cls, module: nn.Module, device: str, dtype: torch.dtype | None, batch: int = 2, sequence: int = 16
+    ) -> InputRequest:
+        """Return a request in which a dtype of None means the dtype of the module's parameters."""
+        own = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.get_default_dtype())
+        return cls(module, device, dtype or own, batch, sequence)
+
+    @property
+    def config(self) -> Any:
+        """The module's config."""
+        return self.module.config
+
+    @property
+    def text_config(self) -> Any:
+        """The part of the config that describes text."""
+        return self.config.get_text_config(decoder=True)
+
+    @property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        """Parameters of `forward` by name, without `*args` and `**kwargs`."""
+        starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        parameters = inspect.signature(self.module.forward).parameters
+        return {name: parameter for name, parameter in parameters.items() if parameter.kind not in starred}
+
+    @property
+    def main_input(self) -> str:
+        """Name of the model's main input: `input_ids`, `pixel_values`, `input_features`."""
+        name = getattr(self.module, "main_input_name", "input_ids")
+        return name if isinstance(name, str) else str(name[0])
+
+    def setting(self, *names: str, default: Any = None) -> Any:
+        """Return the first of several settings that exists in the config or a nested config, else the
+        default.
+        """
+        for config in _with_parts(self.config):
+            for name in names:
+                value = getattr(config, name, None)
+                if value is not None:
+                    return value
+        return default
+
+    def around_media(self, role: str) -> tuple[list[int], list[int]]:
+        """Return the special tokens that the config defines before and after an image or audio (Qwen).
+
+        If it defines only one of them, the other one is 0, because the model's positions count both.
+        """
+        ids = [getattr(self.config, f"{role}_{name}_token_id", None) for name in ("start", "end")]
+        found = [[number if isinstance(number, int) else 0] for number in ids]
+        return (found[0], found[1]) if any(isinstance(number, int) for number in ids) else ([], [])
+
+    def floats(self, *shape: int) -> torch.Tensor:
+        """Return a floating point tensor. Its values are not zero, because models skip images of zeros."""
+        return torch.full(shape, 0.5, device=self.device, dtype=self.dtype)
+
+    def ids(self, *shape: int, value: int = 0) -> torch.Tensor:
+        """Return an int64 tensor filled with one value."""
+        return torch.full(shape, value, device=self.device, dtype=torch.long)
+
+    def values(self, real: torch.Tensor) -> torch.Tensor:
+        """Return a fake tensor with the values of a real one."""
+        return torch.tensor(real.tolist(), device=self.device, dtype=real.dtype)
+
+
+def _with_parts(config: Any) -> Iterator[Any]:
+    yield config
+    for name in _PARTS:
+        part = getattr(config, name, None)
+        if part is not None and hasattr(part, "model_type"):
+            yield from _with_parts(part)

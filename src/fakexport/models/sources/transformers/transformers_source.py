@@ -1,0 +1,363 @@
+"""Sources from transformers: `hf:org/name`, `hf:path/to/config.json` or `hf:MODEL_TYPE`, optionally with
+`:CLASS`.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fakexport._torch.operators.real_execution import meta_execution
+from fakexport.error import type_and_line
+from fakexport.models.hub import HubName
+from fakexport.models.sources.generation.generation_calls import GenerationCall, use_own_operators
+from fakexport.models.sources.generation.generation_defaults import GENERATION_CONFIG, generation_config_of
+from fakexport.models.sources.media_inputs.processor_inputs import Processor
+from fakexport.models.sources.quantized.quantization import Quantization
+from fakexport.models.sources.source import ExampleInputs, Source
+from fakexport.models.sources.source_error import SourceError, import_library, note_default_config
+from fakexport.models.sources.transformers.config_limits import nothing_downloaded, within_limits
+from fakexport.models.sources.transformers.exporter_patches import import_exporter, trace_patches
+from fakexport.models.sources.transformers.hub_model import HubModel, folder_model, hub_model
+from fakexport.models.sources.transformers.transformers_class import model_class_for, text_part
+from fakexport.models.sources.transformers.transformers_config import (
+    default_config,
+    published_config,
+    set_use_cache,
+    take_quantization,
+)
+from fakexport.models.sources.transformers.transformers_inputs import derive_inputs
+from fakexport.models.sources.workload import FORWARD, Workload
+
+
+def transformers_source(
+    spec: str,
+    name: str,
+    *,
+    use_cache: bool = False,
+    workload: Workload = FORWARD,
+    returns_hidden_states: bool = False,
+) -> Source:
+    """Return the source of a transformers model with untrained weights. No weights are downloaded.
+
+    Args:
+        name: `MODEL_TYPE[:CLASS]`, `path/to/config.json[:CLASS]`, `path/to/folder[:CLASS]`, or the name of a
+            repository on the hub, `org/name[@revision][:CLASS]`, if that is not an existing folder.
+        use_cache: Whether language models return a key-value cache.
+        workload: The call to derive inputs for. Prefill and decode imply a cache.
+        returns_hidden_states: Whether the model returns the results of all its layers.
+    Raises:
+        SourceError: transformers is not installed; or as for `model_class_for`, `folder_model` and
+            `hub_model`.
+    """
+    import_library("transformers", spec)
+    model, _, class_name = name.partition(":")
+    found = _model(model, class_name or None, is_generated=workload.is_generated)
+    config = found.config
+    is_default = not class_name and not _is_path(model)
+    quantization = take_quantization(config)
+    if quantization is None and found.packed:
+        quantization = Quantization(", ".join(found.packed), None)
+    with warnings.catch_warnings():
+        # Model files use deprecated functions of torch (torch.jit.script), which is irrelevant for the user's
+        # model.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        model_class, assumed = model_class_for(config, class_name or None, f"hf:{model}")
+        import_exporter()
+        if quantization is not None:
+            quantization.import_packages()
+    dtype = config.dtype if isinstance(config.dtype, torch.dtype) else found.dtype
+    notes = [*found.notes, assumed]
+    if quantization is not None and dtype is None:
+        notes.append(
+            "the config specifies no dtype: unquantized weights are float32 unless --dtype is passed"
+        )
+    config = text_part(config, model_class)
+    use_cache = use_cache or workload.name in ("prefill", "decode")
+    set_use_cache(config, use_cache)
+    if returns_hidden_states:
+        config.output_hidden_states = True
+    generation = None
+    if workload.is_generated and found.folder is not None:
+        generation = generation_config_of(found.folder)
+
+    def unquantized() -> nn.Module:
+        # Not the public AutoModel.from_config, which chooses the class itself.
+        own = copy.deepcopy(config)
+        if workload.is_generated:
+            use_own_operators(own, model_class, torch.get_default_dtype())
+        try:
+            built: nn.Module = model_class._from_config(own, dtype=torch.get_default_dtype())
+        except Exception as error:
+            if is_default and raised_anyway(lambda: model_class._from_config(copy.deepcopy(config))) == (
+                type_and_line(error)
+            ):
+                note_default_config(error, "transformers", model_class.__name__)
+            raise
+        if found.has_own_head:
+            _untie_head(built)
+        keep_in_float32(built, torch.get_default_dtype())
+        return built.eval()
+
+    def construct() -> nn.Module:
+        with within_limits(spec):
+            built = unquantized() if quantization is None else quantization.built(unquantized)
+        if generation is not None:
+            vars(built)["generation_config"] = generation
+        return built
+
+    processor = None if found.place is None else Processor(found.place, config.model_type)
+    call = GenerationCall(
+        workload.name,
+        workload.batch,
+        workload.context,
+        _patched,
+        workload.capacity,
+        workload.is_cache_kept,
+        processor,
+    )
+    return Source(
+        spec=spec,
+        kind="transformers",
+        factory=construct,
+        example_inputs=call.inputs
+        if workload.is_generated
+        else partial(_INPUTS[workload.name], **_sizes(workload), processor=processor),
+        tracing=call.tracing if workload.is_generated else _patched,
+        dtype=dtype,
+        assumptions=tuple(sentence for sentence in notes if sentence),
+        left_out=() if use_cache else ("the model is exported without its KV cache (see --use-cache)",),
+        quantization=quantization,
+        published=published_config(type(found.config)) if is_default else None,
+    )
+
+
+def _untie_head(model: Any) -> None:
+    """Give the output embedding, if the model has one, a separate weight."""
+    if (head := model.get_output_embeddings()) is None:
+        return
+    head.weight = nn.Parameter(torch.empty_like(head.weight))
+    model.all_tied_weights_keys = {
+        name: other
+        for name, other in model.all_tied_weights_keys.items()
+        if model.get_parameter(name) is not head.weight
+    }
+
+
+def raised_anyway(build: Callable[[], Any]) -> str | None:
+    """Build a model on the meta device without fakexport. Return the error if this fails, else None."""
+    try:
+        with meta_execution():
+            build()
+    except Exception as error:  # any error of a constructor
+        return type_and_line(error)
+    return None
+
+
+def _sizes(workload: Workload) -> dict[str, int]:
+    length = "context" if workload.name == "decode" else "sequence"
+    return {"batch": workload.batch, length: workload.context}
+
+
+def _model(model: str, class_name: str | None, *, is_generated: bool) -> HubModel:
+    """Return the model of a spec. An existing folder or file has priority over a hub repository of the same
+    name.
+    """
+    if not _is_path(model):
+        config, assumed = default_config(model)
+        return HubModel(config, (_library_default(model), *assumed))
+    if model.endswith(".json") or Path(model).exists():
+        return folder_model(Path(model), class_name)
+    if (name := HubName.parse(model)) is None:
+        raise SourceError(f"no such folder: {model}")
+    return hub_model(name, class_name, files=(GENERATION_CONFIG,) if is_generated else ())
+
+
+def _is_path(model: str) -> bool:
+    """Return whether a name is a path or repository. A folder with the name of a model type is `./llama`."""
+    from transformers import CONFIG_MAPPING
+
+    return "/" in model or model.endswith(".json") or (model not in CONFIG_MAPPING and Path(model).is_dir())
+
+
+def _library_default(model: str) -> str:
+    """Return a note that the default config was used, not a published model or a folder of that name."""
+    text = f"hf:{model} is transformers' default configuration of that type, not a published model"
+    is_folder = (Path(model) / "config.json").is_file()
+    return text + (f"; the folder is hf:./{model}" if is_folder else "")
+
+
+@contextmanager
+def _patched(module: nn.Module, inputs: ExampleInputs) -> Iterator[None]:
+    """Apply the parts of `transformers.exporters.DynamoExporter` that do not change the program.
+
+    These parts are omitted: input preparers (they read values, and inputs of `derive_inputs` do not need
+    them), the signature patch (the signature already has all of these inputs), output flags (they are already
+    set in the config), and the patch of torch's attention. That patch forces the math variant on the CPU,
+    whose strides differ, so that a ViT has 12 more `contiguous` calls than in a plain export. Growing caches
+    start with zeros (`empty_layers`), unlike in a plain export, where they start with constants.
+    """
+    from transformers.exporters.exporter_dynamo import register_cache_pytrees_for_model, reset_model_state
+    from transformers.exporters.utils import patch_attribute
+
+    register_cache_pytrees_for_model(module)
+    attention = functional.scaled_dot_product_attention
+    torchs_own = patch_attribute(functional, "scaled_dot_product_attention", lambda patched: attention)
+    with (
+        trace_patches(module),
+        torchs_own,
+        reset_model_state(module),
+        nothing_downloaded(),
+    ):
+        yield
+
+
+def keep_in_float32(module: nn.Module, dtype: torch.dtype) -> None:
+    """Convert the weights in a model's `_keep_in_fp32_modules` and `_keep_in_fp32_modules_strict` to float32.
+
+    `from_pretrained` loads these weights in float32, for example the convolutions of Inkling. A model that is
+    constructed from its config has one dtype for all weights, so without this conversion its code would see
+    dtypes that never occur with a checkpoint. Constants that are not part of checkpoints are not changed.
+
+    Source: transformers 5.17 to 5.23, `core_model_loading.py:convert_and_load_state_dict_in_model`.
+    """
+    owner: Any = module
+    plan = owner._get_dtype_plan(dtype) if hasattr(owner, "_get_dtype_plan") else {}
+    if not plan:
+        return
+    kept = re.compile("|".join(f"(?:{name.replace('*', '.*')})" for name in plan))
+    for name, held in module.state_dict(keep_vars=True).items():
+        if isinstance(held, torch.Tensor) and held.is_floating_point() and kept.search(name):
+            held.data = held.data.to(torch.float32)
+
+
+_OF_TOKENS = (
+    "ForCausalLM",
+    "LMHeadModel",
+    "ForMaskedLM",
+    "ForConditionalGeneration",
+    "ForTokenClassification",
+)
+_OF_EXAMPLES = ("ForSequenceClassification", "ForImageClassification", "ForVideoClassification")
+_TOKENS = ("decoder_input_ids", "input_ids")
+
+
+def labelled_inputs(
+    module: nn.Module,
+    device: str,
+    dtype: torch.dtype | None,
+    *,
+    batch: int = 2,
+    sequence: int = 16,
+    processor: Processor | None = None,
+) -> ExampleInputs:
+    """Return inputs of one forward pass. They include labels if the form of the model's labels is known.
+
+    The form is known for models with a label per token or per example. The class name shows which it is.
+
+    Raises:
+        SourceError: as for `derive_inputs`.
+    """
+    found = derive_inputs(module, device, dtype, batch=batch, sequence=sequence, processor=processor)
+    if "labels" not in inspect.signature(module.forward).parameters:
+        return found
+    shape = _shape(type(module).__name__, found.kwargs, batch)
+    if shape is None:
+        return found
+    labels = torch.zeros(shape, device=device, dtype=torch.long)
+    return replace(found, kwargs={**found.kwargs, "labels": labels})
+
+
+def _shape(name: str, inputs: Mapping[str, Any], batch: int) -> tuple[int, ...] | None:
+    tokens = next((inputs[own] for own in _TOKENS if own in inputs), None)
+    if name.endswith(_OF_TOKENS) and tokens is not None:
+        return tuple(tokens.shape)
+    return (batch,) if name.endswith(_OF_EXAMPLES) else None
+
+
+_WINDOWS = ("sliding_window", "attention_chunk_size")
+_CACHED_TOKENS = 64
+_TEXT = {"input_ids", "attention_mask"}
+
+
+def decode_inputs(
+    module: nn.Module,
+    device: str,
+    dtype: torch.dtype | None,
+    *,
+    batch: int,
+    context: int,
+    processor: Processor | None = None,
+) -> ExampleInputs:
+    """Return the inputs of the call that reads the last token of a context.
+
+    The model itself creates the cache by reading the tokens before the last one. So the cache has the class
+    that the model expects, and each layer has the size of its window or state.
+
+    Args:
+        module, device, dtype: as for `derive_inputs`. The module's tensors are fake.
+        batch: Number of sequences.
+        context: Number of tokens that the model attends to, including the new one. The example inputs may
+            have fewer tokens if that makes no difference. They have more tokens than the largest window, so
+            that windowed caches can be recognized.
+    Raises:
+        SourceError: the model reads inputs other than text, or returns no cache.
+    """
+    context = min(context, _example_context(module))
+    before = derive_inputs(module, device, dtype, batch=batch, sequence=context - 1, processor=processor)
+    name = type(module).__name__
+    if not before.kwargs.keys() <= _TEXT or "input_ids" not in before.kwargs:
+        others = ", ".join(sorted(before.kwargs.keys() - _TEXT)) or "no input_ids"
+        raise SourceError(
+            f"decode inputs of {name} cannot be derived ({others}): write a factory that returns them"
+        )
+    with torch.no_grad():
+        returned = module(**before.kwargs, use_cache=True)
+    cache = _cache_of(returned)
+    if cache is None:
+        raise SourceError(f"{name} does not return a cache, so a decode step cannot be planned")
+    parameter, state = cache
+    token = before.kwargs["input_ids"][:, :1].clone()
+    kwargs = {"input_ids": token}
+    if "attention_mask" in before.kwargs:
+        kwargs["attention_mask"] = torch.ones(batch, context, dtype=torch.long, device=device)
+    return replace(before, kwargs={**kwargs, parameter: state, "use_cache": True})
+
+
+def _example_context(module: nn.Module) -> int:
+    config: Any = module.config
+    config = config.get_text_config(decoder=True)
+    windows = [getattr(config, name, None) for name in _WINDOWS]
+    return _CACHED_TOKENS + max((window for window in windows if isinstance(window, int)), default=0)
+
+
+def _cache_of(returned: Any) -> tuple[str, Any] | None:
+    """Return the name of the model's cache argument and the cache, or None if there is no cache."""
+    for name in ("past_key_values", "cache_params"):
+        state = getattr(returned, name, None)
+        if state is not None:
+            return name, state
+    return None
+
+
+_INPUTS: Mapping[str, Callable[..., ExampleInputs]] = MappingProxyType(
+    {
+        "forward": derive_inputs,
+        "prefill": derive_inputs,
+        "decode": decode_inputs,
+        "train": labelled_inputs,
+    }
+)

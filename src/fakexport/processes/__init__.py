@@ -1,8 +1,0 @@
-"""Processes that end: within limits, with their parent, or with an answer as a value. Free of torch."""
-
-from .forked_calls import IN_PROCESS, NoAnswer, RemoteTraceback, Send, run_forked
-from .limited_process import Ended, Limits, run_limited
-from .machine import machine_text, processor_text
-from .parent import OWN_THREAD, end_with_parent
-from .shared_process import SharedProcess, warn_of_shared_process
-from .warm_start import NoWarmStart, WarmStart

@@ -1,0 +1,271 @@
+"""Check declared dynamic dimensions against the program's guards: FE207, FE302, FE304, FE305."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind
+
+from fakexport._torch.tracing.guard_locations import Guard, guards_of_program
+from fakexport._torch.tracing.symbolic_numbers import hint_of
+from fakexport.exporting.capture import DynamicDim, DynamicDims, guard_span
+from fakexport.exporting.program import ProgramSummary, facts_of
+from fakexport.report.diagnose.labels import finding, labels_at, place_text
+from fakexport.report.diagnose.size_repairs import division_repair
+from fakexport.rules import rule
+from fakexport.rules.diagnostics import Change, Diagnostic, Fix, Span
+
+# Tested sizes of a declared range: the first `_SMALL` sizes, powers of two, and both ends.
+_SMALL = 64
+_LARGEST = 2**20
+
+
+def diagnose_declared_dims(
+    program: ExportedProgram, summary: ProgramSummary, dynamic: DynamicDims
+) -> Iterator[Diagnostic]:
+    """Report declared dimensions that the program restricts, or that belong to an input that it ignores.
+
+    `torch.export` keeps a dimension dynamic but silently narrows its range, so the declared bounds are
+    compared with the guards of the trace. Without declared bounds, the bounds of the program are accepted.
+
+    Reports:
+        FE302 if a size in a dimension's declared range violates a guard, FE304 if two dimensions with
+            different ranges must be equal, FE305 if the program does not read the input.
+    """
+    declared = {f"{dim.input_name}.{dim.dim}": dim for dim in dynamic.dims}
+    guards = guards_of_program(program) if declared else []
+    yield from _narrowed(guards, declared, summary, program)
+    for guard in guards:
+        yield from _unequal(guard, declared)
+    yield from _related(guards, declared, summary)
+    read = {node.name for node in program.graph.nodes if node.users}
+    unread = {value.name for value in summary.inputs if value.node and value.node not in read}
+    for dim in dynamic.dims:
+        if dim.input_name in unread:
+            yield finding("unused_dimension", dim=f"{dim.input_name}.{dim.dim}", input=dim.input_name)
+
+
+def unproven_sizes(dynamic: DynamicDims) -> tuple[str, ...]:
+    """Return one sentence for each dimension that was declared with a minimum of 0 or 1.
+
+    `torch.export` silently raises such a minimum to 2. The program has no guard against the smaller sizes: it
+    may compute correctly, fail, or return wrong results for them. Dimensions without a declared minimum are
+    skipped.
+
+    Source: `torch/fx/experimental/symbolic_shapes.py:ShapeEnv.create_symbol`, `specialize_zero_one`.
+    """
+    return tuple(
+        (
+            f"{dim.input_name}.{dim.dim} was declared as {_range(dim)}, but torch assumes sizes of at "
+            "least 2 while tracing: "
+        )
+        + ("sizes 0 and 1 are" if dim.min == 0 else "size 1 is")
+        + " accepted without a guard and not verified"
+        for dim in dynamic.dims
+        if dim.min is not None and dim.min < 2
+    )
+
+
+def order_notes(program: ExportedProgram, dynamic: DynamicDims) -> tuple[str, ...]:
+    """Return a sentence for each guard such as `a <= b`, unless both dimensions are declared."""
+    declared = {f"{dim.input_name}.{dim.dim}" for dim in dynamic.dims}
+    found = {
+        guard.order: guard_span(guard)
+        for guard in guards_of_program(program)
+        if guard.order is not None and not set(guard.dims) <= declared
+    }
+    return tuple(
+        f"the program accepts only inputs with {order}" + (f", because of {place_text(span)}" if span else "")
+        for order, span in found.items()
+    )
+
+
+def diagnose_numbers(program: ExportedProgram) -> Iterator[Diagnostic]:
+    """Report input numbers whose values are constants in the program.
+
+    For a model from a library, all numbers of one input are reported once, with a fix that does not change
+    the model's code.
+
+    Reports:
+        FE207.
+    """
+    numbers = _numbers(program)
+    if facts_of(program).source.startswith(_LIBRARIES):
+        inputs: dict[str, list[str]] = {}
+        for name, value in numbers:
+            inputs.setdefault(_OF_LIST.sub("", name), []).append(repr(value))
+        for name, values in inputs.items():
+            yield finding("number_of_library", name=name, value=", ".join(values))
+        return
+    for name, value in numbers:
+        yield finding("number", name=name, value=repr(value))
+
+
+_LIBRARIES = ("hf:", "diffusers:", "timm:")
+_OF_LIST = re.compile(r"(_[0-9]+)+$")
+
+
+def _numbers(program: ExportedProgram) -> Iterator[tuple[str, int | float]]:
+    for spec in program.graph_signature.input_specs:
+        if spec.kind is not InputKind.USER_INPUT or not isinstance(spec.arg, ConstantArgument):
+            continue
+        value = spec.arg.value
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            yield spec.arg.name, value
+
+
+def _narrowed(
+    guards: Sequence[Guard],
+    declared: Mapping[str, DynamicDim],
+    summary: ProgramSummary,
+    program: ExportedProgram,
+) -> Iterator[Diagnostic]:
+    """Report each line with a guard that rejects a size of a declared range."""
+    found: dict[tuple[str, str, int], Diagnostic] = {}
+    for guard in guards:
+        name = next((name for name in guard.dims if name in declared), None)
+        refused = None if name is None else guard.first_refused(_sizes(declared[name], summary))
+        if name is None or refused is None:
+            continue
+        span = guard_span(guard)
+        place = (name, span.path, span.line) if span is not None else (name, guard.expression, 0)
+        dim = declared[name]
+        if place not in found:
+            found[place] = rule("FE302").diagnostic(
+                labels=labels_at(span, f"restricts {name} ({guard.expression})"),
+                notes=(f"{name} was declared as {_range(dim)}, but the program rejects size {refused}",),
+                fix=_range_repair(name, dim, guards, span, summary, program),
+            )
+    yield from found.values()
+
+
+def _range_repair(
+    name: str,
+    dim: DynamicDim,
+    guards: Sequence[Guard],
+    span: Span | None,
+    summary: ProgramSummary,
+    program: ExportedProgram,
+) -> Fix:
+    """Return a fix that makes the program accept the declared range, or declares the accepted range."""
+    own = [guard for guard in guards if name in guard.dims]
+    sizes = _sizes(dim, summary)
+    taken = [n for n in sizes if not _refused(own, n)]
+    if (divided := division_repair(span)) is not None:
+        return divided
+    kept = [guard for guard in own if _ONE.search(guard.expression)]
+    others = [guard for guard in own if guard not in kept]
+    larger = next((n for n in sizes if _refused(kept, n) and not _refused(others, n)), None)
+    if larger is not None:
+        inputs = _inputs_with(program, summary, dim, larger)
+        options = " ".join(f"--input '{spec}'" for spec in inputs)
+        smaller = f"{name}={larger}..{'' if dim.max is None else dim.max}"
+        return Fix(
+            f"pass a larger example input, because the model computes a size from {name} that is 1 for "
+            "the current one, and torch specializes on 1; declare only the larger sizes: "
+            f"{options} --dynamic {smaller}",
+            changes=(Change(inputs=inputs, dynamic=(smaller,)),),
+        )
+    if len(taken) < 2:
+        return Fix(f"declare {name} static, or read the size from the tensor in this line")
+    if taken == [n for n in sizes if taken[0] <= n <= taken[-1]]:
+        high = "" if taken[-1] == sizes[-1] and dim.max is None else taken[-1]
+        smaller = f"{name}={taken[0]}..{high}"
+        return Fix(
+            f"declare a smaller range for {name}: `--dynamic {smaller}`",
+            changes=(Change(dynamic=(smaller,)),),
+        )
+    return Fix(
+        f"declare no range: `--dynamic auto`. The line accepts sizes of {name} that are not a "
+        f"contiguous range ({', '.join(map(str, taken[:3]))}, ...); the program then rejects the "
+        "other sizes",
+        changes=(Change(dynamic=("auto",)),),
+    )
+
+
+def _refused(guards: Iterable[Guard], size: int) -> bool:
+    return any(guard.first_refused((size,)) is not None for guard in guards)
+
+
+def _inputs_with(
+    program: ExportedProgram, summary: ProgramSummary, dim: DynamicDim, size: int
+) -> tuple[str, ...]:
+    """Return the example inputs, with one dimension resized, as values of `--input`."""
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    found = []
+    for value in summary.inputs:
+        if value.kind != "user_input" or value.shape is None or value.node not in nodes:
+            continue
+        shape = nodes[value.node].meta["val"].shape
+        sizes = [n if isinstance(n, int) else hint_of(n) for n in shape]
+        if value.name == dim.input_name:
+            sizes[dim.dim] = size
+        found.append(f"{value.name}={value.dtype}[{','.join(map(str, sizes))}]")
+    return tuple(found)
+
+
+# Guards that require an expression to be 1, possibly multiplied: `Eq(3*Max(1, s0), 3)`.
+_ONE = re.compile(r"^Eq\((?:.*, 1|(\d+)\*.*, \1)\)$")
+_MOST_TRIED = 12
+
+
+def _related(
+    guards: Sequence[Guard], declared: Mapping[str, DynamicDim], summary: ProgramSummary
+) -> Iterator[Diagnostic]:
+    """Report lines that require a relation between two declared sizes, for example that one is larger."""
+    seen: set[tuple[str, ...]] = set()
+    for guard in guards:
+        if guard.is_equality or len(guard.dims) != 2 or not set(guard.dims) <= declared.keys():
+            continue
+        first, second = (_sizes(declared[name], summary)[:_MOST_TRIED] for name in guard.dims)
+        refused = guard.first_refused_pair(first, second)
+        if refused is None or guard.dims in seen:
+            continue
+        seen.add(guard.dims)
+        sizes = " and ".join(f"{name}={n}" for name, n in zip(guard.dims, refused, strict=True))
+        both = " and ".join(guard.dims)
+        yield rule("FE302").diagnostic(
+            labels=labels_at(guard_span(guard), f"relates {both} ({guard.expression})"),
+            notes=(f"{both} were declared as independent, but the program does not accept {sizes}",),
+            fix=Fix(
+                f"export one program for each relation of {both}, each with example inputs that satisfy it"
+            ),
+        )
+
+
+def _unequal(guard: Guard, declared: Mapping[str, DynamicDim]) -> Iterator[Diagnostic]:
+    names = sorted(name for name in guard.dims if name in declared)
+    ranges = {(declared[name].min, declared[name].max) for name in names}
+    if guard.is_equality and len(names) == 2 and len(ranges) == 2:
+        both = " and ".join(f"{name} as {_range(declared[name])}" for name in names)
+        yield rule("FE304").diagnostic(
+            labels=labels_at(guard_span(guard), f"requires {' and '.join(names)} to be equal"),
+            notes=(f"declared: {both}",),
+            fix=_same_range(names, declared),
+        )
+
+
+def _same_range(names: Sequence[str], declared: Mapping[str, DynamicDim]) -> Fix:
+    """Return a fix that declares the intersection of the ranges for all dimensions."""
+    low = max((n for name in names if (n := declared[name].min) is not None), default="")
+    high = min((n for name in names if (n := declared[name].max) is not None), default="")
+    specs = tuple(f"{name}={low}..{high}" for name in names)
+    options = " ".join(f"--dynamic {spec}" for spec in specs)
+    message = f"declare the same range for {' and '.join(names)}: `{options}`"
+    return Fix(message, changes=(Change(dynamic=specs),))
+
+
+def _range(dim: DynamicDim) -> str:
+    return f"{'' if dim.min is None else dim.min}..{'' if dim.max is None else dim.max}"
+
+
+def _sizes(dim: DynamicDim, summary: ProgramSummary) -> list[int]:
+    """Return the sizes of a declared range to test. They start at 2: guards do not cover sizes 0 and 1."""
+    own = next((value.shape for value in summary.inputs if value.name == dim.input_name), None)
+    known = summary.range_constraints.get(own[dim.dim]) if own else None
+    low = max(dim.min or (known.lower if known else None) or 0, 2)
+    high = dim.max or (known.upper if known else None) or _LARGEST
+    powers = [2**n for n in range(21)]
+    return sorted({n for n in (*range(low, low + _SMALL), *powers, high - 1, high) if low <= n <= high})

