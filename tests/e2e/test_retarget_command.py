@@ -82,5 +82,5 @@ def test_what_fails_on_the_new_device_is_a_finding(tmp_path):
     )
 
     assert failed.stdout.startswith("error[FE504]: ")
-    assert "model.py:9" in failed.stdout
+    assert "model.py:8" in failed.stdout
     assert not (tmp_path / "cpu.pt2").exists()

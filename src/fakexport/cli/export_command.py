@@ -119,7 +119,7 @@ def _programs(
     if component == "all" and workload == "forward":
         from fakexport.exporting.capture import components
 
-        found = isolated(lambda _: components(source, target=target, dtype=options.dtype), options.libraries)
+        found = isolated(lambda: components(source, target=target, dtype=options.dtype), options.libraries)
         return {name: ("forward", name) for name in found}
     if workload == "generate":
         return {"prefill": ("prefill", component), "decode": ("decode", component)}

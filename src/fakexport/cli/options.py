@@ -32,6 +32,7 @@ def load_libraries(libraries: Iterable[str] | None) -> None:
     named = list(libraries or ())
     if not named:
         return
+    from fakexport.archive import save  # noqa: F401 - Binds `json.dumps` before a library can replace it.
     from fakexport.models.sources import SourceError, load_operator_library
 
     for library in named:
