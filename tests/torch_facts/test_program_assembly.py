@@ -18,7 +18,6 @@ from fakexport._torch.tracing.program_assembly import (
     plain_meta,
     reassemble,
     tree_spec,
-    tree_spec_text,
 )
 from tests.forked import run_python
 
@@ -52,11 +51,10 @@ def test_a_fake_that_requires_a_gradient_needs_no_device_guard():
     assert done.returncode == 0, done.stderr
 
 
-def test_a_structure_is_built_and_written_as_torch_does():
+def test_a_structure_is_built_as_torch_does():
     spec = tree_spec(tuple, None, [leaf_spec(), tree_spec(dict, ["a"], [leaf_spec()])])
 
     assert spec == torch.utils._pytree.tree_structure((1, {"a": 2}))
-    assert tree_spec_text(spec, 1) == torch.utils._pytree.treespec_dumps(spec)
 
 
 def test_an_assembled_program_has_no_code_until_it_is_asked_for():

@@ -171,11 +171,6 @@ def leaf_spec() -> Any:
     return _pytree.treespec_leaf()
 
 
-def tree_spec_text(spec: Any, version: int) -> str:
-    """Return torch's JSON for a `TreeSpec`."""
-    return _pytree.treespec_dumps(spec, version)
-
-
 def functional_program(program: ExportedProgram) -> ExportedProgram:
     """Return the functionalized program with attention decomposed, and with `view` replaced where needed.
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Callable
+from json import dumps, loads  # A model may replace them in `json`.
 from typing import Any, cast
 
 from torch.export import ExportGraphSignature, ModuleCallEntry, ModuleCallSignature
@@ -22,7 +22,7 @@ from torch.export.graph_signature import (
     TokenArgument,
 )
 
-from fakexport._torch.tracing.program_assembly import leaf_spec, tree_spec, tree_spec_text
+from fakexport._torch.tracing.program_assembly import leaf_spec, tree_spec
 from fakexport._torch.tracing.program_schema import TREESPEC_VERSION
 from fakexport.archive.codec.arguments import (
     ArgumentDecoder,
@@ -48,21 +48,20 @@ from fakexport.files.documents import (
 
 _SEQUENCES = {"builtins.tuple": tuple, "builtins.list": list}
 _DICTIONARIES = {"builtins.dict": dict, "collections.OrderedDict": OrderedDict}
-_PLAIN = frozenset((*_SEQUENCES.values(), *_DICTIONARIES.values()))
+_KINDS = {kind: name for name, kind in (_SEQUENCES | _DICTIONARIES).items()}
 _MAX_DEPTH = 100
 _MAX_PARTS = 200_000
 
 
 def tree_spec_to_text(spec: Any) -> str:
     """Return the text in which torch stores a structure. Only plain tuples, lists and dicts are accepted."""
-    _refuse_foreign(spec)
-    return tree_spec_text(spec, TREESPEC_VERSION)
+    return dumps([TREESPEC_VERSION, _part(spec)])
 
 
-def _refuse_foreign(spec: Any) -> None:
+def _part(spec: Any) -> Json:
     if spec.is_leaf():
-        return
-    if spec.type not in _PLAIN:
+        return {"type": None, "context": None, "children_spec": []}
+    if spec.type not in _KINDS:
         raise InvalidValue(
             f"a {spec.type.__module__}.{spec.type.__qualname__} among the inputs or outputs: only tuples, "
             "lists and dictionaries can be read without importing code"
@@ -71,8 +70,8 @@ def _refuse_foreign(spec: Any) -> None:
         raise InvalidValue(
             "a dictionary in the inputs or outputs has a key that is not a string or an integer"
         )
-    for child in spec.children():
-        _refuse_foreign(child)
+    children = [_part(child) for child in spec.children()]
+    return {"type": _KINDS[spec.type], "context": dumps(spec.context), "children_spec": children}
 
 
 def tree_spec_from_text(value: Any) -> Any:
@@ -86,7 +85,7 @@ def tree_spec_from_text(value: Any) -> Any:
 def _json(value: Any) -> Any:
     written = text(value)
     try:
-        return json.loads(written)
+        return loads(written)
     except (ValueError, RecursionError):
         raise DocumentError("not valid JSON") from None
 
