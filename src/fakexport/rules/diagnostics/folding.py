@@ -12,7 +12,7 @@ _NUMBER = re.compile(r"[0-9]+")
 
 
 def fold(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """Merge repeated diagnostics. The order is that of first appearance.
+    """Merge repeated diagnostics. The results are in order of first appearance.
 
     A model with 126 identical layers has the same fault 126 times. First, diagnostics of one target are
     merged if they have the same code and primary position, and their labels and module paths differ only in
