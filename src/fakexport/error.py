@@ -84,7 +84,7 @@ def is_missing_for_speed(error: BaseException) -> bool:
 
 
 def _found(error: BaseException) -> tuple[BaseException, Path] | None:
-    """Return the error about the missing name, perhaps a cause of `error`, and the file that uses the name."""
+    """Return the error about the missing name (maybe a cause of `error`) and the file that uses the name."""
     seen: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in seen:

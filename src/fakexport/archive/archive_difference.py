@@ -102,7 +102,7 @@ def diff_archives(
 
 
 def _methods(paths: tuple[str, str], method: str | None, *, trust: bool) -> list[str | None]:
-    """Return the method to load from each archive. If only one archive is a bundle, the other one gets None."""
+    """Return the method to load from each archive. If only one archive is a bundle, the other gets None."""
     if method is None:
         return [None, None]
     are_bundles = [bool(methods_of(path, trust=trust)) for path in paths]

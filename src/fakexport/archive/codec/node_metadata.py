@@ -109,7 +109,7 @@ class MetadataDecoder:
             raise DocumentError("the text is not valid JSON") from None
 
     def _split(self, joined: str) -> list[str]:
-        """Split a list at semicolons. Raise if all lists that were split so far have too many parts in total."""
+        """Split a list at semicolons. Raise if all lists split so far have too many parts in total."""
         self._parts += 1 + joined.count(";")
         if self._parts > _MOST_PARTS:
             raise DocumentError(f"the nodes name more than {_MOST_PARTS:,} modules and functions")

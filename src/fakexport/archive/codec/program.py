@@ -142,7 +142,7 @@ def read_range(value: Any) -> Any:
 
 
 def read_guards(value: Any, read: Callable[[Any], str]) -> list[str]:
-    """Read the guards on the inputs with `read`. Their total length is limited, because each use parses them."""
+    """Read the guards on the inputs with `read`. Their total length is limited, because torch parses them."""
     guards = items(value, read, MOST_GUARDS)
     if sum(map(len, guards)) > MOST_GUARD_CHARACTERS:
         raise DocumentError(f"the guards have more than {MOST_GUARD_CHARACTERS:,} characters in total")

@@ -232,9 +232,7 @@ def _objects(value: Any, key: str, *, is_nested: bool = False) -> Iterator[dict[
 
 
 def _operator_arguments(graph: Any) -> Iterator[str]:
-    """Yield the operators that are passed as arguments, for example to `auto_functionalized`, which calls
-    them.
-    """
+    """Yield the operators passed as arguments, for example to `auto_functionalized`, which calls them."""
     for value in _objects(graph, "as_operator", is_nested=True):
         if type(name := value["as_operator"]) is str:
             yield text(name, 1000)

@@ -1,4 +1,4 @@
-"""Compute the minimum number of bytes of weights, caches and inputs that any kernels must read."""
+"""Compute how many bytes of weights, caches and inputs must be read at least, whatever kernels are used."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _REDUCES = frozenset(
                                  "native_group_norm", "batch_norm", "logsumexp", "std", "linalg_vector_norm")
 )  # fmt: skip
 _INSERTED = {"aten::index_copy": 3, "aten::index_copy_": 3, "aten::slice_scatter": 1}
-# Grouped matrix products: argument 0 is the rows, the next N are matrices, the next is the group offsets.
+# Grouped matrix products -> N. Argument 0 is the rows, the next N are matrices, then come the offsets.
 _GROUPED = {
     "aten::_grouped_mm": 1,
     "aten::_scaled_grouped_mm": 1,
@@ -149,7 +149,7 @@ class HeldReads:
                 place += 1
 
     def _chosen(self, node: Node, sources: Sources) -> Sources:
-        """Return the minimum bytes that `index` reads: indices of `topk` are distinct, others count as 0."""
+        """Return the minimum bytes that `index` reads. Indices from `topk` are distinct. Others count as 0."""
         indices = node.args[1] if isinstance(node.args[1], (list, tuple)) else node.args[2:3]
         if not sources or not indices or not isinstance(indices[0], Node) or any(indices[1:]):
             return {}

@@ -90,7 +90,7 @@ class Execution:
         self._note_outputs(returned)
 
     def left_out(self) -> Iterator[str]:
-        """Yield a sentence about each operator whose memory is not counted in full."""
+        """Yield a sentence about each operator whose memory is not fully counted."""
         yield from self._left_out
         for operator, reason in self._memory.unread.items():
             yield f"{operator}: its results are counted, but not its temporary memory ({reason})"
@@ -207,7 +207,7 @@ class Execution:
                 is_asked = returned  # The loop condition is live while the body runs.
                 continue
             if name == _LOOP:
-                # From the second iteration on, the previous values are live while the next are computed.
+                # From the second iteration on, the previous values are live while new values are computed.
                 again = [*returned, *given[len(returned) :]]
                 self._release(self._graph(module, again, graph=graph, caller=visit))
             self._release(returned)
