@@ -294,7 +294,7 @@ def _tensor(
     taken: torch.Tensor | None,
     mode: FakeTensorMode,
 ) -> torch.Tensor:
-    """Return a weight from the archive or a linked file. Without data, return `taken` or a new fake tensor."""
+    """Return a weight from the archive or a linked file. Without data, return `taken` or a fake tensor."""
     if entry.location is not None:
         tensor = _on_device(container, entry, linked, entry.location)
     else:

@@ -77,7 +77,7 @@ def check(
             the matrices into the weights; `inputs`: the matrices are inputs of the program.
         parallel: Degrees of tensor and expert parallelism, `tp=8` or `tp=8,ep=8`, with the plan of the `hf:`
             model: rank 0's program is checked, and other ranks are compared with it.
-        parallel_plan: With `parallel`: mapping from pattern to style of torch, as for `export`.
+        parallel_plan: With `parallel`: mapping from patterns to torch's parallel styles, as for `export`.
         rank: With `parallel`: check only the program of this rank; or `"all"`: trace all ranks and return all
             programs. Default: compare rank 0 with as many ranks as needed to know what all ranks run.
         assume: Values to assume for data-dependent conditions, `"modeling_led.py:812=False"`, and for
@@ -150,7 +150,8 @@ def inspect(
     parallel_plan: Mapping[str, Any] | None = None,
     rank: int | None = None,
 ) -> ModuleSummary:
-    """Return the modules of a model, with parameters, bytes and devices. It need not fit on this machine.
+    """Return the modules of a model, with parameters, bytes and devices. The model may be too large for this
+    machine.
 
     Args:
         source, device_map, dtype, parallel, parallel_plan: as for `check`.

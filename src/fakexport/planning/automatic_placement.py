@@ -30,7 +30,7 @@ _ROUNDS = 6
 
 @dataclass(frozen=True)
 class AutomaticPlacement:
-    """The device chosen for each module path. `summary` names the first and the last module of each device."""
+    """The device chosen for each module path. `summary` names the first and last module of each device."""
 
     entries: Mapping[str, str]
     summary: str

@@ -48,7 +48,7 @@ def greatest(program: PlannedProgram, role: str, request: SizeRequest) -> Greate
 def _last(is_good: Callable[[int], bool], lowest: int, bound: int) -> int | None:
     """Return the largest size from `lowest` to `bound` that satisfies `is_good`, or None.
 
-    Assumes that no size above a failing size satisfies it.
+    `is_good` must be False for every size above a size for which it is False.
     """
     if not is_good(lowest):
         return None

@@ -169,7 +169,7 @@ class SourceRuns:
         return inputs
 
     def _prepare(self, module: nn.Module) -> None:
-        """Put a trained model into training mode. In eval mode it would skip dropout and need less memory."""
+        """For training, enable training mode (dropout needs memory), and checkpointing if requested."""
         if self.training is None:
             return
         if not module.training:
@@ -212,9 +212,7 @@ def _longest(module: nn.Module) -> int:
 
 @contextmanager
 def _within_tables(module: nn.Module) -> Iterator[None]:
-    """Reject lookups of more positions than a position table has, because fake indices have no values to
-    check.
-    """
+    """Reject lookups of more positions than a table has, because torch cannot check fake indices."""
 
     def check(table: nn.Module, args: tuple[Any, ...], *, name: str) -> None:
         looked_up = args[0].shape[-1] if args and isinstance(args[0], torch.Tensor) and args[0].dim() else 0

@@ -111,7 +111,7 @@ def check_dtype(expected: ExpectedWeights, dtype: torch.dtype | None) -> None:
         names = ", ".join(sorted(str(found).removeprefix("torch.") for found in present))
         asked = str(dtype).removeprefix("torch.")
         raise InvalidValue(
-            f"the program's graph computes in {names}, not in {asked}: export the model again in the requested dtype"
+            f"the program's graph computes in {names}, not in {asked}: export again in the requested dtype"
         )
 
 

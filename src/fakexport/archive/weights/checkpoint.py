@@ -17,7 +17,7 @@ from fakexport.files import open_regular
 
 
 class CheckpointError(FakexportError, ValueError):
-    """A checkpoint cannot be read, or it is rejected. The message is one line with the file and the reason."""
+    """A checkpoint cannot be read, or it is rejected. The one-line message names the file and the reason."""
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def expected_of_program(program: ExportedProgram) -> ExpectedWeights:
 
 
 def fake_model(source: ModelSource, *, topology: str = "cpu", dtype: torch.dtype | None = None) -> nn.Module:
-    """Build the module that a source describes, without data. A source that is a module is returned itself."""
+    """Build the module that a source describes, without data. If the source is a module, return it."""
     if isinstance(source, nn.Module):
         return source
     found = resolve(source)

@@ -149,7 +149,7 @@ class HeldReads:
                 place += 1
 
     def _chosen(self, node: Node, sources: Sources) -> Sources:
-        """Return the minimum bytes that `index` reads. Indices from `topk` are distinct. Others count as 0."""
+        """Return the minimum bytes that `index` reads. Indices of `topk` are distinct. Others count as 0."""
         indices = node.args[1] if isinstance(node.args[1], (list, tuple)) else node.args[2:3]
         if not sources or not indices or not isinstance(indices[0], Node) or any(indices[1:]):
             return {}
