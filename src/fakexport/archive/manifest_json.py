@@ -106,7 +106,7 @@ def write_described(
 
 
 def read_manifest(container: Container) -> Manifest:
-    """Return the manifest of an archive. From then on, the container checks each record that it reads."""
+    """Return the manifest of an archive. The container then checks every record that it reads."""
     try:
         manifest = decode_manifest(container.record(MANIFEST), container.limits)
     except DocumentError as fault:

@@ -61,7 +61,7 @@ def check_method(path: str | os.PathLike[str], names: Sequence[str], method: str
 
 @collection_paused()
 def read_methods(container: Container) -> Methods:
-    """Return the metadata of an archive's programs. From then on, each record that is read is checked."""
+    """Return the metadata of an archive's programs. Records that are read later are checked against it."""
     if MANIFEST in container.entries:
         found = Methods(read_manifest(container), True, ())
     else:

@@ -101,7 +101,7 @@ def weights_payload(program: ExportedProgram, links: Links | None = None, *, fir
 def constants_payload(
     program: ExportedProgram, reasons: Sequence[UnboundConstant] = (), *, first: int = 0
 ) -> Payload:
-    """Return the constants of a program. Constants without a value get no record; `reasons` tells why.
+    """Return the constants of a program. Constants without a value get no record; `reasons` explains why.
 
     A C++ object gets a record with its state. Raises ValueError for other kinds of constants and for
     unsupported states.
@@ -167,13 +167,13 @@ def _described(
 
 
 def _content(tensor: torch.Tensor) -> Streamed:
-    """Return the bytes of a real tensor from its first to its last element. They are read when written."""
+    """Return a real tensor's bytes, from its first to its last element. Writing the archive reads them."""
     pieces = _Pieces(tensor.detach())
     return Streamed(pieces.elements * tensor.itemsize, pieces)
 
 
 class _Pieces:
-    """The bytes of a tensor in chunks. It can be iterated several times."""
+    """The bytes of a tensor in chunks, which can be iterated over several times."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = tensor
@@ -236,7 +236,7 @@ def _digest(content: Content) -> tuple[int, bytes]:
 
 
 def _renamed(payload: Payload, names: Mapping[str, str]) -> Payload:
-    """Return the payload without the records in `names`, and with the new names in references to them."""
+    """Return the payload without the records in `names`. References to them use the new names."""
     plain = {old.rpartition("/")[2]: new.rpartition("/")[2] for old, new in names.items()}
     config: dict[str, Any] = {
         name: {**entry, "path_name": plain.get(entry["path_name"], entry["path_name"])}

@@ -57,7 +57,7 @@ def save(
     deterministic: it does not contain the time, the machine or the user.
 
     The manifest records the source, target, placement and assumptions of programs from `export`, `check` or
-    `load`, even after `bind` and `retarget`. They are unknown for programs from stock `torch.export`.
+    `load`, even after `bind` and `retarget`. This metadata is unknown for programs from stock `torch.export`.
 
     A weight that several methods of a bundle share is written once, and `load_bundle` restores the sharing.
     Equal constants are written once. A C++ object that several methods share becomes a separate object for

@@ -139,7 +139,7 @@ def _notes(without: int, lost: int) -> Iterator[str]:
         yield f"{lost} constants have no data for the same reason"
 
 
-TRUSTED = "trusted: torch read it, which can run code from the file"
+TRUSTED = "trusted: torch read the file, which can run code from it"
 """Note on an archive that torch loaded."""
 
 

@@ -72,7 +72,7 @@ def check(
         cache_form: `buffers`: the program keeps the static cache in buffers that it writes.
         component: A part of an `hf:` model: `vision`, `language`, or a module by the model's own name;
             or a model of a `diffusers:` pipeline.
-        adapter: A folder with a LoRA adapter of peft for an `hf:` model; or `NAME=FOLDER`, to bundle several.
+        adapter: A folder with a peft LoRA adapter for an `hf:` model; or `NAME=FOLDER`, to bundle several.
         adapter_mode: `separate`: the adapter's matrices are weights of the program; `merged`: `bind` merges
             the matrices into the weights; `inputs`: the matrices are inputs of the program.
         parallel: Degrees of tensor and expert parallelism, `tp=8` or `tp=8,ep=8`, with the plan of the `hf:`
@@ -87,7 +87,8 @@ def check(
     Returns:
         One verdict per target in the given order, the differences, and the diagnostics.
     Raises:
-        ValueError: invalid usage: an unknown source, target, input, dimension or device map; one line.
+        ValueError: invalid usage, such as an unknown source, target, input, dimension or device map. The
+            message is one line.
         TypeError: a factory that does not return a module.
     Reports:
         FE001, FE101 to FE105, FE201 to FE210, FE301 to FE305, FE401 to FE406, FE502, FE503, FE505, FE506,

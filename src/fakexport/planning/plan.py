@@ -99,15 +99,15 @@ def plan(
         method: Program to use from a bundle.
         parallel: As for `check`: plan the memory of one rank. `"tp"` or `"tp,ep"` shards the model over all
             devices of the target; with `smallest`, over each number of devices.
-        assume: Values of data-dependent conditions and integers, as for `check`; for the program of a source
-            only.
+        assume: Values of data-dependent conditions and integers, as for `check`. Only for the program of a
+            source.
         on_progress: Called before each export.
 
     Returns:
         One point per batch and context, in the requested order.
 
     Raises:
-        ValueError: Bad usage, an unknown source or target, or sizes that the program does not accept. The
+        ValueError: Invalid usage, an unknown source or target, or sizes that the program does not accept. The
             text is one line.
         PlanError: The model does not export; `check` shows why.
 

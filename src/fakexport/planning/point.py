@@ -113,7 +113,7 @@ class PlannedProgram:
         )
 
     def totals_at(self, request: SizeRequest) -> PlannedPoint:
-        """Return the plan for a search, which does not need growth, costs and largest tensors."""
+        """Return a plan without growth, costs and largest tensors, for a search."""
         chosen = self.sizes.chosen(request)
         return self._point(chosen, sizes_at(self.liveness, chosen.values), largest=0)
 

@@ -88,7 +88,7 @@ class SourceRuns:
         """Return the plan at the requested sizes.
 
         Raises:
-            ValueError: The model does not have the sizes, or cannot be trained as requested.
+            ValueError: The model has no dimension for a requested size, or cannot be trained as requested.
             PlanError: The model does not run.
         """
         run = self.run(request)
@@ -169,7 +169,7 @@ class SourceRuns:
         return inputs
 
     def _prepare(self, module: nn.Module) -> None:
-        """For training, enable training mode (dropout needs memory), and checkpointing if requested."""
+        """Before training, enable training mode (it includes dropout), and checkpointing if requested."""
         if self.training is None:
             return
         if not module.training:
@@ -183,9 +183,9 @@ class SourceRuns:
         if self.training is None:
             return
         if "labels" in given:
-            text = "the loss is the model's own, with labels"
+            text = "the model computes the loss from labels"
         else:
-            text = "the loss is the model's own if it returns one, otherwise the mean square of its outputs"
+            text = "the loss is the one that the model returns, otherwise the mean square of its outputs"
         self._assumed[text] = None
 
     def _note_inputs(self, inputs: ExampleInputs, module: nn.Module) -> None:

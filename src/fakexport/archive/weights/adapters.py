@@ -117,7 +117,7 @@ def as_needed(
 
 
 def _in_dtypes(checkpoint: Checkpoint, expected: ExpectedWeights) -> Checkpoint:
-    """Present adapter entries with the program's floating-point dtypes, as peft converts them on loading."""
+    """Give adapter entries the program's floating-point dtypes, because peft converts them on loading."""
     wanted = expected.all
     entries = {
         name: replace(entry, dtype=wanted[name].dtype)

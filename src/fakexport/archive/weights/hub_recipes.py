@@ -110,7 +110,7 @@ def _parts(recipes: Iterable[Recipe], shards: Mapping[str, Shard]) -> tuple[Reci
 
 @contextmanager
 def _conversions_of_quantizer(module: Any) -> Iterator[None]:
-    """In this context, transformers reverts the quantizer's conversions, as for a model that it loaded."""
+    """In this context, transformers also reverts the quantizer's conversions, as for loaded models."""
     from transformers.core_model_loading import PrefixChange
 
     if getattr(module, "hf_quantizer", None) is None or hasattr(module, "_weight_conversions"):

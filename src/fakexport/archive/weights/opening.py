@@ -114,7 +114,7 @@ def _in_memory(tensors: Mapping[str, torch.Tensor]) -> Checkpoint:
 
 
 def with_values(checkpoint: Checkpoint, values: Mapping[str, torch.Tensor]) -> Checkpoint:
-    """Return a checkpoint in which these tensors are added or replace entries."""
+    """Return the checkpoint with these tensors added. They replace entries with the same names."""
     own = flat_tensors(values)
 
     def read(name: str) -> torch.Tensor:

@@ -203,7 +203,7 @@ def _wrong(match: Match, expected: ExpectedWeights, is_converting: bool) -> Iter
 
 
 def _made_of(names: list[str], match: Match) -> Cause | None:
-    """Return the cause of a shape mismatch if transformers builds the weights from entries, else None."""
+    """Return the cause of a shape mismatch of weights that transformers builds from entries, or None."""
     made = [match.conversions[name] for name in names]
     if not made[0].operations:
         return None

@@ -238,7 +238,7 @@ def _is_number(part: str) -> bool:
 
 
 def _products(numbers: Sequence[Numbers]) -> list[tuple[tuple[int, ...], ...]]:
-    """Split tuples of numbers into as few products of sets as a greedy search finds."""
+    """Split tuples of numbers into products of sets. A greedy search keeps the number of products small."""
     sets = tuple(tuple(sorted(set(column))) for column in zip(*numbers, strict=True))
     if prod(map(len, sets)) == len(numbers):
         return [sets]

@@ -23,7 +23,7 @@ def changed_items(zoo: ZooFile, revision: str) -> tuple[SweepItem, ...]:
 
     These are new checks of the zoo file, and checks that use a changed file. A check uses the factory's file,
     the files of the repository that this file imports, non-Python files in the folders of these files or
-    below, and the config of an `hf:` model. Changes of hub models, model types and installed packages are not
+    below, and the config of an `hf:` model. Changes to hub models, model types and installed packages are not
     detected.
 
     Args:

@@ -52,7 +52,7 @@ class CostsAt:
         return found
 
     def modules(self) -> Iterator[tuple[str, str, int, int]]:
-        """Yield path, device, FLOPs and bytes read of each module's own nodes, in execution order.
+        """Yield each module's path and device, and the FLOPs and bytes read of its own nodes, in order.
 
         A weight counts only for its first reader.
         """

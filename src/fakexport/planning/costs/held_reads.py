@@ -1,4 +1,4 @@
-"""Compute how many bytes of weights, caches and inputs must be read at least, whatever kernels are used."""
+"""Compute the minimum number of bytes of weights, caches and inputs that must be read, with any kernels."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ _MOST_STEPS_BACK = 200
 class HeldReads:
     """Track weights, caches and inputs through operators whose results contain the same elements.
 
-    The sources of a tensor are the storages that its elements come from, each with the minimum number of
-    bytes that reading the tensor reads from it. The result of an operator that picks elements by data
+    The sources of a tensor are the storages that its elements come from, each with the minimum number of its
+    bytes that must be read to read the tensor. The result of an operator that picks elements by data
     (`index`, `embedding`, `gather`) has no sources, because one element may be picked several times. A slice
     has the sources of the whole tensor, minus the bytes of the omitted elements.
 
@@ -149,7 +149,7 @@ class HeldReads:
                 place += 1
 
     def _chosen(self, node: Node, sources: Sources) -> Sources:
-        """Return the minimum bytes that `index` reads. Indices of `topk` are distinct. Others count as 0."""
+        """Return the minimum bytes that `index` reads. Only indices of `topk` count, as they are distinct."""
         indices = node.args[1] if isinstance(node.args[1], (list, tuple)) else node.args[2:3]
         if not sources or not indices or not isinstance(indices[0], Node) or any(indices[1:]):
             return {}

@@ -301,7 +301,7 @@ def _flat(places: Places) -> list[int]:
 
 
 def _flat_tensors(arguments: Any, values: dict[Node, Places]) -> list[int | None]:
-    """Return the storage index of each tensor among the arguments, in the order of `tensors_in`, or None."""
+    """Return each tensor argument's storage index (None if unknown), in the order of `tensors_in`."""
     found: list[int | None] = []
     for leaf in tree_leaves(arguments):
         if isinstance(leaf, Node):

@@ -263,7 +263,7 @@ class ProgramSizes:
                 raise InvalidValue(_fixed(dim, size))
             return
         if values.get(symbol, size) != size:
-            raise InvalidValue(f"{dim} is always equal to a size that was requested as {values[symbol]}")
+            raise InvalidValue(f"{dim} must equal another size, which was requested as {values[symbol]}")
         table = self._tables.get(symbol)
         if table is not None and size > table.most:
             raise BeyondTable(

@@ -115,7 +115,7 @@ def gather(args: Args, result: Any) -> Sizes:
 
 
 def index_put(args: Args, result: Any) -> Sizes:
-    """The kernel stores the positions that a mask selects. The count depends on data: all are assumed."""
+    """The kernel stores the positions that a mask selects. All count, because the number is unknown."""
     masks = [index for index in args[1] if index is not None and index.dtype is torch.bool]
     for mask in masks:
         yield mask.numel() * mask.dim() * 8
@@ -205,7 +205,7 @@ def transform_to_real(args: Args, result: Any) -> Sizes:
 
 
 def _is_one_batch(tensor: torch.Tensor, dims: Sequence[int]) -> bool:
-    """Return whether the dimensions that are not transformed can be viewed as one."""
+    """Return whether the dimensions that are not transformed can be viewed as one dimension."""
     transformed = {dim % tensor.dim() for dim in dims}
     others = [
         (stride, size)

@@ -46,7 +46,7 @@ def _one_target_each(diagnostics: Iterable[Diagnostic]) -> Iterable[Diagnostic]:
 
 
 def _cause(diagnostic: Diagnostic) -> Hashable:
-    """Return a key of a diagnostic's cause. Different messages at the same position are different causes."""
+    """Return a key for a diagnostic's cause. Different messages at the same position are different causes."""
     rule = (diagnostic.code, diagnostic.severity, diagnostic.fault, _numberless(diagnostic.module_path))
     primary = diagnostic.primary
     if primary is None:
