@@ -49,7 +49,7 @@ def training_liveness(
     optimizer: OptimizerName = "adamw",
     autocast: torch.dtype | None = None,
 ) -> Liveness:
-    """Return the memory of two training steps: forward pass, backward pass and optimizer step.
+    """Return the memory of two training steps (forward pass, backward pass and optimizer step).
 
     Gradients are set to None at the start of a step. Only the loss is kept after the forward pass. The
     caller's autocast and grad mode do not apply to the model.
