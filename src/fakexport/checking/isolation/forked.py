@@ -17,7 +17,7 @@ from fakexport.files import inputs_read, remember_inputs
 from fakexport.files.processes import IN_PROCESS, OWN_THREAD, NoAnswer, Send, run_forked
 from fakexport.models.hub import record_transfer, transfers_recorded
 
-_LOCKING = ("fakexport", "importlib", "torch")  # Their code holds locks, which a fork would copy.
+_LOCKING = ("fakexport", "importlib", "torch")  # They may hold locks, which a fork would copy.
 T = TypeVar("T")
 
 

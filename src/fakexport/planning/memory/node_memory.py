@@ -163,7 +163,7 @@ def run_on_fakes(
 
 
 def _is_lstm_of_cells(operator: OpOverload, memory: CallMemory) -> bool:
-    """Return whether an LSTM runs without oneDNN. In C++, its cells then work in place."""
+    """Return whether an LSTM runs without oneDNN. In this case, torch's C++ cells work in place."""
     by_onednn = any(one.operator == "aten.mkldnn_rnn_layer.default" for one in memory.allocations)
     return bool(operator._schema.name == "aten::lstm") and not by_onednn
 
