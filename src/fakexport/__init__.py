@@ -159,12 +159,12 @@ _importing = threading.RLock()
 _RENAMED = {"summary": "summary_of"}
 
 
-if not TYPE_CHECKING:  # a type checker would take any misspelt name for one of these
+if not TYPE_CHECKING:  # with `__getattr__`, a type checker would accept misspelled names
 
     def __getattr__(name: str) -> object:
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        with _importing:  # Two threads that import torch's packages at the same time get unfinished ones.
+        with _importing:  # A second thread would otherwise see half-initialized modules.
             value = of_module(f"{__name__}.{_HOMES[name]}", _RENAMED.get(name, name))
         globals()[name] = value
         return value

@@ -21,11 +21,12 @@ def main() -> None:
 
 
 def _fix_order_of_sets() -> None:
-    """Start this process again with one seed for the hashes of texts, unless it has that one.
+    """Restart this process with a fixed hash seed for strings, unless it already has that seed.
 
-    Models go through sets of names: those of transformers do so for the kinds of their layers. Python hashes
-    texts differently in each process, so that their operators would come in another order, and a lock or an
-    archive would change where nothing did. Windows has no such start, and keeps the order of the process.
+    Some models iterate over sets of strings: transformers does so for the types of layers. Python hashes
+    strings differently in each process, so the operators would be in a different order, and a lock file or an
+    archive would change although the model did not. On Windows, a process cannot be replaced, so it keeps its
+    own seed.
     """
     can_start = os.name == "posix" and bool(sys.executable) and not sys.flags.ignore_environment
     if os.environ.get("PYTHONHASHSEED") != "0" and can_start and _is_of_its_own():
@@ -35,7 +36,7 @@ def _fix_order_of_sets() -> None:
 
 
 def _is_of_its_own() -> bool:
-    """Return whether the process was started to run this command, not a program that goes on to do so."""
+    """Return whether the process was started to run this command, rather than a program that calls `main`."""
     arguments = sys.argv[1:]
     match sys.orig_argv[: -len(arguments)]:
         case [*_, "-m", "fakexport"]:

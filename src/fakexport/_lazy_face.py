@@ -1,4 +1,4 @@
-"""The face of a package whose names are imported on first use, because some of them need torch."""
+"""Packages whose public names are imported on first use, because some of them need torch."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -9,15 +9,15 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], object
     """Return the `__getattr__` of a package that imports its names on first use.
 
     Args:
-        package: Its `__name__`.
-        homes: Module below the package -> the names to take from it, separated by spaces.
+        package: The `__name__` of the package.
+        homes: Maps each module below the package to the names to import from it, separated by spaces.
     """
     home_of = {name: home for home, names in homes.items() for name in names.split()}
 
     def of_package(name: str) -> object:
         if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        # Without a lock of our own: Python's locks of modules would be taken before it and after it.
+        # No lock here: Python's import locks are taken both before and after it, so it could deadlock.
         return of_module(f"{package}.{home_of[name]}", name)
 
     return of_package
@@ -31,7 +31,7 @@ def of_module(module: str, name: str) -> Any:
     """
     try:
         return getattr(importlib.import_module(module), name)
-    except (AttributeError, ImportError) as error:  # Python replaces an AttributeError of `from` by its own.
+    except (AttributeError, ImportError) as error:  # `from` turns an AttributeError into an ImportError.
         from fakexport.error import raise_missing
 
         raise_missing(error)

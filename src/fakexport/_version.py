@@ -4,4 +4,4 @@ __version__ = "0.1.0"
 
 OLDEST_TORCH = (2, 11)
 NEWEST_TORCH = (2, 15)
-"""docs/support.md says what was run on each. A newer torch is used, with a warning."""
+"""docs/support.md lists what was tested with each version. A newer torch is accepted, with a warning."""

@@ -1,4 +1,4 @@
-"""The errors that every room may raise: the base of all others, and a name that torch lacks."""
+"""The errors that every package may raise: the base class, and the error for a name that torch lacks."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from types import TracebackType
 _HERE = Path(__file__).with_name("_torch")
 _SPEED = _HERE / "speed"
 _PATCHING = str(_HERE / "patching.py")
-# These raise the error for a name that a different file gives them.
+# These files look up a name on behalf of a different file, which is the one to report.
 _FILES_ON_BEHALF = ("torch/_ops.py", "contextlib.py", _PATCHING)
 _FUNCTIONS_ON_BEHALF = {"__getattr__", "__getitem__"}
 _PRIVATE = re.compile(r"(?<!\w)_[A-Za-z]\w+")
 
 
 class FakexportError(Exception):
-    """The base of every error that fakexport raises: its text is one line that says what to change.
+    """The base class of every error that fakexport raises. The message is one line that says what to change.
 
-    Each also derives from the builtin error that fits, such as `ValueError`, `TypeError` or `RuntimeError`.
-    Errors of the operating system (`OSError`), of the model's own code and of torch are raised unchanged.
-    Any other error that leaves fakexport is a bug of fakexport, which the command line reports as FE001.
+    Each subclass also derives from a matching builtin error, such as `ValueError`, `TypeError` or
+    `RuntimeError`. Errors of the operating system (`OSError`), of the model's own code and of torch are
+    raised unchanged. Any other error that fakexport raises is a bug in fakexport, which the command line
+    reports as FE001.
 
     Example:
         >>> try:
@@ -32,34 +33,34 @@ class FakexportError(Exception):
 
 
 class InvalidValue(FakexportError, ValueError):
-    """An argument, or something that it names or holds, is not one that fakexport takes."""
+    """An argument, or something that it names or contains, has a value that fakexport does not accept."""
 
 
 class InvalidType(FakexportError, TypeError):
-    """An argument, or something that it returns, is not of a type that fakexport takes."""
+    """An argument, or something that it returns, has a type that fakexport does not accept."""
 
 
 def first_line(error: object) -> str:
-    """Return the first line of an exception's text; empty without a text."""
+    """Return the first line of an exception's message, or "" if the message is empty."""
     return next(iter(str(error).strip().splitlines()), "")
 
 
 def type_and_line(error: object) -> str:
-    """Return `ValueError: the first line`, or the type alone without a text."""
+    """Return the type and the first line, such as `ValueError: message`; without a message, only the type."""
     return f"{type(error).__name__}: {first_line(error)}".removesuffix(": ")
 
 
 class MissingInTorch(FakexportError, RuntimeError):
-    """This version of torch lacks something private that fakexport needs."""
+    """This version of torch lacks a private name that fakexport needs."""
 
 
 def missing_in_torch(error: BaseException) -> MissingInTorch | None:
-    """Return an error of one line if a private name of torch is missing, and None for other errors."""
+    """Return a one-line error if a private name of torch is missing, or None if `error` has another cause."""
     if isinstance(error, MissingInTorch):
         return error
     if (found := _found(error)) is None:
         return None
-    from importlib.metadata import version  # `--help` does without.
+    from importlib.metadata import version  # not needed for `--help`
 
     what, place = found
     made = MissingInTorch(
@@ -77,13 +78,13 @@ def raise_missing(error: BaseException) -> None:
 
 
 def is_missing_for_speed(error: BaseException) -> bool:
-    """Return whether a private name of torch is missing that only saves time."""
+    """Return whether the missing private name of torch is one that fakexport uses only to save time."""
     found = _found(error)
     return found is not None and found[1].is_relative_to(_SPEED)
 
 
 def _found(error: BaseException) -> tuple[BaseException, Path] | None:
-    """Return the error that names it, which may have led to this one, and the file that uses the name."""
+    """Return the error about the missing name (maybe a cause of `error`) and the file that uses the name."""
     seen: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in seen:

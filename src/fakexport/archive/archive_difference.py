@@ -25,7 +25,8 @@ class WeightDifference:
     Args:
         field: `presence`, `dtype`, `shape`, `stride`, `device`, `tied` (all names of the weight) or `data`
             (the archives contain different data; a and b are empty).
-        a: The property in the first archive, as text; "" if it has no such weight, or the weight is not tied.
+        a: The property in the first archive, as text; "" if the first archive does not have the weight, or if
+            the weight is not tied.
         b: The property in the second archive.
         names: The weights in the order of the first archive, followed by those that only the second archive
             has.
@@ -39,7 +40,7 @@ class WeightDifference:
 
 @dataclass(frozen=True)
 class FactDifference:
-    """Metadata that differs between the archives. The programs can be the same nevertheless.
+    """Metadata that differs between the archives. The programs may still be identical.
 
     Args:
         field: `source`, `topology`, `dtype`, `dynamic_shapes`, `weights` or the name of a package.
@@ -79,11 +80,11 @@ class ArchiveDifference:
 def diff_archives(
     a: str | os.PathLike[str], b: str | os.PathLike[str], *, method: str | None = None, trust: bool = False
 ) -> ArchiveDifference:
-    """Return how the second archive differs from the first.
+    """Return how the second archive differs from the first. If both are bound, all weights are compared.
 
     Args:
         method: The method to compare. At least one of the archives must then be a bundle with this method.
-        trust: As for `load`, which also documents the errors. If both are bound, all weights are compared.
+        trust: As for `load`, which also documents the errors.
     """
     paths = os.fspath(a), os.fspath(b)
     methods = _methods(paths, method, trust=trust)
@@ -101,7 +102,7 @@ def diff_archives(
 
 
 def _methods(paths: tuple[str, str], method: str | None, *, trust: bool) -> list[str | None]:
-    """Return the method to load from each archive. A single program, compared with a bundle, gets None."""
+    """Return the method to load from each archive. If only one archive is a bundle, the other gets None."""
     if method is None:
         return [None, None]
     are_bundles = [bool(methods_of(path, trust=trust)) for path in paths]

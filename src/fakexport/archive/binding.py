@@ -74,32 +74,33 @@ def bind(
     tensors.
 
     Args:
-        program: A weight-less program from `export` or `load`, or the path of its archive; or a bundle. All
+        program: A weight-less program from `export` or `load`, the path of its archive, or a bundle. All
             methods of a bundle get their weights from the same checkpoint, and shared weights become one
-            tensor. A program taken from a bundle keeps its prefix in the checkpoint, even after `retarget` or
-            after it was saved alone. `program` is not changed.
-        checkpoint: A file, a folder or tensors by name, as for `open_checkpoint`. Tensors of a mapping are
-            shared with the bound program, except for those that it writes into, which are copied.
-        devices: For a program whose devices are not on this machine: the new device of each device, such as
-            `{"cuda:0": "cpu"}`, or one device for all. Applies to all methods of a bundle. `retarget` moves
-            the program first.
+            tensor. A program taken from a bundle keeps its prefix in the checkpoint, even after `retarget`,
+            or after it has been saved on its own. `program` is not changed.
+        checkpoint: A file, a folder or tensors by name, as for `open_checkpoint`. The bound program shares
+            the tensors of a mapping, but gets a copy of each tensor that it writes into.
+        devices: Needed if the program's devices are not on this machine: the new device for each old device,
+            such as `{"cuda:0": "cpu"}`, or one new device for all. Applies to all methods of a bundle.
+            `retarget` moves the program first.
         dtype: Convert floating-point weights to this dtype, which must be the program's dtype.
-        constants: Values of the constants that have none (FE601, FE602, FE603): CPU tensors by name.
+        constants: Values for constants without a value (FE601, FE602, FE603): CPU tensors by name.
         source: As for `verify_weights`.
-        check_finite: Whether to check all weights for NaN and infinity. Default: only if they have at most 1
-            GiB.
+        check_finite: Whether to check all weights for NaN and infinity. Default: only if the weights take at
+            most 1 GiB.
 
     Returns:
         A new program that can run, or a new bundle. Its `module()` checks each call against the guards of the
         trace. Its example inputs are zeros, because the original inputs are fake or not in the archive.
 
     Raises:
-        ArchiveError: The archive is rejected, or is a bundle, which `load_bundle` opens.
-        BindError: The checkpoint does not fit; `report` lists everything, with causes.
+        ArchiveError: The archive is rejected, or it is a bundle. Open bundles with `load_bundle`.
+        BindError: The checkpoint does not match the program; `report` lists all mismatches with likely
+            causes.
         CheckpointError: The checkpoint is missing or rejected.
         RetargetError: An operator of the program cannot run on the new devices.
-        ValueError: A device is not on this machine, the program does not have the dtype or a constant, or the
-            methods of a bundle would get different data for a shared weight.
+        ValueError: A device is not on this machine, no weight of the program has the dtype, a name in
+            `constants` is unknown, or the methods of a bundle would get different data for a shared weight.
 
     Warns:
         WeightsWarning: There are unexpected keys (FE704), NaN or infinity (FE706), or hooks of the model that

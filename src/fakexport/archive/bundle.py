@@ -28,12 +28,12 @@ class Bundle(Mapping[str, ExportedProgram]):
 
     Args:
         programs: Programs by method name. A name starts with a letter, followed by letters, digits and `_`.
-            All programs must be bound, or none.
+            Either all programs must be bound, or none.
         prefixes: For a method whose weights have different names in the checkpoint: the prefix in the
             checkpoint and the prefix in the program. With `("encoder.", "")` or `"encoder."`, the program's
             `fc.weight` is `encoder.fc.weight` in the checkpoint. With `("", "model.")`, the program's
-            `model.fc.weight` is `fc.weight` there. Default: the prefix that the program had in an earlier
-            bundle, or no prefix.
+            `model.fc.weight` is `fc.weight` in the checkpoint. Default: the prefix that the program had in an
+            earlier bundle, or no prefix.
         shared: Groups of weights that are known to be shared, as (method, name) pairs, such as
             `bundle.shared`.
 

@@ -22,7 +22,7 @@ class StoredConstant:
     Args:
         name: Name in `program.constants`.
         dtype, shape, device: Properties of the tensor.
-        bytes: Size of its elements.
+        bytes: Total size of its elements.
         reason: Why it has no value, as a sentence; None if the archive contains the value.
     """
 
@@ -90,7 +90,7 @@ class ArchiveDescription:
 
     @property
     def only(self) -> MethodDescription:
-        """The only described program."""
+        """The description of the program, if there is only one."""
         (about,) = self.methods.values()
         return about
 

@@ -25,9 +25,9 @@ def linked_tensors(
     """Return the linked weights by name, as CPU tensors that are memory-mapped from files next to an archive.
 
     A file is opened only if it is a regular file below the archive's folder, and no part of its path is a
-    symbolic link. It must be a safetensors file with the weight at the recorded location, and is never
-    written. `limits.json_bytes` limits the total size of the headers of all files. Without `check_weights`,
-    different data under the same header is not detected.
+    symbolic link. It must be a safetensors file with the weight at the recorded location. It is never written
+    to. `limits.json_bytes` limits the total size of the headers of all files. Without `check_weights`,
+    changed data is not detected if the header is the same.
     """
     linked = [(e, e.location) for e in entries if e.location is not None and e.location.is_link]
     linked.sort(key=lambda link: (link[1].file, link[1].offset))
@@ -105,7 +105,7 @@ class _LinkedFile:
 class Links:
     """Find the files and positions at which a checkpoint stores tensors, relative to the archive to write.
 
-    It must be the same `Checkpoint` object that the weights were bound from.
+    `checkpoint` must be the same object that the weights were bound from.
     """
 
     def __init__(self, checkpoint: Checkpoint, archive: str | os.PathLike[str]) -> None:
@@ -118,7 +118,7 @@ class Links:
     ) -> tuple[str, Location] | None:
         """Return a tensor's name in the checkpoint and its location, or None if it is not in a file.
 
-        `pieces` are the bytes of the tensor, for the hash by which `load` detects a modified tensor.
+        `pieces` are the bytes of the tensor. Their hash is recorded, so that `load` can detect changed data.
         """
         window = self._windows.of(tensor, nbytes)
         if window is None:

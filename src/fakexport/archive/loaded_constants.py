@@ -28,10 +28,11 @@ def put_constants(
     *,
     trust: bool = False,
 ) -> None:
-    """Set the values of the constants, in the order of the archive, whose records have been verified.
+    """Set the values of a program's constants. The caller has verified the records of the archive.
 
-    The program has a fake tensor or a `MissingObject` for each constant, and is modified in place. With
-    `trust`, objects of C++ classes that torch itself registers are created too.
+    The program has a fake tensor or a `MissingObject` for each constant. It is modified in place, and its
+    constants are put into the order of the archive. With `trust`, objects of C++ classes that torch itself
+    registers are created too.
     """
     if program.constants.keys() != config.keys():
         raise ArchiveError(

@@ -77,15 +77,15 @@ def load(
     trust: bool = False,
     check_weights: bool = True,
 ) -> ExportedProgram:
-    """Load the program of an archive, on any machine, regardless of the devices that it names.
+    """Load the program of an archive. The devices that the program names need not exist on this machine.
 
-    Nothing that the file names is run, imported or unpickled. If the archive has no weights, they are fake
-    tensors: you can inspect, compare and bind the program, but not run it until it is bound. Constants have
-    their values.
+    Nothing that the file names is run, imported or unpickled. If the archive has no weights, the program has
+    fake weights: you can inspect, compare and bind it, but you cannot run it until it is bound. Constants
+    have their values.
 
     Real weights take no memory until they are used: they are memory-mapped from the archive, or from the
-    linked files below its folder (`save(link=...)`). A C++ object is created by its class, from a library
-    that you have loaded, with the state in the archive.
+    linked files below its folder (`save(link=...)`). A C++ object is created from its state in the archive,
+    if you have loaded the library that registers its class.
 
     Args:
         path: A `.pt2` file written by `save`, by `fakexport bind`, or by `torch.export.save`, which adds no
@@ -93,11 +93,11 @@ def load(
         method: The program to load from a bundle; `load_bundle` loads all programs. Not needed for a single
             program.
         trust: Accept files that can run code. Set it only for files that you built. It allows operators with
-            side effects, and files with native libraries, although these are not read. It also lets torch
-            read pickled weights and constants, and files in the layout that torch wrote before 2.8. Pickled
+            side effects, and files with native libraries (which are not read). It also lets torch read
+            pickled weights and constants, and files in the layout that torch wrote before 2.8. Pickled
             example inputs need no trust, because they are never read.
-        check_weights: Whether to read all weights and compare their hashes, which takes as long as reading
-            them. Otherwise, damaged weights and modified linked files are detected only if shapes or dtypes
+        check_weights: Whether to read all weights and compare their hashes. This takes as long as reading the
+            files. Otherwise, damaged weights and modified linked files are detected only if shapes or dtypes
             changed. Everything else is always checked.
 
     Raises:
@@ -154,7 +154,7 @@ def load_archive(
     trust: bool = False,
     check_weights: bool = True,
 ) -> LoadedArchive:
-    """Load as `load` does, or if `is_whole`, as `load_bundle` does. Also return the archive's metadata."""
+    """Load an archive as `load` does or, with `is_whole`, as `load_bundle` does. Also return its metadata."""
     asked = _Asked(method, is_whole, check_weights)
     try:
         with read_container(path) as container:
@@ -176,7 +176,7 @@ class _Asked:
 
 
 def _trusted(path: str | os.PathLike[str], asked: _Asked) -> LoadedArchive:
-    """Verify the records of an archive that needs trust, and load it; torch does if fakexport cannot."""
+    """Verify the records of an archive that needs trust, and load it. If fakexport cannot, torch loads it."""
     names: tuple[str, ...] = ()
     try:
         with read_container(path, trust=True) as container:
@@ -294,7 +294,7 @@ def _tensor(
     taken: torch.Tensor | None,
     mode: FakeTensorMode,
 ) -> torch.Tensor:
-    """Return a weight from the archive or a linked file; without data, `taken`, the graph's fake tensor."""
+    """Return a weight from the archive or a linked file. Without data, return `taken` or a fake tensor."""
     if entry.location is not None:
         tensor = _on_device(container, entry, linked, entry.location)
     else:

@@ -89,7 +89,7 @@ class TensorEntry:
 
     Args:
         name: Name in the program.
-        aliases: Sorted other names of the same tensor, if it is tied.
+        aliases: The other names of the same tensor, sorted, if it is tied.
         shape, stride: Size and stride of each dimension, in elements.
         storage_offset: Storage offset in elements.
         dtype, device: Names as in torch, such as `float32` and `cuda:0`.
@@ -190,13 +190,13 @@ class MethodManifest:
         tensors: The parameters and buffers, sorted by name.
         recipes: How to compute tensors from checkpoint entries with a different layout.
         computed: Name -> record, for weights that a checkpoint may omit because the model's code computes
-            them. The record contains the elements in row-major order; it is None if they are too large. Only
-            in weight-less archives.
+            them. The record contains the elements in row-major order; it is None if they are too large. Empty
+            in bound archives.
         prefix: The prefixes of weight names, in the checkpoint and in the program; None if they are equal.
         call: Which inputs and outputs text generation uses, and for what; None for other programs.
         adapter: How the program uses a LoRA adapter; None if it was exported without one.
         parallel: The rank whose shard of the model the program computes; None for the whole model.
-        parameters: The parameters of `forward`; empty if it can be called only as with the example inputs.
+        parameters: The parameters of `forward`; empty if arguments must be passed as in the example inputs.
         unpacked_parameters: Number of parameters before quantization packed them; None for other programs.
     """
 

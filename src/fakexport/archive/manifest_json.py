@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import cache
-from json import dumps, loads  # A model may replace them in `json`.
+from json import dumps, loads  # A model may replace `json.dumps` and `json.loads`.
 from typing import Any
 
 from fakexport.archive.manifest import Manifest, MethodManifest
@@ -45,7 +45,8 @@ def method_to_json(manifest: MethodManifest) -> dict[str, Any]:
 
 
 def decode_manifest(content: bytes, limits: Limits | None = None) -> Manifest:
-    """Decode a manifest from untrusted bytes. The types of its classes say what each field accepts.
+    """Decode a manifest from untrusted bytes. The type annotations of its classes define what each field
+    accepts.
 
     Raises:
         DocumentError: It is not JSON, has a different format version, a missing or unknown field, a value out
@@ -91,7 +92,7 @@ def write_described(
 ) -> Manifest:
     """Write an archive with its manifest, and return the manifest as written.
 
-    The hashes are computed while the records are written. The errors are those of `write_container`.
+    The hashes are computed while the records are written. Raises the same errors as `write_container`.
     """
     written = manifest
 
@@ -105,7 +106,7 @@ def write_described(
 
 
 def read_manifest(container: Container) -> Manifest:
-    """Return the manifest of an archive. From then on, the container checks each record that it reads."""
+    """Return the manifest of an archive. The container then checks every record that it reads."""
     try:
         manifest = decode_manifest(container.record(MANIFEST), container.limits)
     except DocumentError as fault:

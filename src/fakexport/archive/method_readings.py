@@ -40,7 +40,7 @@ class MethodRequirements:
         recipes: How to compute weights from entries with a different layout.
         computed: Values of weights that the checkpoint may omit; None if no archive recorded such values.
         source: The model that the checkpoint belongs to, if known.
-        adapter: How the method uses a LoRA adapter; None if it has none.
+        adapter: How the method uses a LoRA adapter; None if it uses none.
     """
 
     expected: ExpectedWeights

@@ -49,7 +49,7 @@ class Methods:
 
 
 def check_method(path: str | os.PathLike[str], names: Sequence[str], method: str | None) -> None:
-    """Raise unless the method exists, or none was chosen from an archive that is not a bundle."""
+    """Raise an error if the method does not exist, or if no method of a bundle was chosen."""
     listed = ", ".join(names)
     if not names and method not in (None, ALONE):
         raise ArchiveError(path, f"has one program and no method {method!r}")
@@ -61,7 +61,7 @@ def check_method(path: str | os.PathLike[str], names: Sequence[str], method: str
 
 @collection_paused()
 def read_methods(container: Container) -> Methods:
-    """Return the metadata of an archive's programs. From then on, each record that is read is checked."""
+    """Return the metadata of an archive's programs. Records that are read later are checked against it."""
     if MANIFEST in container.entries:
         found = Methods(read_manifest(container), True, ())
     else:
@@ -79,8 +79,8 @@ def read_methods(container: Container) -> Methods:
 def methods_of(path: str | os.PathLike[str], *, trust: bool = False) -> tuple[str, ...]:
     """Return the methods of a bundle; empty for an archive with one program. Only the manifest is read.
 
-    With `trust`, the methods of a file that only torch can read follow from the names of its records, and a
-    rejected file has none, since `load` then raises the error.
+    With `trust`, the methods of a file that only torch can read are derived from the names of its records.
+    The result is empty for a rejected file, because `load` raises the error later.
     """
     try:
         with read_container(path, trust=trust) as container:

@@ -31,7 +31,7 @@ LINKED = "linked__load_this_archive_with_fakexport"
 """Used as the record name of a weight in a linked file, so that torch's error shows it."""
 
 ABSENT = (UNBOUND, LINKED, f"tensor_{UNBOUND}")
-"""Record names for tensors that are not in the archive. The last one is for constants."""
+"""Names of the records of tensors that are not in the archive. The last name is for constants."""
 
 _CHUNK_BYTES = 16 * 2**20
 
@@ -101,9 +101,10 @@ def weights_payload(program: ExportedProgram, links: Links | None = None, *, fir
 def constants_payload(
     program: ExportedProgram, reasons: Sequence[UnboundConstant] = (), *, first: int = 0
 ) -> Payload:
-    """Return the constants of a program. Constants without a value get no record, for one of the `reasons`.
+    """Return the constants of a program. Constants without a value get no record; `reasons` explains why.
 
-    A C++ object gets a record with its state. Raises ValueError for other constants, and unsupported states.
+    A C++ object gets a record with its state. Raises ValueError for other kinds of constants and for
+    unsupported states.
     """
     constants = program.constants
     objects = {name: c for name, c in constants.items() if isinstance(c, torch.ScriptObject)}
@@ -166,13 +167,13 @@ def _described(
 
 
 def _content(tensor: torch.Tensor) -> Streamed:
-    """Return the bytes of a real tensor from its first to its last element, to be read on writing."""
+    """Return a real tensor's bytes, from its first to its last element. Writing the archive reads them."""
     pieces = _Pieces(tensor.detach())
     return Streamed(pieces.elements * tensor.itemsize, pieces)
 
 
 class _Pieces:
-    """The bytes of a tensor in chunks. It can be iterated several times."""
+    """The bytes of a tensor in chunks, which can be iterated over several times."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = tensor
@@ -235,7 +236,7 @@ def _digest(content: Content) -> tuple[int, bytes]:
 
 
 def _renamed(payload: Payload, names: Mapping[str, str]) -> Payload:
-    """Return the payload without the records that `names` maps to others, and with references to those."""
+    """Return the payload without the records in `names`. References to them use the new names."""
     plain = {old.rpartition("/")[2]: new.rpartition("/")[2] for old, new in names.items()}
     config: dict[str, Any] = {
         name: {**entry, "path_name": plain.get(entry["path_name"], entry["path_name"])}

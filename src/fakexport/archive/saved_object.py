@@ -61,7 +61,7 @@ class SavedObject:
 
 
 def refuse_unregistered_classes(names: Iterable[str]) -> None:
-    """Raise a `DocumentError` with the fix if no library has registered one of these classes."""
+    """Raise a `DocumentError` with the fix if one of these classes is not registered."""
     for name in names:
         if not is_class_registered(name):
             raise DocumentError(unregistered(name))
@@ -73,7 +73,7 @@ def unregistered(name: str) -> str:
 
 
 def object_record(script_object: torch.ScriptObject) -> bytes:
-    """Return the record of an object, as `torch.export.save` writes it, if it can be read back."""
+    """Return an object's record as `torch.export.save` writes it. Raise if it could not be read back."""
     content = pickled_object(script_object)
     try:
         read_saved_object(content, Limits())

@@ -7,7 +7,7 @@ import os
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from json import dumps  # A model may replace them in `json`.
+from json import dumps  # A model may replace `json.dumps`.
 from pathlib import Path
 
 import torch
@@ -57,7 +57,7 @@ def save(
     deterministic: it does not contain the time, the machine or the user.
 
     The manifest records the source, target, placement and assumptions of programs from `export`, `check` or
-    `load`, even after `bind` and `retarget`. They are unknown for programs from stock `torch.export`.
+    `load`, even after `bind` and `retarget`. This metadata is unknown for programs from stock `torch.export`.
 
     A weight that several methods of a bundle share is written once, and `load_bundle` restores the sharing.
     Equal constants are written once. A C++ object that several methods share becomes a separate object for
@@ -69,13 +69,13 @@ def save(
     different device are written into the archive.
 
     Args:
-        program: A program or a bundle. Not changed. Its example inputs are not written. For a bound program,
-            zeros are written instead, because stock torch needs inputs.
+        program: A program or a bundle. It is not changed. Its example inputs are not written. For a bound
+            program, zeros are written instead, because stock torch needs inputs.
         path: The file to write. An existing file is replaced.
         root: Folder of the user's project. Source files below it are stored with their relative path, and
             other files with their name only. Default: the working directory.
-        link: The same `Checkpoint` object, from `open_checkpoint`, that the weights were bound from. Its
-            files must be below the folder of `path`.
+        link: The `Checkpoint` object, from `open_checkpoint`, that the weights were bound from. Its files
+            must be below the folder of `path`.
 
     Returns:
         The manifest as written.
@@ -159,7 +159,7 @@ def save_bundle(
 
 
 def _payloads(bundle: Bundle, links: Links | None) -> dict[str, tuple[Payload, Payload]]:
-    """Return the weights and constants of each method. Records that methods share belong to the first one."""
+    """Return the weights and constants of each method. A shared record belongs to the first method."""
     weights: dict[str, Payload] = {}
     constants: dict[str, Payload] = {}
     first_weight = first_constant = 0
@@ -273,7 +273,7 @@ def _json(value: object) -> bytes:
 
 
 def sample_inputs_record(program: ExportedProgram) -> bytes:
-    """Return the record of example inputs for a bound program: tensors of one zero in plain containers.
+    """Return the record of example inputs for a bound program: expanded zeros in plain containers.
 
     `torch.export.load` reads this pickle without running code (`weights_only`); fakexport never reads it. It
     is empty for a program without weights, because stock torch cannot run such a program.

@@ -17,11 +17,11 @@ from fakexport.exporting.program import facts_of, names_by_tensor, tensor_identi
 
 Pair = tuple[str, str]
 SharedWeight = tuple[Pair, ...]
-"""One shared weight: a pair of method and weight name for each method."""
+"""One shared weight: the pair (method, weight name) of each method that uses it."""
 
 
 def name_in_checkpoint(name: str, prefix: tuple[str, str] | None) -> str:
-    """Return the name in the checkpoint of a program's weight. `Bundle` documents the prefix."""
+    """Return the name that a program's weight has in the checkpoint. `Bundle` documents the prefix."""
     if prefix is None or not name.startswith(prefix[1]):
         return name
     return prefix[0] + name.removeprefix(prefix[1])
@@ -32,7 +32,7 @@ def shared_weights(
     prefixes: Mapping[str, tuple[str, str]],
     known: Iterable[SharedWeight] = (),
 ) -> tuple[SharedWeight, ...]:
-    """Return the weights that programs share, by memory, by name in the checkpoint, or because of `known`.
+    """Return the weights that share memory, have the same name in the checkpoint, or are listed in `known`.
 
     Programs of different ranks share nothing. Buffers that checkpoints omit can be shared too, because one
     program may write a buffer that another reads. Raises ValueError if weights that would be shared differ.

@@ -27,7 +27,8 @@ def stock_manifest(container: Container, names: MethodRecords) -> tuple[MethodMa
     """Derive the manifest of a program, and return notes on what is unknown.
 
     Torch writes a fake weight as a record without data, and loads such a record as zeros. fakexport keeps a
-    weight fake if its record is smaller than the tensor, and rejects a program of which only some are.
+    weight fake if its record is smaller than the tensor, and rejects a program if only some of its weights
+    are fake.
     """
     if names.model not in container.entries:
         raise ArchiveError(container.path, "is missing: the archive contains no program", names.model)
@@ -46,7 +47,7 @@ def stock_manifest(container: Container, names: MethodRecords) -> tuple[MethodMa
 def is_left_to_torch(container: Container, methods: Iterable[MethodRecords]) -> bool:
     """Return whether an archive without a manifest has pickled tensors, which only torch can read.
 
-    It is rejected if other tensors have no data, because torch would read zeros for these.
+    Raise if other tensors have no data, because torch would load them as zeros.
     """
     found: list[tuple[str, _Stored]] = []
     for config in (config for names in methods for config in (names.weights, names.constants)):
@@ -138,12 +139,12 @@ def _notes(without: int, lost: int) -> Iterator[str]:
         yield f"{lost} constants have no data for the same reason"
 
 
-TRUSTED = "trusted: torch read it, which can run code from the file"
+TRUSTED = "trusted: torch read the file, which can run code from it"
 """Note on an archive that torch loaded."""
 
 
 def load_with_torch(path: str | os.PathLike[str], *, is_package: bool) -> dict[str, ExportedProgram]:
-    """Load all programs of a package by name, with torch's `load_pt2`, or the only program of a file."""
+    """Load all programs of a package with torch's `load_pt2`, or the single program of another file."""
     try:
         return programs_of(os.fspath(path)) if is_package else {ALONE: torch.export.load(os.fspath(path))}
     except Exception as error:

@@ -49,8 +49,8 @@ class MethodRecords:
 def apart(config: str) -> str:
     """Return the name of the record for a config that names tensors outside the archive.
 
-    It differs from torch's record, because Netron opens archives without a config, but not archives without
-    the tensors in a config. Stock torch rejects both.
+    The name differs from torch's, because Netron opens an archive without a config, but not an archive that
+    lacks tensors in its config. Stock torch opens neither.
     """
     return f"extra/fakexport/{config.rpartition('/')[2]}"
 
@@ -151,7 +151,7 @@ def read_constant(payload: Any) -> StoredTensor | StoredObject:
 
 
 def read_config(container: Container, config: str, read: Callable[[Any], T]) -> dict[str, T]:
-    """Return the entries of torch's config of a program's weights or constants, by name."""
+    """Return the entries of torch's config for a program's weights or constants, by name."""
     place = config_record(config, container.entries)
     with faults_named(container.path, place):
         return field(mapping(container.json(place)), "config", lambda value: entries(value, read))

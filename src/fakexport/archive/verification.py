@@ -1,4 +1,4 @@
-"""Verify that a checkpoint fits an archive, and that the weights in an archive are undamaged."""
+"""Verify that a checkpoint matches an archive, and that the weights in an archive are undamaged."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ def verify_weights(
             is read, so operators need not be registered, and devices need not be available.
         checkpoint: A file, a folder or tensors by name, as for `open_checkpoint`.
         source: For a program, the model that it was exported from, used to convert a checkpoint in the hub's
-            layout. Default: the source that the program recorded; otherwise, if the names do not fit, the
-            `config.json` next to the checkpoint.
+            layout. Default: the source recorded in the program; if there is none and the names do not match,
+            the `config.json` next to the checkpoint.
         target: The devices that the model's constructor may use, as a topology.
         dtype: Floating-point dtype in which a model is built. Default: the dtype of the source, otherwise
             float32.
         trust: Accept an archive with pickled records or native libraries. They are not read.
 
     Returns:
-        Everything that does not fit, with the likely cause. If `is_bindable` is true, `bind` accepts the
+        A report of every mismatch, with its likely cause. If `is_bindable` is true, `bind` accepts the
         checkpoint, unless tied weights have different data, which the headers do not show.
 
     Raises:
@@ -104,7 +104,7 @@ def verify_weights(
 
 
 def verify_archived_weights(path: str | os.PathLike[str], *, trust: bool = False) -> WeightsReport:
-    """Read all weights of a bound archive, and verify hashes and finiteness.
+    """Read all weights of a bound archive, verify their hashes, and check them for NaN and infinity.
 
     Args:
         path, trust: As for `load`.
@@ -166,7 +166,7 @@ def _wants(found: ArchiveDescription, method: str, source: ModelSource | None) -
         expected,
         prefix,
         about.manifest.recipes,
-        # Their values are not read: a report needs to know only which exist.
+        # The values are not read, because a report only needs to know which of them exist.
         {
             n: None if r is None else torch.empty((), device="meta")
             for n, r in about.manifest.computed.items()

@@ -72,12 +72,12 @@ def check(
         cache_form: `buffers`: the program keeps the static cache in buffers that it writes.
         component: A part of an `hf:` model: `vision`, `language`, or a module by the model's own name;
             or a model of a `diffusers:` pipeline.
-        adapter: A folder with a LoRA adapter of peft for an `hf:` model; or `NAME=FOLDER`, to bundle several.
+        adapter: A folder with a peft LoRA adapter for an `hf:` model; or `NAME=FOLDER`, to bundle several.
         adapter_mode: `separate`: the adapter's matrices are weights of the program; `merged`: `bind` merges
             the matrices into the weights; `inputs`: the matrices are inputs of the program.
         parallel: Degrees of tensor and expert parallelism, `tp=8` or `tp=8,ep=8`, with the plan of the `hf:`
             model: rank 0's program is checked, and other ranks are compared with it.
-        parallel_plan: With `parallel`: mapping from pattern to style of torch, as for `export`.
+        parallel_plan: With `parallel`: mapping from patterns to torch's parallel styles, as for `export`.
         rank: With `parallel`: check only the program of this rank; or `"all"`: trace all ranks and return all
             programs. Default: compare rank 0 with as many ranks as needed to know what all ranks run.
         assume: Values to assume for data-dependent conditions, `"modeling_led.py:812=False"`, and for
@@ -87,7 +87,8 @@ def check(
     Returns:
         One verdict per target in the given order, the differences, and the diagnostics.
     Raises:
-        ValueError: invalid usage: an unknown source, target, input, dimension or device map; one line.
+        ValueError: invalid usage, such as an unknown source, target, input, dimension or device map. The
+            message is one line.
         TypeError: a factory that does not return a module.
     Reports:
         FE001, FE101 to FE105, FE201 to FE210, FE301 to FE305, FE401 to FE406, FE502, FE503, FE505, FE506,
@@ -150,7 +151,8 @@ def inspect(
     parallel_plan: Mapping[str, Any] | None = None,
     rank: int | None = None,
 ) -> ModuleSummary:
-    """Return the modules of a model, with parameters, bytes and devices. It need not fit on this machine.
+    """Return the modules of a model, with parameters, bytes and devices. The model may be too large for this
+    machine.
 
     Args:
         source, device_map, dtype, parallel, parallel_plan: as for `check`.

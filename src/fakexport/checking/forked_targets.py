@@ -125,7 +125,7 @@ def answers(
 
 
 def bundled(saved: Mapping[str, SavedPrograms], prepare: Callable[[], None] | None) -> bytes:
-    """Return a bundle of saved programs by name."""
+    """Return the content of a bundle of these saved programs."""
 
     def made(send: Send) -> bytes:
         root = Path.cwd()

@@ -1,4 +1,4 @@
-"""Check which ranks of a parallel model run the program of rank 0."""
+"""Find out which ranks of a parallel model run the same program as rank 0."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def summarise_ranks(
 ) -> RankSummary | RankFailure:
     """Return a summary of the ranks of a model.
 
-    Ranks are grouped by the shapes of their weights. These ranks are traced: rank 0; the last rank of its
-    group, whose program must be the same except for constants; and the first rank of each other group.
+    Ranks are grouped by the shapes of their weights. The first and the last rank of each group are traced, or
+    every rank if `is_every`. Within a group, programs must be the same except for constants.
 
     Raises:
         RanksDiffer: ranks with the same weight shapes have different programs.
@@ -87,7 +87,7 @@ def summarise_ranks(
         collectives=found,
         unused_rules=record.unused_rules,
         received_bytes=_received_bytes(found, degrees.ranks),
-        link_bytes_per_s=rate / 2 if rate else None,  # The profile adds both directions.
+        link_bytes_per_s=rate / 2 if rate else None,  # The profile has the sum of both directions.
     )
 
 

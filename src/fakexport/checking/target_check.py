@@ -64,7 +64,7 @@ class Announce(Protocol):
     """Reports the current step to the caller of `check`."""
 
     def step(self, step: Step, finding: str = "", blocks: int | None = None) -> None:
-        """Start a step. `finding` is the error to `explore`; `blocks` is the number of blocks to trace."""
+        """Start a step. `explore` gets the error as `finding`. `blocks` is the number of blocks to trace."""
 
     def done(self, blocks: int) -> None:
         """Report the number of traced blocks."""
@@ -81,7 +81,7 @@ class TargetCheck:
         self._is_counted = is_counted and not request.asked.strict
 
     def outcome(self) -> Outcome:
-        """Return the verdict, the findings and the programs by rank. Errors of the caller are raised."""
+        """Return the verdict, the findings and the programs by rank. Raise errors that the caller caused."""
         target, clock = self._target, self._clock
         verdict = Verdict(target.spec, False, None, None, (), self._timings())
 
@@ -114,7 +114,7 @@ class TargetCheck:
 
     def _traced(self) -> _Trace | _Failure:
         source = self._request.source
-        whole = None  # The program to compare those of the ranks with.
+        whole = None  # The unsharded program, to compare the ranks' programs with.
         if source.parallel is not None:
             found = self._traced_source(source.parallel.whole)
             if isinstance(found, _Failure):
@@ -313,7 +313,7 @@ def import_for(wanted: Wanted) -> None:
 def answer_for(
     request: ModelRequest, target: Target, wanted: Wanted, announce: Announce, *, root: Path
 ) -> Answer:
-    """Check one target of a request; `root` is an argument of `save`.
+    """Check one target of a request. `root` is the same as for `save`.
 
     Raises:
         ValueError, TypeError: invalid usage, as for `check`.

@@ -205,7 +205,7 @@ class _AlreadyImported(InvalidValue):
 
 
 def _stop_after(limit_s: float) -> None:
-    """Exit this process after a time limit, and redirect its stdout and stderr to nowhere."""
+    """Exit this process after a time limit, and discard its stdout and stderr."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(ceil(limit_s))
     nowhere = os.open(os.devnull, os.O_WRONLY)

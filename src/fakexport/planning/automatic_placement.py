@@ -1,8 +1,8 @@
 """`--device-map auto`: place modules with accelerate, and leave memory for activations and other tensors.
 
 accelerate's `infer_auto_device_map` fills one device after the other with weights. fakexport plans that
-placement to find out how much memory a run needs in addition to weights, subtracts it from the memory that
-accelerate may fill, and repeats until the plan fits. Source:
+placement to find out how much memory a run needs in addition to weights, subtracts this amount from the
+memory that accelerate may fill, and repeats until the plan fits. Source:
 https://huggingface.co/docs/accelerate/usage_guides/big_modeling
 """
 
@@ -30,7 +30,7 @@ _ROUNDS = 6
 
 @dataclass(frozen=True)
 class AutomaticPlacement:
-    """The chosen device of each module path. `summary` names the first and the last module of each device."""
+    """The device chosen for each module path. `summary` names the first and last module of each device."""
 
     entries: Mapping[str, str]
     summary: str
@@ -43,7 +43,7 @@ def automatic_placement(
     *,
     dtype: torch.dtype | None,
 ) -> AutomaticPlacement:
-    """Return a placement that fits, or the attempt that exceeds the memory by the least.
+    """Return a placement that fits. If none fits, return the one that exceeds the memory the least.
 
     The first attempt considers only weights. If a device is too small for everything else that a run needs,
     the next attempt places fewer weights on it, and more on later devices.

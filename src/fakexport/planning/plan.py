@@ -75,7 +75,7 @@ def plan(
             source.
         device_map, dtype: As for `check`; for sources only. `"auto"` uses accelerate's placement, and leaves
             enough memory for a call at the largest requested size.
-        batch: Number of sequences or images, one or several values. Default: 1 for `hf:` models, otherwise
+        batch: Number of sequences or images, as one value or several. Default: 1 for `hf:` models, otherwise
             the size in the example inputs.
         context: Number of tokens that the model attends to, including those of a cache. Default: for `hf:`
             models, 4,096 or the model's maximum, whichever is less; otherwise the size in the example inputs.
@@ -99,15 +99,15 @@ def plan(
         method: Program to use from a bundle.
         parallel: As for `check`: plan the memory of one rank. `"tp"` or `"tp,ep"` shards the model over all
             devices of the target; with `smallest`, over each number of devices.
-        assume: Values of data-dependent conditions and integers, as for `check`; for the program of a source
-            only.
+        assume: Values of data-dependent conditions and integers, as for `check`. Only for the program of a
+            source.
         on_progress: Called before each export.
 
     Returns:
         One point per batch and context, in the requested order.
 
     Raises:
-        ValueError: Bad usage, an unknown source or target, or sizes that the program does not accept. The
+        ValueError: Invalid usage, an unknown source or target, or sizes that the program does not accept. The
             text is one line.
         PlanError: The model does not export; `check` shows why.
 
@@ -300,7 +300,7 @@ def _of_source(
 
 
 def _refuse_accelerators(target: str | None) -> None:
-    """Before the model is exported, reject devices that `--aoti` does not support."""
+    """Reject devices that `--aoti` does not support, before the model is exported."""
     from fakexport.planning.planned_buffers import why_unplanned  # Importing it imports the compiler.
 
     for device in Topology.parse(target or "cpu").accelerators:
@@ -308,7 +308,7 @@ def _refuse_accelerators(target: str | None) -> None:
 
 
 def _execution(points: Sequence[PlannedPoint]) -> str:
-    """Return how the model is run, as text: each kind of execution that has a column at any of the sizes."""
+    """Return a text that names how the model is run: each kind of execution that has a column at any size."""
     named = {"module()": PROGRAM, "eager mode": EAGER, "AOTInductor": AOTI}
     found = {name for point in points for name, _ in point.executions}
     return " and ".join(text for name, text in named.items() if name in found)

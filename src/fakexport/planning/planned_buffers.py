@@ -54,8 +54,8 @@ def planned_buffers(program: ExportedProgram) -> Liveness:
     """Return the storages and lifetimes that AOTInductor plans for the CPU with torch's default options.
 
     Inductor lowers and schedules the program. Nothing is compiled and no compiler is needed. Dynamic sizes
-    stay expressions. A program without weights is planned as code to which weights are bound later. With
-    weights, it is planned as code that contains them, in which Inductor inlines small constants.
+    stay expressions. A program without weights is planned as code to which weights are bound later. A program
+    with weights is planned as code that contains them, and Inductor inlines small constants.
 
     Raises:
         DeployError: The program is not on the CPU, or has data-dependent branches.

@@ -113,7 +113,7 @@ class PlannedProgram:
         )
 
     def totals_at(self, request: SizeRequest) -> PlannedPoint:
-        """Return the plan for a search, which does not need growth, costs and largest tensors."""
+        """Return a plan without growth, costs and largest tensors, for a search."""
         chosen = self.sizes.chosen(request)
         return self._point(chosen, sizes_at(self.liveness, chosen.values), largest=0)
 
@@ -182,7 +182,7 @@ def dtype_of_weights(found: Liveness) -> str:
 
 
 def planned_names(found: Liveness) -> tuple[str, ...]:
-    """Return all devices that have storages, but `cpu` only if it is the only one."""
+    """Return the devices that have storages. `cpu` is included only if there is no other device."""
     return tuple(device for device in found.devices if device != "cpu") or found.devices
 
 
@@ -278,7 +278,7 @@ def _tensors(group: Sequence[LiveStorage], chosen: ChosenSizes) -> PlannedTensor
 
 
 def unmodeled_lines(liveness: Liveness) -> Iterator[str]:
-    """Yield a line for each operator whose kernel allocates an unknown amount of memory for itself."""
+    """Yield a line for each operator whose kernel allocates an unknown amount of memory internally."""
     places: dict[str, list[str | None]] = {}
     for step, operator in liveness.unmodeled:
         places.setdefault(operator, []).append(_line(liveness.steps[step].span))

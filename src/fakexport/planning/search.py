@@ -48,7 +48,7 @@ def greatest(program: PlannedProgram, role: str, request: SizeRequest) -> Greate
 def _last(is_good: Callable[[int], bool], lowest: int, bound: int) -> int | None:
     """Return the largest size from `lowest` to `bound` that satisfies `is_good`, or None.
 
-    Assumes that no size above a failing size satisfies it.
+    `is_good` must be False for every size above a size for which it is False.
     """
     if not is_good(lowest):
         return None
@@ -77,8 +77,8 @@ def smallest_machines(
     """Return, for each CUDA profile, the smallest number of devices on which a model fits.
 
     For each number of devices, the model is exported once, for the profile with the most memory, and that
-    program is evaluated for all profiles. The result ignores that GPU models may compute an operator
-    differently.
+    program is evaluated for all profiles. The result ignores that different GPUs may compute an operator in
+    different ways.
 
     Args:
         programs_on: Function that exports the model for a topology and a device map (None: no map).

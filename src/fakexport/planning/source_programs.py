@@ -73,7 +73,7 @@ class SourcePrograms:
         return (*self.source.assumptions, *rank)
 
     def completed(self, request: SizeRequest) -> SizeRequest:
-        """Return the sizes with defaults for the batch and the context, if the source has them."""
+        """Return the sizes with a default batch and context, if the source has such dimensions."""
         if not self.is_derived or None not in (request.batch, request.context):
             return request
         batch, context = request.batch or _BATCH, request.context or _CONTEXT
@@ -96,7 +96,7 @@ class SourcePrograms:
         return self.program_at(request).at(request)
 
     def program_at(self, request: SizeRequest) -> PlannedProgram:
-        """Return a program for these sizes. If the model fixes sizes, export it at exactly these."""
+        """Return a program for these sizes. If the model fixes a size, export it at exactly these sizes."""
         planned = self.program(request)
         try:
             planned.sizes.chosen(request)

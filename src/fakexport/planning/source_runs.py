@@ -88,7 +88,7 @@ class SourceRuns:
         """Return the plan at the requested sizes.
 
         Raises:
-            ValueError: The model does not have the sizes, or cannot be trained as requested.
+            ValueError: The model has no dimension for a requested size, or cannot be trained as requested.
             PlanError: The model does not run.
         """
         run = self.run(request)
@@ -169,7 +169,7 @@ class SourceRuns:
         return inputs
 
     def _prepare(self, module: nn.Module) -> None:
-        """Put a trained model into training mode. In eval mode it would skip dropout and need less memory."""
+        """Before training, enable training mode (it includes dropout), and checkpointing if requested."""
         if self.training is None:
             return
         if not module.training:
@@ -183,9 +183,9 @@ class SourceRuns:
         if self.training is None:
             return
         if "labels" in given:
-            text = "the loss is the model's own, with labels"
+            text = "the model computes the loss from labels"
         else:
-            text = "the loss is the model's own if it returns one, otherwise the mean square of its outputs"
+            text = "the loss is the one that the model returns, otherwise the mean square of its outputs"
         self._assumed[text] = None
 
     def _note_inputs(self, inputs: ExampleInputs, module: nn.Module) -> None:
@@ -212,9 +212,7 @@ def _longest(module: nn.Module) -> int:
 
 @contextmanager
 def _within_tables(module: nn.Module) -> Iterator[None]:
-    """Reject lookups of more positions than a position table has, because fake indices have no values to
-    check.
-    """
+    """Reject lookups of more positions than a table has, because torch cannot check fake indices."""
 
     def check(table: nn.Module, args: tuple[Any, ...], *, name: str) -> None:
         looked_up = args[0].shape[-1] if args and isinstance(args[0], torch.Tensor) and args[0].dim() else 0

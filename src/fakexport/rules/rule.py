@@ -35,15 +35,15 @@ class Rule:
         fails_on: Step that fails on the failing model:
 
             - `build`, `capture`: this step raises.
-            - `weights`: the model exports, but the checkpoint that the file's `checkpoint()` returns, tensors
-              by name, does not match it.
+            - `weights`: the model exports, but does not match the checkpoint that the file's `checkpoint()`
+              returns (a dict from names to tensors).
             - `retarget`: the model exports for `target`, but the program cannot be retargeted to the other
               kind of device.
             - `compile`: the model exports, but the program cannot be compiled to `form`.
-            - `never`: the model exports, and the rule reads facts of the program.
-        target: Topology that both models are checked for.
+            - `never`: no step raises; the rule inspects the exported program.
+        target: Topology for which the failing and the repaired model are checked.
         dynamic: Declared ranges as on the command line, such as `{"x.0": "1..64"}`.
-        fault: Who can usually fix it.
+        fault: What usually has to be changed to fix the fault.
         links: URLs of further reading.
         form: Value of `fakexport compile --to`, such as `onnx`, if `fails_on` is `compile`.
         is_strict: Whether both models are traced with TorchDynamo (`--strict`).
@@ -79,7 +79,8 @@ class Rule:
         """Read a rule from its page. The texts have no blank lines around them; models end in one newline.
 
         Raises:
-            ValueError: The page lacks a part or has the parts in a different order, or as for the class.
+            ValueError: The page lacks a part or has the parts in a different order, or a field is invalid
+                (see `Rule`).
         """
         found = _PAGE.fullmatch(page.read_text(encoding="utf-8"))
         if found is None:
@@ -108,7 +109,7 @@ class Rule:
             before, after = _side(hunk, "- "), _side(hunk, "+ ")
             first, *more = repaired.split(before)
             if len(more) != 1:
-                raise ValueError(f"{self.code}: its model has this {len(more)} times, not once:{before}")
+                raise ValueError(f"{self.code}: the model contains this {len(more)} times, not once:{before}")
             repaired = first + after + more[0]
         return repaired.removeprefix("\n")
 
@@ -116,7 +117,7 @@ class Rule:
         """Return a diagnostic of this rule. `fields` are the other fields of `Diagnostic`, such as `labels`.
 
         Args:
-            fault: Default: the rule's `fault`.
+            fault: Replaces the rule's `fault`.
 
         Raises:
             ValueError: As for `Diagnostic`.

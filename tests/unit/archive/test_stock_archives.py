@@ -148,7 +148,7 @@ def test_pickled_weights_need_trust(pickled: Path) -> None:
     assert nodes_equal(trusted.program, by_torch) == ()
     assert torch.equal(trusted.program.example_inputs[0][0], torch.ones(3, 4))
     assert torch.equal(trusted.program.state_dict["weight"], by_torch.state_dict["weight"])
-    assert trusted.notes == ("trusted: torch read it, which can run code from the file",)
+    assert trusted.notes == ("trusted: torch read the file, which can run code from it",)
 
 
 class Touch:

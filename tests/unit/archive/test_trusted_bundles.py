@@ -21,7 +21,7 @@ from tests.unit.archive.bundles import IMAGE, PREFIXES, STATE, assert_gives, liv
 from tests.unit.archive.described import records_of
 from tests.unit.archive.test_stock_archives import legacy, pickle_a_weight
 
-NOTES = ("trusted: torch read it, which can run code from the file",)
+NOTES = ("trusted: torch read the file, which can run code from it",)
 
 
 def package(path: Path, programs: dict[str, ExportedProgram]) -> Path:

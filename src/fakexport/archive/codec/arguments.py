@@ -59,7 +59,7 @@ class ArgumentEncoder:
         self._subgraph = subgraph
         self._is_for_stock = is_for_stock
         self.symbolic: dict[str, dict[str, Json]] = {kind: {} for kind in _SYMBOLIC_KINDS}
-        """Symbolic numbers that the graph has so far: kind -> name -> encoded value."""
+        """Symbolic numbers found in the graph so far: kind -> name -> encoded value."""
         self.same_as: dict[str, str] = {}
         """Name of a node -> name of an earlier node with the same value."""
 

@@ -65,7 +65,7 @@ class GraphDecoder:
     """Decode one graph. Each subgraph gets its own decoder.
 
     Args:
-        constant_names: Names of all inputs, from which constant inputs get theirs; only for the main graph.
+        constant_names: Names of all inputs, used to name constant inputs; None for a subgraph.
         depth: Nesting depth of this graph.
     """
 

@@ -135,7 +135,7 @@ class GraphEncoder:
 
     def _symbolic_inputs(self, node: Node) -> list[Json]:
         if node.kwargs:
-            raise InvalidValue("keyword arguments for an operator on symbolic numbers")
+            raise InvalidValue("it passes keyword arguments to an operator on symbolic numbers")
         names: Iterable[str]
         if isinstance(node.target, OpOverload):
             names = (name for name, _, _ in self._schema(node.target))
@@ -204,7 +204,9 @@ class GraphEncoder:
         found: dict[Any, Node] = {}
         for user in node.users:
             if user.target is not operator.getitem:
-                raise InvalidValue(f"the parts of its result are used other than by indexing: {user.name}")
+                raise InvalidValue(
+                    f"its result is used in a way other than indexing, by the node {user.name}"
+                )
             first = found.setdefault(user.args[1], user)
             if first is not user:
                 self._arguments.same_as[user.name] = first.name

@@ -40,7 +40,7 @@ _KEY = re.compile(r"[A-Za-z0-9_.:/ -]*", re.ASCII)
 
 
 def checked_guard(text: str) -> str:
-    """Return the text unchanged if torch could have printed it as a guard. Executing others is unsafe."""
+    """Return the text of a guard. Raise if torch could not have printed it, because running it is unsafe."""
     tree = parse_expression(text)
     match tree:
         case ast.BoolOp(ast.And(), [holds, ast.Constant(str(place))]):

@@ -1,10 +1,10 @@
-"""Encode and safely decode the metadata of nodes: the line of the model's code that each node is from."""
+"""Encode and safely decode the metadata of nodes: the line of the model's code that each node comes from."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from json import dumps, loads  # A model may replace them in `json`.
+from json import dumps, loads  # A model may replace `json.dumps` and `json.loads`.
 from typing import Any
 
 from torch.fx import Node
@@ -65,9 +65,10 @@ def custom_json(custom: Any) -> str:
 
 
 class MetadataDecoder:
-    """Decode the metadata of nodes. Equal texts, as in identical modules, are decoded once.
+    """Decode the metadata of nodes. Equal texts, which identical modules produce, are decoded once.
 
-    `function` looks up a function that `source_fn_stack` names, or returns the name if it is unknown.
+    `function` looks up a function that `source_fn_stack` names, or returns the name if the function is
+    unknown.
     """
 
     def __init__(self, function: Callable[[str], Any]) -> None:
@@ -108,7 +109,7 @@ class MetadataDecoder:
             raise DocumentError("the text is not valid JSON") from None
 
     def _split(self, joined: str) -> list[str]:
-        """Split a list at semicolons. Raise if all lists together then have more parts than allowed."""
+        """Split a list at semicolons. Raise if all lists split so far have too many parts in total."""
         self._parts += 1 + joined.count(";")
         if self._parts > _MOST_PARTS:
             raise DocumentError(f"the nodes name more than {_MOST_PARTS:,} modules and functions")

@@ -58,8 +58,8 @@ class Operators:
         """Return the operator or function of this name.
 
         Raises:
-            DocumentError: The operator is not registered in this process, or programs must not call it, or
-                only trusted programs may.
+            DocumentError: The operator is not registered in this process, no program may call it, or only a
+                trusted program may call it.
         """
         found = self._known.get(name)
         if found is None:
@@ -70,7 +70,8 @@ class Operators:
         return found
 
     def remembered_function(self, name: str) -> Any:
-        """Return the function that a node was traced from: an operator, an object in torch, or else its name.
+        """Return the function that a node was traced from: an operator or an object in torch. If it is not
+        found, return its name.
 
         Only modules that are already loaded are searched, without calling a module's `__getattr__`.
         """
@@ -93,7 +94,7 @@ def readable_name(target: Any) -> str:
 
 
 def reach_of(name: str) -> str | None:
-    """Return the side effect due to which only a trusted program may call an operator, or None.
+    """Return the side effect of an operator that only trusted programs may call, or None for other operators.
 
     The name is the one that torch writes, such as `torch.ops.aten.from_file.default`.
     """
@@ -107,7 +108,7 @@ def is_of_a_library(name: str) -> bool:
 
 
 def refuse_unregistered(names: Iterable[str], modules: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Raise a `DocumentError` that names all operators that no library has registered, and the fix."""
+    """Raise a `DocumentError` if some operators are not registered. The error names them and the fix."""
     missing = [name for name in names if _registered(name) is None]
     if missing:
         raise DocumentError(_unregistered(missing, modules))
@@ -123,7 +124,7 @@ def _registered(name: str) -> OpOverload | None:
 
 
 def _registrar(name: str) -> Callable[[], None] | None:
-    """Return a function that registers the operator, if it is one for experts or fp8 that fakexport has.
+    """Return a function that registers the operator, if fakexport has an implementation (for experts or fp8).
 
     Operators of FBGEMM are not registered here if FBGEMM is installed, because it could not be imported
     afterwards.

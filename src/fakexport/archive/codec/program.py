@@ -42,7 +42,8 @@ MOST_GUARD_CHARACTERS = 4_000_000
 
 @dataclass(frozen=True)
 class MissingObject:
-    """Placeholder for a constant that is a C++ object. A program's document does not contain its state.
+    """Placeholder for a constant that is a C++ object. A program's document does not contain the object's
+    state.
 
     Args:
         qualified_name: Name of the class, such as `__torch__.torch.classes.signal_ops.Polynomial`.
@@ -59,7 +60,7 @@ def program_from_json(document: Any, *, trust: bool = False) -> ExportedProgram:
     values are passed to torch. The devices of the program need not exist on this machine.
 
     Args:
-        document: From `json.loads`. Not changed.
+        document: The result of `json.loads`. It is not changed.
         trust: Also accept operators with side effects, such as those that open files.
 
     Returns:
@@ -141,7 +142,7 @@ def read_range(value: Any) -> Any:
 
 
 def read_guards(value: Any, read: Callable[[Any], str]) -> list[str]:
-    """Read the guards on the inputs. Later uses parse the same text again."""
+    """Read the guards on the inputs with `read`. Their total length is limited, because torch parses them."""
     guards = items(value, read, MOST_GUARDS)
     if sum(map(len, guards)) > MOST_GUARD_CHARACTERS:
         raise DocumentError(f"the guards have more than {MOST_GUARD_CHARACTERS:,} characters in total")
@@ -173,13 +174,13 @@ def program_to_json(
     """Encode a program as the document that stock torch stores as `models/model.json` in a `.pt2` archive.
 
     The document contains everything except tensors. It is deterministic: it contains no addresses and no
-    absolute paths of source files, and no order in it depends on hashes.
+    absolute paths of source files, and the order of its entries does not depend on hashes.
 
     Args:
         root: Folder of the user's project. Source files below it are stored with their relative path, and
             other files outside packages with their file name only.
         is_for_stock: Whether to use only torch's schema, so that stock torch can read the document.
-            Otherwise, the document may need `program_from_json`.
+            Otherwise, possibly only `program_from_json` can read it.
 
     Returns:
         Dicts, lists, strings, numbers, true, false and null for `json.dumps`. Equal parts may be the same

@@ -67,9 +67,9 @@ class ProgramOutline:
 
 
 def outline(document: Any, modules: Mapping[str, str] = MappingProxyType({})) -> ProgramOutline:
-    """Return the outline of a `models/model.json` from an untrusted file. Other parts of it are not checked.
+    """Return the outline of a `models/model.json` from an untrusted file. Unused parts of it are not checked.
 
-    `modules` names the Python module that registers some of the library operators.
+    `modules` maps names of library operators to the Python modules that register them, if known.
     """
     owner = mapping(document)
     field(owner, "schema_version", check_version)
@@ -232,7 +232,7 @@ def _objects(value: Any, key: str, *, is_nested: bool = False) -> Iterator[dict[
 
 
 def _operator_arguments(graph: Any) -> Iterator[str]:
-    """Yield operators passed as arguments, as to `auto_functionalized`, which calls its argument."""
+    """Yield the operators passed as arguments, for example to `auto_functionalized`, which calls them."""
     for value in _objects(graph, "as_operator", is_nested=True):
         if type(name := value["as_operator"]) is str:
             yield text(name, 1000)
@@ -267,7 +267,7 @@ _SHOWN = 500
 def stated_conditions(
     document: dict[str, Any], module: dict[str, Any], inputs: Sequence[ValueSummary]
 ) -> tuple[str, ...]:
-    """Return guards such as `x.shape[1] % 2 == 0`, or torch's text of a guard that cannot be parsed."""
+    """Return the guards, such as `x.shape[1] % 2 == 0`. A guard that cannot be parsed keeps torch's text."""
     guards = field(document, "guards_code", lambda v: read_guards(v, text), [])
     try:
         leaves = _leaves(module, inputs)
@@ -296,7 +296,7 @@ def _leaves(module: dict[str, Any], inputs: Sequence[ValueSummary]) -> tuple[Inp
 
 
 def _rank_and_constant(value: ValueSummary) -> tuple[int | None, Any]:
-    """Return the rank of an input, and its constant value, parsed from text; `...` if it is not constant."""
+    """Return an input's rank (None for a number) and its constant value (`...` if it is not constant)."""
     if value.shape is not None:
         return len(value.shape), ...
     is_constant = not value.node

@@ -59,7 +59,7 @@ def _constants() -> dict[str, Any]:
 
 
 class ShapeExpressions:
-    """Parse the expressions of one program, each only once; `on_symbol` gets new symbols."""
+    """Parse the expressions of one program, each only once. `on_symbol` is called with each new symbol."""
 
     def __init__(self, on_symbol: Callable[[Any], None]) -> None:
         self._on_symbol = on_symbol
@@ -205,7 +205,7 @@ def _decimal(value: float | str) -> float:
 MAX_LENGTH = 20_000
 MAX_TOKENS = 12_000
 
-# Other Python syntax, including comments and escapes, has a character or position that this rejects.
+# Text with other Python syntax, such as comments or escapes, contains a part that does not match.
 _TOKEN = re.compile(
     r"\s*(?:(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?(?![\w.])|[A-Za-z_]\w*|'[^'\"\\\x00-\x1f]*'"
     r"|,(?!\s*\))|\*\*|//|<<|>>|<=|>=|==|!=|[-+*/%()\[\]{}=.<>&|~^])",

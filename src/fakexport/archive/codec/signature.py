@@ -54,7 +54,7 @@ _MAX_PARTS = 200_000
 
 
 def tree_spec_to_text(spec: Any) -> str:
-    """Return the text in which torch stores a structure. Only plain tuples, lists and dicts are accepted."""
+    """Return the text that torch stores for a structure. Only plain tuples, lists and dicts are accepted."""
     return dumps([TREESPEC_VERSION, _part(spec)])
 
 
@@ -144,7 +144,7 @@ _OUTPUTS = {
     OutputKind.TOKEN: ("token", None),
 }
 _ARGUMENTS: dict[type, tuple[str, str]] = {
-    TokenArgument: ("as_tensor", "name"),  # Read back as a `TensorArgument`, which is the last of this name.
+    TokenArgument: ("as_tensor", "name"),  # Read back as a `TensorArgument`: the last entry wins.
     TensorArgument: ("as_tensor", "name"),
     SymIntArgument: ("as_sym_int", "as_name"),
     SymFloatArgument: ("as_sym_float", "as_name"),
@@ -157,7 +157,7 @@ _CONSTANTS = frozenset(("as_none", "as_int", "as_float", "as_bool", "as_string")
 
 
 class SignatureEncoder:
-    """Encode signatures. The errors are those of `program_to_json`."""
+    """Encode signatures. Raises the same errors as `program_to_json`."""
 
     def __init__(self) -> None:
         self._literal = ArgumentEncoder(_no_graph).of
@@ -216,7 +216,7 @@ class SignatureEncoder:
 
 
 class SignatureDecoder:
-    """Decode signatures. The errors are those of `program_from_json`."""
+    """Decode signatures. Raises the same errors as `program_from_json`."""
 
     def __init__(self, operators: Operators) -> None:
         self._literal = ArgumentDecoder({}, operators, _no_graph_in).read

@@ -233,7 +233,7 @@ class ValueDecoder:
     def are_offsets_alone(self, names: Iterable[str]) -> bool:
         """Return whether these symbols occur only in storage offsets, so that a run does not need them.
 
-        Such a symbol is in the offset of the view of its last result that `while_loop` returns.
+        For example, `while_loop` returns a view of its last result, with such a symbol in its storage offset.
         """
         read = self._expressions.read
         others = (read(written) for place, written, _ in self._numbers if place != "offset")

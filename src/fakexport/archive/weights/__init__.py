@@ -1,4 +1,4 @@
-"""Read checkpoint headers, check whether they fit a model, and bind checkpoints to programs."""
+"""Read checkpoint headers, check whether they match a model, and bind checkpoints to programs."""
 
 from fakexport.archive.weights.adapters import as_needed
 from fakexport.archive.weights.binding import (

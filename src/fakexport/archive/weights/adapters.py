@@ -36,7 +36,7 @@ MERGED = "merged"
 class OpenedAdapter:
     """An adapter that was opened with a checkpoint, and the tensors of its file.
 
-    `name` is the prefix of its tensor names in the combined checkpoint, without the period.
+    `name` is the prefix of the adapter's tensor names in the combined checkpoint, without the period.
     """
 
     folder: AdapterFolder
@@ -44,7 +44,7 @@ class OpenedAdapter:
     tensors: Checkpoint
 
     def tensor(self, key: str) -> torch.Tensor:
-        """Return a tensor in the dtype that peft uses: float32 if the file has float16 or bfloat16."""
+        """Return a tensor in the dtype that peft uses: float32 if it is stored as float16 or bfloat16."""
         value = self.tensors.tensor(key)
         return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
 
@@ -71,7 +71,7 @@ def with_adapters(checkpoint: Checkpoint, adapters: Sequence[tuple[str, Checkpoi
                     f"{own!r} is in {checkpoint.location} and in {path}: name the adapter (--adapter "
                     "NAME=DIR)"
                 )
-            # No file, because an archive may only link to files of the base model.
+            # The file is left out, because an archive may only link to files of the base model.
             entries[own] = replace(entry, file=None, offset=None)
             origin[own] = tensors, key
 
@@ -104,7 +104,7 @@ def as_needed(
         )
     if mode == "inputs" and given:
         raise InvalidValue(
-            f"{name} has its adapter as inputs: bind it without one, and pass --adapter when you run it"
+            f"{name} takes its adapter as inputs: bind it without one, and pass --adapter when you run it"
         )
     if mode != "separate" and len(given) > 1:
         raise InvalidValue(f"{name} accepts one adapter, not {len(given)}")
@@ -117,7 +117,7 @@ def as_needed(
 
 
 def _in_dtypes(checkpoint: Checkpoint, expected: ExpectedWeights) -> Checkpoint:
-    """Present adapter entries with the program's floating-point dtypes, as peft converts them on loading."""
+    """Give adapter entries the program's floating-point dtypes, because peft converts them on loading."""
     wanted = expected.all
     entries = {
         name: replace(entry, dtype=wanted[name].dtype)

@@ -43,7 +43,7 @@ class BindError(FakexportError, ValueError):
     """A checkpoint does not fit the program, so nothing was bound. The message is a single line.
 
     Args:
-        report: Everything that does not fit.
+        report: All mismatches.
     """
 
     def __init__(self, report: WeightsReport) -> None:
@@ -87,7 +87,7 @@ def fitting_weights(
 
     Args:
         found: The result of `verified` for the expected weights and the checkpoint.
-        like: Real or fake tensors by name. Each weight gets the strides of the tensor of its name.
+        like: Real or fake tensors by name. Each weight gets the strides of the tensor with the same name.
         check_finite: As for `bind`.
     """
     if not found.report.is_bindable:
@@ -105,13 +105,13 @@ def fitting_weights(
 
 
 def check_dtype(expected: ExpectedWeights, dtype: torch.dtype | None) -> None:
-    """Reject a dtype for `bind` in which the program's graph does not compute."""
+    """Reject a dtype for `bind` that no weight of the program has."""
     present = {w.dtype for w in expected.weights.values() if w.dtype.is_floating_point}
     if dtype is not None and present and dtype not in present:
         names = ", ".join(sorted(str(found).removeprefix("torch.") for found in present))
         asked = str(dtype).removeprefix("torch.")
         raise InvalidValue(
-            f"the program's graph computes in {names}, not in {asked}: export it with that dtype"
+            f"the program's graph computes in {names}, not in {asked}: export again in the requested dtype"
         )
 
 
@@ -153,7 +153,7 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _zero_inputs(program: ExportedProgram) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Return the example inputs with fake tensors, which cannot be pickled safely, replaced by zeros."""
+    """Return the example inputs, with zeros instead of fake tensors, which cannot be pickled safely."""
 
     def real(value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or not is_fake(value):
@@ -171,7 +171,7 @@ def _zero_inputs(program: ExportedProgram) -> tuple[tuple[Any, ...], dict[str, A
 
 
 class _Placed:
-    """Move tensors to their devices. Names that shared a tensor still share one afterwards."""
+    """Move tensors to their devices. Names that shared a tensor before still share one."""
 
     def __init__(self) -> None:
         self._weights: dict[tuple[int, str, bool], torch.Tensor] = {}

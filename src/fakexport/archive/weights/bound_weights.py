@@ -34,7 +34,7 @@ def read_weights(
 ) -> BoundWeights:
     """Return every expected weight as a CPU tensor with the program's dtype and strides.
 
-    A memory-mapped tensor that already has both is not copied, but weights that transformers merges are.
+    A memory-mapped tensor that already has both is not copied. Weights that transformers merges are copied.
     """
     bound = BoundWeights()
     with real_execution():

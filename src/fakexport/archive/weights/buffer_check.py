@@ -105,7 +105,7 @@ def verify_buffers(
 
 
 Finding = UncheckedBuffer | tuple[WrongBuffer, torch.Tensor] | None
-"""None if the tensor is correct; its fault and correct value; or why it was not checked."""
+"""None if the tensor is correct, its fault and correct value if not, or why it was not checked."""
 
 
 def _compared(model: nn.Module, known: BuiltAgain) -> Iterator[tuple[Held, Finding]]:

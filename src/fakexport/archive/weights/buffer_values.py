@@ -96,7 +96,8 @@ def _dtypes(model: nn.Module) -> list[torch.dtype]:
 
 def _values(factory: Callable[[], Any], dtype: torch.dtype, origin: str) -> dict[str, Outcome]:
     try:
-        # With an arbitrary seed, drawn values count as random even after `torch.manual_seed`.
+        # This seed does not count as set by the user, so draws count as random even after
+        # `torch.manual_seed`.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_UNCHOSEN_SEED)
             module = build(factory, dtype=dtype, default_device="cpu").module
@@ -130,7 +131,7 @@ def _own_factory(model: Any) -> tuple[Callable[[], Any], str]:
     names = ", ".join(kept)
     return (
         lambda: _of_arguments(cls, kept),
-        f"{cls.__name__}({names}) with its attributes of these names" if names else f"{cls.__name__}()",
+        f"{cls.__name__}({names}) with its attributes of the same names" if names else f"{cls.__name__}()",
     )
 
 
@@ -157,9 +158,7 @@ def _kept_arguments(model: nn.Module) -> dict[str, Any] | None:
     return kept if is_usable else None
 
 
-_PASS = (
-    "pass what builds it: `verify_buffers(model, factory)` or `fakexport verify-buffers FACTORY REFERENCE`"
-)
+_PASS = "pass a factory: `verify_buffers(model, factory)` or `fakexport verify-buffers FACTORY REFERENCE`"
 _MISSING = object()
 _UNCHOSEN_SEED = 2**62 + 1
 

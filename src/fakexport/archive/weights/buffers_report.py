@@ -20,7 +20,7 @@ class WrongBuffer:
     Args:
         name: Full name, such as `model.rotary_emb.inv_freq`.
         fault: The fault in a few words, such as `largest difference 0.8`.
-        difference: The largest difference; NaN if only one of two values is NaN, infinity if not computable.
+        difference: The largest difference; NaN if only one of the values is NaN; infinity if unknown.
         span: The line that creates the tensor, if it was found.
     """
 
@@ -45,7 +45,7 @@ class UncheckedBuffer:
 
 @dataclass(frozen=True)
 class BuffersReport:
-    """The result of comparing tensors that checkpoints omit with their correct values.
+    """The result of checking the values of tensors that checkpoints omit.
 
     Args:
         origin: How the correct values were computed.

@@ -1,4 +1,4 @@
-"""Checkpoints: named tensors with known shapes and dtypes, from files of `torch.save` among others."""
+"""Checkpoints: named tensors with known shapes and dtypes. Also reads files written by `torch.save`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fakexport.files import open_regular
 
 
 class CheckpointError(FakexportError, ValueError):
-    """A checkpoint cannot be read, or it is rejected. The message is one line with file and reason."""
+    """A checkpoint cannot be read, or it is rejected. The one-line message names the file and the reason."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Entry:
         shape: Sizes of its dimensions.
         dtype: Its dtype.
         file: Name of the file that contains it, without folders; None for a tensor in memory.
-        offset: Position of its first byte in the file; None if unknown, as in files that torch reads.
+        offset: Position of its first byte in the file; None if unknown, as in `torch.save` files.
         nbytes: Size of its elements in bytes.
     """
 

@@ -42,7 +42,7 @@ class ExpectedWeights:
 
     Args:
         weights: Parameters and persistent buffers.
-        constants: Constants of a program without a value, because the model's code does not determine one.
+        constants: The program's constants that have no value, because the model's code does not determine it.
         tied: Groups of names that share one tensor.
         transient: Names of non-persistent buffers and constants with values, which checkpoints may omit.
         model: The module, built without data, if there is one.
@@ -99,7 +99,7 @@ def expected_of_program(program: ExportedProgram) -> ExpectedWeights:
 
 
 def fake_model(source: ModelSource, *, topology: str = "cpu", dtype: torch.dtype | None = None) -> nn.Module:
-    """Build the module of a source without data. A module is returned as it is."""
+    """Build the module that a source describes, without data. If the source is a module, return it."""
     if isinstance(source, nn.Module):
         return source
     found = resolve(source)

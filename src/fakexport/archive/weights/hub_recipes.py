@@ -41,8 +41,8 @@ def recipes_of(program: ExportedProgram) -> tuple[Recipe, ...]:
 
     Entries that keep their name and data need no recipe. A loaded program has stored recipes. For a program
     of a transformers model, recipes are derived from the model's tables. For any other program, recipes only
-    cut out a rank's shards. A conversion that does more than move data has no recipe: binding such a
-    checkpoint needs transformers, or reports missing keys.
+    cut out a rank's shards. A conversion that does more than move data has no recipe. Binding a checkpoint
+    that needs such a conversion requires transformers; without it, the keys are reported as missing.
     """
     facts = facts_of(program)
     if (known := facts.recipes) is not None:
@@ -110,7 +110,7 @@ def _parts(recipes: Iterable[Recipe], shards: Mapping[str, Shard]) -> tuple[Reci
 
 @contextmanager
 def _conversions_of_quantizer(module: Any) -> Iterator[None]:
-    """In this context, transformers reverts conversions of the quantizer as if it had loaded the model."""
+    """In this context, transformers also reverts the quantizer's conversions, as for loaded models."""
     from transformers.core_model_loading import PrefixChange
 
     if getattr(module, "hf_quantizer", None) is None or hasattr(module, "_weight_conversions"):
@@ -143,8 +143,8 @@ def _hub_entries(module: Any, names: Mapping[str, str], shards: Mapping[str, Sha
 def computed_of(program: ExportedProgram, *, most_bytes: int) -> Mapping[str, torch.Tensor | None]:
     """Return the values of weights that a checkpoint may omit, so that a program's archive can store them.
 
-    The values are real CPU tensors by name; None for a weight that is larger than `most_bytes`. The model of
-    a program from `export` computes them, and an archive contains them.
+    The result maps names to real CPU tensors, or to None for a weight that is larger than `most_bytes`. For a
+    program from `export`, its model computes the values. A loaded program has the values in its archive.
     """
     if (known := facts_of(program).computed) is not None:
         return known
@@ -161,7 +161,8 @@ def initial_values(model: nn.Module | None, missing: Mapping[str, Weight]) -> di
 
     These are weights that the class does not save (`_keys_to_ignore_on_save`) or allows to be missing
     (`_keys_to_ignore_on_load_missing`). Their values must not depend on random numbers, even seeded ones, or
-    on other weights. Marian's position tables are an example. For models of other libraries, there are none.
+    on other weights. Marian's position tables are an example. The result is empty for models of other
+    libraries.
     """
     named = _candidates(model, missing)
     provenance = _provenance(model, named)

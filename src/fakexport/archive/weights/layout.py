@@ -1,4 +1,4 @@
-"""Map checkpoint entries to a model's weights, unchanged or with conversion tables of transformers."""
+"""Map checkpoint entries to a model's weights, unchanged or converted with transformers' tables."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def hub_layout(names: Collection[str], model: Any, wanted: Mapping[str, object])
 def conversions_of(model: Any, **options: bool) -> list[Any]:
     """Return transformers' conversion table for a model, including entries that its quantizer adds.
 
-    If it stacks experts, their fp8 scales are stacked too. Conversions that compute values are left out.
+    If the table stacks experts, their fp8 scales are stacked too. Conversions that compute values are left
+    out.
     """
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter

@@ -39,7 +39,7 @@ class Cause:
 
 
 def causes_of_names(missing: Shapes, unexpected: Shapes, transient: frozenset[str]) -> dict[str, Cause]:
-    """Return the likely cause for each missing weight and unexpected entry for which one is known.
+    """Return the likely causes of missing weights and unexpected entries, by name, if known.
 
     Args:
         transient: Names of non-persistent buffers and other constants that have values.
@@ -87,7 +87,7 @@ def _cause_of_size(name: str, axis: int, wanted: int, found: int) -> Cause | Non
 
 
 def _prefixes(missing: Shapes, unexpected: Shapes) -> Iterator[tuple[str, Cause]]:
-    """Yield names that match except for a prefix, first those with the prefix that explains most names."""
+    """Yield names that match except for a prefix, starting with the prefix that explains the most names."""
     pairs = [*_suffix_pairs(missing, unexpected, True), *_suffix_pairs(unexpected, missing, False)]
     votes = Counter((prefix, is_extra) for _, _, prefix, is_extra in pairs)
     pairs.sort(key=lambda pair: -votes[pair[2], pair[3]])

@@ -64,9 +64,10 @@ def match(
     """Match a checkpoint to weights, and choose the layout that has the fewest faults. Only headers are read.
 
     Entries may have the program's own names, or the layout of the Hugging Face hub, which transformers
-    converts on load. If both fit equally well, a folder with a `config.json` is read as the hub's layout. In
-    both layouts, MXFP4 experts are dequantized for a program that is not quantized. Without a transformers
-    model, the `recipes` of an archive apply, or those derived from the model's load hooks.
+    converts on load. If both fit equally well, a folder with a `config.json` is assumed to have the hub's
+    layout. In both layouts, MXFP4 experts are dequantized for a program that is not quantized. Without a
+    transformers model, the `recipes` of an archive apply or, if there are none, recipes derived from the
+    model's load hooks.
     """
     model = expected.model if model is None else model
     plain = _matched(checkpoint, expected, as_it_is(checkpoint.entries))

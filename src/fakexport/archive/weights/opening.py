@@ -114,7 +114,7 @@ def _in_memory(tensors: Mapping[str, torch.Tensor]) -> Checkpoint:
 
 
 def with_values(checkpoint: Checkpoint, values: Mapping[str, torch.Tensor]) -> Checkpoint:
-    """Return a checkpoint in which these tensors are added or replace entries."""
+    """Return the checkpoint with these tensors added. They replace entries with the same names."""
     own = flat_tensors(values)
 
     def read(name: str) -> torch.Tensor:
@@ -125,7 +125,7 @@ def with_values(checkpoint: Checkpoint, values: Mapping[str, torch.Tensor]) -> C
 
 
 def first_file(checkpoint: Path) -> Path:
-    """Return the file to read first: a folder's index or its only weights file. A file is returned itself."""
+    """Return the file to read first: a folder's index or its only weights file. A file is returned as is."""
     return _file_in(checkpoint) if checkpoint.is_dir() else checkpoint
 
 
@@ -168,8 +168,8 @@ HUB_PREFIX = "hf:"
 def open_on_hub(checkpoint: str) -> Checkpoint:
     """Open `hf:org/name[@revision]` as a checkpoint. Its `location` includes the commit.
 
-    Files in the cache of `huggingface_hub` are opened from there. Of other files, only the safetensors
-    headers are downloaded, so that the data of their tensors cannot be read.
+    Files in the cache of `huggingface_hub` are opened from there. For other files, only the safetensors
+    headers are downloaded, so the data of their tensors cannot be read.
     """
     name = HubName.parse(checkpoint.removeprefix(HUB_PREFIX))
     if name is None:
@@ -208,7 +208,7 @@ def _of_repository(repository: Repository) -> Checkpoint:
 
 
 def _add(repository: Repository, files: list[str], opened: OpenedFiles) -> Mapping[str, list[str]]:
-    """Add the files that exist to `opened`, in order. Return the tensor names of each."""
+    """Add the files that exist to `opened`, in order. Return the tensor names of each file."""
     here: dict[str, Path] = {file: path for file in files if (path := repository.in_cache(file)) is not None}
     elsewhere = [file for file in files if file not in here]
     headers = dict(zip(elsewhere, repository.headers(elsewhere), strict=True))
@@ -281,8 +281,8 @@ MAX_INDEX_BYTES = 100_000_000
 def read_index(path: Path, *, suffixes: tuple[str, ...], is_local: bool = True) -> dict[str, list[str]]:
     """Return the shards of an index, each with its tensor names, in order of first mention.
 
-    An index is never a shard, since its name has none of the `suffixes`. Unless `is_local` is False, as for a
-    repository on the hub, the shards must be in the folder of the index.
+    An index is never a shard, since its name has none of the `suffixes`. The shards must be in the folder of
+    the index, unless `is_local` is False (for a repository on the hub).
     """
     text = read_file(path, most_bytes=MAX_INDEX_BYTES)
     try:

@@ -44,7 +44,8 @@ OPERATORS: Mapping[str, Callable[[Tensors, Numbers], Tensors]] = {
     "transpose": lambda values, numbers: (values[0].transpose(*numbers),),
     "unsqueeze": lambda values, numbers: (values[0].unsqueeze(*numbers),),
 }
-"""Implementations of `documents.recipe.OPERATORS`, which only move elements. Dimensions come before sizes."""
+"""Implementations of `documents.recipe.OPERATORS`, which only move elements. Numbers: dimensions, then sizes.
+"""
 
 
 def by_recipes(recipes: Collection[Recipe], names: Collection[str]) -> list[Conversion]:
@@ -84,7 +85,7 @@ def _made(recipe: Recipe, read: Read) -> dict[str, torch.Tensor]:
 
 
 def recipe_of(conversion: Conversion, entries: Mapping[str, Weight]) -> Recipe:
-    """Record a conversion as a recipe, by running it on meta tensors, unless it computes values."""
+    """Record a conversion as a recipe by running it on meta tensors. Raise if it computes values."""
     if not conversion.operations:
         return Recipe(conversion.entries, (), ((conversion.target, 0),))
     log = _Log()

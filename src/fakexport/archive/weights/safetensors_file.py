@@ -31,7 +31,7 @@ _FIELDS = {"dtype", "shape", "data_offsets"}
 
 
 class Readable(Protocol):
-    """An open file on this machine or on the hub, of which only the header is read."""
+    """An open file on this machine or on the hub. Only its header is read."""
 
     @property
     def path(self) -> str: ...
@@ -150,7 +150,7 @@ class MappedFile:
     tensors, but skips the checks of `read_header`.)
 
     Args:
-        file: The open file whose header was read. It is closed after it was mapped.
+        file: The open file whose header was read. It is closed once it is mapped.
     """
 
     def __init__(self, file: RegularFile) -> None:

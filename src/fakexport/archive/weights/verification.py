@@ -1,4 +1,4 @@
-"""Verify that a checkpoint fits a model, from its headers only, and list everything that does not fit."""
+"""Compare a checkpoint with a model, reading only the checkpoint's headers, and list all mismatches."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def verify_model(
 
 @dataclass(frozen=True)
 class Verified:
-    """The report on a checkpoint, and the match of entries and weights that it describes."""
+    """The report on a checkpoint, and the match between its entries and the weights."""
 
     report: WeightsReport
     match: Match
@@ -203,7 +203,7 @@ def _wrong(match: Match, expected: ExpectedWeights, is_converting: bool) -> Iter
 
 
 def _made_of(names: list[str], match: Match) -> Cause | None:
-    """Return the cause of a shape mismatch if transformers builds the weights from entries, else None."""
+    """Return the cause of a shape mismatch of weights that transformers builds from entries, or None."""
     made = [match.conversions[name] for name in names]
     if not made[0].operations:
         return None

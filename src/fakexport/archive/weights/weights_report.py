@@ -1,4 +1,4 @@
-"""The report on whether a checkpoint fits a model, and warnings about weights that are bound nevertheless."""
+"""The report on whether a checkpoint matches a model, and warnings about weights that were bound anyway."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class WeightFinding:
         code: Code of its rule, such as `FE701`.
         names: All affected weights, in the order of the model; for FE704, all unexpected entries, in the
             order of the files.
-        expected: If dtype or shape do not match, the expected ones, such as `float32[4, 8]`.
+        expected: If the dtype or shape does not match, the expected one, such as `float32[4, 8]`.
         found: Dtype and shape of the checkpoint entry.
         cause: The likely cause.
         fix: How to fix it.
@@ -93,7 +93,7 @@ class WeightsReport:
         converted: Number of entries that transformers merges, splits, transposes or dequantizes.
         computed: Weights that the checkpoint omits, but that the model's class computes, as in
             `from_pretrained`.
-        findings: Everything that does not fit, errors first.
+        findings: All mismatches, errors first.
     """
 
     source: str
@@ -194,7 +194,7 @@ def warn_of_index(file: Path, index: Path) -> None:
 
 
 def caller_level() -> int:
-    """Return the `stacklevel` for the frame that called fakexport (in Python 3.12: `skip_file_prefixes`)."""
+    """Return the `stacklevel` of the frame that called fakexport. Python 3.12 has `skip_file_prefixes`."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("fakexport."):
         level, frame = level + 1, frame.f_back
@@ -238,7 +238,7 @@ def _is_number(part: str) -> bool:
 
 
 def _products(numbers: Sequence[Numbers]) -> list[tuple[tuple[int, ...], ...]]:
-    """Split tuples of numbers into as few products of sets as a greedy search finds."""
+    """Split tuples of numbers into products of sets. A greedy search keeps the number of products small."""
     sets = tuple(tuple(sorted(set(column))) for column in zip(*numbers, strict=True))
     if prod(map(len, sets)) == len(numbers):
         return [sets]

@@ -1,4 +1,4 @@
-"""`fakexport.lock`: record the exported programs in a repository, and detect changes. Imports no torch."""
+"""`fakexport.lock`: record exported programs in a repository, and detect changes. Does not import torch."""
 
 from .comparison import locked_report
 from .lock_entry import Key, LockEntry, entries_of

@@ -58,7 +58,7 @@ def locked_report(
 
 
 def _similar(entry: LockEntry, now: list[LockEntry], locked: Mapping[Key, LockEntry]) -> LockEntry | None:
-    """Return the entry of the same model that was locked with other options, if there is exactly one."""
+    """Return the only entry of the same model and target with different options, or None."""
     asked = {other.key for other in now}
     found = [other for key, other in locked.items() if key[:2] == entry.key[:2] and key not in asked]
     return found[0] if len(found) == 1 else None
@@ -119,7 +119,7 @@ def _weights(known: Mapping[str, int], now: Mapping[str, int]) -> Iterator[str]:
 
 
 def _ranks(known: LockEntry, entry: LockEntry) -> Iterator[str]:
-    """Yield a sentence about ranks other than 0 whose programs changed. A lock has only their digests."""
+    """Yield a sentence about other ranks whose programs changed. A lock has only digests of them."""
     asked = known.ranks.keys() | entry.ranks.keys()
     moved = [rank for rank in asked if known.ranks.get(rank) != entry.ranks.get(rank)]
     if moved:

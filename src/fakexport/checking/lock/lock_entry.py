@@ -24,7 +24,7 @@ class LockEntry:
         target: Name of the target, as the user wrote it.
         options: Options of the check, as text: `{"dtype": "bfloat16"}`.
         topology: The devices, such as `8xH100-80GB`.
-        verdict: `exports`, `fails at capture`.
+        verdict: The result, such as `exports` or `fails at capture`.
         codes: Codes of the diagnostics of the target, sorted and unique.
         weights: Bytes of parameters, buffers and constants by device.
         program: Fingerprint of the program, of rank 0 if the model is parallel; None without a program.
@@ -73,7 +73,7 @@ def _entry(report: Report, verdict: Verdict, source: str, options: Mapping[str, 
 def _fingerprints(verdict: Verdict) -> Mapping[int, Fingerprint]:
     if verdict.fingerprints or verdict.saved is None:
         return verdict.fingerprints
-    from fakexport.exporting.program import fingerprint  # Requires torch, which reading a lock does not.
+    from fakexport.exporting.program import fingerprint  # Needs torch, but reading a lock does not.
 
     return {rank: fingerprint(program) for rank, program in verdict.saved.programs.items()}
 

@@ -183,7 +183,7 @@ def _program(fields: dict[str, Any]) -> Fingerprint:
     if len(fields["structures"]) != 2:
         raise DocumentError("expected two strings").within("structures")
     fields["structures"] = tuple(fields["structures"])
-    del fields["operators"]  # Content of the nodes.
+    del fields["operators"]  # Derived from the nodes.
     for name, kind in (("nodes", NodeLine), ("ports", PortLine), ("constants", ConstantLine)):
         fields[name] = tuple(kind(*line) for line in fields[name])
     return Fingerprint(**fields)

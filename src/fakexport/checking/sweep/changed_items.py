@@ -1,4 +1,4 @@
-"""Find the checks of a sweep that a change of the repository can affect."""
+"""Find the checks of a sweep that a change in the repository can affect."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ class RevisionError(FakexportError, ValueError):
 def changed_items(zoo: ZooFile, revision: str) -> tuple[SweepItem, ...]:
     """Return the checks whose results may differ from those at a revision, according to the changed files.
 
-    These are new checks of the zoo file, and checks that use a changed file. A check uses the factory's file
-    and files of the repository that it imports; non-Python files in the same folder or below; the config of
-    an `hf:` model. Changes of hub models, model types and installed packages are not detected.
+    These are new checks of the zoo file, and checks that use a changed file. A check uses the factory's file,
+    the files of the repository that this file imports, non-Python files in the folders of these files or
+    below, and the config of an `hf:` model. Changes to hub models, model types and installed packages are not
+    detected.
 
     Args:
         zoo: A zoo file in a git working tree. Uncommitted changes count as changes.

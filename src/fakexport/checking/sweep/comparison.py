@@ -13,7 +13,7 @@ from .run_file import STATUSES, SweepRecord
 
 @dataclass(frozen=True)
 class Change:
-    """A check with a different outcome, and its records in both runs, None if a run lacks the check."""
+    """A check with different outcomes, and its record in each run. The record is None if it did not run."""
 
     command: str
     before: SweepRecord | None

@@ -80,7 +80,7 @@ def ray_records(sweep: Sweep, items: Sequence[SweepItem]) -> Generator[SweepReco
     """Run checks as tasks of the cluster from `ray_cluster`, and yield each record when it is ready.
 
     A task reserves one CPU and the memory limit of a check. Ray reruns a task if its node dies. A check that
-    exceeds a limit or crashes is not rerun, because this is its result.
+    exceeds a limit or crashes is not rerun, because that is the result of the check.
 
     Raises:
         RayFault: a node lacks fakexport or the folder of the zoo file, or no node is large enough.
@@ -120,7 +120,7 @@ def _check(sweep: Sweep, item: SweepItem) -> SweepRecord:
 
 
 def _lost(item: SweepItem, status: str, error: Exception) -> SweepRecord:
-    """Return a record for a check that always crashed its node or Ray's process, on an unknown machine."""
+    """Return a record for a check that crashed its node or Ray's process on each try. It has no machine."""
     reason = f"{type(error).__name__} after {_RETRIES + 1} tries"
     return SweepRecord(
         command=item.command, status=status, reason=reason, seconds=0.0, peak_bytes=0, report=None

@@ -71,7 +71,8 @@ class SweepResults:
 
     Args:
         names: Unique names of the runs.
-        checks: All checks, in the order of the zoo file, or of the runs. Every run has this number of checks.
+        checks: All checks, in the order of the zoo file if there is one, otherwise of the runs. Every run has
+            this number of checks.
         environments: The environments of the records, in order of first use.
     """
 
@@ -225,7 +226,7 @@ class SweepReport:
         total: Number of checks, which is the same for every run.
         runs: The runs, in the order of the command line.
         environments: The distinct environments in which checks ran.
-        checks: The checks, in the order of the zoo file, or of the runs.
+        checks: The checks, in the order of the zoo file if there is one, otherwise of the runs.
     """
 
     total: int

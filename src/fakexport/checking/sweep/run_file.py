@@ -25,7 +25,8 @@ from fakexport.files.documents import (
 )
 
 SCHEMA = "fakexport.sweep/1"
-"""Name and version of a line. The version increases when a field changes its meaning or is removed."""
+"""Name and version of the line format. The version increases when a field changes its meaning or is removed.
+"""
 
 _MOST_BYTES = 1 << 30
 

@@ -117,7 +117,7 @@ _Run = Callable[..., Ended]
 
 @contextmanager
 def _starts(sweep: Sweep, on_cold: Callable[[str], None] | None) -> Iterator[Callable[[SweepItem], _Run]]:
-    """On entry, return a function that starts an item's process. On exit, end the processes it forks from."""
+    """Yield a function that starts an item's process. On exit, end the processes that it forks from."""
     warm = {start: WarmStart(modules, sweep.folder) for start, modules in sweep.imports.items()}
     told: set[str] = set()
 
@@ -209,7 +209,7 @@ def _outcome(ended: Ended, report: dict[str, Any] | None, said: str, limits: Lim
 
 
 def _first_error(report: dict[str, Any]) -> str:
-    """Return the diagnostic that represents the report: the first error, else the first finding."""
+    """Return the diagnostic that represents the report: the first error, or else the first finding."""
     found = report["diagnostics"]
     errors = [diagnostic for diagnostic in found if diagnostic["severity"] == "error"] or found
     return f"{errors[0]['code']}: {errors[0]['message']}" if errors else "no diagnostic"

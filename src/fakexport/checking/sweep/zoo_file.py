@@ -111,7 +111,7 @@ def _options(table: dict[str, Any]) -> _Given:
 
 
 def _each(read: Callable[[Any], tuple[str, ...]]) -> Callable[[Any], list[tuple[str, ...]]]:
-    """Return a reader of one value or a list, each of which is for a check of its own."""
+    """Return a reader of one value or a list of values. Each value becomes a separate check."""
 
     def readings(value: Any) -> list[tuple[str, ...]]:
         found = items(value, read) if isinstance(value, list) else [read(value)]
@@ -140,7 +140,7 @@ def _workload(value: Any) -> tuple[str, ...]:
 
 
 def _texts(value: Any) -> list[tuple[str, ...]]:
-    """Parse one value or a list, all of which are for the same check."""
+    """Parse one value, or a list of values, for a single check."""
     return [tuple(items(value, text) if isinstance(value, list) else [text(value)])]
 
 

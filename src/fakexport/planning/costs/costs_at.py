@@ -52,7 +52,7 @@ class CostsAt:
         return found
 
     def modules(self) -> Iterator[tuple[str, str, int, int]]:
-        """Yield path, device, FLOPs and bytes read of each module's own nodes, in execution order.
+        """Yield each module's path and device, and the FLOPs and bytes read of its own nodes, in order.
 
         A weight counts only for its first reader.
         """
@@ -175,7 +175,7 @@ def _device(cost: DeviceCost, others: Mapping[str, DeviceCost], profile: DeviceP
 
 
 def _tokens(sizes: ProgramSizes, chosen: ChosenSizes) -> int | None:
-    """Return the number of new tokens of a call: the larger one if encoder and decoder both read tokens."""
+    """Return the number of new tokens of a call: the larger number if encoder and decoder read tokens."""
     queries = {dim.name: dim for dim in sizes.dims if dim.role == "context" and "mask" not in dim.name}
     batches = {
         dim.name: chosen.valued(dim.size) for dim in sizes.dims if dim.role == "batch" and dim.dim == 0
@@ -258,16 +258,16 @@ def _continues(before: _Module, module: _Module) -> bool:
 _MIB = 2**20
 # AMD GPUs have a cache behind the L2 that their profiles do not include: 256 MiB in the MI300 series.
 _INFINITY_CACHE_BYTES = 256 * _MIB
-# More than any GPU has.
+# More cache than any GPU has.
 _UNKNOWN_CACHE_BYTES = 512 * _MIB
 
 
 def bounds(cost: DeviceCost, profile: DeviceProfile, *, received_bytes: int) -> Iterator[Bound]:
-    """Yield lower bounds of a device's run time, for compute, memory and link if the profile has their rates.
+    """Yield lower bounds of a device's run time, for compute, memory and link if the profile has the rates.
 
-    Do not add the bounds: arithmetic, memory access and transfers may run at the same time, and so may
-    arithmetic units for different dtypes. `received_bytes` counts bytes from other devices of the program,
-    not from the host.
+    Do not add the bounds: arithmetic, memory access and transfers may run at the same time. Arithmetic units
+    for different dtypes may run at the same time too. `received_bytes` counts bytes from other devices of the
+    program, not from the host.
     """
 
     def source(field: str) -> str:
@@ -296,7 +296,7 @@ def fastest_rate(dtype: str, rates: Mapping[str, float]) -> float | None:
     """Return the highest FLOP/s that a device may reach with a dtype, under any torch setting, or None.
 
     float32 may be computed as TF32. float16 may be accumulated in float16, at half the int8 rate. A dtype
-    that has no arithmetic unit of its own is converted to one that does.
+    that has no arithmetic unit of its own is converted to a dtype that has one.
     """
     if not rates:
         return None

@@ -1,4 +1,4 @@
-"""Compute the minimum number of bytes of weights, caches and inputs that any kernels must read."""
+"""Compute the minimum number of bytes of weights, caches and inputs that must be read, with any kernels."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _REDUCES = frozenset(
                                  "native_group_norm", "batch_norm", "logsumexp", "std", "linalg_vector_norm")
 )  # fmt: skip
 _INSERTED = {"aten::index_copy": 3, "aten::index_copy_": 3, "aten::slice_scatter": 1}
-# Grouped matrix products: argument 0 is the rows, the next N are matrices, the next is the group offsets.
+# Grouped matrix products -> N. Argument 0 is the rows, the next N are matrices, then come the offsets.
 _GROUPED = {
     "aten::_grouped_mm": 1,
     "aten::_scaled_grouped_mm": 1,
@@ -59,8 +59,8 @@ _MOST_STEPS_BACK = 200
 class HeldReads:
     """Track weights, caches and inputs through operators whose results contain the same elements.
 
-    The sources of a tensor are the storages that its elements come from, each with the minimum number of
-    bytes that reading the tensor reads from it. The result of an operator that picks elements by data
+    The sources of a tensor are the storages that its elements come from, each with the minimum number of its
+    bytes that must be read to read the tensor. The result of an operator that picks elements by data
     (`index`, `embedding`, `gather`) has no sources, because one element may be picked several times. A slice
     has the sources of the whole tensor, minus the bytes of the omitted elements.
 
@@ -149,7 +149,7 @@ class HeldReads:
                 place += 1
 
     def _chosen(self, node: Node, sources: Sources) -> Sources:
-        """Return the minimum bytes that `index` reads: indices of `topk` are distinct, others count as 0."""
+        """Return the minimum bytes that `index` reads. Only indices of `topk` count, as they are distinct."""
         indices = node.args[1] if isinstance(node.args[1], (list, tuple)) else node.args[2:3]
         if not sources or not indices or not isinstance(indices[0], Node) or any(indices[1:]):
             return {}

@@ -45,7 +45,7 @@ _BRANCH = "higher_order.cond"
 
 @dataclass(frozen=True, slots=True)
 class NodeProduct:
-    """FLOPs of a node on one device: `flops` by torch's formula, `least` the minimum over all kernels."""
+    """FLOPs of a node on a device. `flops` is torch's formula, and `least` the minimum of all kernels."""
 
     device: str
     dtype: str
@@ -297,7 +297,7 @@ class _Reading:
 
 
 def _item(node: Node, frame: _Frame) -> Value:
-    """Return the sources of a `getitem` node: those of the result that it selects."""
+    """Return the sources of the result that a `getitem` node selects."""
     source, index = node.args[0], node.args[1]
     whole = frame.get(source, ()) if isinstance(source, Node) else ()
     values = source.meta.get("val") if isinstance(source, Node) else None

@@ -152,8 +152,8 @@ class _Call:
     def transposed(self) -> Any:
         """Return the peak of the temporary bytes of a transposed convolution, without the result.
 
-        Kernels with a stride use the channels-last format, and others the blocked layout. Some kernels copy
-        the result to add the bias.
+        Kernels with a stride use the channels-last format, and other kernels use the blocked layout. Some
+        kernels copy the result to add the bias.
         """
         is_ragged = any(self.padding) or any(
             length % step for length, step in zip(self.kernel, self.stride, strict=True)

@@ -35,12 +35,12 @@ class TableRead:
     most: int
 
     def row_at(self, size: int) -> int:
-        """Return the index of the last row that is read at a size."""
+        """Return the index of the last row that is read if `symbol` has the given size."""
         return size_value(self.last, {self.symbol: size})
 
 
 def tables_read(program: ExportedProgram) -> Mapping[sympy.Symbol, TableRead]:
-    """Return, for each dynamic size that limits a table lookup, the table that allows the smallest maximum.
+    """Map each dynamic size that a table lookup limits to the table with the lowest limit.
 
     Row indices are tracked from `arange`, and from `cumsum` of a mask (the maximum is the length if there is
     no padding), through additions, reshapes and casts. Indices that are computed in any other way do not

@@ -90,7 +90,7 @@ class Execution:
         self._note_outputs(returned)
 
     def left_out(self) -> Iterator[str]:
-        """Yield a sentence about each operator whose memory is not counted in full."""
+        """Yield a sentence about each operator whose memory is not fully counted."""
         yield from self._left_out
         for operator, reason in self._memory.unread.items():
             yield f"{operator}: its results are counted, but not its temporary memory ({reason})"
@@ -207,7 +207,7 @@ class Execution:
                 is_asked = returned  # The loop condition is live while the body runs.
                 continue
             if name == _LOOP:
-                # From the second iteration on, the previous values are live while the next are computed.
+                # From the second iteration on, the previous values are live while new values are computed.
                 again = [*returned, *given[len(returned) :]]
                 self._release(self._graph(module, again, graph=graph, caller=visit))
             self._release(returned)
@@ -301,7 +301,7 @@ def _flat(places: Places) -> list[int]:
 
 
 def _flat_tensors(arguments: Any, values: dict[Node, Places]) -> list[int | None]:
-    """Return the storage index of each tensor among the arguments, in the order of `tensors_in`, or None."""
+    """Return each tensor argument's storage index (None if unknown), in the order of `tensors_in`."""
     found: list[int | None] = []
     for leaf in tree_leaves(arguments):
         if isinstance(leaf, Node):

@@ -22,7 +22,7 @@ from fakexport.planning.memory.storage import KINDS, Kind, Step, Storage
 
 @dataclass(frozen=True)
 class DeviceEvents:
-    """The storages that one device has during the whole run, and its pairs of `Liveness.events`."""
+    """The storages that exist on a device during the whole run, and the `Liveness.events` of the device."""
 
     held: tuple[int, ...]
     events: tuple[tuple[int, int], ...]
@@ -36,7 +36,8 @@ class Liveness:
         storages: All storages: first those that exist from the start, then the others in order of allocation.
         held: Number of storages, at the start of `storages`, that exist before, during and after the run:
             weights, constants, inputs.
-        events: Pairs in execution order: the step, and `k` if storage k is allocated, or `~k` if it is freed.
+        events: Pairs of a step and a number, in execution order. The number is `k` if storage k is allocated,
+            and `~k` if it is freed.
         steps: The nodes in execution order, or the operators of a training step. The body of a loop may occur
             more than once.
         state: Storages that make up the state after the run: returned caches, and inputs or buffers that the
@@ -143,7 +144,7 @@ def _machine(program: ExportedProgram, topology: Topology | None) -> AbstractCon
 
 
 def _enough(devices: list[str]) -> Iterator[str]:
-    """Yield per device type a topology such as `8xcuda`, with enough devices for the highest index."""
+    """Yield a topology for each device type, such as `8xcuda`, with enough devices for the highest index."""
     for kind in sorted({device.partition(":")[0] for device in devices}):
         indices = [int(name.partition(":")[2] or 0) for name in devices if name.partition(":")[0] == kind]
         yield f"{max(indices) + 1}x{kind}" if max(indices) else kind
@@ -216,7 +217,7 @@ class Sizes:
         return sum(self.bytes[index] for index in self.liveness.state if storages[index].device == device)
 
     def peak(self, device: str, *, largest: int = 10) -> DevicePeak:
-        """Return the peak of a device, with its `largest` live storages at that point."""
+        """Return the peak memory of a device. `largest` limits the number of storages that are listed."""
         own = self.liveness.on_devices[device]
         line = self.timeline(device)
         top = max(range(len(line)), key=line.__getitem__, default=-1)

@@ -40,7 +40,7 @@ class NodeMemory:
 
     def __init__(self) -> None:
         self.unread: dict[str, str] = {}
-        """Operators that could not run on fake tensors and were read from their schema, with the reason."""
+        """Operators that could not run on fake tensors, with the reason. Their schema was used instead."""
         self._known: dict[Hashable, tuple[CallMemory, str | None]] = {}
         self._composites: dict[OpOverload, bool] = {}
         self._keys: dict[Node, Hashable] = {}
@@ -78,7 +78,7 @@ class NodeMemory:
         return found if first == device else _moved(found, first, device)
 
     def _model(self, device: torch.device) -> Hashable:
-        """Return the type and profile of a device: if both are equal, kernels allocate the same memory."""
+        """Return a device's type and profile. If both are equal, kernels allocate the same memory."""
         if device not in self._models:
             machine = emulated_topology()
             is_known = machine is not None and machine.has_device(str(device))
@@ -102,7 +102,8 @@ class NodeMemory:
     ) -> CallMemory | None:
         """Determine the memory of a call by running it on fake tensors; return None if that fails.
 
-        If torch's Python implementation ran instead, the temporary memory of an LSTM is unknown.
+        If torch's Python implementation ran instead of the default kernel, an LSTM's temporary memory is
+        unknown.
         """
         found, reason = run_on_fakes(
             lambda: call_memory(mode, operator, args, kwargs, temporaries),
@@ -139,7 +140,7 @@ class NodeMemory:
 def run_on_fakes(
     call: Callable[[], T], is_good: Callable[[Any], bool], casts: Sequence[Any] | None
 ) -> tuple[T | None, str]:
-    """Run `call` on fake tensors. Return its result or None, and why the default kernel failed or "".
+    """Run `call` on fake tensors. Return its result (or None) and the default kernel's fault (or "").
 
     A kernel that does not support symbolic sizes raises an error, or returns a result with the sizes of the
     example inputs, which `is_good` rejects. Then torch's Python implementation runs. `casts` are the
@@ -162,7 +163,7 @@ def run_on_fakes(
 
 
 def _is_lstm_of_cells(operator: OpOverload, memory: CallMemory) -> bool:
-    """Return whether an LSTM runs without oneDNN. Its C++ cells then work in place; Python's do not."""
+    """Return whether an LSTM runs without oneDNN. In this case, torch's C++ cells work in place."""
     by_onednn = any(one.operator == "aten.mkldnn_rnn_layer.default" for one in memory.allocations)
     return bool(operator._schema.name == "aten::lstm") and not by_onednn
 
@@ -190,7 +191,7 @@ def values_of(node: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def value_key(value: Any, *, has_device: bool = True) -> Hashable:
-    """Return a cache key of arguments: dtypes, sizes, strides, and optionally devices."""
+    """Return a cache key for arguments: dtypes, sizes, strides, and optionally devices."""
     if isinstance(value, torch.Tensor):
         strides = value.stride() if value.layout is torch.strided else ()
         numbers = tuple([_number_key(number) for number in (*value.shape, *strides)])
@@ -208,7 +209,7 @@ def _number_key(value: Any) -> Hashable:
 
 
 def _by_schema(node: Node, operator: OpOverload) -> CallMemory:
-    """Derive from the operator's schema which results are views. The node has the sizes of the others."""
+    """Determine from the operator's schema which results are views. Take the other sizes from the node."""
     value = node.meta.get("val")
     returned = [value] if len(operator._schema.returns) == 1 else list(value or ())
     args, kwargs = values_of(node)

@@ -192,7 +192,7 @@ class ProgramSizes:
             yield dim, self._size_of(dim, size)
 
     def _refuse_free_query(self, size: int) -> None:
-        """Reject a context if the new tokens and the cache both have dynamic sizes: it would be ambiguous."""
+        """Reject a context length if both new tokens and cache are dynamic: it could apply to either."""
         free = [dim for dim in self.dims if _symbol(dim) is not None]
         query = next((dim for dim in free if dim.role == "context" and _is_query(dim)), None)
         cached = next((dim for dim in free if dim.role == "cached"), None)
@@ -203,7 +203,7 @@ class ProgramSizes:
             )
 
     def _refuse_two_texts(self, size: int) -> None:
-        """Reject a context if an encoder and a decoder both have caches: it would be ambiguous."""
+        """Reject a context length if both encoder and decoder have caches: it could apply to either."""
         free = {
             self._example(dim): dim for dim in self.dims if dim.role == "cached" and _symbol(dim) is not None
         }
@@ -215,7 +215,8 @@ class ProgramSizes:
             )
 
     def _size_of(self, dim: InputDim, context: int) -> int:
-        """Return the size of a dimension for a context. A cache is shorter, by the number of new tokens.
+        """Return the size of a dimension for a context length. A cache is shorter by the number of new
+        tokens.
 
         A cache is a fixed window if, in the example inputs, it is shorter than the other caches or than the
         mask implies.
@@ -262,7 +263,7 @@ class ProgramSizes:
                 raise InvalidValue(_fixed(dim, size))
             return
         if values.get(symbol, size) != size:
-            raise InvalidValue(f"{dim} is always equal to a size that was requested as {values[symbol]}")
+            raise InvalidValue(f"{dim} must equal another size, which was requested as {values[symbol]}")
         table = self._tables.get(symbol)
         if table is not None and size > table.most:
             raise BeyondTable(

@@ -1,4 +1,4 @@
-"""Temporary memory that kernels allocate internally, and that is not a tensor of the program.
+"""Temporary memory that kernels allocate internally. No tensor of the program represents it.
 
 The rules were found by comparing the allocations that torch recorded in real runs on a CPU with those of the
 program, for the 650 operators of torch's own tests (`op_db`), with torch 2.13. Operators in neither `_RULES`
@@ -167,4 +167,4 @@ _NOT_MODELED = frozenset(
 _NOT_MODELED_ON_GPU = frozenset(
     f"aten::{name}" for name in ("convolution", "convolution_backward", "_cudnn_rnn", "miopen_rnn")
 )
-"""Their libraries choose a workspace at run time."""
+"""Operators whose libraries choose a workspace at run time."""

@@ -49,7 +49,7 @@ def training_liveness(
     optimizer: OptimizerName = "adamw",
     autocast: torch.dtype | None = None,
 ) -> Liveness:
-    """Return the memory of two training steps, each with forward, backward and optimizer step.
+    """Return the memory of two training steps (forward pass, backward pass and optimizer step).
 
     Gradients are set to None at the start of a step. Only the loss is kept after the forward pass. The
     caller's autocast and grad mode do not apply to the model.
@@ -77,7 +77,7 @@ def training_liveness(
                 own.zero_grad(set_to_none=True)
                 with autocast_on(devices, autocast):
                     loss = loss_of(module(*args, **kwargs))
-                # The outermost autocast region would clear the cache, but this region is nested.
+                # torch clears this cache only at the end of the outermost autocast region.
                 torch.clear_autocast_cache()
                 if not loss.requires_grad:
                     raise Untrainable("the loss does not depend on a parameter that requires a gradient")
@@ -93,7 +93,8 @@ def training_liveness(
 def eager_liveness(built: FakeModel, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Liveness:
     """Return the memory of one eager call without autograd, including tensors that Python frames keep alive.
 
-    The caller's autocast does not apply to the model. Call this inside the `emulate` block of its devices.
+    The caller's autocast does not apply to the model. Call this inside the `emulate` block of the model's
+    devices.
     """
     held = tensors_in((list(args), dict(kwargs)))
     tracker = TrainingTracker(built.module, held, temporaries, is_user_code)

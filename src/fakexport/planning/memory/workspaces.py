@@ -63,7 +63,7 @@ def attention(args: Args, result: Any) -> Sizes:
     """
     query, key = args[0], args[1]
     rows, columns = query.shape[-2], key.shape[-2]
-    # Blocks have 32 rows, 64 from 192 rows on, and 256 from 768 rows on; they have 512 columns.
+    # Blocks have 512 columns and 32 rows; 64 rows for queries of 192 rows or more, 256 for 768 or more.
     block = 32 + 32 * torch.sym_min(1, rows // 192) + 192 * torch.sym_min(1, rows // 768)
     block, columns = torch.sym_min(block, rows), torch.sym_min(512, columns)
     threads = torch.get_num_threads()
@@ -73,13 +73,13 @@ def attention(args: Args, result: Any) -> Sizes:
 
 
 def batch_norm(args: Args, result: Any) -> Sizes:
-    """The kernel allocates scales and shifts of the channels: `native/cpu/batch_norm_kernel.cpp`."""
+    """The kernel allocates scales and shifts of the channels (`native/cpu/batch_norm_kernel.cpp`)."""
     is_dense = args[0].is_contiguous() or _is_channels_last(args[0])
     yield args[0].shape[1] * 4 * (2 if is_dense else 3)
 
 
 def mean(args: Args, result: Any) -> Sizes:
-    """The kernel computes a sum and divides it by a number: `aten/src/ATen/native/ReduceOps.cpp:mean`."""
+    """The kernel computes a sum and divides it by a number (`aten/src/ATen/native/ReduceOps.cpp:mean`)."""
     yield from reduction(args, result)
     yield 8
     yield result.itemsize
@@ -102,7 +102,7 @@ def concatenation(args: Args, result: Any) -> Sizes:
 
 
 def indexed(args: Args, result: Any) -> Sizes:
-    """The kernel stores the positions that a mask selects: `ATen/native/IndexingUtils.h:expandTensors`."""
+    """The kernel stores the positions that a mask selects (`ATen/native/IndexingUtils.h:expandTensors`)."""
     for position, index in enumerate(args[1]):
         if index is not None and index.dtype is torch.bool:
             yield result.shape[position] * index.dim() * 8
@@ -115,7 +115,7 @@ def gather(args: Args, result: Any) -> Sizes:
 
 
 def index_put(args: Args, result: Any) -> Sizes:
-    """The kernel stores the positions that a mask selects, assumed to be all: the count is data-dependent."""
+    """The kernel stores the positions that a mask selects. All count, because the number is unknown."""
     masks = [index for index in args[1] if index is not None and index.dtype is torch.bool]
     for mask in masks:
         yield mask.numel() * mask.dim() * 8
@@ -133,12 +133,12 @@ def loss(copies: int) -> Rule:
 
 
 def logsumexp(args: Args, result: Any) -> Sizes:
-    """The kernel stores exponentials, maxima and absolute maxima: `ATen/native/ReduceOps.cpp:logsumexp`."""
+    """The kernel stores exponentials, maxima and absolute maxima (`ATen/native/ReduceOps.cpp:logsumexp`)."""
     yield _bytes(args[0]) + _bytes(result)
 
 
 def kth_value(args: Args, result: Any) -> Sizes:
-    """The kernel stores a copy of the input and each element's index: `native/Sorting.cpp:kthvalue_out`."""
+    """The kernel stores a copy of the input and each element's index (`native/Sorting.cpp:kthvalue_out`)."""
     yield args[0].numel() * (args[0].itemsize + 8)
 
 
@@ -149,12 +149,12 @@ def is_infinite(args: Args, result: Any) -> Sizes:
 
 
 def folded(args: Args, result: Any) -> Sizes:
-    """The kernel computes the result in a buffer as large as the input: `aten/src/ATen/native/Col2Im.cpp`."""
+    """The kernel computes the result in a buffer as large as the input (`ATen/native/Col2Im.cpp`)."""
     yield torch.sym_max(0, _bytes(args[0]) - _bytes(result))
 
 
 def distances(args: Args, result: Any) -> Sizes:
-    """The kernel copies both inputs with two more columns: `ATen/native/Distance.cpp:_euclidean_dist`."""
+    """The kernel copies both inputs with two more columns (`ATen/native/Distance.cpp:_euclidean_dist`)."""
     first, second = args[:2]
     rows = [one.numel() // one.shape[-1] * one.itemsize for one in (first, second)]
     wider = [size * (first.shape[-1] + 2) for size in rows]
@@ -194,7 +194,7 @@ def transform(args: Args, result: Any) -> Sizes:
 
 
 def transform_to_real(args: Args, result: Any) -> Sizes:
-    """The kernel first transforms all dimensions but the last: `_fft_c2r_mkl` in `SpectralOps.cpp`."""
+    """The kernel first transforms all dimensions but the last (`_fft_c2r_mkl` in `SpectralOps.cpp`)."""
     tensor, dims = args[:2]
     if len(dims) == 1:
         yield from transform(args, result)
@@ -205,7 +205,7 @@ def transform_to_real(args: Args, result: Any) -> Sizes:
 
 
 def _is_one_batch(tensor: torch.Tensor, dims: Sequence[int]) -> bool:
-    """Return whether the dimensions that are not transformed can be viewed as one."""
+    """Return whether the dimensions that are not transformed can be viewed as one dimension."""
     transformed = {dim % tensor.dim() for dim in dims}
     others = [
         (stride, size)

@@ -66,7 +66,7 @@ class Change:
         dynamic: Values of `--dynamic` to add. They replace values for the same dimension.
         message: Replaces the fix's message if this change is the one that works; "" keeps that message.
         answer: The value of the marked condition for which the change is correct; None if it is correct for
-            both.
+            both values.
     """
 
     edits: tuple[Edit, ...] = ()
@@ -99,6 +99,6 @@ def edited_text(lines: Iterable[str], edits: Iterable[Edit]) -> str:
 
 
 def line_after(path: str, line: int, edits: Iterable[Edit]) -> int:
-    """Return the number of a line of a file after edits."""
+    """Return the number that a line of a file has after the edits."""
     lost = [e.text.count("\n") - (e.end_line - e.line) for e in edits if e.path == path and e.line <= line]
     return line + sum(lost)

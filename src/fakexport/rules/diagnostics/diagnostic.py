@@ -130,8 +130,8 @@ class Diagnostic:
         module_path: Path of the module, such as `model.layers.3.mlp`.
         count: Number of occurrences in one program, at least 1.
         fault: What caused the problem and must be changed, such as `model` or `checkpoint`.
-        targets: Names of the targets with this finding, in the order of the check; empty if it does not
-            depend on a target.
+        targets: Names of the targets with this finding, in the order of the check; empty if the finding does
+            not depend on the target.
 
     Raises:
         ValueError: A field violates one of these rules.

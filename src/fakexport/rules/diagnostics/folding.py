@@ -12,7 +12,7 @@ _NUMBER = re.compile(r"[0-9]+")
 
 
 def fold(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """Merge repeated diagnostics. The order is that of first appearance.
+    """Merge repeated diagnostics. The results are in order of first appearance.
 
     A model with 126 identical layers has the same fault 126 times. First, diagnostics of one target are
     merged if they have the same code and primary position, and their labels and module paths differ only in
@@ -46,7 +46,7 @@ def _one_target_each(diagnostics: Iterable[Diagnostic]) -> Iterable[Diagnostic]:
 
 
 def _cause(diagnostic: Diagnostic) -> Hashable:
-    """Return a key of a diagnostic's cause. Different messages at the same position are different causes."""
+    """Return a key for a diagnostic's cause. Different messages at the same position are different causes."""
     rule = (diagnostic.code, diagnostic.severity, diagnostic.fault, _numberless(diagnostic.module_path))
     primary = diagnostic.primary
     if primary is None:

@@ -11,8 +11,8 @@ _COMMAND = {"error": "error", "warning": "warning", "note": "notice"}
 def render_github(diagnostic: Diagnostic) -> str:
     """Format a diagnostic as one workflow command: a single line without a line end.
 
-    The annotation begins with the headline. Label, notes, targets and fix follow on further lines. GitHub
-    shows only ten annotations of each kind per step, so `fold` the diagnostics first.
+    The annotation begins with the headline. The label, notes, targets and fix follow on separate lines.
+    GitHub shows only ten annotations of each kind per step, so `fold` the diagnostics first.
 
     Args:
         diagnostic: The diagnostic. Without a position, the annotation belongs to the whole run.
@@ -36,7 +36,7 @@ def render_github(diagnostic: Diagnostic) -> str:
 
 
 def plain_body(diagnostic: Diagnostic) -> str:
-    """Return headline, message, notes, targets and fix on one line each. The position is not included."""
+    """Return the headline, label, notes, targets and fix on separate lines, without the position."""
     times = f" ({diagnostic.count} times)" if diagnostic.count > 1 else ""
     lines = [diagnostic.message + times]
     if diagnostic.primary is not None and diagnostic.primary.message:

@@ -19,10 +19,10 @@ _CONDITIONS = (ast.If, ast.IfExp, ast.While, ast.Assert)
 def with_columns(span: Span) -> Span:
     """Narrow a span that has no columns, or that covers a whole statement, to the relevant expression.
 
-    Guards and graph nodes only have a line. For a condition, Python may report the whole `if`, `while`, `for`
-    or `... if ... else ...`. The new columns cover the condition, the iterable of a `for`, or the value that
-    the line's statement computes, and the origin becomes `source`. Python branches on `not x` without
-    computing it, so a span of `x` is extended to `not x`.
+    Guards and graph nodes have only a line number. For a condition, Python may report the whole `if`,
+    `while`, `for` or `... if ... else ...`. The new columns cover the condition, the iterable of a `for`, or
+    the value that the line's statement computes, and the origin becomes `source`. Python branches on `not x`
+    without computing it, so a span of `x` is extended to `not x`.
 
     Returns:
         The new span, or the same span if its columns are already correct or the source is not available.
@@ -66,14 +66,14 @@ def last_line_of_loop(span: Span) -> int:
 
 
 def condition_at(span: Span | None) -> ast.If | ast.IfExp | ast.While | ast.Assert | None:
-    """Return the innermost statement or expression in whose condition the span is."""
+    """Return the innermost statement or expression whose condition contains the span."""
     nodes = _nodes(span.path, *_CONDITIONS) if span is not None else ()
     found = [node for node in nodes if span is not None and _covers(node.test, span)]
     return max(found, key=lambda node: (node.lineno, node.col_offset), default=None)
 
 
 def tries_around(span: Span) -> list[ast.Try | ast.With]:
-    """Return the `try` and `with` statements in whose bodies the span's line is."""
+    """Return the `try` and `with` statements whose bodies contain the span's line."""
     return [
         node
         for node in _nodes(span.path, ast.Try, ast.With)
@@ -94,7 +94,7 @@ def function_at(span: Span | None) -> ast.FunctionDef | None:
 
 
 def function_of(code: CodeType) -> ast.FunctionDef | None:
-    """Return the definition of a function, or None if it was entered at a prompt or generated."""
+    """Return the definition of a function, or None if the function was generated or entered at a prompt."""
     for node in _nodes(code.co_filename, ast.FunctionDef):
         lines = (node.lineno, *(decorator.lineno for decorator in node.decorator_list))
         if node.name == code.co_name and min(lines) == code.co_firstlineno:
@@ -105,16 +105,17 @@ def function_of(code: CodeType) -> ast.FunctionDef | None:
 def is_formatted(span: Span) -> bool:
     """Return whether the span is an f-string or part of one.
 
-    For an expression in an f-string, Python 3.11 reports the position of the string, and 3.12 that of the
-    braces.
+    For an expression in an f-string, Python 3.11 reports the position of the string, and Python 3.12 reports
+    the position of the braces.
     """
     return any(_covers(node, span) and _ends_after(node, span) for node in _nodes(span.path, ast.JoinedStr))
 
 
 def whole_comprehension(span: Span) -> Span:
-    """Extend the span of a comprehension's iterable to the comprehension. Other spans are not changed.
+    """Extend the span of a comprehension's iterable to the whole comprehension. Other spans are not changed.
 
-    If the iterable is not iterable, Python 3.11 and 3.12 report the comprehension, and 3.13 the iterable.
+    If the object cannot be iterated over, Python 3.11 and 3.12 report the position of the comprehension, and
+    Python 3.13 reports the position of the iterable.
     """
     for node in _nodes(span.path, *_COMPREHENSIONS):
         over = node.generators[0].iter
@@ -169,19 +170,19 @@ def _covers(node: ast.expr, span: Span) -> bool:
 
 
 def _ends_after(node: ast.expr, span: Span) -> bool:
-    """Return whether an expression ends at or after the span; also true if it has several lines."""
+    """Return whether an expression ends at or after the end of the span, or covers several lines."""
     end = _columns(span, node)[1]
     return span.end_column is None or end is None or span.end_column <= end
 
 
 def span_of(node: ast.expr, path: str, function: str | None = None) -> Span:
-    """Return the source position of a node of a file, in a function with this name."""
+    """Return the source position of a node in a file. `function` is the name of the function around it."""
     start, end = _columns(Span(path, node.lineno), node)
     return Span(path, node.lineno, start, end, function=function, origin="source")
 
 
 def _columns(span: Span, node: ast.expr | ast.stmt) -> tuple[int, int | None]:
-    """Return start and end columns, in characters from 1. `ast` counts UTF-8 bytes from 0.
+    """Return the start and end columns, counted in characters from 1. `ast` counts UTF-8 bytes from 0.
 
     The end is None if the node ends on a later line.
     """
@@ -264,7 +265,7 @@ def _nodes(path: str, *kinds: type) -> list[Any]:
 
 
 def _source(path: str) -> _Source:
-    """Parse a file in its current state. The result is empty if it is not available or not Python."""
+    """Parse a file in its current state. The result is empty if the file is not available or not Python."""
     is_readable = path.endswith(".py") and Path(path).is_file()
     if is_readable:
         return _parsed(path, Path(path).stat().st_mtime_ns)

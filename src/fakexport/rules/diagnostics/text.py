@@ -161,7 +161,7 @@ def _footer(diagnostic: Diagnostic, sources: dict[Label, str | None]) -> Iterato
 
 
 def _aligned(prefix: str, text: str) -> list[str]:
-    """Put a prefix before a text. Later lines of the text are aligned below the first."""
+    """Return the lines of a text with a prefix before the first. Later lines are aligned with the first."""
     first, *rest = text.strip("\n").split("\n")
     return [prefix + first, *(" " * len(prefix) + line for line in rest)]
 
