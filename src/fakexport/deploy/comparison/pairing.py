@@ -77,7 +77,7 @@ def _accidental(
     ours: Sequence[Kernel],
     nodes: Sequence[Node],
 ) -> Iterator[tuple[int, int]]:
-    """Yield accidental pairs. A pair that differs directly after an equal pair is not accidental."""
+    """Yield accidental pairs. A differing pair that directly follows an equal pair is not accidental."""
     right = [j for i, j in matches if errors[i, j].is_close and _is_telling(j, ours)]
     before, is_trusted = (-1, -1), True
     for i, j in matches:

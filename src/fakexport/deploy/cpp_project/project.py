@@ -1,4 +1,4 @@
-"""Write a C++ project: the compiled program, its weights, and the sources that run it."""
+"""Write a C++ project: a compiled program, its weights, and the sources that run the program."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def findings_of_program(program: ExportedProgram) -> Iterator[Diagnostic]:
 
 
 def readme(template: str, signatures: Iterable[Signature]) -> str:
-    """Fill the signatures into the text of the README template."""
+    """Insert the signatures into the text of the README template."""
     return template.replace(
         "{signature}", "\n\n".join("\n".join(_lines(signature)) for signature in signatures)
     )

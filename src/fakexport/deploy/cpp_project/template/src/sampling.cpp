@@ -45,7 +45,7 @@ at::Tensor only(const at::Tensor& scores, std::int64_t token) {
   return forced;
 }
 
-// Keeps only the fewest tokens whose probabilities add up to `top_p`, and at least one token.
+// Keeps only the smallest set of most likely tokens whose probabilities add up to `top_p`: at least one.
 at::Tensor of_probability(const at::Tensor& scores, double top_p) {
   const auto [in_order, indices] = scores.sort(-1, /*descending=*/true);
   at::Tensor before = in_order.softmax(-1).cumsum(-1).roll({1}, {-1});
