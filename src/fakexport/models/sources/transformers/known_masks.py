@@ -1,4 +1,4 @@
-"""Drop fake masks that have no effect. In eager mode, transformers finds such masks by their values."""
+"""Drop fake masks that have no effect. In eager mode, transformers detects such masks from their values."""
 
 from __future__ import annotations
 
