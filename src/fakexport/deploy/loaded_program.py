@@ -75,7 +75,7 @@ class LoadedProgram:
         return self._layout.signature
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
-        """Run the program, and return its output tensors by name. The arguments are those of `run`.
+        """Run the program, and return its output tensors by name. The arguments are the same as for `run`.
 
         Raises:
             InputMismatchError: The inputs do not fit. Raised before anything runs.

@@ -181,7 +181,7 @@ class Signature:
         self._check_conditions(inputs)
 
     def _check_identities(self, inputs: Mapping[str, torch.Tensor]) -> None:
-        """Reject the same tensor for two inputs if `forward` depends on `x is y`."""
+        """Reject a tensor that is passed for two inputs if `forward` depends on `x is y`."""
         names = {id(tensor): name for name, tensor in inputs.items()}
         if len(names) == len(inputs) or not self.has_identity_check:
             return

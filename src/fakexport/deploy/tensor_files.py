@@ -42,7 +42,7 @@ def adapter_inputs(
     Raises:
         InputMismatchError: The program has no adapter inputs, or this adapter does not fit them. The message
             is a single line.
-        SourceError, CheckpointError: The folder is not an adapter, or its file is rejected.
+        SourceError, CheckpointError: The folder is not an adapter, or its weights file is rejected.
 
     Example:
         >>> program = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),))

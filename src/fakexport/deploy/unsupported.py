@@ -75,7 +75,7 @@ def assertion_notes(program: ExportedProgram, form: str) -> Iterator[str]:
 
 
 def findings_of_objects(program: ExportedProgram, code: str, runtime: str) -> Iterator[Diagnostic]:
-    """Yield a finding for each C++ object in the program, at the object's first use."""
+    """Yield a finding for each C++ object in the program. It points to the object's first use."""
     nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
     for spec in program.graph_signature.input_specs:
         if not isinstance(spec.arg, CustomObjArgument):

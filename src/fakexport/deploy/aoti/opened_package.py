@@ -166,7 +166,7 @@ def _of_checkpoint(
 ) -> dict[str, torch.Tensor]:
     """Bind a checkpoint to the program, and return contiguous weights by name.
 
-    Buffers are copied: compiled code may write into them, and the caller's tensors must not change.
+    Buffers are copied, because compiled code may write into them and the caller's tensors must not change.
     """
     with tempfile.TemporaryDirectory(prefix="fakexport-") as folder:
         archive = Path(folder, "program.pt2")

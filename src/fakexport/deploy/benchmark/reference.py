@@ -144,9 +144,9 @@ def _packages(module: nn.Module) -> tuple[str, ...]:
 def drawn_values(inputs: Mapping[str, Any], module: nn.Module) -> dict[str, Any]:
     """Return the inputs with random numbers instead of zeros.
 
-    Floating-point numbers are drawn from the normal distribution, and token ids (inputs whose names end in
-    `input_ids`) from the vocabulary. Nonzero numbers are not changed, because they have a meaning. For
-    example, they may be placeholder tokens. Masks and other integers are not changed either.
+    Floating-point numbers are drawn from the normal distribution. Token ids (inputs whose names end in
+    `input_ids`) are drawn from the vocabulary. Nonzero numbers are not changed, because they have a meaning.
+    For example, they may be placeholder tokens. Masks and other integers are not changed either.
     """
     generator = torch.Generator().manual_seed(_SEED)
     drawn = {}

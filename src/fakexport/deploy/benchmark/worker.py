@@ -128,9 +128,9 @@ def in_turns(
 ) -> tuple[list[float], list[float]]:
     """Time two calls alternately, so that load on the machine affects both equally.
 
-    In every other turn, the second call runs first. Both may be the same object, which then runs once per
-    turn. The inputs are copied for each call, before it is timed. Return the times of each call in seconds,
-    one per turn, without the `warmup` turns.
+    In every other turn, the second call runs first. If both calls are the same object, it runs once per turn.
+    The inputs are copied for each call, before it is timed. Return the times of each call in seconds, one per
+    turn, without the `warmup` turns.
     """
     first, second = calls
     seconds: dict[int, list[float]] = {0: [], 1: []}
@@ -147,7 +147,7 @@ def in_turns(
 
 @contextmanager
 def hidden(packages: Sequence[str]) -> Iterator[None]:
-    """Make packages impossible to import in the block. Packages that are already imported are not affected.
+    """Prevent packages from being imported in the block. Packages that are already imported are not affected.
 
     Python raises `ModuleNotFoundError` if `sys.modules` maps a name to None.
     """

@@ -109,7 +109,9 @@ def _refuse_to_overwrite(target: Path) -> None:
 
 
 def findings_of_program(program: ExportedProgram) -> Iterator[Diagnostic]:
-    """Yield a finding for each operator that is implemented in Python, at the operator's first call."""
+    """Yield a finding for each operator that is implemented in Python. It points to the operator's first
+    call.
+    """
     made = python_operators(library_operators(program))
     calls: dict[str, list[Visit]] = {}
     for visit in walk(program) if made else ():

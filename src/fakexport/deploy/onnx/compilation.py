@@ -177,7 +177,8 @@ _WRONG_NODE = re.compile(r"\(op_type:(?P<operator>\w+), node name: (?P<node>[^)]
 
 
 def check_model(model: Any) -> None:
-    """Validate the graph and its shapes with ONNX. Weights are treated as inputs, as they may be missing.
+    """Validate the graph and its shapes with ONNX. Weights are treated as inputs, because they may be
+    missing.
 
     Raises:
         CompileFailure: An ONNX operator does not accept its arguments (FE802), usually because of their

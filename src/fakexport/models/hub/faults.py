@@ -46,7 +46,7 @@ def hub_faults(name: HubName, file: str) -> Iterator[None]:
 
     Raises:
         MissingFile: the repository exists, but lacks the file.
-        HubError: anything else.
+        HubError: any other error occurred.
     """
     from huggingface_hub import constants, errors
 

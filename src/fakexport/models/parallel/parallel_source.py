@@ -62,7 +62,7 @@ def parallel_source(source: Source, parallel: str | Degrees | None, rank: int | 
 
     Args:
         source: The source of the whole model, from transformers.
-        parallel: The degrees, such as `tp=8`; None returns the source unchanged.
+        parallel: The degrees, such as `tp=8`. If it is None, the source is returned unchanged.
         rank: The rank. Default: 0.
     Raises:
         SourceError: the source is a component of a model, has an adapter, or is an existing module.

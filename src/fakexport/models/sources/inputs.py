@@ -95,7 +95,7 @@ def inputs_from_specs(
             an input must have the same number of dimensions.
     Raises:
         SourceError: `forward` has no input with that name, or requires an input without a spec; a name is
-            repeated; the number of dimensions differs from the expected one.
+            repeated; or the number of dimensions differs from the expected number.
     """
     signature = inspect.signature(module.forward)
     model = type(module).__name__

@@ -31,7 +31,7 @@ def expression(text: str, names: Mapping[str, Builder]) -> Builder:
     """Return the function that evaluates an expression.
 
     Args:
-        text: The expression. It comes from a file of this package, because it is executed like code.
+        text: The expression. It is executed as code, so it must come from a file of this package.
         names: For each name that `NAMES` does not define, a function that returns its value.
     """
     code = compile(f"({text})", f"<inputs: {text}>", "eval")

@@ -81,7 +81,7 @@ def adapt(module: nn.Module, folder: AdapterFolder, shapes: Shapes | None) -> Ad
 
 
 def _base_name(name: str, known: list[str]) -> str:
-    """Return the base model's name for a tensor, given its possible names before peft added modules."""
+    """Return a tensor's name in the base model. `known` are its possible names before peft added modules."""
     same = name.replace(".base_layer.", ".")
     return same if same in known else known[0]
 

@@ -77,7 +77,9 @@ def adapter_tracing(module: nn.Module, adapter: Mapping[str, str]) -> Iterator[N
 
 @dataclass(frozen=True)
 class _Slot:
-    """A parameter of a module that is replaced with an attribute, so that a tensor can be assigned to it."""
+    """A module's parameter that is temporarily replaced with an attribute to which any tensor can be
+    assigned.
+    """
 
     owner: nn.Module
     attribute: str

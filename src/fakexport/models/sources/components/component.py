@@ -112,8 +112,8 @@ def component_source(
     """Return the source of a part of a model.
 
     Args:
-        name: A role (`vision`, `language`), or the path or class name of a module. None returns the source
-            unchanged.
+        name: A role (`vision`, `language`), or the path or class name of a module. If it is None, the source
+            is returned unchanged.
     Raises:
         SourceError: the source is not a transformers model, or options conflict.
     """

@@ -76,8 +76,8 @@ class CacheLayout:
         return any(path.endswith(".max_cache_len") for path in self.numbers)
 
     def refuse_counting(self, after: CacheLayout, model: str) -> None:
-        """Reject a cache that counts tokens in Python, because a program would always use the example's
-        count.
+        """Reject a cache that counts tokens in Python. A program would always use the count of the example
+        inputs.
 
         Raises:
             SourceError: a number or a flag differs after the call.

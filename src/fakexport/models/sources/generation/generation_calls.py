@@ -1,4 +1,4 @@
-"""The two calls of generation as programs. Prefill reads the prompt; decode reads one token and the cache.
+"""Prefill and decode as programs. Prefill reads the prompt, and decode reads one token and the cache.
 
 The cache is passed in and returned as plain named tensors. Alternatively, a static cache is kept in buffers
 that the program writes (`kept_cache`). Layers with a sliding window keep every token, and the attention mask

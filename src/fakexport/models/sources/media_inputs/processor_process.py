@@ -29,7 +29,7 @@ _USUAL_RATE = 16_000
 
 
 class UnavailableVideos(dict[str, Any]):
-    """A stand-in for a video processor if torchvision is missing. Its settings are empty."""
+    """A stand-in for a video processor, used if torchvision is missing. Its settings are empty."""
 
     model_input_names: tuple[str, ...] = ()
 

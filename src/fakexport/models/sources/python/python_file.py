@@ -121,7 +121,7 @@ def _place(error: BaseException, path: Path) -> str:
 
 @contextmanager
 def importable(folder: Path) -> Iterator[None]:
-    """Make the modules of a folder importable within the block, with priority over all other modules.
+    """Make the modules in a folder importable within the block. They have priority over all other modules.
 
     Imported modules stay in `sys.modules`. If an earlier source imported a module with the same name from a
     different folder, that module is removed.

@@ -62,8 +62,8 @@ class Quantization:
     )
 
     def import_packages(self) -> None:
-        """Import the modules that `built` needs, because dozens of files must not be imported in a fake
-        mode.
+        """Import the modules that `built` needs. They consist of dozens of files, which must not be imported
+        in a fake mode.
         """
         if self.settings is None:
             return

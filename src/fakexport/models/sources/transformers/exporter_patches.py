@@ -175,7 +175,7 @@ _FP8 = "transformers.integrations.finegrained_fp8"
 
 
 def _fp8(module: nn.Module) -> Replaced:
-    """Make fp8 layers of transformers work without a kernel from the hub.
+    """Make transformers' fp8 layers work without a kernel from the hub.
 
     On Hopper GPUs, transformers prefers DeepGEMM if it is installed. It is not used here, because its
     functions are not torch operators and cannot be exported.

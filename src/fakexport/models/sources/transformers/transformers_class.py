@@ -61,8 +61,8 @@ def model_class_for(config: Any, class_name: str | None, place: str) -> tuple[An
             transformers has. If it has none of them, the first of `AUTO_CLASSES` that supports this type is
             used, preferably with a class for exactly this type.
     Raises:
-        SourceError: transformers has no class of that name or for this config, or the class requires a
-            different config.
+        SourceError: transformers has no class with that name, no class for this config, or the class requires
+            a different config.
     """
     if class_name is not None:
         return _named_class(config, class_name, place), None
@@ -101,7 +101,7 @@ def _has_head(config: Any) -> bool:
 
 
 def takes_class(name: str, config: Any) -> bool:
-    """Return whether transformers has a class of this name that accepts this config."""
+    """Return whether transformers has a class with this name that accepts the config."""
     found = _class(name)
     return found is not None and _takes(found, config)
 

@@ -38,7 +38,7 @@ def derive_inputs(
     """Return keyword inputs for one forward pass. By default, the batch size is 2, and there are 16 text
     tokens.
 
-    The inputs are the required ones and the main input of every modality. Only the values of sizes, positions
+    They include the required inputs and the main input of every modality. Only the values of sizes, positions
     and masks are meaningful.
 
     Args:
