@@ -305,8 +305,8 @@ class Parts:
             notes.append(f"{', '.join(numbers)}: constant in the program")
         if call.again:
             notes.append(
-                f"it is called {call.times} times with different inputs; the example inputs are "
-                "those of the first call"
+                f"it is called {call.times} times with different inputs; the inputs of the first call "
+                "are the example inputs"
             )
         return ExampleInputs(
             kwargs=inputs,

@@ -63,7 +63,7 @@ def half_inputs(
         notes.append(f"fakexport called enable_tiling(), which {name} requires")
     sample = table.value("sample")
     if not table.has_own_size:
-        notes.append(f"the config has no size: assuming {list(sample.shape)} as the encoder's input")
+        notes.append(f"the config specifies no size: assuming {list(sample.shape)} as the encoder's input")
     if is_encoder:
         notes.append(
             "the encoder returns the mean and the standard deviation of the latents, without drawing a sample"

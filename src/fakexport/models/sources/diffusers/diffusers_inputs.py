@@ -152,13 +152,13 @@ def _notes(inputs: InputTable, kwargs: Mapping[str, Any], left_out: Sequence[str
     first = main[0] if isinstance(main, list) else main
     if not inputs.has_own_size and isinstance(first, torch.Tensor) and first.dim() > 2:
         each = " each" if first is not main else ""
-        yield f"the config has no size: assuming {list(first.shape)} for {name}{each}"
+        yield f"the config specifies no size: assuming {list(first.shape)} for {name}{each}"
     if "time_ids" in kwargs.get("added_cond_kwargs", ()):
         pooled, ids = (kwargs["added_cond_kwargs"][name].shape[-1] for name in ("text_embeds", "time_ids"))
         yield f"added_cond_kwargs: pooled text of width {pooled} and {ids} time ids"
     fixed = [name for name, value in kwargs.items() if value is not None and not _has_tensor(value)]
     if fixed:
-        yield f"{', '.join(fixed)}: Python values, constant in the program"
+        yield f"{', '.join(fixed)}: Python values that are constant in the program"
     if left_out:
         yield f"omitted optional inputs: {', '.join(left_out)}"
 

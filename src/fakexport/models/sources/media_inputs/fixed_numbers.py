@@ -89,4 +89,4 @@ def numbers_among(
 def fixed_notes(inputs: Mapping[str, Any]) -> list[str]:
     """Return a clause for the report about inputs that are fixed numbers, if there are any."""
     names = [name for name, value in inputs.items() if isinstance(value, list)]
-    return [f"{', '.join(names)}: numbers, constant in the program"] if names else []
+    return [f"{', '.join(names)}: Python numbers that are constant in the program"] if names else []

@@ -171,7 +171,7 @@ class Processor:
             if ended.limit is not None:
                 return {"error": f"the processor did not end within {_SECONDS} seconds"}
             if ended.code:
-                return {"error": f"the process of the processor ended with exit code {ended.code}"}
+                return {"error": f"the processor's process ended with exit code {ended.code}"}
             return json.loads(read_file(answer, most_bytes=_MOST_VOCABULARY))
 
     def _copy_to(self, folder: Path, files: Mapping[str, Path]) -> None:
