@@ -214,7 +214,7 @@ def _without_vocabulary(record: Any) -> None:
         (lambda record: record.update(format="fakexport.generation/1"), "{path}: its format is "),
         (
             lambda record: record["defaults"].update(bad_words=[[5, 6], []]),
-            "{path}: one of the bad_words has less than two tokens",
+            "{path}: one of the bad_words has fewer than two tokens",
         ),
     ],
 )
