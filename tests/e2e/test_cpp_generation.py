@@ -148,7 +148,10 @@ def test_settings_of_the_generation_config_are_followed(settings, cpp_generate, 
     ("options", "line"),
     [
         ((), "there is no prompt: the program expects 'input_ids'"),
-        (("--prompt-ids", "1,9999"), "the token 9999 does not exist: the model has 1024, from 0 on"),
+        (
+            ("--prompt-ids", "1,9999"),
+            "the token 9999 does not exist: the model has 1024 tokens, starting at 0",
+        ),
         (("--prompt-ids", "1,,2"), "--prompt-ids '' is not a number in range"),
         (("--prompt-ids", "-1"), "-1 is not a token id: ids are 0 or more"),
         (("--prompt-ids", "1", "--top-p", "2"), "--top-p must be above 0 and at most 1"),
@@ -157,7 +160,7 @@ def test_settings_of_the_generation_config_are_followed(settings, cpp_generate, 
         (("--prompt-ids", "1", "--beams", "2"), "unknown: '--beams'; see --help"),
         (
             ("--prompt-ids", "1", "--max-new-tokens", "127"),
-            "prompt and new tokens are 129 together, but the model has 128 positions",
+            "the prompt and the new tokens are 129 tokens in total, but the model has 128 positions",
         ),
     ],
 )
@@ -183,7 +186,7 @@ def test_a_cache_in_buffers_is_one_tensor_of_both_programs(cpp_generate, tmp_pat
 
     assert tokens(done) == [row for ids in prompts for row in eager(model, ids)]
     too_many = ("--weights", tmp_path, "--prompt-ids", ids(prompt(40)))
-    line = "prompt and new tokens are 64 together, but the static cache holds 60"
+    line = "the prompt and the new tokens are 64 tokens in total, but the static cache holds 60"
     assert refusal(generate(cpp_generate, tmp_path / "project", *too_many)) == line
 
 
@@ -211,7 +214,7 @@ def _without_vocabulary(record: Any) -> None:
         (lambda record: record.update(format="fakexport.generation/1"), "{path}: its format is "),
         (
             lambda record: record["defaults"].update(bad_words=[[5, 6], []]),
-            "{path}: one of the bad_words has less than two tokens",
+            "{path}: one of the bad_words has fewer than two tokens",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""The interface of all compiled forms: they map input tensors by name to output tensors by name."""
+"""The interface of all compiled forms: a call maps input tensors by name to output tensors by name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DeployError(FakexportError):
 
 
 class CompileFailure(DeployError):
-    """A compiler does not support parts of the program: one diagnostic for each, with the user's line."""
+    """A compiler does not support some parts of the program. `diagnostics` has one entry per part."""
 
     def __init__(self, diagnostics: tuple[Diagnostic, ...]) -> None:
         super().__init__("; ".join(diagnostic.message for diagnostic in diagnostics))
@@ -35,7 +35,7 @@ class CompileFailure(DeployError):
 
 
 def silent(line: str) -> None:
-    """Ignore a line of progress."""
+    """Discard a line of progress text."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class CompiledFile:
         files: All written files. `path` comes first; the files of a folder are sorted.
         size_bytes, seconds: Total size of the files, and wall time of the compilation.
         is_cached: Whether the result came from the cache.
-        notes: Sentences for the user.
+        notes: Sentences to show to the user.
     """
 
     path: Path
@@ -67,7 +67,9 @@ class CompiledFile:
         notes: Iterable[str] = (),
         is_cached: bool = False,
     ) -> CompiledFile:
-        """Create the result for these files. `begun` is `time.monotonic()` at the start."""
+        """Create the result for these files. `begun` is `time.monotonic()` at the start of the
+        compilation.
+        """
         found = tuple(files)
         size = sum(file.stat().st_size for file in found)
         return cls(path, found, size, time.monotonic() - begun, is_cached, tuple(notes))
@@ -81,4 +83,4 @@ class Artifact(Protocol):
         """Inputs and outputs of a call."""
 
     def __call__(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Run the program, and return its output tensors by name, like `run`."""
+        """Run the program and return its output tensors by name, as `run` does."""

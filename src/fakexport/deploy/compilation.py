@@ -39,7 +39,7 @@ def compile(
         program: A program, or the path of an archive; for `cpp-project`, also a bundle. Not changed.
         path: The file to write, or the folder for `cpp-project`.
         checkpoint: The weights, as for `bind`. Default: the weights of the program.
-        to: `aoti`: a .pt2 package of native code. `cpp-project`: such a package, and a C++ program that runs
+        to: `aoti`: a .pt2 package of native code. `cpp-project`: such a package and a C++ program that runs
             it. `executorch`: a .pte file. `onnx`: an .onnx file.
         devices: Mapping of devices, as for `bind`.
         weights: For `aoti` and `onnx`: `inside` the file, or in a .safetensors file `beside` it.
@@ -47,7 +47,8 @@ def compile(
         target: For `aoti`: the devices to compile for, as a topology. They must be available. Default: the
             program's devices.
         cache: For `aoti` and `cpp-project`: a folder that caches compiled packages.
-        command: The command to run on a machine with the devices, for the error if they are missing here.
+        command: If the devices are missing here, the error message suggests running this command on a machine
+            that has them.
         on_progress: Called with a line of text at the start of each step.
 
     Returns:
@@ -111,7 +112,7 @@ def compile(
 
 
 def _bundle(program: ExportedProgram | Bundle | str | os.PathLike[str]) -> Bundle | None:
-    """Return the bundle if there are several programs, or if one was passed; otherwise None."""
+    """Return the bundle if one was passed or if the archive contains several programs; otherwise None."""
     if isinstance(program, ExportedProgram):
         return None
     bundle = program if isinstance(program, Bundle) else load_bundle(program)

@@ -1,4 +1,4 @@
-"""Replace operators that a compiler does not support by compositions of other operators."""
+"""Replace operators that a compiler does not support with compositions of other operators."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ Compositions = Mapping[str, Callable[[Node], Composition | None]]
 
 
 def grouped_product(node: Node) -> Composition | None:
-    """Return the composition of a grouped matrix product; None if the node can stay."""
+    """Return the composition for a grouped matrix product, or None if the node can be kept."""
     given = product_arguments(node)
     return None if given is None else Composition(given, composed_product)
 
 
 def packed_product(node: Node) -> Composition:
-    """Return the composition of a grouped matrix product with MXFP4 matrices."""
+    """Return the composition for a grouped matrix product with MXFP4 matrices."""
     return Composition(tuple(node.all_input_nodes), composed_packed_product)
 
 
 def _of_fbgemm(function: Callable[..., Any], names: tuple[str, ...], node: Node) -> Composition | None:
-    """Return the composition of an operator of FBGEMM, or None if FBGEMM itself is installed."""
+    """Return the composition for an FBGEMM operator, or None if FBGEMM itself is installed."""
     target: Any = node.target
     if not is_python_operator(target.name().partition(".")[0]):
         return None
@@ -75,7 +75,7 @@ IN_PYTHON: Compositions = MappingProxyType(
 
 
 def composed(program: ExportedProgram, compositions: Compositions) -> ExportedProgram:
-    """Replace these operators by their compositions. Return a program without such operators unchanged."""
+    """Replace operators with their compositions. A program without such operators is returned unchanged."""
     graphs = [module.graph for module in graph_modules(program.graph_module)]
     called = [node for graph in graphs for node in _calls(graph, compositions)]
     if not any(compositions[operator_name(node)](node) for node in called):
@@ -83,7 +83,8 @@ def composed(program: ExportedProgram, compositions: Compositions) -> ExportedPr
     changed = copied_graph(program)
     for module in graph_modules(changed):
         for node in _calls(module.graph, compositions):
-            # Call it again, because earlier replacements may have changed the node's arguments.
+            # Compute the composition again, because earlier replacements may have changed the node's
+            # arguments.
             if made := compositions[operator_name(node)](node):
                 _replace(module.graph, node, made)
         module.recompile()
@@ -98,7 +99,7 @@ def _calls(graph: Graph, compositions: Compositions) -> list[Node]:
 
 
 def _replace(graph: Graph, node: Node, made: Composition) -> None:
-    """Trace a composition, and replace the node by the traced nodes, which keep its source line."""
+    """Trace a composition and replace the node with the traced nodes, which get its source line."""
     values = [source.meta["val"] for source in made.inputs]
     with torch.no_grad(), mode_of(values) or nullcontext():
         traced = make_fx(made.function)(*values).graph

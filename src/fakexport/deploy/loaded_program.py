@@ -51,10 +51,10 @@ def run(program: ExportedProgram, *args: Any, **kwargs: Any) -> dict[str, torch.
 
 
 class LoadedProgram:
-    """A bound program to call repeatedly. It has the same interface as the compiled forms.
+    """A bound program that can be called repeatedly. It has the same interface as the compiled forms.
 
-    With `is_compiled`, `torch.compile` compiles it in the first call, which takes seconds to minutes and
-    needs a C++ compiler. New sizes may cause recompilation.
+    If `is_compiled` is true, `torch.compile` compiles the program in the first call, which takes seconds to
+    minutes and needs a C++ compiler. New sizes may cause recompilation.
 
     Raises:
         WeightsNotBoundError: The program has no weights.
@@ -63,7 +63,7 @@ class LoadedProgram:
     def __init__(self, program: ExportedProgram, *, is_compiled: bool = False) -> None:
         self._is_compiled = is_compiled
         self._program = program
-        # Inputs are checked with the signature instead, before they are moved to other devices.
+        # `Signature.check` checks the inputs instead, before they are moved to other devices.
         module: Any = program.module(check_guards=False)
         module.validate_inputs = False
         self._module: Any = torch.compile(module) if is_compiled else module
@@ -75,7 +75,7 @@ class LoadedProgram:
         return self._layout.signature
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
-        """Run the program, and return its output tensors by name. The arguments are those of `run`.
+        """Run the program, and return its output tensors by name. The arguments are the same as for `run`.
 
         Raises:
             InputMismatchError: The inputs do not fit. Raised before anything runs.
@@ -97,7 +97,9 @@ class LoadedProgram:
         return named_outputs(self.signature, tree_leaves(result))
 
     def _place_of(self, error: Exception) -> str:
-        """Return the user's line for a failed runtime assertion: torch's message has only the node's name."""
+        """Return the line of user code for a failed runtime assertion. torch's message only contains the
+        node's name.
+        """
         if (named := _CHECKED.search(str(error))) is None:
             return ""
         spans = (visit.span for visit in walk(self._program) if visit.name == named[1])
@@ -122,10 +124,10 @@ def call_arguments(
 
 @dataclass(frozen=True)
 class _Layout:
-    """How to call a program. This is cached, because it takes longer to derive than a small program runs.
+    """How to call a program. It is computed once, because that takes longer than a call of a small program.
 
-    `leaves` are the flat arguments, tensors and constants. `is_in_place` is true if the program writes into
-    its inputs at the same point as `forward`, and not only at the end.
+    `leaves` are the flat arguments: tensors and constants. `is_in_place` is true if the program writes into
+    its inputs at the same point as `forward` does, rather than only at the end.
     """
 
     signature: Signature
@@ -172,7 +174,9 @@ class _Layout:
         return tensors
 
     def _is_input(self, given: Mapping[str, Any], names: set[str]) -> bool:
-        """Return whether a dict is the only argument of `forward`, and not a dict of the input tensors."""
+        """Return whether a dict is the only argument of `forward`, rather than a dict of all input tensors by
+        name.
+        """
         positional, _ = self.calling.structure.children()
         parts = positional.children()
         is_dict = len(parts) == 1 and not parts[0].is_leaf() and parts[0].type is dict
@@ -190,7 +194,7 @@ class _Layout:
 
 @dataclass(frozen=True)
 class Timed:
-    """The outputs and the wall time of the first call, and the times of later timed calls, if any."""
+    """The outputs and the wall time of the first call, and the times of the timed calls after it, if any."""
 
     outputs: dict[str, torch.Tensor]
     first_call_s: float
@@ -202,8 +206,8 @@ def run_timed(
 ) -> Timed:
     """Call a program once for its outputs, `warmup` times without timing, and `repeat` times with timing.
 
-    A program may modify its inputs, so each later call uses copies, which are made before its time is
-    measured. Changes to buffers persist between the calls.
+    A program may modify its inputs, so each later call gets copies, which are made before its timing starts.
+    Changes to buffers persist between calls.
     """
     given = {name: tensor.clone() for name, tensor in inputs.items()} if warmup + repeat else inputs
     start = time.perf_counter()

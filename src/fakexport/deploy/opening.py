@@ -41,7 +41,7 @@ def open_program(
 
     Args:
         path: A .pt2 archive or package, a .pte file, or an .onnx file.
-        checkpoint: The weights, as for `bind`. Default: the weights of the file.
+        checkpoint: The weights, as for `bind`. Default: the file's own weights.
         method: The program to open from a bundle.
         devices: Mapping of devices, as for `bind`. Only for archives.
         is_compiled: Whether to use `torch.compile`, which compiles in the first call. Only for archives.
@@ -98,13 +98,15 @@ def with_weights(
     if devices is not None:
         raise InvalidValue(
             "devices can be chosen only when a checkpoint is bound, and none was given; "
-            "`fakexport retarget` moves a program that has its weights"
+            "`fakexport retarget` moves a program that already has weights"
         )
     return program
 
 
 def artifact_kind(path: str | os.PathLike[str]) -> ArtifactKind:
-    """Return the kind of a file: by its content, or for ONNX by its name. Any other file is a program."""
+    """Return the kind of a file, from its content or, for ONNX, from its name. Any other file counts as a
+    program.
+    """
     with open_regular(path) as file:
         start = file.read_at(0, 8)
     if start[4:8] == _EXECUTORCH_MARK:
@@ -124,7 +126,8 @@ def open_artifact(
     """Open a compiled program. `trust` allows native code, which runs as soon as it is loaded.
 
     Raises:
-        DeployError: The file is damaged, of a different kind, without weights, or has untrusted native code.
+        DeployError: The file is damaged, is of a different kind, has no weights, or contains untrusted native
+            code.
         ArchiveError: A package is damaged, or was not written by fakexport.
         CheckpointError, BindError: The checkpoint is rejected, or does not fit.
     """

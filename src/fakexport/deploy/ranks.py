@@ -18,9 +18,10 @@ from .artifact import DeployError
 
 @dataclass(frozen=True)
 class RankOfArchive:
-    """The one program of an archive that this process runs, by its method in a bundle.
+    """The program of an archive that this process runs.
 
-    `method` is None for an archive with one program, and `record` if the program is not sharded.
+    `method` is the program's name in a bundle, or None if the archive has only one program. `record` is None
+    if the program is not sharded.
     """
 
     method: str | None
@@ -37,9 +38,9 @@ def rank_of_archive(
 ) -> RankOfArchive:
     """Return the program of an archive that this process should run.
 
-    In a bundle of ranks (`rank0`, `rank1`, ...), it is the program of `rank`, by default the value of `RANK`,
-    which `torchrun` sets for each process. `method` is the caller's choice, if any. A missing rank is a
-    `ValueError`.
+    In a bundle of ranks (`rank0`, `rank1`, ...), this is the program of `rank`. The default rank is the
+    environment variable `RANK`, which `torchrun` sets for each process. A `method` that the archive has takes
+    precedence over the rank. If the archive does not have `rank`, a `ValueError` is raised.
     """
     methods = describe(path).manifest.methods
     if method is not None and method in methods:
@@ -61,7 +62,7 @@ def rank_of_archive(
 
 @contextmanager
 def joined(record: ParallelRecord | None) -> Iterator[None]:
-    """Connect this rank with the other ranks for collectives, until the block ends.
+    """Connect this process to the processes of the other ranks, so that collectives work in the block.
 
     Raises:
         DeployError: `torchrun` did not start this process with the expected rank and number of ranks.

@@ -1,4 +1,4 @@
-"""Inputs and outputs of a program by name. All compiled forms of the program have the same signature."""
+"""The inputs and outputs of a program, by name. All compiled forms of a program have the same signature."""
 
 from __future__ import annotations
 
@@ -51,11 +51,12 @@ class Dimension:
     """A size of an input: `times * symbol + plus`, or `plus` if there is no symbol.
 
     Args:
-        symbol: Name of the symbol in the program, such as `s17`; None for a static size, and for a size that
-            is not checked.
+        symbol: Name of the symbol in the program, such as `s17`; None for a static size or a size that is not
+            checked.
         times, plus: Factor and offset in the formula above.
         lower, upper: Smallest and largest allowed size; None if there is no bound.
-        is_checked: Whether the size is checked: only static sizes and linear expressions of one symbol are.
+        is_checked: Whether the size is checked. Only static sizes and linear expressions of one symbol are
+            checked.
     """
 
     symbol: Annotated[str | None, text] = None
@@ -76,7 +77,7 @@ class Dimension:
 
 @dataclass(frozen=True)
 class InputTensor:
-    """A tensor that must be passed to a call. `dtype` is a name as in torch, such as `float32`."""
+    """A tensor that must be passed to a call. `dtype` is the name that torch uses, such as `float32`."""
 
     name: str
     dtype: str
@@ -88,7 +89,7 @@ class InputTensor:
 class OutputTensor:
     """A leaf of a call's output: its path, such as `past_key_values.0.1`, and whether it is a tensor.
 
-    Numbers and None are omitted from the results.
+    Leaves that are not tensors (numbers and None) are omitted from the results.
     """
 
     name: str
@@ -97,15 +98,15 @@ class OutputTensor:
 
 @dataclass(frozen=True)
 class Signature:
-    """The tensors of a call.
+    """The input and output tensors of a call.
 
     Args:
         inputs: Input tensors in the order of the flat arguments. Arguments that are not tensors are fixed in
             the program.
         outputs: Output leaves in the order in which they are returned.
-        conditions: Other shape guards, which branches, divisions and comparisons caused during the trace.
-        has_identity_check: Whether the same tensor must not be passed for two inputs.
-        written: Inputs that `forward` writes into. Compiled forms write into copies.
+        conditions: Other shape guards, added during the trace by branches, divisions and comparisons.
+        has_identity_check: Whether passing the same tensor for two inputs is an error.
+        written: Inputs that `forward` writes into. Compiled forms write into copies of them.
 
     Example:
         >>> from fakexport.exporting.capture import export
@@ -147,11 +148,11 @@ class Signature:
     def check(self, inputs: Mapping[str, torch.Tensor], *, is_in_place: bool = False) -> None:
         """Check the inputs of a call before anything runs: names, dtypes, sizes, ranges and guards.
 
-        `is_in_place` says that the program modifies the inputs themselves, as in eager mode, rather than
-        copies.
+        `is_in_place` means that the program modifies the inputs themselves, as eager mode does, not copies of
+        them.
 
         Raises:
-            InputMismatchError: An input does not fit; the error names the first one. The message is a single
+            InputMismatchError: An input does not fit. The message names the first such input and is a single
                 line.
         """
         names = [tensor.name for tensor in self.inputs]
@@ -180,7 +181,7 @@ class Signature:
         self._check_conditions(inputs)
 
     def _check_identities(self, inputs: Mapping[str, torch.Tensor]) -> None:
-        """Reject the same tensor for two inputs if `forward` depends on `x is y`."""
+        """Reject a tensor that is passed for two inputs if `forward` depends on `x is y`."""
         names = {id(tensor): name for name, tensor in inputs.items()}
         if len(names) == len(inputs) or not self.has_identity_check:
             return
@@ -193,7 +194,10 @@ class Signature:
         )
 
     def _check_written(self, inputs: Mapping[str, torch.Tensor]) -> None:
-        """Reject written inputs that overlap in memory: if copies are written instead, the results differ."""
+        """Reject inputs that the program writes into if they are expanded or share memory with another input.
+
+        The program writes into copies, which do not overlap, so its results would differ.
+        """
         memory = {name: storage_identity(tensor) for name, tensor in inputs.items()} if self.written else {}
         for name in self.written:
             tensor = inputs[name]
@@ -268,7 +272,9 @@ def _input_tensor(name: str, value: torch.Tensor, ranges: Mapping[str, SymbolRan
 
 
 def _dimension(size: Any, ranges: Mapping[str, SymbolRange]) -> Dimension:
-    """Convert a size. An expression that is linear in one symbol has its own range."""
+    """Convert a size to a `Dimension`. A size that is linear in one symbol gets the range of the whole
+    expression.
+    """
     if isinstance(size, int):
         return Dimension(plus=size)
     expression = sympy.sympify(size.node.expr)
@@ -281,9 +287,9 @@ def _dimension(size: Any, ranges: Mapping[str, SymbolRange]) -> Dimension:
 
 
 def _checked_range(bounds: SymbolRange | None) -> tuple[int | None, int | None]:
-    """Return the range of a size that torch's own guards check.
+    """Return the part of a size's range that torch's own guards check.
 
-    For a program that was captured with a size of 2 or more, the range starts at 2, although the program also
+    If the program was captured with a size of 2 or more, the range starts at 2, although the program also
     runs for sizes 0 and 1. torch checks a lower bound only if it is above 2.
     """
     if bounds is None:
@@ -321,7 +327,7 @@ _output_from_json = reader_of(OutputTensor)
 
 
 def answer_of(question: Question, tensor: torch.Tensor) -> int | float | bool:
-    """Evaluate a property that a guard reads, such as a size, for a tensor."""
+    """Return the value of a tensor's property that a guard reads, such as a size."""
     match question.kind:
         case "size":
             return int(tensor.shape[question.dim])
@@ -340,7 +346,7 @@ def answer_of(question: Question, tensor: torch.Tensor) -> int | float | bool:
 
 
 def answer_text(question: Question, value: float) -> str:
-    """Describe the value of a property for an error: `` `x` has size 3 in dimension 0``."""
+    """Describe the value of a property for an error message: `` `x` has size 3 in dimension 0``."""
     match question.kind:
         case "size":
             return f"`{question.input}` has size {value} in dimension {question.dim}"

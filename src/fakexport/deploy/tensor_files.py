@@ -1,4 +1,4 @@
-"""Read files of tensors (inputs of a program, LoRA adapters as inputs), and write outputs to such files."""
+"""Read tensor files that contain a program's inputs or a LoRA adapter, and write outputs to tensor files."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ _RANK_DIM = {"lora_a_weight": 0, "lora_b_weight": 1, "lora_embedding_a": 0, "lor
 def adapter_inputs(
     adapter: str | Path, program: ExportedProgram | Artifact | Signature
 ) -> dict[str, torch.Tensor]:
-    """Return a program's inputs for a LoRA adapter: its matrices, and the scaling factor of each layer.
+    """Convert a LoRA adapter to inputs of a program: the adapter's matrices, and the scaling factor of each
+    layer.
 
     The adapter's rank may be smaller than the program's. The matrices are then padded with zeros, which does
-    not change results. The matrices of layers that the adapter does not have are zeros, too.
+    not change the results. Layers that the adapter does not have get matrices of zeros.
 
     Args:
         adapter: The folder of a peft LoRA adapter.
@@ -41,7 +42,7 @@ def adapter_inputs(
     Raises:
         InputMismatchError: The program has no adapter inputs, or this adapter does not fit them. The message
             is a single line.
-        SourceError, CheckpointError: The folder is not an adapter, or its file is rejected.
+        SourceError, CheckpointError: The folder is not an adapter, or its weights file is rejected.
 
     Example:
         >>> program = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),))
@@ -122,7 +123,7 @@ def _scaling(settings: Mapping[str, Any], layer: str, rank: int) -> float:
 
 
 def write_outputs(path: str | os.PathLike[str], outputs: Mapping[str, torch.Tensor]) -> None:
-    """Write tensors on any device as a safetensors file, atomically.
+    """Write tensors to a safetensors file, atomically. The tensors may be on any device.
 
     Tensors that share memory are written separately. If the file cannot be written, an existing file is kept.
     """

@@ -26,7 +26,7 @@ _ASSERTIONS = frozenset(
 
 
 def finding_at(code: str, node: Node, label: str, **facts: Any) -> Diagnostic:
-    """Return a finding at a node and its source line. `facts` are further arguments of `Rule.diagnostic`."""
+    """Return a finding at a node and its source line. `facts` are passed on to `Rule.diagnostic`."""
     return rule(code).diagnostic(
         labels=labels_at(source_span(node), label),
         **{"node": node.name, "module_path": module_path(node) or None, **facts},
@@ -36,7 +36,9 @@ def finding_at(code: str, node: Node, label: str, **facts: Any) -> Diagnostic:
 def operator_finding(
     code: str, nodes: list[Node], name: str, reason: str, notes: tuple[str, ...], fix: str, custom_fix: str
 ) -> Diagnostic:
-    """Return a finding for the nodes of one operator, with `custom_fix` if a library defines the operator."""
+    """Return a finding for the nodes of one operator. Its fix is `custom_fix` if a library defines the
+    operator.
+    """
     is_custom = name.partition(".")[0] not in _NOT_OF_LIBRARIES
     return finding_at(
         code,
@@ -52,7 +54,8 @@ def operator_finding(
 def assertion_notes(program: ExportedProgram, form: str) -> Iterator[str]:
     """Yield a sentence for each kind of check that the compiled form drops.
 
-    Sources of checks: `torch._check`, `--assume`, and guards on values that `forward` read from inputs.
+    Checks come from `torch._check`, from `--assume`, and from guards on values that `forward` read from
+    inputs.
     """
     called = [node for module in graph_modules(program.graph_module) for node in module.graph.nodes]
     if checks := [node for node in called if operator_name(node) in _ASSERTIONS]:
@@ -65,14 +68,14 @@ def assertion_notes(program: ExportedProgram, form: str) -> Iterator[str]:
         yield f"{form} has no assertions: the program's assertions are dropped ({len(checks)}){place}"
     if asked := [condition for condition in conditions_of(program) if condition.asked_at]:
         yield (
-            f"{form} has no guards: `fakexport run` checks that {asked[0].reason}"
+            f"{form} has no guards; only `fakexport run` checks that {asked[0].reason}"
             + (f" ({len(asked) - 1} more)" if len(asked) > 1 else "")
-            + "; other runtimes do not"
+            + ", and other runtimes do not check it"
         )
 
 
 def findings_of_objects(program: ExportedProgram, code: str, runtime: str) -> Iterator[Diagnostic]:
-    """Yield a finding for each C++ object in the program, at the object's first use."""
+    """Yield a finding for each C++ object in the program. It points to the object's first use."""
     nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
     for spec in program.graph_signature.input_specs:
         if not isinstance(spec.arg, CustomObjArgument):

@@ -52,8 +52,8 @@ _CHUNK_ELEMENTS = 1 << 22
 class FileLayout:
     """The contents and layout of a weights file that will be written.
 
-    `header` are all bytes before the data. `places` maps names to the offset in the file and the length, both
-    in bytes, in file order.
+    `header` contains all bytes before the data. `places` maps each name to the tensor's offset in the file
+    and its length, both in bytes, in file order.
     """
 
     weights: Mapping[str, Weight]
@@ -62,7 +62,8 @@ class FileLayout:
 
     @classmethod
     def of(cls, weights: Mapping[str, Weight], owner: str | None = None) -> FileLayout:
-        """Order weights by decreasing element size, so that all are aligned, and then by name.
+        """Create a layout. To align all weights, they are sorted by decreasing element size, and then by
+        name.
 
         `owner` is the id of the compiled program. Only the length of the id affects the layout.
         """
@@ -89,9 +90,11 @@ class FileLayout:
         )
 
     def is_that_of(self, path: Path) -> bool:
-        """Return whether a file was written next to a compiled program, with the same tensors."""
+        """Return whether a file is the weights file of a compiled program, with the tensors of this
+        layout.
+        """
         try:
-            with inputs_protected():  # Do not protect an earlier output as an input.
+            with inputs_protected():  # The file is an earlier output, so allow it to be replaced.
                 header = read_header(path)
         except CheckpointError:
             return False
@@ -99,7 +102,7 @@ class FileLayout:
         return OWNER in header.metadata and found == self.weights
 
     def write(self, file: IO[bytes], tensors: Mapping[str, torch.Tensor]) -> None:
-        """Write the file in chunks, so that memory-mapped weights need not be in memory all at once.
+        """Write the file in chunks, so that memory-mapped weights do not have to fit in memory all at once.
 
         The safetensors library's `save_file` would first copy all weights to bytes.
         """
@@ -109,7 +112,9 @@ class FileLayout:
                 file.write(chunk)
 
     def write_beside(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Write the file atomically. Replace an existing file only if it is a weights file of this layout."""
+        """Write the file atomically. Replace an existing file only if it is a weights file with the same
+        tensors.
+        """
         if path.exists() and not self.is_that_of(path):
             raise DeployError(f"{path} already exists with different content; choose another name for OUT")
         with new_file(path) as file:
@@ -140,10 +145,11 @@ def file_beside(path: Path) -> Path:
 def check_owner(compiled: Path, beside: Path, checkpoint: CheckpointSource | None, owner: str) -> bool:
     """Reject the weights file next to a compiled program if it was written with a different program.
 
-    The program and its weights file are written one after the other. An interruption can leave one of the
-    files in its old version, with tensors of the same names and shapes. A file without an owner, or with a
-    different name, is treated as a checkpoint: it is checked against the weights that the program needs.
-    Return whether the weights file was written with the program, so that its names are the program's.
+    The program and its weights file are written one after the other, so an interruption can leave an old
+    version of one of them, with tensors of the same names and shapes. A file that has no owner or a different
+    name is treated as a checkpoint: it is checked against the weights that the program needs.
+
+    Return whether the weights file was written with the program. If so, it uses the program's names.
     """
     is_beside = beside.exists() and (checkpoint is None or _is_file(checkpoint, beside))
     written_with = read_header(beside).metadata.get(OWNER) if is_beside else None

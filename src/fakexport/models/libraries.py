@@ -1,5 +1,6 @@
-"""The supported model libraries, and the path in the text of a source. This module imports nothing of
-fakexport, so that every package can import it.
+"""The supported model libraries, and the path in the text of a source.
+
+This module imports nothing from fakexport, so every package can import it.
 """
 
 import importlib
@@ -17,11 +18,11 @@ class Library:
 
     Args:
         package: The import name of the library, which is also the `kind` of its sources.
-        prefix: The text before the colon in the text of a source.
+        prefix: The part of a source's text before the colon.
         forms: The forms that the text of a source can have, for help texts and errors.
         distribution: The name for pip, if it differs from the import name.
-        needs_torchvision: Whether it depends on torchvision. Each version of torchvision needs one version
-            and build of torch, so the install command pins the installed torch.
+        needs_torchvision: Whether the library depends on torchvision. Each version of torchvision needs one
+            version and build of torch, so the install command pins the installed torch.
         modules: Python modules that most of the library's models import.
     """
 
@@ -63,13 +64,14 @@ _OF_PATHS = ("hf:", "diffusers:")
 
 
 def library_of(source: str) -> Library | None:
-    """Return the library whose prefix a source has, or None."""
+    """Return the library to which the prefix of a source belongs, or None."""
     return next((known for known in LIBRARIES if source.startswith(f"{known.prefix}:")), None)
 
 
 def import_library(source: str) -> None:
-    """Import the modules that most models of a source's library need. Errors are ignored, because building
-    the model raises them again.
+    """Import the modules that most models of a source's library need.
+
+    Errors are ignored, because building the model raises them again.
     """
     library = library_of(source)
     if library is not None:
@@ -77,8 +79,9 @@ def import_library(source: str) -> None:
 
 
 def import_loaded_libraries() -> None:
-    """Import the modules that most models need, for each library that is already imported, for example by
-    `import transformers`.
+    """For each library that is already imported, import the modules that most of its models need.
+
+    A library is imported, for example, by `import transformers`.
     """
     for library in LIBRARIES:
         if library.package in sys.modules:
@@ -99,7 +102,7 @@ def named_path(source: str, folder: Path) -> tuple[str, str, str] | None:
         folder: The folder that a path is relative to.
     Returns:
         The prefix, the path as written, and the rest. Concatenated, they are the source. None if the source
-            contains no existing path, for example for a model of the hub.
+            contains no existing path, for example if it names a model on the hub.
 
     Example:
         >>> named_path("a.py:factory", Path("/nowhere"))
@@ -118,13 +121,13 @@ def named_path(source: str, folder: Path) -> tuple[str, str, str] | None:
 
 
 def packages_of(extra: str) -> str:
-    """Return the packages that an extra of fakexport installs, quoted for a shell.
+    """Return the packages that one of fakexport's extras installs, quoted for a shell.
 
     The packages are listed instead of the extra, because pip may not find fakexport if it was installed from
     a clone.
     """
     mark = re.compile(rf"extra == ['\"]{re.escape(extra)}['\"]")
-    from importlib.metadata import requires  # `--help` does not need it.
+    from importlib.metadata import requires  # Imported here, because `--help` does not need it.
 
     found = [text for text in requires("fakexport") or () if mark.search(text)]
     return shlex.join(text.partition(";")[0].strip() for text in found) or extra

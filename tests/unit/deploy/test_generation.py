@@ -217,7 +217,7 @@ def test_a_model_that_writes_several_codes_at_a_time_is_refused(workload: Any, t
         ({"workload": "decode", "max_cache_len": 17}, "the example requires at least 18"),
         (
             {"workload": "train"},
-            "workload 'train' cannot be exported; supported are forward, prefill, decode",
+            "workload 'train' cannot be exported; the supported ones are forward, prefill, decode",
         ),
         (
             {"workload": "decode", "dynamic_shapes": {"input_ids": None}},

@@ -151,7 +151,7 @@ def test_a_tensor_that_names_a_file_and_is_no_weight_is_refused(folder: Path, lo
 
     with pytest.raises(DeployError, match=r"stores 'stolen' in another file, and its description has no"):
         open_onnx(changed(folder / "m.onnx", constant))
-    with pytest.raises(DeployError, match=r"stores a tensor in another file that is not a weight"):
+    with pytest.raises(DeployError, match=r"refers to another file for a tensor that is not a weight"):
         open_onnx(changed(folder / "inside.onnx", attribute))
 
 

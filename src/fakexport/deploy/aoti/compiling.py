@@ -71,8 +71,8 @@ def compile_aoti(
     """Compile a program to native code for the CPU or the GPU of this machine.
 
     The result is a torch package, which `open_aoti`, `torch._inductor.aoti_load_package` and C++ can open. If
-    the weights are bound later, the code does not depend on their values, so it works with any checkpoint
-    that fits.
+    the weights are bound later, the code does not depend on their values, so it works with any matching
+    checkpoint.
 
     Args:
         program, path, weights, target: As for `compile`. For a weight-less program, `weights` is `beside`,
@@ -222,8 +222,8 @@ def _constant_names(files: tuple[Path, ...], path: Path) -> tuple[str, ...]:
 def _written(package: Path, out: Path, program: ExportedProgram, *, is_beside: bool) -> tuple[Path, ...]:
     """Copy the package to its destination. If the weights belong next to it, write their file too.
 
-    First the package is completely written to disk. Then the weights file is renamed to its final name, and
-    the package last. So if the process dies, there is never a new package next to old weights.
+    First the package is completely written to disk. Then the weights file is renamed to its final name. The
+    package is renamed last, so there is never a new package next to old weights, even if the process dies.
     """
     with new_file(out) as target:
         with package.open("rb") as source:

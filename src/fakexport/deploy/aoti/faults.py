@@ -1,4 +1,4 @@
-"""Describe why a compilation failed: with a single line, or with a diagnostic at the user's line of code."""
+"""Describe why a compilation failed: in one line, or in a diagnostic at the user's line of code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ _MAX_NOTE_LINES = 6
 def failure_of(error: Exception) -> DeployError:
     """Return the exception to raise instead of an Inductor error.
 
-    It is a `CompileFailure` with FE803 if the program is the cause, otherwise an error of a single line.
+    If the program is the cause, it is a `CompileFailure` with FE803, otherwise an error with a one-line
+    message.
     """
     cause = root_cause(error)
     if isinstance(cause, MemoryError):

@@ -17,7 +17,7 @@ from ..artifact import DeployError
 
 
 def graph_of(program: ExportedProgram) -> GraphModule:
-    """Return the graph of a program in which weights and constants keep their names."""
+    """Return a program's graph. Weights and constants keep their names."""
     graph = program.module(check_guards=False)
     assert isinstance(graph, GraphModule)
     for name, held in program.constants.items():
@@ -55,7 +55,7 @@ def input_orders(program: ExportedProgram) -> tuple[tuple[int, ...], ...]:
 
 
 def laid_out(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
-    """Return the tensor, copied if necessary, so that it is dense in this memory order."""
+    """Return the tensor in this memory order, without gaps. It is copied only if necessary."""
     back = sorted(range(len(order)), key=order.__getitem__)
     return tensor.permute(order).contiguous().permute(back)
 
@@ -75,5 +75,5 @@ def _order(name: str, value: torch.Tensor) -> tuple[int, ...]:
 
 
 def _number(size: Any) -> int:
-    """Return a size or stride in the example inputs, or 2 if it is unknown. Only the order is used."""
+    """Return the value of a size or stride for the example inputs, or 2 if it is unknown."""
     return int(hint_of(size) or 2) if isinstance(size, torch.SymInt) else int(size)

@@ -17,13 +17,15 @@ from ..artifact import DeployError
 
 
 def _missing(reason: str, command: str | None) -> DeployError:
-    """Return the error for a device that is not here. `command` is to be run on another machine."""
+    """Return the error for a device that this machine lacks. `command` is what to run on a machine that has
+    it.
+    """
     what = f"run `{command}` there" if command else "compile it there"
     return DeployError(f"{reason}; copy the archive and the checkpoint to a machine that has it, and {what}")
 
 
 def check_devices(program: ExportedProgram, target: str | None, *, command: str | None = None) -> None:
-    """Raise if a device is not available here, or if there is more than one accelerator."""
+    """Raise if a device to compile for is not available here, or if there is more than one accelerator."""
     wanted = _accelerators(program, target)
     if len(wanted) > 1:
         raise DeployError(
@@ -41,7 +43,7 @@ def check_devices(program: ExportedProgram, target: str | None, *, command: str 
 
 
 def on_target(program: ExportedProgram, target: str | None) -> ExportedProgram:
-    """Retarget a program to the devices of the target, which must be available."""
+    """Move a program to the target's device, which must be available."""
     if target is None:
         return program
     wanted = Topology.parse(target).default_device

@@ -27,7 +27,7 @@ from fakexport.files.documents import (
 from ..signature import Signature
 
 KEY = "fakexport"
-"""Key of fakexport's entry in torch's metadata of a package."""
+"""Key of fakexport's entry in the metadata that torch stores in a package."""
 
 FORMAT = "fakexport.aoti/1"
 _DTYPES = {plain_name(each) for each in vars(torch).values() if isinstance(each, torch.dtype)}
@@ -57,8 +57,8 @@ class PackageMetadata:
         device: The device type that the code was compiled for, `cpu` or `cuda`.
         place: Where the weights are, `inside` or `beside`.
         tensors: The tensors that a weights file must contain; empty if the weights are inside.
-        program_id: Hash of the program without its weights, which the weights file that was written with the
-            package has too. Empty if the weights are inside.
+        program_id: Hash of the program without its weights. The weights file that was written with the
+            package contains the same hash. Empty if the weights are inside.
         unread: Names in the weights file that are not read: constants, because the package has their values,
             and tensors that the code does not use.
         machine, instructions: Architecture such as `x86_64`, and the CPU extensions that the compiler could

@@ -1,4 +1,4 @@
-"""Open a compiled package: check it before its code is loaded, and bind it before it is called."""
+"""Open a compiled package: check it before its code is loaded, and bind its weights."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ def open_aoti(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | No
 
     Raises:
         ArchiveError: The file is damaged, or is not a fakexport package.
-        DeployError: It was compiled for a different machine or torch version, an operator's library is not
-            loaded, or the weights are missing, unexpected, or written for a different package.
+        DeployError: The package was compiled for a different machine or torch version, an operator's library
+            is not loaded, or the weights are missing, unexpected, or written for a different package.
         BindError, CheckpointError: The weights do not fit the program, or are rejected.
         OSError: The file cannot be opened.
 
     Warns:
-        WeightsWarning: As for `bind`. For the file next to the package, only unexpected keys (FE704) cause
-            it.
+        WeightsWarning: As for `bind`. For the file next to the package, the only possible cause is unexpected
+            keys (FE704).
     """
     file = Path(path)
     with read_container(file, trust=True) as package:
@@ -166,7 +166,7 @@ def _of_checkpoint(
 ) -> dict[str, torch.Tensor]:
     """Bind a checkpoint to the program, and return contiguous weights by name.
 
-    Buffers are copied: compiled code may write into them, and the caller's tensors must not change.
+    Buffers are copied, because compiled code may write into them and the caller's tensors must not change.
     """
     with tempfile.TemporaryDirectory(prefix="fakexport-") as folder:
         archive = Path(folder, "program.pt2")
@@ -182,7 +182,9 @@ def _of_checkpoint(
 
 
 def _weights_beside(path: Path, metadata: PackageMetadata) -> dict[str, torch.Tensor]:
-    """Return the weights that a package needs, from the file next to it, memory-mapped and contiguous."""
+    """Return the weights that a package needs from the file next to it. They are memory-mapped and
+    contiguous.
+    """
     beside = file_beside(path)
     if not beside.exists():
         raise DeployError(f"{path} has no weights: pass a checkpoint, or put {beside.name} next to it")

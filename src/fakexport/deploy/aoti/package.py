@@ -1,4 +1,4 @@
-"""Read, write and cache compiled packages: torch's package with fakexport's metadata."""
+"""Read, write and cache compiled packages. A package is torch's own, with fakexport's metadata added."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from ..weights_file import FileLayout, raw_chunks
 from .metadata import KEY, PackageMetadata
 
 PROGRAM = "data/fakexport/program.pt2"
-"""Record of the program's weight-less archive, in packages whose weights are bound later."""
+"""Name of the record with the program's weight-less archive, in packages whose weights are bound later."""
 
 CONSTANTS = "data/fakexport/constants.safetensors"
-"""Record of the constants with known values, in packages whose weights are bound later.
+"""Name of the record with the constants that have known values, in packages whose weights are bound later.
 
-Checkpoints do not contain these constants, which are literals in the model's code and non-persistent buffers.
+Checkpoints do not contain these constants. They are literals in the model's code and non-persistent buffers.
 """
 
 _DIGESTS = "data/fakexport/sha256.json"
@@ -110,7 +110,7 @@ def verify_package(package: Container) -> None:
 
 
 def known_constants(program: ExportedProgram, names: Collection[str]) -> dict[str, torch.Tensor]:
-    """Return the constants among `names` that have a value; they may be fake tensors with a recorded value.
+    """Return the constants among `names` that have a value. They may be fake tensors with a recorded value.
 
     Constants with a dtype that safetensors does not support are omitted, and must be bound like weights.
     """
@@ -171,7 +171,8 @@ class PackageCache:
         self._path = self._folder / f"{key}.aoti.pt2"
 
     def taken(self, folder: Path) -> Path | None:
-        """Return a copy of the entry in `folder` if it is undamaged, and this fakexport can open it.
+        """Copy the entry to `folder`, and return the path of the copy. Return None if the entry is missing or
+        damaged, or if this fakexport version cannot open it.
 
         The checks apply to the copy, so later changes to the entry have no effect.
 
@@ -195,7 +196,7 @@ class PackageCache:
         return copy
 
     def keep(self, package: Path) -> str | None:
-        """Store a copy of the package as the entry. Return a sentence with the reason if that fails."""
+        """Store a copy of the package as the entry. If that fails, return a sentence with the reason."""
         try:
             make_private_folder(self._folder)
             with (

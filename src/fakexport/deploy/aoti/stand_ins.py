@@ -34,7 +34,7 @@ _Make = Callable[[torch.Tensor], torch.Tensor]
 
 
 def with_stand_ins(program: ExportedProgram) -> ExportedProgram:
-    """Replace weights and constants by real, contiguous tensors that use no memory.
+    """Replace weights and constants with real, contiguous tensors that use no memory.
 
     This is for compilations that must not depend on values. Fake tensors cannot be used: Inductor
     distinguishes weights by address, and all fake tensors have the same address, so it would merge weights of
@@ -44,7 +44,7 @@ def with_stand_ins(program: ExportedProgram) -> ExportedProgram:
 
 
 def with_own_weights(program: ExportedProgram) -> ExportedProgram:
-    """Give each weight a storage of its own, because Inductor writes whole storages."""
+    """Give each weight its own storage, because Inductor stores whole storages."""
     return _with_tensors(program, _alone)
 
 

@@ -51,7 +51,7 @@ def bench(
     has a row with the reason.
 
     Args:
-        source: As for `check`, but only as a string, because each process loads the source again.
+        source: As for `check`, but only as a string, because each process loads the source itself.
         modes: Names in `MODES`.
         dtype, inputs, dynamic_shapes: As for `check`.
         libraries: Operator libraries to load in each process: files, or Python modules.
@@ -177,7 +177,7 @@ _MODULE = "fakexport.deploy.benchmark.worker"
 def run_part(
     folder: Path, part: str, mode: str = "", *, timeout_s: float
 ) -> tuple[Outcome, BenchFailure | None]:
-    """Run one part of the benchmark in a separate process, which ends if this process ends."""
+    """Run one part of the benchmark in a separate process. It ends when this process ends."""
     log = folder / f"{part}-{mode}.log"
     # Each process gets an empty cache, because earlier compilations would make this one faster.
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / f"{part}-{mode}.cache")}

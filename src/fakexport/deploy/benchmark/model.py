@@ -20,7 +20,9 @@ from fakexport.models.sources import SEED, ExampleInputs, Source, constructed, p
 
 @dataclass(frozen=True)
 class Inputs:
-    """The arguments of a call, on the CPU, in flat order. The first `positional` ones have no names."""
+    """The arguments of a call, on the CPU, in flat order. The first `positional` of them are passed by
+    position.
+    """
 
     values: dict[str, Any]
     positional: int = 0
@@ -104,7 +106,7 @@ _FILE = "request.json"
 class Request:
     """The model to measure, and how to measure it: the arguments of `bench`.
 
-    `folder` is the folder to which relative paths in the other fields refer.
+    Relative paths in the other fields are relative to `folder`.
     """
 
     source: str

@@ -23,8 +23,8 @@ from .model import Call, Inputs, Model, Request, call_of
 class Mode:
     """One deployment format.
 
-    `make` writes the files to deploy into a folder; it is None if only the model's code is deployed. `open`
-    opens them; it may construct the model only if `has_code` is true.
+    `make` writes the files to deploy into a folder. It is None if only the model's code is deployed. `open`
+    opens these files. It may construct the model only if `has_code` is true.
     """
 
     name: str

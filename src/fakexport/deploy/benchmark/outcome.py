@@ -1,11 +1,13 @@
-"""The results of a benchmark process, in a file that is updated after each step, as the process may crash."""
+"""The results of a benchmark process. They are written to a file after each step, because the process may
+crash.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from json import dumps, loads  # A model may replace them in `json`.
+from json import dumps, loads  # A model may patch the module `json`.
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,9 @@ class StepFailed(Exception):
 
 
 class Outcome:
-    """The steps, failures and results of a process, stored in a file. An existing file is read."""
+    """The steps, failures and results of a process, stored in a file. If the file exists, it is read
+    first.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -81,7 +85,7 @@ class Outcome:
 
 
 def reason(error: BaseException) -> str:
-    """Describe an error in a single line: its first informative line."""
+    """Describe an error in one line: the first informative line of its message."""
     if isinstance(error, CompileFailure):
         first, *others = error.diagnostics
         place = next((f" at {each.span.path}:{each.span.line}" for each in first.labels), "")

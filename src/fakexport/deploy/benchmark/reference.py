@@ -1,11 +1,11 @@
-"""The reference for all formats: inputs, also of different sizes if possible, and eager mode's outputs."""
+"""The reference for all formats: inputs, if possible of several sizes, and the outputs of eager mode."""
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from json import dumps, loads  # A model may replace them in `json`.
+from json import dumps, loads  # A model may patch the module `json`.
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,9 @@ class Facts:
 
 
 def write_reference(request: Request, folder: Path) -> None:
-    """Run the eager model with the example sizes and with different sizes, and write inputs and outputs."""
+    """Run the eager model with the example sizes and with different sizes, and write the inputs and outputs
+    to files.
+    """
     model = Model.of(request)
     dynamic = parse_dynamic(request.dynamic)
     inputs, assumptions = _inputs(request, model)
@@ -72,7 +74,9 @@ def write_reference(request: Request, folder: Path) -> None:
 
 
 def references(folder: Path) -> list[tuple[Inputs, list[torch.Tensor]]]:
-    """Return inputs and eager's outputs, for the example sizes and, if there are any, for different sizes."""
+    """Return the inputs and the outputs of eager mode: for the example sizes and, if available, for different
+    sizes.
+    """
     return [
         (Inputs(**torch.load(path)), torch.load(path.with_name(path.name.replace("inputs", "expected"))))
         for path in sorted(folder.glob("inputs-*.pt"))
@@ -140,9 +144,9 @@ def _packages(module: nn.Module) -> tuple[str, ...]:
 def drawn_values(inputs: Mapping[str, Any], module: nn.Module) -> dict[str, Any]:
     """Return the inputs with random numbers instead of zeros.
 
-    Floating-point numbers are drawn from the normal distribution, and token ids (inputs whose names end in
-    `input_ids`) from the vocabulary. Nonzero numbers are not changed, because they have a meaning, such as
-    placeholder tokens. Masks and other integers are not changed either.
+    Floating-point numbers are drawn from the normal distribution. Token ids (inputs whose names end in
+    `input_ids`) are drawn from the vocabulary. Nonzero numbers are not changed, because they have a meaning.
+    For example, they may be placeholder tokens. Masks and other integers are not changed either.
     """
     generator = torch.Generator().manual_seed(_SEED)
     drawn = {}
@@ -159,7 +163,9 @@ def drawn_values(inputs: Mapping[str, Any], module: nn.Module) -> dict[str, Any]
 
 
 def _tokens(module: nn.Module) -> int:
-    """Return the vocabulary size: the rows of the model's input embedding, else of its smallest embedding."""
+    """Return the vocabulary size: the number of rows of the model's input embedding or, if it has none, of
+    its smallest embedding.
+    """
     own = getattr(module, "get_input_embeddings", None)
     try:
         embedding = own() if callable(own) else None
@@ -179,9 +185,10 @@ def in_other_sizes(
 ) -> dict[str, Any] | None:
     """Change the sizes of dynamic dimensions one after the other. Keep each change that the model accepts.
 
-    Dimensions of the same size change together if the model accepts that: for example, `attention_mask` has
-    the length of `input_ids`. If the model rejects it, only the declared ones of these dimensions change.
-    With `auto`, each one is then also changed separately. Return None if the model accepts no change.
+    Dimensions of the same size change together if the model accepts that. For example, `attention_mask` has
+    the length of `input_ids`. If the model rejects such a change, only those of the dimensions that are
+    declared dynamic change. With `auto`, each dimension is then also changed separately. Return None if the
+    model accepts no change.
     """
     found = dict(inputs)
     for places in _together(inputs, dynamic):

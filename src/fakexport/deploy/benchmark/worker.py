@@ -80,7 +80,9 @@ def _make(request: Request, mode: Mode, folder: Path, outcome: Outcome) -> None:
 
 
 def _use(request: Request, mode: Mode, folder: Path, outcome: Outcome) -> None:
-    """Open and run a deployment format, compare its outputs with eager mode, and time both alternately."""
+    """Open and run a deployment format, compare its outputs with those of eager mode, and time both
+    alternately.
+    """
     (inputs, expected), *others = references(folder)
     _load_libraries(request)
     before = resident_bytes()
@@ -108,7 +110,9 @@ def _use(request: Request, mode: Mode, folder: Path, outcome: Outcome) -> None:
 
 
 def _resize(call: Call, inputs: Inputs, expected: Sequence[torch.Tensor], outcome: Outcome) -> None:
-    """Check that outputs match eager mode at other sizes as well. A failure does not stop later steps."""
+    """Check that the outputs match eager mode for inputs of a different size. A failure does not stop later
+    steps.
+    """
     try:
         with outcome.during("resize"):
             agreed = agreement(expected, call(copied(inputs)))
@@ -124,9 +128,9 @@ def in_turns(
 ) -> tuple[list[float], list[float]]:
     """Time two calls alternately, so that load on the machine affects both equally.
 
-    In every other turn, the second call runs first. Both may be the same object, which then runs once per
-    turn. The inputs are copied for each call, before it is timed. Return the seconds of each call per turn,
-    without the `warmup` turns.
+    In every other turn, the second call runs first. If both calls are the same object, it runs once per turn.
+    The inputs are copied for each call, before it is timed. Return the times of each call in seconds, one per
+    turn, without the `warmup` turns.
     """
     first, second = calls
     seconds: dict[int, list[float]] = {0: [], 1: []}
@@ -143,7 +147,7 @@ def in_turns(
 
 @contextmanager
 def hidden(packages: Sequence[str]) -> Iterator[None]:
-    """Make packages impossible to import in the block. Packages that are already imported are not affected.
+    """Prevent packages from being imported in the block. Packages that are already imported are not affected.
 
     Python raises `ModuleNotFoundError` if `sys.modules` maps a name to None.
     """

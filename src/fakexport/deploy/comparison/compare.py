@@ -1,4 +1,4 @@
-"""Find the first value of a program that differs from its eager model."""
+"""Find the first value in a run of a program that differs from a run of its eager model."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def compare(
 
     Both run without gradients and with the same seed. Their results are compared with each other and, if the
     model supports double precision, with a run in double precision. The program's error may be up to 4 times
-    eager's, or 4 times one rounding of the largest element. The comparison needs memory for three times the
-    results of all kernels.
+    the error of eager mode, or 4 times the rounding error of the largest element. The comparison keeps the
+    results of all kernels of all three runs in memory.
 
     Args:
         module: The eager model, with the weights of the program. Its buffers are restored afterwards.
@@ -49,7 +49,7 @@ def compare(
 
     Raises:
         WeightsNotBoundError: The program has no weights.
-        ValueError: The program's guards exclude these inputs, the numbers of outputs differ, or the program
+        ValueError: These inputs violate the program's guards, the numbers of outputs differ, or the program
             has an effect token.
         Exception: Any exception that the model or the program raises.
 
@@ -87,7 +87,7 @@ def compare(
 
 
 def _check_call(program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Raise the errors that a call would raise: for missing weights, and for inputs that guards exclude."""
+    """Raise the errors that a call would raise for missing weights and for inputs that violate the guards."""
     module = checked_module(program)
     named = {name: kwargs[name] for name in program.call_spec.in_spec.child(1).context if name in kwargs}
     try:
@@ -140,9 +140,11 @@ def _first(
     outputs: Sequence[tuple[OutputComparison, Any]],
     is_fine: Callable[[TensorError], bool],
 ) -> Place | None:
-    """Return the first kernel pair, else the first output, whose error is too large, as a place.
+    """Return the place where the first error that is too large arises, or None if there is no such place.
 
-    If the error was caused by an earlier kernel that only the program runs, that kernel is returned.
+    This is the first kernel pair with such an error. If an earlier kernel that only the program runs caused
+    the error, it is that kernel instead. If all pairs are fine, the errors of outputs are also traced back to
+    such kernels.
     """
     right: set[Node | None] = set()
     gaps: list[Gap] = []
@@ -160,7 +162,8 @@ def _first(
 
 
 def _replaced(gaps: Sequence[Gap], value: Any, right: Set[Node | None]) -> tuple[Kernel, str] | None:
-    """Return the first kernel that `value` depends on and eager mode lacks, and what eager mode runs.
+    """Return the first kernel that `value` depends on and that eager mode does not run, and the name of the
+    kernel that eager mode runs instead. Return None if there is no such kernel.
 
     Dependencies are followed back to values that are known to be correct. A program may compute masks
     differently, so kernels with integer and boolean results count only if eager mode ran equally many kernels
@@ -220,9 +223,9 @@ def _eager_run(
     *,
     dtypes: Mapping[torch.dtype, torch.dtype] | None = None,
 ) -> tuple[list[Kernel], list[Any]]:
-    """Run a module on copies of the inputs. Return its kernels, and the leaves of its output.
+    """Run a module on copies of the inputs. Return the module's kernels, and the leaves of its output.
 
-    Buffers that it changes are restored.
+    Buffers that the module changes are restored.
     """
     path: list[str] = [""]
     record = KernelRecord(lambda: (path[-1], None), dtypes or {})

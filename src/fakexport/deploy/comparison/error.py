@@ -10,11 +10,13 @@ from fakexport.emulation.history import bits
 from fakexport.report import TensorError
 
 ALLOWED_RATIO = 4.0
-"""Limit on the program's error, as a multiple of eager's error or of one rounding."""
+"""Limit on the program's error, as a multiple of eager mode's error or of the rounding error."""
 
 
 def tensor_error(eager: object, program: object, exact: object = None) -> TensorError:
-    """Compare two values. Numbers are compared like tensors. Other values have distance 0 or infinity."""
+    """Compare two values. Numbers are compared like tensors. Other values have distance 0 if they are equal,
+    otherwise infinity.
+    """
     first, second = _tensor(eager), _tensor(program)
     if first is None or second is None:
         is_equal = type(eager) is type(program) and eager == program

@@ -42,10 +42,10 @@ class Kernel:
 
 @dataclass
 class KernelRecord:
-    """Recorder of the kernels of a run, in order.
+    """Records the kernels of a run, in order.
 
-    `where` returns the path of the running module and the running node. `dtypes` are replacements for dtypes
-    among the arguments of kernels, for a run in a different precision.
+    `where` returns the path of the running module and the running node. For a run in a different precision,
+    `dtypes` maps dtypes in the arguments of kernels to their replacements.
     """
 
     where: Callable[[], tuple[str, Node | None]]

@@ -16,7 +16,7 @@ from .kernels import Kernel
 
 @dataclass(frozen=True)
 class Gap:
-    """Unmatched kernels of eager mode and of the program between two consecutive pairs."""
+    """The unmatched kernels between two consecutive pairs, in eager mode and in the program."""
 
     eager: Sequence[Kernel]
     ours: Sequence[Kernel]
@@ -24,7 +24,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class Pair:
-    """A pair of matching kernels, the error of the result that differs most, and the gap before the pair."""
+    """A pair of matching kernels, the largest error among their results, and the gap before the pair."""
 
     eager: Kernel
     ours: Kernel
@@ -38,7 +38,7 @@ def paired(
     exact: Sequence[Kernel],
     nodes: Sequence[Node],
 ) -> tuple[list[Pair], Gap]:
-    """Return the pairs in order, and the unmatched kernels after the last pair.
+    """Match kernels. Return the pairs in order, and the unmatched kernels after the last pair.
 
     Kernels are paired by operator, shape and dtype. A decomposed program runs different operators than eager
     mode, so unrelated kernels may match by accident. A pair counts as accidental if its values differ,
@@ -58,7 +58,7 @@ def paired(
 
 
 def _worst(eager: Kernel, ours: Kernel, exact: Kernel | None) -> TensorError:
-    """Return the error of the result that differs most."""
+    """Return the largest error among the results of two matching kernels."""
     references = exact.results if exact is not None else (None,) * len(eager.results)
     errors = [tensor_error(*each) for each in zip(eager.results, ours.results, references, strict=True)]
     none = TensorError(True, 0.0, None, None, 0.0)
@@ -77,7 +77,7 @@ def _accidental(
     ours: Sequence[Kernel],
     nodes: Sequence[Node],
 ) -> Iterator[tuple[int, int]]:
-    """Yield accidental pairs. A pair that differs directly after an equal pair is not accidental."""
+    """Yield accidental pairs. A differing pair that directly follows an equal pair is not accidental."""
     right = [j for i, j in matches if errors[i, j].is_close and _is_telling(j, ours)]
     before, is_trusted = (-1, -1), True
     for i, j in matches:

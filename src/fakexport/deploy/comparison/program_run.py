@@ -24,7 +24,7 @@ from .kernels import Kernel, KernelRecord, recorded
 class ProgramRun:
     """The kernels that ran, the leaves of the output, and the nodes of the main graph.
 
-    `results` are the nodes or literals that the outputs come from.
+    `results` are the nodes or literals of the graph that the outputs come from.
     """
 
     kernels: list[Kernel]
@@ -62,7 +62,7 @@ class _Interpreter(Interpreter):
 
     def __init__(self, owner: GraphModule, running: list[Node]) -> None:
         super().__init__(owner, graph=with_open_modes(owner))
-        self.extra_traceback = False  # It would replace an error's message.
+        self.extra_traceback = False  # If it were true, it would replace the message of an error.
         self._running = running
         self._modes: tuple[Any, ...] = ()
         self._entered = ExitStack()

@@ -34,11 +34,11 @@ def compare_source(
     dtype: str | None = None,
     use_cache: bool = False,
 ) -> Comparison:
-    """Construct a model, load the same weights into the model and the program, and compare both.
+    """Construct a model, load the same weights into the model and the program, and compare the two.
 
     The weights come from the checkpoint, if one is passed. Otherwise they come from the program or, if the
     program is weight-less, from the model's constructor with seed 0. The inputs are, by default, the example
-    inputs of the source. Other arguments are as for `check` and `bind`.
+    inputs of the source. The other arguments are the same as for `check` and `bind`.
 
     Raises:
         SourceError: The source cannot be read, or has no example inputs.
@@ -92,7 +92,7 @@ def _as_the_program_takes_them(
 
 
 def _constants(program: ExportedProgram, module: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the model's values of the constants that have no value in the program."""
+    """Return the model's values for the constants that have no value in the program."""
     buffers = flat_tensors(dict(module.named_buffers()))
     constants = program.constants
     return {

@@ -1,4 +1,4 @@
-"""Write a C++ project: the compiled program, its weights, and the sources that run it."""
+"""Write a C++ project: a compiled program, its weights, and the sources that run the program."""
 
 from __future__ import annotations
 
@@ -109,7 +109,9 @@ def _refuse_to_overwrite(target: Path) -> None:
 
 
 def findings_of_program(program: ExportedProgram) -> Iterator[Diagnostic]:
-    """Yield a finding for each operator that is implemented in Python, at the operator's first call."""
+    """Yield a finding for each operator that is implemented in Python. It points to the operator's first
+    call.
+    """
     made = python_operators(library_operators(program))
     calls: dict[str, list[Visit]] = {}
     for visit in walk(program) if made else ():
@@ -130,7 +132,7 @@ def findings_of_program(program: ExportedProgram) -> Iterator[Diagnostic]:
 
 
 def readme(template: str, signatures: Iterable[Signature]) -> str:
-    """Fill the signatures into the text of the README template."""
+    """Insert the signatures into the text of the README template."""
     return template.replace(
         "{signature}", "\n\n".join("\n".join(_lines(signature)) for signature in signatures)
     )

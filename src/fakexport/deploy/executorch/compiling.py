@@ -108,7 +108,7 @@ def _refuse(program: ExportedProgram) -> None:
 
 @contextmanager
 def _lowering(program: ExportedProgram) -> Iterator[None]:
-    """Raise any error of torch's or ExecuTorch's passes as a finding."""
+    """Convert any error from torch's or ExecuTorch's passes to a `CompileFailure`."""
     try:
         yield
     except Exception as error:
@@ -151,7 +151,8 @@ def _keep_values_of_buffers(edge: ExportedProgram) -> None:
 
 
 def _tried(program: ExportedProgram, lowered: Any) -> tuple[str, ...]:
-    """Call the program once. Return a note if it has no example inputs, and torch rejects zeros as well.
+    """Call the program once. Return a note if both ExecuTorch and torch reject the arguments of this call,
+    which are zeros if the program has no example inputs.
 
     Raises:
         CompileFailure: A kernel rejects its arguments.
@@ -204,14 +205,14 @@ def _written(program: ExportedProgram) -> tuple[str, ...]:
 
 
 def _empty(node: Node) -> Composition | None:
-    """Replace the uninitialized memory of `empty_like` by zeros."""
+    """Replace `empty_like` with `zeros_like`, which has no uninitialized memory."""
     (source, *others) = node.args
     assert isinstance(source, Node)
     return None if others else Composition((source,), partial(cast(Any, torch.zeros_like), **node.kwargs))
 
 
 def _sort(node: Node) -> Composition | None:
-    """Replace an ascending sort of one dimension by `topk`. The order of equal elements may differ."""
+    """Replace an ascending sort of a 1-D tensor with `topk`. The order of equal elements may differ."""
     (source, *others) = node.args
     assert isinstance(source, Node)
     is_plain = others in ([], [-1], [0], [-1, False], [0, False]) and not node.kwargs
@@ -223,7 +224,9 @@ def _sorted(values: torch.Tensor) -> Any:
 
 
 def _histogram(node: Node) -> Composition | None:
-    """Replace `histc` if it counts the integers 0 to `bins - 1`, as MoE experts count their tokens."""
+    """Replace `histc` if it counts the integers 0 to `bins - 1`, as MoE layers do to count the tokens of each
+    expert.
+    """
     source, bins, lowest, highest = (*node.args, None, None, None)[:4]
     if node.kwargs or not isinstance(source, Node) or not isinstance(bins, int):
         return None

@@ -66,8 +66,8 @@ _STRING_LENGTH_BYTES = 4
 class Description:
     """Metadata that is needed to call a .pte file, and to decide whether it can run here.
 
-    `arguments` are those of the method `forward`, in order: `{"input": "x"}` or `{"value": 3}`. `written` are
-    the inputs that the program mutates: the method's results begin with their new values.
+    `arguments` are the arguments of the method `forward`, in order: `{"input": "x"}` or `{"value": 3}`.
+    `written` are the inputs that the program mutates. Their new values are the first results of the method.
     """
 
     signature: Signature
@@ -83,7 +83,7 @@ class Description:
 
     @classmethod
     def from_json(cls, value: Any) -> Description:
-        """Decode the parsed output of `to_json`, or raise a `DocumentError`."""
+        """Decode the parsed JSON text of `to_json`, or raise a `DocumentError`."""
         owner = mapping(value)
         signature = field(owner, "signature", Signature.from_dict)
         an_input = one_of({tensor.name for tensor in signature.inputs}, "input of the signature")
@@ -103,7 +103,9 @@ class Description:
 
 
 def write_checked(file: BinaryIO, content: bytes) -> None:
-    """Write an ExecuTorch program and insert its checksum, which is computed with zeros in its own place."""
+    """Write an ExecuTorch program and insert its checksum. The checksum is computed with zeros in its own
+    place.
+    """
     place = content.index(_START) + len(_START)
     view = memoryview(content)
     file.write(view[:place])

@@ -29,7 +29,8 @@ _TRACE = re.compile(r"While executing %?(?P<node>\w+)(?P<rest>.*)", re.DOTALL)
 def unbounded_inputs(program: ExportedProgram) -> Iterator[Diagnostic]:
     """Yield a finding for each symbol in an input's size that has no upper bound.
 
-    ExecuTorch plans memory for the maximum sizes. Without a bound, it uses the size in the example inputs.
+    ExecuTorch plans memory for the maximum sizes. Without a bound, it uses the size in the example inputs as
+    the maximum.
     """
     places: dict[Any, list[str]] = {}
     for _, node in user_inputs(program):
@@ -54,7 +55,9 @@ def unbounded_inputs(program: ExportedProgram) -> Iterator[Diagnostic]:
 def short_plans(
     inputs: Mapping[int, InputTensor], planned: Mapping[int, tuple[int, ...]]
 ) -> Iterator[Diagnostic]:
-    """Yield a finding for each input whose planned memory is smaller than the program allows."""
+    """Yield a finding for each input for which ExecuTorch planned less memory than the program's largest
+    input needs.
+    """
     for index, tensor in inputs.items():
         room = planned[index]
         wanted = [size.plus if size.symbol is None else size.upper for size in tensor.shape]
@@ -122,7 +125,9 @@ def lowering_failure(program: ExportedProgram, error: Exception) -> Diagnostic:
 
 
 def _unrunnable(target: Any, kernels: Set[str]) -> str | None:
-    """Return why ExecuTorch cannot run an operator, or None if it can or a later step checks it."""
+    """Return why ExecuTorch cannot run an operator, or None if it can or if a later step checks the
+    operator.
+    """
     from executorch.exir.dialects.edge._ops import EdgeOpOverload
 
     if getattr(target, "namespace", None) == "higher_order":
@@ -154,7 +159,7 @@ def _name(target: Any) -> str:
 
 
 def _note_origins(node: Node, origins: dict[str, Node]) -> None:
-    """Map each unbacked symbol to the first node that has it."""
+    """Map each unbacked symbol to the first node whose value contains it."""
     for value in tree_leaves(node.meta.get("val")):
         numbers = value.shape if isinstance(value, torch.Tensor) else (value,)
         for number in numbers:
@@ -187,7 +192,7 @@ def _operator_finding(name: str, reason: str, nodes: list[Node], said: str | Non
         name,
         reason,
         (f"{name} at node {nodes[0].name} {reason}", *((said,) if said else ())),
-        "use operators that ExecuTorch supports, or move it out of the model",
+        "use operators that ExecuTorch supports, or move the computation out of the model",
         f"give {name} an out variant, and register its kernel with ExecuTorch's runtime",
     )
 

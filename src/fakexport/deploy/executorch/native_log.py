@@ -22,7 +22,7 @@ class NativeLog:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The lines, without positions in ExecuTorch's source."""
+        """The captured lines, without positions in ExecuTorch's source code."""
         texts = (line.partition("] ")[2] if line.startswith("[") else line for line in self.lines)
         return tuple(
             text.strip().rstrip(":. ") for text in texts if text.strip() and not text.startswith(_WHERE)
@@ -30,7 +30,7 @@ class NativeLog:
 
     @property
     def failed_instruction(self) -> int | None:
-        """Index of the kernel call that failed, among the instructions of the method."""
+        """Index of the failed kernel call among the instructions of the method. None if no call failed."""
         found = next(filter(None, map(_CALL.search, self.lines)), None)
         return None if found is None else int(found["index"])
 

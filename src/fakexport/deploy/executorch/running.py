@@ -22,7 +22,7 @@ _FORWARD = "forward"
 
 
 def open_executorch(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | None = None) -> Artifact:
-    """Open a file that `compile_executorch` wrote. It is checked before ExecuTorch loads it.
+    """Open a file that `compile_executorch` wrote. The file is checked before ExecuTorch loads it.
 
     Mutable buffers keep their values between calls. Opening the file again resets them. The file must not
     change while the artifact is used.

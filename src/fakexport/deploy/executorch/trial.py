@@ -1,4 +1,6 @@
-"""Call a program with ExecuTorch before writing it, as some kernels reject arguments that torch accepts."""
+"""Call a program with ExecuTorch before writing it, because some kernels reject arguments that torch
+accepts.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ def trial_arguments(program: ExportedProgram) -> tuple[Any, ...]:
 
 
 def planned_sizes(content: bytes, indices: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Return the maximum shape of each argument for which a .pte file has memory, by argument index."""
+    """Return the largest shape of each argument that a .pte file has memory for, by argument index."""
     from executorch.runtime import Runtime
 
     with native_log():
@@ -55,7 +57,7 @@ def planned_sizes(content: bytes, indices: Sequence[int]) -> dict[int, tuple[int
 
 @dataclass(frozen=True)
 class FailedCall:
-    """The reason why the runtime rejected a call. If a kernel failed, also the index of the kernel call."""
+    """The reason why the runtime rejected a call and, if a kernel failed, the index of the kernel call."""
 
     reason: str
     instruction: int | None
@@ -77,7 +79,9 @@ def call_failure(content: bytes, arguments: Sequence[Any]) -> FailedCall | None:
 
 
 def runs_in_torch(program: ExportedProgram, arguments: Sequence[Any]) -> bool:
-    """Return whether torch runs the program on these arguments. Buffers that it writes are copied before."""
+    """Return whether torch can run the program on these arguments. It runs on copies of the buffers that it
+    writes.
+    """
     written = written_state(program)
     state, constants = (
         {name: _own(value) if name in written else value for name, value in held.items()}

@@ -19,7 +19,7 @@ from ..artifact import DeployError
 from ..loaded_program import LoadedProgram
 from ..signature import Signature
 
-HOW_TO_EXPORT = "use `fakexport export SOURCE --workload generate -o FILE` to write a bundle that generates"
+HOW_TO_EXPORT = "use `fakexport export SOURCE --workload generate -o FILE` to write a bundle for generation"
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,9 @@ class Call:
 
     @property
     def vocabulary(self) -> int | None:
-        """Number of rows of the table that the token ids index; None if they do not index one directly."""
+        """Number of rows of the embedding table that the token ids index; None if no table is indexed
+        directly.
+        """
         places = self.program.graph_signature.user_inputs
         names = dict(zip(self.inputs, places, strict=True))
         read = names[self.record.prompt or self.record.tokens]
@@ -71,7 +73,9 @@ class Call:
         return [tensor.name for tensor in self.signature.inputs]
 
     def state(self, outputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the outputs that the next call needs as inputs, by their names in the state."""
+        """Return the outputs that are inputs of the next call. The keys are the names of the state
+        tensors.
+        """
         return {tensor.name: outputs[tensor.output] for tensor in self.record.state}
 
 
@@ -118,7 +122,7 @@ def _call(bundle: Bundle, workload: str) -> Call:
 
 
 def _check_names(call: Call) -> None:
-    """Check that a call record refers only to existing inputs and outputs, and to all inputs of decode."""
+    """Check that a call record refers only to existing inputs and outputs and, for decode, to all inputs."""
     record, signature = call.record, call.signature
     named = [record.tokens, record.mask, record.positions, record.start]
     if record.workload == "prefill":

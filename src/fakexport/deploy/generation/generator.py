@@ -25,10 +25,11 @@ Stop = Literal["eos", "length"]
 
 @dataclass(frozen=True)
 class Generated:
-    """The new tokens of each prompt, including the token that ended the sequence, and why each ended.
+    """The new tokens of each prompt, including the token that ended the sequence, and why each sequence
+    ended.
 
-    `stops` are `eos`, or `length` for a sequence with the requested number of tokens. `notes` has one
-    sentence for each setting of the model's generation config that is not applied.
+    Each entry of `stops` is `eos`, or `length` if the sequence has the requested number of tokens. `notes`
+    contains one sentence for each setting of the model's generation config that is not applied.
     """
 
     tokens: tuple[tuple[int, ...], ...]
@@ -37,7 +38,7 @@ class Generated:
 
 
 class Generator:
-    """Generate tokens repeatedly with a bundle of prefill and decode.
+    """Generate tokens with a bundle of prefill and decode. A generator can be called repeatedly.
 
     Args:
         bundle: A bound bundle, from `bind` or from an archive with weights.
@@ -140,7 +141,9 @@ class Generator:
 
 
 class _Run:
-    """The calls of prefill and decode for one batch. The batch may have inputs without prompts."""
+    """The calls of prefill and decode for one batch. The batch may consist of other inputs, without
+    prompts.
+    """
 
     def __init__(
         self,
@@ -189,7 +192,7 @@ class _Run:
             self.step(column.tolist())
 
     def step(self, tokens: list[int]) -> None:
-        """Run the program on the next token of each sequence."""
+        """Run decode on the next token of each sequence."""
         record = self._decode.record
         inputs = {record.tokens: torch.tensor(tokens)[:, None]}
         inputs |= {tensor.input or "": self._state[tensor.name] for tensor in record.state}
@@ -229,7 +232,9 @@ def _check_tokens(prompts: list[list[int]], prefill: Call) -> None:
 
 
 def _check_positions(prefill: Call) -> None:
-    """Raise if positions have time, height and width: they depend on images and cannot be computed here."""
+    """Raise if positions have separate values for time, height and width. Such positions depend on images and
+    cannot be computed here.
+    """
     name = prefill.record.positions
     rank = next(len(tensor.shape) for tensor in prefill.signature.inputs if tensor.name == name)
     if rank != 2:
@@ -240,7 +245,9 @@ def _check_positions(prefill: Call) -> None:
 
 
 def _last_positions(positions: torch.Tensor) -> torch.Tensor:
-    """Return the last position of each sequence. If tokens have 3 positions, it is the largest of all."""
+    """Return the last position of each sequence. If each token has 3 positions, it is the largest position in
+    the sequence.
+    """
     return positions[..., -1:] if positions.dim() == 2 else positions.amax(dim=(0, 2))[:, None]
 
 
@@ -303,8 +310,8 @@ def generate(
             range, or `devices` is passed without a checkpoint.
         InputMismatchError: There are more tokens than positions or cache entries, or the prompts do not fit
             the program.
-        DeployError: Matching prefill and decode programs are missing, or the generation config forbids every
-            token.
+        DeployError: The bundle has no matching prefill and decode programs, or the generation config forbids
+            every token.
         ArchiveError, BindError, CheckpointError: As for `load_bundle` and `bind`.
         WeightsNotBoundError: The program has no weights.
 

@@ -19,7 +19,9 @@ _FEWEST = 2  # `torch.export` specializes a size of 1.
 
 
 def token_lists(prompts: Any) -> list[list[int]]:
-    """Return the tokens of each prompt, as lists. Raise a `ValueError` or `TypeError` for anything else."""
+    """Return the token ids of each prompt as lists. Raise a `ValueError` or `TypeError` if `prompts` has any
+    other form.
+    """
     found = prompts.tolist() if isinstance(prompts, torch.Tensor) else list(prompts)
     if found and all(isinstance(token, int) for token in found):
         found = [found]
@@ -33,7 +35,7 @@ def token_lists(prompts: Any) -> list[list[int]]:
             if isinstance(token, bool) or not isinstance(token, int):
                 raise InvalidType(f"{token!r} is not a token id: ids are integers")
             if not 0 <= token < 2**63:
-                raise InvalidValue(f"{token} is not a token id: ids are 64-bit integers from 0 on")
+                raise InvalidValue(f"{token} is not a token id: ids are nonnegative 64-bit integers")
     return lists
 
 
@@ -43,9 +45,9 @@ def prompt_inputs(
     """Return prefill's inputs for the prompts: tokens, mask and positions, by name.
 
     For a decoder-only model, prompts are padded on the left, so that every prompt ends at the last position.
-    For an encoder, prompts are padded on the right. If prefill reads a fixed number of tokens, decode reads
-    the rest of the prompts, without padding. Raise an `InputMismatchError` if the prompts have different
-    lengths, and the program does not support padding.
+    For an encoder, prompts are padded on the right. If prefill reads a fixed number of tokens, prompts are
+    not padded, and decode reads the rest of the prompts. Raise an `InputMismatchError` if the prompts have
+    different lengths and the program does not support padding.
     """
     assert record.prompt is not None
     shortest, longest = min(map(len, prompts)), max(map(len, prompts))

@@ -17,14 +17,14 @@ from ..artifact import DeployError
 class Sampling:
     """How to choose tokens. If temperature, top_k and top_p are all None, the most likely token is chosen.
 
-    Otherwise tokens are sampled, and a setting that is None has the value in the model's generation config,
-    if any.
+    Otherwise, tokens are sampled, and a setting that is None is taken from the model's generation config, if
+    the config has it.
 
     Args:
         temperature: Divisor of the scores, at least 1e-6.
         top_k: Number of most likely tokens to sample from.
-        top_p: Sample only from the most likely tokens: as few as needed for a total probability of this value
-            (at most 1).
+        top_p: Sample only from the smallest set of most likely tokens whose total probability is at least
+            this value (at most 1).
         seed: Seed for the random numbers, which are drawn on the CPU.
 
     Raises:
@@ -92,9 +92,10 @@ def _of_probability(scores: torch.Tensor, top_p: float) -> torch.Tensor:
 class Place:
     """State of the sequences when the next token is chosen.
 
-    `rows` are the tokens of each sequence so far: the prompt without padding, then the new tokens, of which
-    there are `generated`. `is_last` is true for the last of the requested tokens. `is_after_one` is true if
-    the prompt is a single token: only then, a forced first token applies. Tokens in `eos` end a sequence.
+    `rows` are the tokens of each sequence so far: the prompt without padding, then the new tokens.
+    `generated` is the number of new tokens. `is_last` is true for the last of the requested tokens.
+    `is_after_one` is true if the prompt is a single token; a forced first token applies only in this case.
+    Tokens in `eos` end a sequence.
     """
 
     rows: Sequence[Sequence[int]]
@@ -105,7 +106,9 @@ class Place:
 
 
 def restricted(scores: torch.Tensor, defaults: GenerationDefaults, place: Place) -> torch.Tensor:
-    """Apply the generation config to float32 scores `[batch, vocabulary]` on the CPU, like transformers."""
+    """Apply the generation config to float32 scores `[batch, vocabulary]` on the CPU, as transformers
+    does.
+    """
     if scores.isnan().any():
         raise DeployError("the scores of the tokens are NaN: check that the weights belong to this model")
     if not place.generated and place.is_after_one and defaults.forced_first is not None:

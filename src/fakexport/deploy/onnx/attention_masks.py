@@ -1,9 +1,9 @@
-"""Fix fully masked attention in ONNX: torch returns zeros for it, but torch's translation to ONNX does not.
+"""Fix fully masked attention in ONNX: torch returns zeros in this case, but its translation to ONNX does not.
 
 If all scores of a row are minus infinity, as for a padded token, attention in torch returns zeros. onnxscript
 0.7.2 returns NaN if the mask is numeric. If the mask is Boolean, onnxscript adds the lowest number of the
-dtype instead of minus infinity, so the row attends to everything equally. onnxscript's own test for NaN
-replaces NaN by zeros, but would also hide NaN that comes from an input.
+dtype instead of minus infinity, so the row attends to everything equally. onnxscript's own check for NaN
+replaces NaN with zeros, but would also hide NaN that comes from an input.
 
 Source: onnxscript/function_libs/torch_lib/ops/nn.py, `_aten_scaled_dot_product_attention_bool_mask_onnx` and
 `_aten_scaled_dot_product_attention_float_mask_onnx`. Remove this module when
@@ -31,7 +31,7 @@ def hide_altogether(model: Any) -> None:
                 mask.replace_input_with(2, _number(mask, float("-inf"), like=mask.inputs[1]))
                 tests[0].outputs[0].replace_all_uses_with(_is_hidden(softmax))
             elif mask is None or mask.metadata_props.get(_MADE_OF) != softmax.metadata_props.get(_MADE_OF):
-                # In the other case, attention created the mask itself. A causal mask never masks a whole row.
+                # Otherwise, attention created the mask itself. Such a causal mask never masks a whole row.
                 _give_zeros(softmax)
 
 

@@ -59,8 +59,8 @@ def compile_onnx(
         program, path: As for `compile`. ONNX has no devices, so the program is converted as if it were for
             the CPU.
         weights: `inside` the file, or `beside` it in a safetensors file, which all ONNX runtimes read as
-            external data. `beside` is used in any case if the program is weight-less or has more than 2 GiB
-            of weights.
+            external data. If the program is weight-less or has more than 2 GiB of weights, `beside` is always
+            used.
         custom_translation_table: As for `torch.onnx.export`: onnxscript functions by operator.
         report: Called with a line of text for each step.
 
@@ -130,7 +130,9 @@ def _fits(converted: Converted, tensors: Mapping[str, torch.Tensor]) -> bool:
 
 
 def _proto(converted: Converted, description: Description, layout: FileLayout) -> Any:
-    """Return the model as protobuf. Weights refer to the separate file, or to an empty name, see `_fill`."""
+    """Return the model as protobuf. Weights refer to the separate file. If they belong inside the model, they
+    refer to an empty file name until `_fill` inserts them.
+    """
     import onnx_ir as ir
 
     stored = description.stored_name
@@ -146,8 +148,8 @@ def _proto(converted: Converted, description: Description, layout: FileLayout) -
 def _write(model: Any, files: list[Path], layout: FileLayout, tensors: Mapping[str, torch.Tensor]) -> None:
     """Write the model and, if the weights are in a separate file, the weights. Write both files or neither.
 
-    First the model is completely written to disk. Then the weights file is renamed to its final name, and the
-    model last. So if the process dies, there is never a new model next to old weights.
+    First the model is completely written to disk. Then the weights file is renamed to its final name. The
+    model is renamed last, so there is never a new model next to old weights, even if the process dies.
     """
     target, *beside = files
     with new_file(target) as file:
@@ -158,7 +160,7 @@ def _write(model: Any, files: list[Path], layout: FileLayout, tensors: Mapping[s
 
 
 def _fill(model: Any, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Replace references to external data by the weights themselves."""
+    """Replace references to external data with the weights themselves."""
     import onnx
 
     for tensor in model.graph.initializer:
@@ -168,14 +170,15 @@ def _fill(model: Any, tensors: Mapping[str, torch.Tensor]) -> None:
             tensor.raw_data = b"".join(raw_chunks(tensors[tensor.name]))
 
 
-# Metadata that torch repeats at each node. Together, it is two thirds of a small file.
+# Metadata that torch repeats for each node. It makes up two thirds of a small file.
 _REPEATED = ("pkg.torch.onnx.class_hierarchy", "pkg.torch.onnx.fx_node", "pkg.torch.onnx.name_scopes")
 _TRACE = "pkg.torch.onnx.stack_trace"
 _WRONG_NODE = re.compile(r"\(op_type:(?P<operator>\w+), node name: (?P<node>[^)]*)\): (?P<reason>[^\n]*)")
 
 
 def check_model(model: Any) -> None:
-    """Validate the graph and its shapes with ONNX. Weights are treated as inputs, as they may be missing.
+    """Validate the graph and its shapes with ONNX. Weights are treated as inputs, because they may be
+    missing.
 
     Raises:
         CompileFailure: An ONNX operator does not accept its arguments (FE802), usually because of their

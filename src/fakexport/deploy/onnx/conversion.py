@@ -31,8 +31,8 @@ _DRAWS = {
 class Converted:
     """A program as an `onnx_ir` model.
 
-    `weights` are the names of initializers without a value, and `outputs` the names of the signature's
-    output tensors in the graph. `notes` are sentences about differences from the program.
+    `weights` are the names of initializers without a value. `outputs` are the names that the signature's
+    output tensors have in the graph. `notes` are sentences about differences from the program.
     """
 
     model: Any
@@ -87,7 +87,9 @@ def convert(
 
 
 def _plain(program: ExportedProgram) -> ExportedProgram:
-    """Return a copy for torch's exporter: a plain `ExportedProgram` with real values for known constants."""
+    """Return a copy of the program for torch's exporter: a plain `ExportedProgram` with real values for known
+    constants.
+    """
     constants = {
         name: constant_value(constant) if is_fake(constant) and has_value(constant) else constant
         for name, constant in program.constants.items()
@@ -103,7 +105,9 @@ def _leave_out_values(model: Any, program: ExportedProgram) -> None:
 
 
 def _name(model: Any, program: ExportedProgram, signature: Signature) -> dict[str, str]:
-    """Name inputs and outputs as in the program. An output whose name is taken gets a suffix."""
+    """Give inputs and outputs the same names as in the program. An output whose name is already used gets a
+    suffix.
+    """
     from onnx_ir.passes.common import NameFixPass
 
     graph = model.graph
@@ -120,7 +124,7 @@ def _name(model: Any, program: ExportedProgram, signature: Signature) -> dict[st
         if graph.outputs[index].producer() is None:  # It is a weight, which keeps its own name.
             _pass_through(graph, index)
         graph.outputs[index].name = names[name]
-    NameFixPass()(model)  # Inputs and outputs keep their names; values inside the graph give way.
+    NameFixPass()(model)  # If names clash, values inside the graph are renamed.
     return names
 
 

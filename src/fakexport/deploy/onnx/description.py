@@ -1,4 +1,6 @@
-"""The description of a program in its ONNX file. It is used to check calls and to bind checkpoints."""
+"""The description of a program that is stored in its ONNX file. It is used to check calls and bind
+checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,9 @@ class Description:
         }
 
     def sealed(self, model: Any) -> Description:
-        """Return the description with a digest of the `ModelProto` and the description, to detect damage."""
+        """Return the description with its digest set. The digest covers the `ModelProto` and the description,
+        so that damage is detected.
+        """
         bare = type(model)()
         bare.CopyFrom(model)
         for index in reversed(range(len(bare.metadata_props))):

@@ -113,6 +113,6 @@ def _complex(node: Node, what: str) -> Diagnostic:
         node,
         "this tensor is complex",
         notes=(f"the {what} {node.name} is complex, but ONNX operators support only real numbers",),
-        fix=Fix(f"make the {what} real: torch.view_as_real, torch.view_as_complex"),
+        fix=Fix(f"make the {what} real: use torch.view_as_real and torch.view_as_complex"),
         fault="model",
     )

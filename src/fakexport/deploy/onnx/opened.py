@@ -26,7 +26,7 @@ _UNKNOWN_OPERATOR = "NOT_IMPLEMENTED"
 
 
 class OnnxArtifact:
-    """An ONNX file in ONNX Runtime, on the CPU. `kept` references memory that the session uses."""
+    """An ONNX file in ONNX Runtime, on the CPU. `kept` keeps memory alive that the session uses."""
 
     def __init__(self, name: str, description: Description, session: Any, kept: object) -> None:
         self._name = name
@@ -58,7 +58,7 @@ class OnnxArtifact:
 def open_onnx(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | None = None) -> OnnxArtifact:
     """Open an ONNX file and bind all of its weights, or raise an error.
 
-    fakexport passes the weights to ONNX Runtime. So ONNX Runtime never opens a file that the model refers to.
+    fakexport passes the weights to ONNX Runtime, so ONNX Runtime never opens a file that the model refers to.
 
     Args:
         path: A file that `compile_onnx` wrote.
@@ -181,7 +181,9 @@ def external_tensors(model: Any, description: Description, name: str) -> tuple[s
     weights = [tensor for tensor in model.graph.initializer if _is_outside(tensor)]
     names = tuple(tensor.name for tensor in weights)
     if len(set(names)) != sum(map(_is_outside, messages(model, "TensorProto"))):
-        raise DeployError(f"{name} stores a tensor in another file that is not a weight of the main graph")
+        raise DeployError(
+            f"{name} refers to another file for a tensor that is not a weight of the main graph"
+        )
     expected = description.expected.all
     for tensor in weights:
         wanted = expected.get(tensor.name)

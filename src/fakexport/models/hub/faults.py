@@ -11,7 +11,7 @@ from fakexport.models.hub.repository_name import HubName
 
 
 class HubError(FakexportError, ValueError):
-    """A repository, a revision or a file of it cannot be read. The message is a single line."""
+    """A repository, one of its revisions or one of its files cannot be read. The message is a single line."""
 
 
 class MissingFile(HubError):
@@ -46,7 +46,7 @@ def hub_faults(name: HubName, file: str) -> Iterator[None]:
 
     Raises:
         MissingFile: the repository exists, but lacks the file.
-        HubError: anything else.
+        HubError: any other error occurred.
     """
     from huggingface_hub import constants, errors
 
@@ -72,7 +72,7 @@ def hub_faults(name: HubName, file: str) -> Iterator[None]:
 
 
 def endpoint() -> str:
-    """Return the URL of the hub, which `HF_ENDPOINT` can change."""
+    """Return the URL of the hub. The environment variable `HF_ENDPOINT` can change it."""
     from huggingface_hub import constants
 
     return str(constants.ENDPOINT)

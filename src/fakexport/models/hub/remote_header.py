@@ -1,4 +1,4 @@
-"""Read the header of a safetensors file on the hub by range requests, without any tensor data."""
+"""Read the header of a safetensors file on the hub with range requests, without reading any tensor data."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ _CONTENT_RANGE = re.compile(r"bytes \d+-\d+/(\d+)")
 
 @dataclass(frozen=True)
 class RemoteHeader:
-    """The header of a remote safetensors file. It has the same interface as local files in the
-    package `weights`.
+    """The header of a remote safetensors file.
+
+    It has the same interface as local files in the package `weights`.
 
     Args:
         path: Name of the file in the repository.
         size: Size of the whole file in bytes.
-        content: The first bytes of the file: the length of the header, and the header.
+        content: The first bytes of the file: the length of the header, followed by the header.
         is_cached: Whether these bytes were read from the cache instead of being transferred.
     """
 
@@ -74,13 +75,14 @@ class RemoteHeader:
         return cls(file, size, length + header)
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """Return up to `length` bytes from `offset` on. Bytes after the header are not available."""
+        """Return up to `length` bytes, starting at `offset`. Bytes after the header are not available."""
         return self.content[offset : offset + length]
 
 
 def _range(url: str, name: HubName, file: str, offset: int, count: int) -> tuple[bytes, int, str]:
-    """Fetch `count` bytes of a file from `offset` on. Return them, the size of the file, and the URL that
-    served them.
+    """Fetch `count` bytes of a file, starting at `offset`.
+
+    Return the bytes, the size of the file, and the URL that served them.
     """
     from huggingface_hub.utils import hf_raise_for_status, http_stream_backoff
 
@@ -114,7 +116,7 @@ def _first_bytes(response: Any, name: HubName, file: str, count: int) -> bytes:
 
 
 def _authorization(url: str) -> dict[str, str]:
-    """Return the request headers. The token is included for the hub only, not for other hosts."""
+    """Return the request headers. The token is only included in requests to the hub, not to other hosts."""
     from huggingface_hub import constants
     from huggingface_hub.utils import build_hf_headers
 

@@ -1,4 +1,6 @@
-"""Access a hub repository at one commit through `huggingface_hub`, with its cache, token and endpoint."""
+"""Read a hub repository at one commit through `huggingface_hub`, with the cache, token and endpoint of that
+library.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,8 @@ class Repository:
     Args:
         name: The repository's name as requested.
         commit: The current commit of the revision, 40 hex digits.
-        config: The path of `config.json` in the cache of `huggingface_hub`, or None if the repository has
-            none.
+        config: The path of `config.json` in the cache of `huggingface_hub`, or None if the repository has no
+            such file.
     """
 
     name: HubName
@@ -61,11 +63,12 @@ class Repository:
 
     @property
     def pinned(self) -> HubName:
-        """The name with this commit as the revision."""
+        """The repository's name with this commit as the revision."""
         return self.name.at(self.commit)
 
     def file(self, file: str, *, most_bytes: int = MOST_CONFIG_BYTES) -> Path | None:
-        """Return the cached path of a small file, downloaded if necessary. Return None if it does not exist.
+        """Return the cached path of a small file, after downloading the file if necessary. Return None if it
+        does not exist.
 
         Raises:
             HubError: as for `open`; or the file is too large.
@@ -76,15 +79,17 @@ class Repository:
             return None
 
     def in_cache(self, file: str) -> Path | None:
-        """Return the cached path of a file of any size, or None if it is not cached. Does not use the
-        network.
+        """Return the cached path of a file of any size, or None if it is not cached.
+
+        Does not use the network.
         """
         hub = import_hub(self.name)
         found = hub.try_to_load_from_cache(self.name.repository, self.name.path(file), revision=self.commit)
         return Path(found) if isinstance(found, str) else None
 
     def headers(self, files: Iterable[str]) -> list[RemoteHeader | None]:
-        """Read the headers of safetensors files concurrently. Return them in order; None for a missing file.
+        """Read the headers of safetensors files concurrently. Return them in order, with None for a missing
+        file.
 
         Raises:
             HubError: as for `open`; or the hub does not support range requests.
@@ -168,7 +173,7 @@ class _Cached:
 def _cached(name: HubName, file: str, revision: str | None, most_bytes: int) -> _Cached:
     """Return a file in the cache, after downloading it if necessary.
 
-    Unlike `hf_hub_download`, this function does not wait half a minute for a hub that cannot be reached.
+    Unlike `hf_hub_download`, this function does not wait for half a minute if the hub cannot be reached.
 
     Raises:
         MissingFile: the repository has no such file.
@@ -205,7 +210,7 @@ def _is_commit(revision: str | None) -> bool:
 
 
 def _recorded(name: HubName, path: str, place: Path, transferred: int) -> _Cached:
-    """Record the read of the cached file `snapshots/COMMIT/PATH`. Return the file with its commit."""
+    """Record that the cached file `snapshots/COMMIT/PATH` was read. Return the file with its commit."""
     commit = place.parents[path.count("/")].name
     record_transfer(str(name.at(commit)), transferred)
     return _Cached(place, commit)
@@ -230,11 +235,11 @@ _FOUND: ContextVar[dict[str, int] | None] = ContextVar("_FOUND", default=None)
 
 @contextmanager
 def transfers_recorded() -> Iterator[dict[str, int]]:
-    """Record the bytes that the block transfers, by repository and commit.
+    """Record the number of bytes that the block transfers, by repository and commit.
 
     Returns:
-        On entry, a mapping from `hf:org/name@commit` to bytes, which is filled during the block. A value of 0
-        means that everything was cached.
+        On entry, a mapping from `hf:org/name@commit` to the number of bytes. It is filled during the block. A
+        value of 0 means that everything was cached.
     """
     found: dict[str, int] = {}
     token = _FOUND.set(found)
@@ -264,7 +269,7 @@ class WeightFiles:
 
     Args:
         index: The cached path of the index, or None for a single file.
-        file: Name of the single file, else of the index.
+        file: Name of the single file or, if there are shards, of the index.
     """
 
     index: Path | None
@@ -274,8 +279,8 @@ class WeightFiles:
 def weight_files(repository: Repository | LocalFolder) -> WeightFiles:
     """Return the safetensors file of a repository, or the index of its shards.
 
-    If a repository has both `model.safetensors` and an index, `model.safetensors` is used, as in
-    transformers.
+    If a repository has both `model.safetensors` and an index, `model.safetensors` is used, as transformers
+    does.
 
     Raises:
         HubError: the repository has no safetensors file, has several without an index, or cannot be reached.

@@ -19,7 +19,7 @@ class HubName:
     """A repository, or a folder in it, at a revision.
 
     Args:
-        repository: `Qwen/Qwen2.5-7B`.
+        repository: The name of the repository, such as `Qwen/Qwen2.5-7B`.
         revision: A branch, a tag or a commit. None means the main branch.
         folder: The folder of the model in the repository, such as `text_encoder`; "" for the root.
     """

@@ -1,4 +1,4 @@
-"""Shard a model for one rank by its parallel plan, as `from_pretrained` of transformers does."""
+"""Shard a model for one rank according to its parallel plan, as transformers' `from_pretrained` does."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Sharded:
 
 
 def shard_model(model: nn.Module, degrees: Degrees, place: Place) -> Sharded:
-    """Replace the weights of a model by the shards of a rank, and add collectives. Modifies the model.
+    """Replace the weights of a model with the shards of one rank, and add collectives. Modifies the model.
 
     Raises:
         DegreeMismatch: the plan does not fit the degrees.
@@ -64,7 +64,9 @@ def shard_model(model: nn.Module, degrees: Degrees, place: Place) -> Sharded:
 
 
 def _shard(modules: Mapping[str, nn.Module], name: str, style: Any, place: Place) -> Shard | None:
-    """Shard a parameter by a style. Return the shard, or None if the style does not shard it."""
+    """Shard a parameter as its style requires. Return the shard, or None if the style does not shard the
+    parameter.
+    """
     owner, _, key = name.rpartition(".")
     made: list[Shard] = []
 
@@ -150,8 +152,8 @@ def _plan(model: nn.Module, degrees: Degrees) -> tuple[dict[str, str], tuple[str
 
 
 def _with_rules(model: nn.Module, degrees: Degrees) -> dict[str, str]:
-    """Return the model's plan after applying the user's rules to it. Also change the plan stored in the
-    model.
+    """Apply the user's rules to the model's plan, and return the result. The result also replaces the plan
+    that is stored in the model.
     """
     held: Any = model
     plan = dict(held.tp_plan or {})
@@ -173,7 +175,7 @@ def _with_rules(model: nn.Module, degrees: Degrees) -> dict[str, str]:
 
 
 def _names(model: nn.Module) -> frozenset[str]:
-    """Return the names of modules and parameters. As in plans, layer numbers are replaced by `*`."""
+    """Return the names of modules and parameters. As in plans, layer numbers are replaced with `*`."""
     numberless = _library(".parallel_utils").replace_layer_number_by_wildcard
     names = itertools.chain(model.named_modules(), model.named_parameters())
     return frozenset(numberless(name) for name, _ in names)

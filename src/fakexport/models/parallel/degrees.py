@@ -1,4 +1,4 @@
-"""Parse `--parallel`: the number of devices over which a model is sharded, and the plan."""
+"""Parse `--parallel`: the number of devices over which a model is sharded, and the plan file."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Degrees:
 
     Args:
         tensor: Number of ranks over which a weight is sharded.
-        expert: Number of groups into which whole experts are split, one group per rank. 1 means that the
-            tensor plan shards experts.
+        expert: Number of groups of whole experts, one group per rank. 1 means that the tensor plan shards the
+            experts.
         plan_file: The file with rules that change the model's plan, or "" for the model's own plan.
         rules: The rules that change the model's plan.
     """
@@ -45,8 +45,8 @@ class Degrees:
         """Parse `tp=8`, `tp=8,ep=8`, or either followed by `,plan=FILE.json`.
 
         Raises:
-            ValueError: the text has a different form, degrees are incompatible, or a file is not a plan. The
-                message is a single line.
+            ValueError: the text has a different form, the degrees are incompatible, or the file is not a
+                plan. The message is a single line.
 
         Example:
             >>> Degrees.parse("tp=4").ranks
@@ -71,11 +71,13 @@ class Degrees:
 
     @classmethod
     def of(cls, parallel: str | None, plan: Mapping[str, Any] | None) -> Degrees | None:
-        """Parse the degrees from `parallel`, and read the rules from `plan`, which has `ParallelStyle`
-        objects of torch. Return None if `parallel` is None.
+        """Parse the degrees from `parallel`, and add the rules from `plan`.
+
+        The values of `plan` are torch's `ParallelStyle` objects. Return None if `parallel` is None.
 
         Raises:
-            ValueError: as for `parse`, and for a plan without degrees, a second plan, or an unknown style.
+            ValueError: as for `parse`; or there is a plan without degrees, a second plan, or an unknown
+                style.
         """
         if parallel is None and plan is not None:
             raise InvalidValue("parallel_plan requires parallel, such as tp=2")
@@ -107,10 +109,10 @@ class Degrees:
         return self.plan_file or "parallel_plan"
 
     def check_devices(self, topology: Topology) -> None:
-        """Reject a topology that does not have one device per rank. On the CPU, each rank is a process.
+        """Reject a topology that does not have one device per rank. A topology with only a CPU is accepted.
 
         Raises:
-            ValueError: there are fewer devices than ranks, or different device models.
+            ValueError: there are fewer devices than ranks, or the devices are of different models.
         """
         devices = topology.accelerators
         if not devices:

@@ -1,5 +1,6 @@
-"""Parallel plans for models from other libraries than transformers, in the form of torch's
-`parallelize_module`.
+"""Parallel plans for models from libraries other than transformers.
+
+The plans have the format that torch's `parallelize_module` accepts.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from fakexport.files import read_file
 from fakexport.files.documents import DocumentError, mapping, optional, parse_json, text
 from fakexport.models.sources import SourceError
 
-# torch has one style for layers and embeddings, transformers one for each.
+# torch has one style for both layers and embeddings, but transformers has a separate style for each.
 _OF_EMBEDDINGS = {"rowwise_split_input": "embedding_rowwise", "colwise_gather_output": "embedding_colwise"}
 
 
 def rules_of_styles(plan: Mapping[str, Any]) -> Rules:
-    """Convert a plan to rules. The values of the plan are styles of torch, names of styles, or None.
+    """Convert a plan to rules. The values of the plan are torch's style objects, names of styles, or None.
 
     Args:
         plan: Pattern to style, such as `{"layers.*.up": ColwiseParallel(), "layers.*.down": "rowwise"}`.
@@ -93,13 +94,15 @@ def _is_match(name: str, pattern: str) -> bool:
 
 
 Rules = tuple[tuple[str, str | None], ...]
-"""Pattern and style of each rule, as in plans of transformers; None removes a rule of the model."""
+"""Pattern and style of each rule, as in transformers' plans. A style of None removes a rule from the model's
+plan.
+"""
 
 _MOST_BYTES = 1 << 20
 
 
 def read_plan(path: str | Path) -> Rules:
-    """Read the rules of a file such as `{"model.layers.*.mlp.up_proj": "colwise", "lm_head": null}`.
+    """Read the rules in a file such as `{"model.layers.*.mlp.up_proj": "colwise", "lm_head": null}`.
 
     Raises:
         ValueError: the file cannot be read or is invalid. The message is a single line.

@@ -25,7 +25,7 @@ class Rank:
         degrees: The degrees of parallelism.
         rank: Starting at 0.
         whole: The source of the whole model. The programs of all ranks are compared with its program. None if
-            this is that source, whose weights stay whole (see `Place`).
+            this is the source of the whole model itself (see `Place.has_whole`).
     """
 
     degrees: Degrees
@@ -36,8 +36,9 @@ class Rank:
     )
 
     def record(self, module: nn.Module) -> ParallelRecord | None:
-        """Return the record of parallelism that an archive stores for a module from `built`; None for a whole
-        model.
+        """Return the record of parallelism that an archive stores for a module that `built` returned.
+
+        Return None for a whole model.
         """
         if self.whole is None:
             return None
@@ -61,7 +62,7 @@ def parallel_source(source: Source, parallel: str | Degrees | None, rank: int | 
 
     Args:
         source: The source of the whole model, from transformers.
-        parallel: The degrees, such as `tp=8`; None returns the source unchanged.
+        parallel: The degrees, such as `tp=8`. If it is None, the source is returned unchanged.
         rank: The rank. Default: 0.
     Raises:
         SourceError: the source is a component of a model, has an adapter, or is an existing module.
@@ -95,10 +96,11 @@ def _of_rank(source: Source, rank: Rank, spec: str) -> Source:
 def refuse_with_parallel(
     degrees: Degrees | None, *, strict: bool = False, workload: str = "forward", device_map: object = None
 ) -> None:
-    """Reject options that cannot be combined with parallelism. Does nothing if `degrees` is None.
+    """Reject options that cannot be combined with parallelism. If `degrees` is None, nothing is rejected.
 
     Raises:
-        ValueError: strict export with TorchDynamo, a workload other than `forward`, or a device map.
+        ValueError: an option is set that does not support parallelism: strict export with TorchDynamo, a
+            workload other than `forward`, or a device map.
     """
     if degrees is None:
         return

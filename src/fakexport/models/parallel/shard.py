@@ -1,4 +1,4 @@
-"""Compute a rank's shard of a tensor. The splits are the same as in `torch.chunk` and DTensor."""
+"""Compute a rank's shard of a tensor. Tensors are split as `torch.chunk` and DTensor split them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from fakexport.files.documents import ParallelRecord, Shard
 
 
 def chunk(size: int, ranks: int, rank: int) -> tuple[int, int]:
-    """Return the start and end of a rank's part. Parts of the last ranks are smaller if the size is not
-    divisible.
+    """Return the start and end of a rank's part of a dimension.
+
+    If the size is not divisible by the number of ranks, the parts of the last ranks are smaller.
 
     Example:
         >>> [chunk(10, 4, rank) for rank in range(4)]
@@ -25,7 +26,7 @@ def chunk(size: int, ranks: int, rank: int) -> tuple[int, int]:
 
 
 def shard_of(shape: Iterable[int], dim: int, ranks: int, rank: int, groups: int = 1) -> Shard:
-    """Return the shard of a rank.
+    """Return a rank's shard of a weight.
 
     Args:
         shape: Shape of the full weight.
@@ -72,7 +73,8 @@ class Place:
         rank: Starting at 0.
         ranks: Number of processes that share the model.
         has_whole: Whether the weights stay whole. The traced program then has the nodes of a rank's program,
-            but the sizes of the whole model. It is compared with the programs of the ranks, and never run.
+            but the sizes of the whole model. It is only compared with the programs of the ranks, and never
+            run.
     """
 
     rank: int
@@ -93,11 +95,12 @@ class Place:
         return value.narrow(-1, start, end - start)
 
     def gather(self, value: torch.Tensor, size: int) -> torch.Tensor:
-        """Return the full last dimension, gathered from all ranks.
+        """Gather the last dimension of a tensor from all ranks, and return the whole tensor.
 
         Args:
             value: This rank's shard, `[..., local]`.
-            size: The full size. For the transfer, uneven shards are padded to the size of the largest shard.
+            size: The full size. If the shards are uneven, they are padded to the size of the largest shard
+                for the transfer.
         """
         ranks = self.size()
         width = chunk(size, ranks, 0)[1]

@@ -26,11 +26,11 @@ Forward = Callable[..., Any]
 
 
 class Unsupported(FakexportError, ValueError):
-    """A style does not fit a module, or is a variant that cannot be traced. The message is a clause."""
+    """A style does not fit a module, or is a variant that cannot be traced. The message is only a clause."""
 
 
 def install(module: nn.Module, path: str, name: str, style: Any, place: Place) -> None:
-    """Replace the forward of a module by the forward of a parallel style.
+    """Replace the forward of a module with the forward of a parallel style.
 
     Raises:
         SourceError: the style is unknown or does not fit the module.
@@ -48,7 +48,7 @@ def install(module: nn.Module, path: str, name: str, style: Any, place: Place) -
 
 
 def _unchanged(module: nn.Module, style: Any, place: Place) -> None:
-    """Leave the forward unchanged, for styles that only shard parameters or only affect gradients."""
+    """Leave the forward unchanged. This is for styles that only shard parameters or only affect gradients."""
 
 
 def _colwise(module: nn.Module, style: Any, place: Place) -> Forward | None:
@@ -61,7 +61,7 @@ def _colwise(module: nn.Module, style: Any, place: Place) -> Forward | None:
 
 
 def _gathered(forward: Forward, place: Place, size: int, /, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """Gather the last dimension of an output, of which each rank computes one shard."""
+    """Gather the last dimension of an output. Each rank computes one shard of it."""
     return place.gather(forward(*args, **kwargs), size)
 
 
@@ -83,8 +83,9 @@ def _summed_rows(
     *args: Any,
     **kwargs: Any,
 ) -> torch.Tensor:
-    """Run a layer on a shard of its input's last dimension, sum the results over all ranks, and add the bias
-    once.
+    """Run a layer on a shard of its input's last dimension, and sum the results over all ranks.
+
+    The bias is added once, after the sum.
     """
     shard = place.slice(value) if is_input_whole else value
     bias = module._parameters.get("bias")
@@ -128,7 +129,8 @@ def _embedding(module: nn.Module, style: Any, place: Place) -> Forward:
 def _vocabulary_range(
     forward: Forward, start: int, end: int, ids: torch.Tensor, /, *args: Any, **kwargs: Any
 ) -> torch.Tensor:
-    """Run an embedding for a range of the vocabulary. Other ranks compute the vectors of the other ranges.
+    """Run an embedding for one rank's range of the vocabulary. The other ranks compute the vectors of other
+    tokens.
 
     Each vector that `forward` returns must depend only on the token's own table row.
     """
@@ -156,7 +158,7 @@ def _divided(module: nn.Module, style: Any, place: Place) -> Forward:
 
 
 def _divide(forward: Forward, ranks: int, value: torch.Tensor, /, *args: Any, **kwargs: Any) -> Any:
-    """Divide the input by the number of ranks, because the results are summed later."""
+    """Divide the input by the number of ranks, because the results of all ranks are summed later."""
     return forward(value / ranks, *args, **kwargs)
 
 
@@ -173,8 +175,9 @@ def _own_experts(
     index: torch.Tensor,
     weights: torch.Tensor,
 ) -> torch.Tensor:
-    """Run the rank's experts on all tokens; route tokens for other ranks to a nonexistent local expert, which
-    `forward` ignores.
+    """Run the rank's experts on all tokens.
+
+    Tokens for experts of other ranks are routed to a nonexistent local expert, which `forward` ignores.
     """
     is_elsewhere = (index // experts) != place.rank
     local = torch.where(is_elsewhere, experts, index % experts)

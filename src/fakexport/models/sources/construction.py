@@ -17,11 +17,11 @@ SEED = 0
 def constructed(
     source: Source, dtype: torch.dtype | None, *, seed: int = SEED
 ) -> tuple[nn.Module, ExampleInputs | None]:
-    """Return the real module, and its example inputs on the CPU.
+    """Construct the real module, and return it with its example inputs on the CPU.
 
     Args:
-        dtype: torch's default dtype during the construction. None means the source's dtype, if it specifies
-            one.
+        dtype: torch's default dtype during the construction. None means the dtype that the source specifies,
+            if any.
         seed: Seed for weights and the factory's inputs. The state of torch's generator is restored
             afterwards.
     Returns:

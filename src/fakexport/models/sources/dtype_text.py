@@ -8,11 +8,12 @@ from fakexport.error import InvalidValue
 
 
 def parse_dtype(given: str | torch.dtype) -> torch.dtype:
-    """Return the floating point dtype for a name such as `bfloat16` or `torch.bfloat16`; a dtype is
-    unchanged.
+    """Return the floating point dtype for a name such as `bfloat16` or `torch.bfloat16`.
+
+    A dtype is returned unchanged.
 
     Raises:
-        ValueError: an unknown dtype, or an integer dtype.
+        ValueError: the dtype is unknown or is not a floating point dtype.
     """
     dtype = getattr(torch, given.removeprefix("torch."), None) if isinstance(given, str) else given
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:

@@ -48,11 +48,11 @@ def parse_input_spec(text: str) -> InputSpec:
     """Parse `NAME=DTYPE[DIMS]`.
 
     Args:
-        text: The text to parse. `DTYPE` is a torch dtype, and `DIMS` are comma-separated sizes; `[]` is a
+        text: The text to parse. `DTYPE` is a torch dtype, and `DIMS` are comma-separated sizes; `[]` means a
             scalar tensor.
     Raises:
-        SourceError: the text has a different form, an unknown dtype (with the closest names), or a size below
-            1.
+        SourceError: the text has a different form, an unknown dtype (the message suggests similar names), or
+            a size below 1.
 
     Example:
         >>> parse_input_spec("input_ids=int64[2,16]").shape
@@ -74,7 +74,7 @@ def _dtype(name: str, text: str) -> torch.dtype:
 
 
 def _size(size: str, text: str) -> int:
-    # A limit on digits: int() rejects thousands of digits with its own message.
+    # Limit the number of digits, because int() rejects thousands of digits with its own message.
     if not size.isascii() or not size.isdigit() or int(size[:20]) == 0 or len(size) > 18:
         raise SourceError(
             f"input {text!r}: {size!r} is not a size; sizes are integers of at least 1, as in {_EXAMPLE}"
@@ -85,17 +85,17 @@ def _size(size: str, text: str) -> int:
 def inputs_from_specs(
     specs: Sequence[InputSpec], module: nn.Module, device: str, *, expected: ExampleInputs | None = None
 ) -> ExampleInputs:
-    """Return exactly the inputs of the specs, in the order of the module's `forward`.
+    """Create exactly the inputs that the specs describe, in the order of the parameters of `forward`.
 
-    Called in the fake mode of the module. All values are 0, except in masks (names that end in `mask`) and
-    bool tensors, where they are 1.
+    Call this in the fake mode of the module. All values are 0, except in masks (inputs whose names end in
+    `mask`) and bool tensors, whose values are 1.
 
     Args:
         expected: Inputs that are known to work, from the factory or the source. A spec with the name of such
             an input must have the same number of dimensions.
     Raises:
         SourceError: `forward` has no input with that name, or requires an input without a spec; a name is
-            repeated; the number of dimensions differs from the expected one.
+            repeated; or the number of dimensions differs from the expected number.
     """
     signature = inspect.signature(module.forward)
     model = type(module).__name__
@@ -138,8 +138,10 @@ def _check_names(names: Sequence[str], signature: inspect.Signature, model: str)
 
 
 def _takes_keyword(name: str, signature: inspect.Signature, unnamed: Collection[str]) -> bool:
-    """Return whether `**kwargs` accepts the name. If the type of `**kwargs` declares no names, it accepts any
-    name that does not resemble an unused parameter.
+    """Return whether `**kwargs` accepts the name.
+
+    If the type of `**kwargs` declares no names, it accepts any name that does not resemble an unused
+    parameter.
     """
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:

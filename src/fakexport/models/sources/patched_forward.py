@@ -13,10 +13,11 @@ from torch import nn
 def patched_forward(
     module: nn.Module, forward: Callable[..., Any], method: str = "forward"
 ) -> Iterator[None]:
-    """Enter a context in which a module has a different `forward`, or a different method of another name.
+    """Enter a context in which the `forward` of a module, or another method, is replaced.
 
-    On exit, the original is restored where it was, on the class or on the instance. `patch_attribute` of
-    transformers would leave it on the instance, which then differs from a module that was never patched.
+    On exit, the original is restored where it was defined: on the class or on the instance. transformers'
+    `patch_attribute` would leave the method on the instance, which would then differ from a module that was
+    never patched.
     """
     own = vars(module).get(method)
     setattr(module, method, forward)

@@ -1,4 +1,4 @@
-"""Resolve the text that names a model to its source."""
+"""Find the source of a model from the text that names the model."""
 
 from __future__ import annotations
 
@@ -38,22 +38,24 @@ def resolve(
     """Return the source for a spec, a factory or a module, without constructing the model.
 
     Configs are read here, outside of any fake mode, so that all errors in the spec are raised before a device
-    is emulated. `Source.prepare` imports a Python file, because it may query devices. For a hub repository,
-    configuration files and headers are downloaded.
+    is emulated. Python files are imported only by `Source.prepare`, because they may query devices. For a hub
+    repository, configuration files and headers are downloaded.
 
     Args:
         spec: A text in one of `FORMS`; a factory, which is any callable without arguments, including an
             `nn.Module` class; or a module, whose weights are not read. For a factory or a module, the `spec`
             of the source is the name of the function or class. A source is returned unchanged.
-        use_cache: Whether a language model returns a key-value cache, without having one as an input. Only
-            for `hf:`.
-        workload: The call to derive inputs for. Only for `hf:` models. Other sources define their own inputs.
+        use_cache: Whether a language model returns a key-value cache without taking one as an input. Only for
+            `hf:`.
+        workload: The kind of call to derive inputs for. Only for `hf:` models. Other sources define their own
+            inputs.
     Returns:
         The source. If the same spec is resolved twice, its Python file is imported twice.
     Raises:
-        SourceError: prefill or decode is requested for a source other than `hf:`; an unknown form; a missing
-            file or package; a file that raises on import; an attribute that is missing or not callable;
-            invalid JSON; an unknown model type or class; a factory that requires arguments.
+        SourceError: prefill or decode is requested for a source other than `hf:`; the form of the text or the
+            model type or class is unknown; a file or package is missing; a file raises an error when it is
+            imported; an attribute is missing or not callable; JSON is invalid; or a factory requires
+            arguments.
         TypeError: the spec is neither a string, a factory nor a module.
 
     Example:

@@ -1,7 +1,7 @@
 """Evaluate expressions that create example inputs from a config, such as `floats(B, T, hidden_size)`.
 
-`transformers_inputs.toml` and `diffusers_inputs.toml` contain the expressions. A name in an expression is a
-name that this module or the table defines, else a setting of the config. If no part of the config has the
+`transformers_inputs.toml` and `diffusers_inputs.toml` contain the expressions. A name in an expression is
+either defined by this module or the table, or it is a setting of the config. If no part of the config has the
 setting, its value is None.
 """
 
@@ -31,8 +31,8 @@ def expression(text: str, names: Mapping[str, Builder]) -> Builder:
     """Return the function that evaluates an expression.
 
     Args:
-        text: The expression. It must be trusted like code, and comes from a file of this package.
-        names: Functions that return the value of a name, in addition to `NAMES`.
+        text: The expression. It is executed as code, so it must come from a file of this package.
+        names: For each name that `NAMES` does not define, a function that returns its value.
     """
     code = compile(f"({text})", f"<inputs: {text}>", "eval")
     # torch functions in the expression import modules with the `__import__` of these names.
@@ -56,7 +56,7 @@ class _Names(Mapping[str, Any]):
 
 
 def sized(fill: Callable[..., Any]) -> Builder:
-    """Wrap a function of sizes so that it returns None if one of the sizes is missing in the config."""
+    """Wrap a function that takes sizes, so that it returns None if the config lacks one of the sizes."""
     return lambda request: (
         lambda *dims, **options: None if None in dims else fill(request, *map(int, dims), **options)
     )

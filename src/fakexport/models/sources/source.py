@@ -22,11 +22,11 @@ class ExampleInputs:
     Args:
         args: Positional arguments.
         kwargs: Keyword arguments, in the order of the program's inputs.
-        assumptions: Sentences for the report about how these inputs were chosen.
-        omitted: Inputs of `forward` that could not be derived: name -> reason, as a clause. Without them, a
-            part of the model may not run.
-        call: The role of each input in generation, or None for other calls.
-        cache: The layout of the cache, which is passed as named tensors.
+        assumptions: Sentences for the report that say how these inputs were chosen.
+        omitted: Inputs of `forward` that could not be derived: name -> reason, as a clause. Without them,
+            parts of the model may not run.
+        call: The role of each input in generation, or None if the call is not for generation.
+        cache: The layout of the cache, whose tensors are passed by name.
         sizes: Labels for the dimensions of the cache tensors, by name. Equal sizes share a label
             (`cache_sizes`).
         buffers: Zeros for a cache that the program stores in buffers. During the trace, they are buffers of
@@ -49,7 +49,7 @@ class ExampleInputs:
 
 
 def no_patches(module: nn.Module, inputs: ExampleInputs) -> AbstractContextManager[None]:
-    """Return a context without effect, as the `tracing` of a source that needs no patches."""
+    """Return a context that has no effect. It is the `tracing` of sources that need no patches."""
     return nullcontext()
 
 
@@ -69,22 +69,21 @@ class Source:
             existing module can be used instead of a factory.
         example_inputs: Takes the module, the device of the inputs, and the dtype of floating point inputs
             (None: the module's own). Called in the fake mode of the module. Raises `SourceError` if the
-                inputs
-            are unknown, for example for a Python factory that returns only a module.
+            inputs are unknown, for example if a Python factory returns only a module.
         prepare: Called before `factory`, in the `emulate` block of the target and outside of the fake mode.
         tracing: Returns a context with patches for tracing the module with the inputs in `torch.export`.
-        dtype: The dtype that the source specifies (`"dtype"` of a config file), or None. It is the default
-            dtype unless the user requests a different one.
+        dtype: The dtype that the source specifies (`"dtype"` of a config file), or None. It is used as the
+            default dtype unless the user requests a different one.
         assumptions: Sentences about how an ambiguous spec was interpreted, for the report.
-        left_out: Features of the model that this source omits, one sentence each, for the archive.
+        left_out: Features of the model that this source omits, for the archive: one sentence per feature.
         component: Name of the part of the model that is traced, or None for the whole model.
         quantization: The quantization of the published weights, or None if they are not quantized.
         parts: Function that takes a spec for messages and the name of a component, and returns the
             component's source. None if no component is a separate model.
         adapter: The adapter on the model, with the names of its weights, or None.
-        published: An imperative clause that says what to pass instead of a library's default config, for
-            errors that this config causes. None for a model that the user described.
-        parallel: The rank whose shard of the model this is, or None for the whole model.
+        published: An imperative clause for errors that a library's default config causes. It says what to
+            pass instead. None if the user specified the config.
+        parallel: The rank that this source is for, or None for the whole model.
     """
 
     spec: str

@@ -16,7 +16,7 @@ from fakexport.models import LIBRARIES, packages_of
 
 LONGEST_LIST = 8
 
-# Model packages whose import name is their package name, and those with another one.
+# Import name of each model package -> the package's name, or None if both are the same.
 _PACKAGES = {
     **dict.fromkeys(("accelerate", "bitsandbytes", "diffusers", "einops", "kernels", "numpy", "optimum")),
     **dict.fromkeys(("peft", "safetensors", "scipy", "sentencepiece", "tiktoken", "tokenizers")),
@@ -29,7 +29,8 @@ _PACKAGES = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
-# Each version of these, or of their dependencies, requires one build of torch, so pip would replace torch.
+# Each version of these packages, or of their dependencies, requires one build of torch, so pip might replace
+# the installed torch.
 _OF_ONE_TORCH = frozenset(
     {"torchaudio", "torchvision", "xformers"}
     | {library.package for library in LIBRARIES if library.needs_torchvision}
@@ -52,7 +53,8 @@ class SourceError(FakexportError, ValueError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Suggest the known names that resemble `name`, or list all known names if there are few.
+    """Suggest the known names that resemble `name`. If none does, list all known names if there are only a
+    few.
 
     Returns:
         A text to append to a sentence: `: did you mean gpt2, gptj?`, `: it has cpu, gpu`, or "".
@@ -69,7 +71,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the exception's type and its text in one line, for use in another message."""
+    """Return the exception's type and text in one line, for use in the message of a different exception."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
@@ -87,23 +89,27 @@ def import_library(package: str, spec: str) -> Any:
             what = _requirement(package, packages_of(package))
             raise SourceError(f"{spec} requires {package}: pip install {what}") from error
         raise SourceError(f"{spec}: {package} cannot be imported because {error.name} is missing") from error
-    except Exception as error:  # A library may check the versions of others.
+    except Exception as error:  # A library may check the versions of other packages.
         raise SourceError(f"{spec}: {package} cannot be imported: {first_line(error)}") from error
 
 
 def note_default_config(error: Exception, library: str, class_name: str) -> None:
-    """Add a note to a constructor's error: the default config of the library causes the error."""
+    """Add a note to an error from a constructor. It says that the library's default config causes the
+    error.
+    """
     if not isinstance(error, ImportError):
-        error.add_note(f"{library}' {_DEFAULT_CONFIG} {class_name}: it raises the same without fakexport")
+        error.add_note(
+            f"{library}' {_DEFAULT_CONFIG} {class_name}: it raises the same error without fakexport"
+        )
 
 
 def is_of_default_config(error: BaseException) -> bool:
-    """Return whether an error has a note of `note_default_config`."""
+    """Return whether an error has a note that `note_default_config` added."""
     return any(_DEFAULT_CONFIG in note for note in getattr(error, "__notes__", ()))
 
 
 def how_to_install(error: BaseException) -> str | None:
-    """Return how to install the module that an import error reports as missing. Return None for other errors.
+    """Return how to install the module that an import error reports as missing, or None for other errors.
 
     A pip command is returned only for known packages, because anyone can register a package with a module's
     name on a package index.

@@ -17,7 +17,7 @@ def timm_source(spec: str, name: str) -> Source:
     """Return the source of a timm model with untrained weights.
 
     Args:
-        name: A name in `timm.list_models()`, with or without the tag of pretrained weights.
+        name: A name in `timm.list_models()`, with or without the tag that selects pretrained weights.
     Raises:
         SourceError: timm cannot be imported, or has no such model.
     """

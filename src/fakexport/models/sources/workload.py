@@ -12,7 +12,7 @@ WorkloadName = Literal["forward", "prefill", "decode", "train"]
 
 @dataclass(frozen=True)
 class Workload:
-    """The call of a model that becomes its program.
+    """The kind of model call that is exported as a program.
 
     Args:
         name: `forward`: without a cache. `prefill`: reads a prompt and returns the cache. `decode`: reads one
@@ -21,9 +21,9 @@ class Workload:
         batch: Batch size of the example inputs. The default is 2, because `torch.export` specializes on sizes
             of 0 and 1.
         context: Number of tokens that the model attends to in the example, including those in the cache.
-        is_generated: Whether the program is for generation. Its cache is then passed as named tensors, and
-            has the length of the context in every layer. If false, prefill and decode are for a memory plan,
-            with the cache that the model itself creates.
+        is_generated: Whether the program is for generation. If true, its cache is passed as named tensors,
+            and has the length of the context in every layer. If false, prefill and decode are for a memory
+            plan, and use the cache that the model itself creates.
         capacity: Number of tokens in a static cache, or None for a growing cache.
         is_cache_kept: Whether the static cache is stored in buffers that the program writes.
     """
@@ -53,24 +53,24 @@ def exported_workload(
     *,
     has_inputs: bool = False,
 ) -> tuple[Workload, Any]:
-    """Return the call to export, and its dynamic dimensions.
+    """Return the workload to export, and its dynamic dimensions.
 
     Args:
         name: `forward`, `prefill` or `decode`.
         dynamic: The dynamic dimensions, as strings or as torch's `dynamic_shapes`. The lengths of prefill and
-            decode are always dynamic. Their batch is dynamic if it is listed, or with `auto`.
+            decode are always dynamic. Their batch is dynamic if it is listed or if `auto` is passed.
         capacity: Number of tokens in a static cache, or None for a growing cache.
         cache_form: `inputs`: the cache tensors are inputs and outputs. `buffers`: they are buffers of the
             program.
         has_inputs: Whether the caller passes example inputs.
     Raises:
-        ValueError: an unknown name; a capacity for forward, or one that is too small; buffers without a
-            capacity or with a dynamic batch; prefill or decode with example inputs or with torch's
-            `dynamic_shapes`.
+        ValueError: the name is unknown; a capacity is passed for forward, or is too small; buffers are
+            requested without a capacity or with a dynamic batch; or prefill or decode is requested with
+            example inputs or with torch's `dynamic_shapes`.
     """
     if name not in get_args(ExportedWorkload):
         known = ", ".join(get_args(ExportedWorkload))
-        raise InvalidValue(f"workload {name!r} cannot be exported; supported are {known}")
+        raise InvalidValue(f"workload {name!r} cannot be exported; the supported ones are {known}")
     if cache_form not in get_args(CacheForm):
         raise InvalidValue(f"cache_form must be {' or '.join(get_args(CacheForm))}, not {cache_form!r}")
     is_kept = cache_form == "buffers"

@@ -89,7 +89,7 @@ def test_an_assumed_size_is_that_of_the_first_input():
 
     inputs = derive_inputs(diffusers.MMAudioVocoder.from_config(settings), "cpu", None)
 
-    assert "the config has no size: assuming [2, 4, 1024] for mel" in inputs.assumptions
+    assert "the config specifies no size: assuming [2, 4, 1024] for mel" in inputs.assumptions
 
 
 def test_a_model_that_would_get_no_input_is_refused():

@@ -113,7 +113,7 @@ def test_the_size_is_that_of_the_config_or_is_named():
     with_size, without = module_of("sd15-unet"), module_of("controlnet")
 
     assert not [note for note in derive_inputs(with_size, "cpu", None).assumptions if "size" in note]
-    assumed = "the config has no size: assuming [2, 4, 64, 64] for sample"
+    assumed = "the config specifies no size: assuming [2, 4, 64, 64] for sample"
     assert assumed in derive_inputs(without, "cpu", None).assumptions
 
 

@@ -387,7 +387,7 @@ def test_a_default_config_that_transformers_cannot_build_is_told_as_such(write):
     assert found.code == own.code == "FE102"
     assert found.notes[1] == (
         "transformers' own default config cannot build Lfm2MoeForCausalLM: "
-        "it raises the same without fakexport"
+        "it raises the same error without fakexport"
     )
     assert "`hf:LiquidAI/LFM2-8B-A1B`, which transformers documents" in found.fix.message
     assert len(own.notes) == 1

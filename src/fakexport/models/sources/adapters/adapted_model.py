@@ -27,11 +27,11 @@ class AdaptedModel:
     """The names of a model's tensors after an adapter was inserted.
 
     Args:
-        base: For tensors of the base model: name in the module -> name in the base model.
-        adapter: For tensors of the adapter: name in the module -> name in the adapter's file.
-        replaced: For fully trained tensors of the base model: name in the base model -> name in the adapter's
-            file.
-        tied: Groups of names in the base model that refer to one tied tensor.
+        base: Tensors of the base model: name in the module -> name in the base model.
+        adapter: Tensors of the adapter: name in the module -> name in the adapter's file.
+        replaced: Tensors of the base model that the adapter replaces completely: name in the base model ->
+            name in the adapter's file.
+        tied: Groups of names in the base model that refer to the same tied tensor.
     """
 
     base: Mapping[str, str] = field(default_factory=dict)
@@ -54,13 +54,13 @@ def import_peft() -> Any:
 def adapt(module: nn.Module, folder: AdapterFolder, shapes: Shapes | None) -> AdaptedModel:
     """Insert the modules of an adapter into a model, and return the names of its weights.
 
-    The module is modified in place and keeps its transformers class. It is not wrapped in `PeftModel` of
-    peft, which has no effect for LoRA.
+    The module is modified in place and keeps its transformers class. It is not wrapped in peft's `PeftModel`,
+    because the wrapper has no effect for LoRA.
 
     Raises:
         SourceError: the adapter does not fit the model. The message is a single line.
     """
-    before = _state(module)  # Kept alive, so that no new tensor reuses the id of an old one.
+    before = _state(module)  # Keep the tensors alive, so that no new tensor reuses the id of an old one.
     model = _injected(module, folder)
     trained = dict(_adapter_names(model, module))
     _leave_out_originals(module)
@@ -81,7 +81,7 @@ def adapt(module: nn.Module, folder: AdapterFolder, shapes: Shapes | None) -> Ad
 
 
 def _base_name(name: str, known: list[str]) -> str:
-    """Return the base model's name for a tensor, given its possible names before peft added modules."""
+    """Return a tensor's name in the base model. `known` are its possible names before peft added modules."""
     same = name.replace(".base_layer.", ".")
     return same if same in known else known[0]
 
@@ -115,7 +115,7 @@ def _injected(module: nn.Module, folder: AdapterFolder) -> Any:
 
 
 def _adapter_names(model: Any, module: nn.Module) -> Iterator[tuple[str, str]]:
-    """Yield two names for each tensor that peft saves: its name in the module and its name in the adapter's
+    """Yield two names for each tensor that peft saves: the name in the module and the name in the adapter's
     file.
     """
     tags = {name: torch.empty(0, device="meta") for name in _state(module)}
@@ -131,7 +131,7 @@ def _adapter_names(model: Any, module: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 def _leave_out_originals(module: nn.Module) -> None:
-    """Remove the original of each module that the adapter replaces with a trained copy."""
+    """For each module that the adapter replaces with a trained copy, remove the original module."""
     wrapper = importlib.import_module("peft.utils.other").ModulesToSaveWrapper
     for part in module.modules():
         if isinstance(part, wrapper):
@@ -147,7 +147,7 @@ def _given(
 ) -> dict[str, str]:
     """Map names in the module to names in the adapter's file, and check that the tensors fit the model.
 
-    Base model tensors that peft also saves, such as embeddings, may be missing in the file.
+    The file may lack tensors of the base model that peft sometimes saves, such as embeddings.
     """
     if shapes is None:
         return {name: key for name, key in trained.items() if name not in base}

@@ -1,4 +1,4 @@
-"""Sources for a transformers model with a LoRA adapter of peft: `--adapter DIR`."""
+"""Sources for a transformers model with a PEFT LoRA adapter: `--adapter DIR`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ class Adapter:
         return module
 
     def record(self, module: nn.Module, inputs: ExampleInputs) -> AdapterRecord:
-        """Return the record of the adapter for an archive, which has the name of each weight in the files."""
+        """Return the record of the adapter for an archive. It contains the name that each weight has in the
+        files.
+        """
         made = self._made.get(module, AdaptedModel())
         own = {name: f"{self.name}.{key}" if self.name else key for name, key in made.adapter.items()}
         weights = {**made.base, **own} if self.mode == "separate" else made.base
@@ -157,7 +159,8 @@ def _assumptions(adapter: Adapter) -> Iterator[str]:
 
 
 def check_mergeable(module: nn.Module, made: AdaptedModel, mode: AdapterMode = "merged") -> None:
-    """Reject an adapter that changes a tied weight. Merging it would also change the weight's other uses.
+    """Reject an adapter that changes a tied weight, because merging it would also change the other uses of
+    the weight.
 
     Raises:
         SourceError: the adapter changes a tied weight.
@@ -187,5 +190,5 @@ def file_shapes(folder: AdapterFolder) -> Shapes | None:
     try:
         with safetensors.safe_open(folder.weights, framework="pt") as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    except Exception as error:  # An exception of safetensors, or of the operating system.
+    except Exception as error:  # An error of safetensors or of the operating system.
         raise SourceError(f"{folder.weights}: {first_line(error)}") from error

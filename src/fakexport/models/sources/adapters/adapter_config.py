@@ -38,13 +38,13 @@ _WITHOUT_EFFECT = frozenset(
     | {"init_lora_weights", "loftq_config", "lora_dropout", "lora_ga_config", "megatron_core", "peft_type"}
     | {"peft_version", "qalora_group_size", "revision", "runtime_config"}
 )
-# Other values change the weights of the base model that the adapter applies to.
+# Values of `init_lora_weights` that do not change the base model's weights. Other values do.
 _HARMLESS_INITS = (True, False, "gaussian", "eva", "orthogonal")
 
 
 @dataclass(frozen=True)
 class AdapterFolder:
-    """A folder written by `save_pretrained` of peft.
+    """A folder that peft's `save_pretrained` wrote.
 
     Args:
         path: The folder.
@@ -56,7 +56,7 @@ class AdapterFolder:
 
     @classmethod
     def read(cls, path: str | Path) -> AdapterFolder:
-        """Read the LoRA adapter of a folder.
+        """Read the LoRA adapter in a folder.
 
         Raises:
             SourceError: the folder has no adapter, or its adapter has a different type or unsupported
@@ -129,7 +129,9 @@ _READERS: Mapping[str, Callable[[Any], object]] = {
 
 
 def _of_the_hub(folder: Path) -> str:
-    """Return a hint for downloading an adapter if a nonexistent path looks like a hub repository, else ""."""
+    """Return a hint for downloading an adapter if the path does not exist and looks like a hub repository,
+    else "".
+    """
     name = folder.as_posix().removeprefix("hf:")
     if folder.exists() or HUB_ID.fullmatch(name) is None:
         return ""

@@ -1,4 +1,4 @@
-"""Turn the tensors of an adapter into inputs of the program, so that one program works with every adapter."""
+"""Turn the tensors of an adapter into inputs of the program, so that one program works with all adapters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fakexport.models.sources.patched_forward import patched_forward
 from fakexport.models.sources.source import ExampleInputs
 
 SCALING = "lora_scaling"
-"""Last part of the name of a layer's scaling factor input."""
+"""Last part of the name of the input for a layer's scaling factor."""
 
 
 def input_name(key: str) -> str:
@@ -36,7 +36,7 @@ def with_adapter_inputs(
     """Return the example inputs with the tensors of the adapter and the scaling factor of each layer.
 
     Args:
-        adapter: For tensors that become inputs: name in the module -> name in the adapter's file.
+        adapter: The tensors that become inputs: name in the module -> name in the adapter's file.
     """
     state = module.state_dict()
     given = {input_name(key): torch.empty_like(state[name]) for name, key in adapter.items()}
@@ -77,7 +77,9 @@ def adapter_tracing(module: nn.Module, adapter: Mapping[str, str]) -> Iterator[N
 
 @dataclass(frozen=True)
 class _Slot:
-    """A parameter of a module, as an attribute to which a tensor can be assigned."""
+    """A module's parameter that is temporarily replaced with an attribute to which any tensor can be
+    assigned.
+    """
 
     owner: nn.Module
     attribute: str

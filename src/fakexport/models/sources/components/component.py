@@ -2,8 +2,8 @@
 
 The whole model runs once on its example inputs, with fake tensors. The inputs of a part are the arguments
 that the model passes to it. Its outputs are the results that the model uses. The rest of the model is also a
-part, whose inputs include the results of the other parts. So the parts together compute the whole model,
-including the code between its modules.
+part. Its inputs include the results of the other parts. Together, the parts therefore compute the whole
+model, including the code between its modules.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ class Part:
         call: The recorded call of the part, or None for the rest of the model.
         fields: The fields of the call's result that the model reads.
         others: For the rest of the model: the recorded calls whose results are its inputs, by role.
-        unread: For the rest of the model: inputs of the whole model that it does not use.
-        numbers: Inputs of the part that the whole model receives as Python numbers, each with its buffer.
+        unread: For the rest of the model: inputs of the whole model that the rest does not use.
+        numbers: Inputs of the part that the whole model receives as Python numbers, each with the name of its
+            buffer.
     """
 
     call: Call | None
@@ -108,11 +109,11 @@ def component_source(
     is_dynamic: bool = False,
     has_inputs: bool = False,
 ) -> Source:
-    """Return the source of a part.
+    """Return the source of a part of a model.
 
     Args:
-        name: A role (`vision`, `language`), or the path or class name of a module. None returns the source
-            unchanged.
+        name: A role (`vision`, `language`), or the path or class name of a module. If it is None, the source
+            is returned unchanged.
     Raises:
         SourceError: the source is not a transformers model, or options conflict.
     """
@@ -157,7 +158,7 @@ def component_source(
 def components_of(
     source: Source, module: nn.Module, device: str, dtype: torch.dtype | None
 ) -> tuple[str, ...]:
-    """Return the names of the parts that make up a whole model, in the order in which they run.
+    """Return the names of the parts that together make up a model, in the order in which they run.
 
     Raises:
         SourceError: the model has no such parts, or does not run.
@@ -193,7 +194,7 @@ class Parts:
         """
         known = (*places(module), *callable_modules(module))
         mode = mode_of(module.parameters())
-        with nullcontext() if mode is None else recording(mode):  # Values of grids are read.
+        with nullcontext() if mode is None else recording(mode):  # The model reads the values of grids.
             whole = source.example_inputs(module, device, dtype)
             run = _run(source, module, whole, known)
         roles: dict[str, Call] = {}
@@ -215,14 +216,12 @@ class Parts:
 
     @property
     def _has_rest(self) -> bool:
-        """Whether the rest of the model can be a program. All inputs must be tensors or numbers, so a model
-        with a video session cannot.
-        """
+        """Whether the rest can be exported. All inputs of the whole model must be tensors or numbers."""
         known = (torch.Tensor, int, float, type(None))
         return all(isinstance(leaf, known) for leaf in tree_leaves(dict(self.whole.kwargs)))
 
     def inputs(self, name: str, *, is_dynamic: bool) -> ExampleInputs:
-        """Return the example inputs of a part, and how to compute it.
+        """Return the example inputs of a part, with instructions for computing the part.
 
         Raises:
             SourceError: the model has no such part, does not call it, or calls it in a way that needs several
@@ -262,7 +261,9 @@ class Parts:
         return "decoder" if set(self._encoders()) == {"encoder"} else "language"
 
     def _alias(self, name: str, encoders: Mapping[str, Call]) -> Call | None:
-        """Return the model's `encoder` if the name is the modality that it encodes, else None."""
+        """Return the call of the model's `encoder` if the name is the modality that it encodes, otherwise
+        None.
+        """
         main = str(getattr(self.module, "main_input_name", ""))
         role = "vision" if main.startswith("pixel") else "audio"
         return encoders.get("encoder") if name == role and main != "input_ids" else None
@@ -304,8 +305,8 @@ class Parts:
             notes.append(f"{', '.join(numbers)}: constant in the program")
         if call.again:
             notes.append(
-                f"it is called {call.times} times with different inputs; the example inputs are "
-                "those of the first call"
+                f"it is called {call.times} times with different inputs; the inputs of the first call "
+                "are the example inputs"
             )
         return ExampleInputs(
             kwargs=inputs,
@@ -347,7 +348,7 @@ class Parts:
             yield f"the model ran without {name}, which was not derived: {reason}"
 
     def _numbers(self, call: Call) -> list[str]:
-        """Return the integer arguments of a part's call, as `name=value`, except settings of a config."""
+        """Return the integer arguments of a part's call as `name=value`, except for settings of a config."""
         found = []
         for name, value in call.constants().items():
             leaves = [leaf for leaf in tree_leaves(value) if type(leaf) is int and abs(leaf) > 1]
@@ -374,7 +375,7 @@ def _run(source: Source, module: nn.Module, whole: ExampleInputs, known: Sequenc
 
 
 def _without(value: Any, passed: set[int]) -> Any:
-    """Return an output of the model without tensors that the caller passed in, and without stand-ins."""
+    """Return an output of the model without stand-ins and without tensors that the caller passed in."""
     if isinstance(value, Mapping):
         kept = {name: _without(item, passed) for name, item in value.items() if not _is_passed(item, passed)}
         return {name: item for name, item in kept.items() if not (isinstance(item, Mapping) and not item)}

@@ -1,7 +1,7 @@
 """Run a whole model once on fake tensors, and record the calls of its parts and the use of their results.
 
-`_capture_forward` of transformers cannot be used, because it copies tensors, and here the tensors of calls
-are compared by identity. See docs/notes/components.md.
+transformers' `_capture_forward` cannot be used because it copies tensors, and this module compares tensors of
+calls by identity. See docs/notes/components.md.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Call:
         args, kwargs: The arguments that the model passed.
         result: The result of the part.
         inside: Parts that were running when the model made this call.
-        again: Whether a later call has inputs with different shapes, dtypes or devices, or different
-            constants.
+        again: Whether a later call has different constants, or inputs with different shapes, dtypes or
+            devices.
         times: Number of calls of the same method.
-        read: Tensors of the result that the model used later, by id.
-        apart: Ids of those tensors in `read` that the model did more with than concatenating them along the
-            first dimension with the rest of their tuple.
+        read: Ids of the tensors of the result that the model used later.
+        apart: Ids of the tensors in `read` that the model used in any way other than concatenating their
+            whole list or tuple along the first dimension.
     """
 
     place: Place
@@ -65,14 +65,14 @@ class Call:
         return {n: value for n, value in named.items() if value is not None and not _has_tensor(value)}
 
     def arguments(self, given: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the args and kwargs of this call with the given tensors instead of the recorded ones."""
+        """Return the args and kwargs of this call, with the given tensors instead of the recorded tensors."""
         args = tuple(given.get(name, value) for name, value in zip(self.names, self.args, strict=True))
         return args, {name: given.get(name, value) for name, value in self.kwargs.items()}
 
 
 @dataclass(frozen=True)
 class ReadField:
-    """A field in the result of a part. The model uses all or some of its tensors.
+    """A field in the result of a part. The model uses some or all of the field's tensors.
 
     Args:
         indices: Indices of the used leaves of the field.
@@ -105,13 +105,15 @@ def read_fields(call: Call) -> dict[str, ReadField]:
 
 
 def taken(result: Any, fields: Mapping[str, ReadField]) -> dict[str, Any]:
-    """Return the tensors that the model uses of each field, as one tensor or a tuple."""
+    """Return the tensors that the model uses from each field, as one tensor or as a tuple."""
     values = _fields(result)
     return {name: _taken(values[name], field) for name, field in fields.items()}
 
 
 def put_back(result: Any, fields: Mapping[str, ReadField], given: Mapping[str, Any]) -> Any:
-    """Return a recorded result with `given` tensors in positions that are used, and `Unread` elsewhere."""
+    """Return a recorded result in which used tensors are replaced with `given` tensors, and others with
+    `Unread`.
+    """
     values = {
         name: _put_back(value, fields.get(name), given.get(name)) for name, value in _fields(result).items()
     }
@@ -152,14 +154,18 @@ class Run:
 
     Args:
         calls: Maps each place to its first call.
-        uses: Maps the `id` of each used tensor to one set per use: the places that were running at that time.
+        uses: Maps the `id` of each used tensor to sets of places. There is one set for each use: the places
+            that were running at that time.
     """
 
     calls: dict[Place, Call]
     uses: dict[int, set[frozenset[Place]]]
 
     def touched(self, inputs: Mapping[str, Any], outside: Sequence[Place]) -> dict[str, Any]:
-        """Return the inputs with a tensor that is used while none of the methods in `outside` is running."""
+        """Return the inputs that are used while none of the methods in `outside` is running.
+
+        An input counts as used if one of its tensors is used.
+        """
         others = set(outside)
         return {
             name: value
@@ -193,8 +199,9 @@ def recorded_run(module: nn.Module, kwargs: Mapping[str, Any], places: Sequence[
 
 @contextmanager
 def stand_ins(module: nn.Module, results: Mapping[Place, Callable[[], Any]]) -> Iterator[None]:
-    """Enter a context in which each method in `results` ignores its arguments and returns the result of a
-    replacement function.
+    """Enter a context in which each method in `results` is replaced.
+
+    The replacement ignores its arguments and returns the result of the given function.
     """
 
     def standing(result: Callable[[], Any]) -> Callable[[Place, Any], Any]:
@@ -205,7 +212,7 @@ def stand_ins(module: nn.Module, results: Mapping[Place, Callable[[], Any]]) -> 
 
 
 class Unread:
-    """A stand-in for a tensor that the model did not use. Any use as a tensor raises an error."""
+    """A stand-in for a tensor that the model did not use. Using it as a tensor raises an error."""
 
 
 class _Watch(TorchFunctionMode):
@@ -228,8 +235,8 @@ class _Watch(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def note(self, tensor: torch.Tensor, whole: tuple[int, ...] | None) -> None:
-        """Record a use of a tensor. If it is concatenated, `whole` has the ids of all tensors of that
-        concatenation.
+        """Record a use of a tensor. If the tensor is being concatenated, `whole` has the ids of all
+        concatenated tensors.
         """
         self.uses.setdefault(id(tensor), set()).add(frozenset(self._running))
         self._alive.append(tensor)
@@ -299,7 +306,7 @@ def _has_tensor(value: Any) -> bool:
 
 
 def _shape_of(call: Call) -> list[Any]:
-    """Return the properties of a call that an exported program would be specialized on."""
+    """Return the properties of a call on which an exported program would be specialized."""
     leaves, spec = tree_flatten((call.args, dict(call.kwargs)))
     return [
         (tuple(leaf.shape), leaf.dtype, str(leaf.device)) if isinstance(leaf, torch.Tensor) else repr(leaf)
@@ -308,10 +315,11 @@ def _shape_of(call: Call) -> list[Any]:
 
 
 class ListedTensors(TorchFunctionMode):
-    """Lets `torch.tensor` and `torch.as_tensor` read lists of fake tensors, in a fake mode with a recording.
+    """Lets `torch.tensor` and `torch.as_tensor` read lists of fake tensors in a fake mode that records
+    values.
 
-    When torch itself reads list items, it bypasses every mode, and fake tensors have no data then
-    (`torch/csrc/utils/tensor_new.cpp:internal_new_from_data`).
+    torch itself bypasses every mode when it reads list items, and outside of a mode, fake tensors have no
+    data (`torch/csrc/utils/tensor_new.cpp:internal_new_from_data`).
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -321,7 +329,7 @@ class ListedTensors(TorchFunctionMode):
 
 
 def _readable(data: Any) -> Any:
-    """Replace fake tensors in a list by real ones, whose dtypes determine the dtype of the new tensor."""
+    """Replace fake tensors in a list with real ones. Their dtypes determine the dtype of the new tensor."""
     if isinstance(data, (list, tuple)):
         return [_readable_item(item) for item in data]
     return data
@@ -337,12 +345,14 @@ def _readable_item(item: Any) -> Any:
 
 @contextmanager
 def restored_attributes(module: nn.Module) -> Iterator[None]:
-    """Enter a context that restores the tensor buffers and attributes of a module and its submodules on exit.
+    """Enter a context that, on exit, restores the buffers and tensor attributes of a module and its
+    submodules.
 
-    For example, Mimi computes a codebook from its weights and caches it for the next call. Without this, a
-    program would contain the codebook of untrained weights.
+    For example, Mimi computes a codebook from its weights and caches it for the next call. Without this
+    context, a program would contain the codebook of untrained weights.
 
-    Other attributes are not restored: transformers replaces methods in the first run and marks them.
+    Attributes that are not tensors are not restored, because transformers replaces methods during the first
+    run and sets flags to record that it did.
     """
     before = [(part, dict(vars(part)), dict(part._buffers)) for part in module.modules()]
     try:

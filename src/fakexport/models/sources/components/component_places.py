@@ -32,7 +32,7 @@ class Place:
         return name if self.method == FORWARD else f"{name}.{self.method}"
 
 
-# From what the model is given to what replaces tokens.
+# Methods that return the features of a modality, and the modality.
 _METHODS: Mapping[str, str] = MappingProxyType(
     {
         "get_text_features": "text",
@@ -41,7 +41,7 @@ _METHODS: Mapping[str, str] = MappingProxyType(
         "get_audio_features": "audio",
     }
 )
-# The sub-config that a module is built from.
+# Names of the sub-configs that modules are built from, and the role of such a module.
 _CONFIGS: Mapping[str, str] = MappingProxyType(
     {
         "vision_config": "vision",
@@ -55,7 +55,7 @@ _CONFIGS: Mapping[str, str] = MappingProxyType(
         "encoder": "encoder",
     }
 )
-# Names of modules, if no config determines the role.
+# Names of modules and their roles, used if no config determines the role.
 _NAMES: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(
@@ -72,22 +72,27 @@ _NAMES: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("text_model", "text_tower", "text_encoder"), "text"),
     }
 )
-# Their results are inputs of the rest of the model. If several names match a role, this order applies.
+# Roles whose results are inputs of the rest of the model, in order of priority.
 ENCODERS = ("vision", "video", "audio", "encoder")
-# The function that computes the logits from the encoders' results; for two towers, their similarity.
+# Names of the rest of the model, which computes the logits (for two towers, their similarity) from the
+# encoders' results.
 RESTS = ("language", "decoder", "head")
 
 
 def places(module: nn.Module) -> tuple[Place, ...]:
-    """Return the modules and methods that may compute each role, the most specific first."""
+    """Return the modules and methods that may compute the result of each role, starting with the most
+    specific.
+    """
     return tuple(
         dict.fromkeys((*_methods(module), *_encoders(module), *_of_configs(module), *_named(module)))
     )
 
 
 def named_places(module: nn.Module, name: str) -> tuple[Place, ...]:
-    """Return the modules that a name may refer to: the module with this path, else the modules with the
-    shortest paths whose path ends with the name or whose class has this name.
+    """Return the modules that a name may refer to.
+
+    If the name is the path of a module, return only this module. Otherwise, return the modules whose path
+    ends with the name or whose class has this name, limited to those with the shortest paths.
     """
     classes = {path: type(part).__name__ for path, part in module.named_modules() if path}
     if name in classes:
@@ -98,8 +103,9 @@ def named_places(module: nn.Module, name: str) -> tuple[Place, ...]:
 
 
 def module_names(module: nn.Module) -> tuple[str, ...]:
-    """Return the paths of the model's direct children. If a child is the wrapped base model, the paths of its
-    children replace its own.
+    """Return the paths of the model's direct children.
+
+    If a child is the wrapped base model, its path is replaced with the paths of its children.
     """
     parts = dict(module.named_children())
     if isinstance(inner := parts.get(getattr(module, "base_model_prefix", "")), nn.Module):
@@ -132,7 +138,8 @@ def _of_configs(module: nn.Module) -> Iterator[Place]:
     inner = {id(found): role for name, role in _CONFIGS.items() if (found := getattr(config, name, None))}
     for path, part in module.named_modules():
         role = inner.get(id(getattr(part, "config", None)))
-        # Layers and embeddings also have the config of their model, but a model's class is specific to it.
+        # Layers and embeddings also have their model's config, but only the classes of models have a
+        # `config_class`.
         if path and role is not None and hasattr(part, "config_class"):
             yield Place(role, path)
 

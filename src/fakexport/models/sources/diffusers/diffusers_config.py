@@ -68,8 +68,8 @@ def described(name: str) -> tuple[DiffusersModel | Pipeline, str | None]:
     """Return the model or pipeline that a name refers to, and the component after the last `/`, if any.
 
     Raises:
-        SourceError: the class, file or folder does not exist (with the closest names); the config does not
-            describe a diffusers model, or diffusers rejects it.
+        SourceError: the class, file or folder does not exist (the message suggests similar names), or the
+            config does not describe a diffusers model or is rejected by diffusers.
     """
     if (found := _at(name)) is not None:
         return found, None
@@ -113,7 +113,7 @@ def model_of(settings: dict[str, Any], place: str) -> DiffusersModel:
         raise SourceError(_no_class(name, place))
     try:
         _, unused, _ = model_class.extract_init_dict(dict(settings))
-    except Exception as error:  # Each class validates in its own way.
+    except Exception as error:  # Each class validates its config in its own way.
         raise SourceError(f"{place}: {name} rejects it: {first_line(error)}") from error
     notes: tuple[str, ...] = ()
     if ignored := sorted(set(unused) - set(model_class._deprecated_kwargs)):
@@ -143,7 +143,7 @@ def _components(index: Path, place: str) -> dict[str, tuple[str, str]]:
 
 
 def _of_hub(name: HubName) -> tuple[DiffusersModel | Pipeline, str | None]:
-    """Return the model or pipeline of a hub repository, and the named folder in it."""
+    """Return the model or pipeline in a hub repository, and the folder in it that the name contains."""
     part = name.folder or None
     whole = HubName(name.repository, name.revision)
     try:

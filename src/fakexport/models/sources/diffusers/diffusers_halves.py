@@ -1,8 +1,8 @@
 """Split an autoencoder into two models: an encoder and a decoder.
 
-`forward` of an autoencoder runs both in sequence, which no pipeline does. The encoder of a variational
-autoencoder returns a distribution, so the encoder's program returns the mean and the standard deviation
-without drawing a sample.
+The `forward` of an autoencoder runs both in sequence, but no pipeline does that. The encoder of a variational
+autoencoder returns a distribution. Its program returns the mean and the standard deviation, and draws no
+sample.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def half_inputs(
 ) -> ExampleInputs:
     """Return the input of an encoder or decoder.
 
-    The input of a decoder has the shape of the encoder's output. Unless the table of inputs has this shape,
-    the encoder is run to find it.
+    The input of a decoder has the shape of the encoder's output. If the table of inputs does not have this
+    shape, the encoder is run to determine it.
 
     Raises:
         SourceError: the encoder does not run on an image of the config's size.
@@ -63,7 +63,7 @@ def half_inputs(
         notes.append(f"fakexport called enable_tiling(), which {name} requires")
     sample = table.value("sample")
     if not table.has_own_size:
-        notes.append(f"the config has no size: assuming {list(sample.shape)} as the encoder's input")
+        notes.append(f"the config specifies no size: assuming {list(sample.shape)} as the encoder's input")
     if is_encoder:
         notes.append(
             "the encoder returns the mean and the standard deviation of the latents, without drawing a sample"
@@ -114,7 +114,7 @@ def _decode(self: Any, latents: torch.Tensor) -> Any:
 
 
 def _only(result: Any) -> Any:
-    """Return the tensor in a result that contains only one tensor. Other results are returned unchanged."""
+    """If a result contains only one tensor, return this tensor. Other results are returned unchanged."""
     if isinstance(result, torch.Tensor):
         return result
     for name in ("sample", "latents", "latent"):

@@ -1,7 +1,7 @@
 """Derive example inputs of a diffusers model from its config and the signature of its `forward`.
 
-diffusers has no example inputs of its own. `diffusers_inputs.toml` has an expression for each input, and
-this module evaluates it. Verified with diffusers 0.42.1.
+diffusers itself has no example inputs. `diffusers_inputs.toml` has an expression for each input, which this
+module evaluates. Verified with diffusers 0.42.1.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from fakexport.models.sources.source_error import SourceError
 from fakexport.models.sources.transformers.input_request import InputRequest
 
 _NEVER = "never"
-"""The value of an input that the pipelines of a class never pass, and whose weights are therefore unused."""
+"""The value of an input that a class's pipelines never pass. Its weights are therefore unused."""
 _OMITTED = "omitted"
 """The value of an optional input whose size is unknown, or that pipelines rarely pass."""
 _NONE = "none"
 """The value of an input that must be passed as None."""
 
 _STATE = re.compile(r"return_dict|generator|kv_cache|attention_kwargs|skip_layers")
-"""Settings of a call, and state that a pipeline keeps between calls."""
+"""Parameters that are settings of a call, or state that a pipeline keeps between calls."""
 _ADDS_ONLY = re.compile(r"mask|residual|block_samples")
-"""Inputs without weights of their own."""
+"""Inputs that have no weights of their own."""
 _OPTIONAL = "it is optional, and the config does not specify its size"
 
 
 class InputTable:
     """The rows of `diffusers_inputs.toml` for one module.
 
-    In the expressions, a name in capital letters is another row. Other names are functions or settings of the
-    module's config.
+    In the expressions, a name in capital letters refers to another row. Other names are functions or settings
+    of the module's config.
 
     Args:
-        batch: Batch size, if the table does not define one for the class.
+        batch: Batch size. It is used if the table does not define one for the class.
     """
 
     def __init__(self, module: nn.Module, device: str, dtype: torch.dtype | None, batch: int) -> None:
@@ -67,7 +67,9 @@ class InputTable:
 
 
 def _rows_of(model_class: str) -> Mapping[str, str]:
-    """Return the rows for a class. Its own rows have priority over the rows of the kinds that match it."""
+    """Return the rows for a class. Rows for the class itself have priority over rows for the kinds that match
+    it.
+    """
     tables: Mapping[str, Any] = table(__package__, "diffusers_inputs.toml")
     kinds = [
         kind
@@ -81,10 +83,11 @@ def _rows_of(model_class: str) -> Mapping[str, str]:
 def derive_inputs(
     module: nn.Module, device: str, dtype: torch.dtype | None, *, batch: int = 2
 ) -> ExampleInputs:
-    """Return keyword inputs of one forward pass, with a batch of 2 and 77 text tokens by default.
+    """Return keyword inputs for one forward pass. By default, the batch size is 2, and there are 77 text
+    tokens.
 
-    The inputs are the required ones of `forward`, and the conditioning inputs that the config enables. Other
-    optional inputs are omitted, and `omitted` of the result lists them.
+    The inputs are the required inputs of `forward` and the conditioning inputs that the config enables. Other
+    optional inputs are omitted. The field `omitted` of the result lists them.
 
     Args:
         dtype: Dtype of the floating point inputs, except those that pipelines pass in float32, such as most
@@ -125,7 +128,7 @@ def derive_inputs(
     return ExampleInputs(
         kwargs=kwargs,
         assumptions=tuple(_notes(inputs, kwargs, left_out)),
-        # They may be the reason for weights that the program does not use.
+        # If weights are unused in the program, these inputs may be the reason.
         omitted={
             key: _OPTIONAL for key in left_out if words.get(key) != _NEVER and not _ADDS_ONLY.search(key)
         },
@@ -149,13 +152,13 @@ def _notes(inputs: InputTable, kwargs: Mapping[str, Any], left_out: Sequence[str
     first = main[0] if isinstance(main, list) else main
     if not inputs.has_own_size and isinstance(first, torch.Tensor) and first.dim() > 2:
         each = " each" if first is not main else ""
-        yield f"the config has no size: assuming {list(first.shape)} for {name}{each}"
+        yield f"the config specifies no size: assuming {list(first.shape)} for {name}{each}"
     if "time_ids" in kwargs.get("added_cond_kwargs", ()):
         pooled, ids = (kwargs["added_cond_kwargs"][name].shape[-1] for name in ("text_embeds", "time_ids"))
         yield f"added_cond_kwargs: pooled text of width {pooled} and {ids} time ids"
     fixed = [name for name, value in kwargs.items() if value is not None and not _has_tensor(value)]
     if fixed:
-        yield f"{', '.join(fixed)}: Python values, constant in the program"
+        yield f"{', '.join(fixed)}: Python values that are constant in the program"
     if left_out:
         yield f"omitted optional inputs: {', '.join(left_out)}"
 

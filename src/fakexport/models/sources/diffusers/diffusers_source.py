@@ -35,10 +35,10 @@ def diffusers_source(spec: str, name: str) -> Source:
     """Return the source of a diffusers model with untrained weights, or of a part of a pipeline.
 
     Args:
-        name: A class, a `config.json`, its folder, or the folder of a pipeline. A component can follow after
-            `/`.
+        name: A class, a `config.json`, its folder, or the folder of a pipeline. The name of a component can
+            follow after `/`.
     Raises:
-        SourceError: diffusers is not installed; or as for `described`.
+        SourceError: diffusers is not installed. Also as for `described`.
     """
     import_library("diffusers", spec)
     found, part = described(name)
@@ -142,7 +142,7 @@ def _pipeline(spec: str, pipeline: Pipeline) -> Source:
 
 
 def _keep_in_float32(module: nn.Module) -> None:
-    """Convert the weights listed in `_keep_in_fp32_modules` to float32, as `from_pretrained` does for any
+    """Convert the weights of modules in `_keep_in_fp32_modules` to float32, as `from_pretrained` does for any
     dtype.
     """
     kept = getattr(module, "_keep_in_fp32_modules", None) or ()
@@ -153,7 +153,8 @@ def _keep_in_float32(module: nn.Module) -> None:
     converted: dict[int, torch.Tensor] = {}
     for name, buffer in list(module.named_buffers(remove_duplicate=False)):
         if buffer.is_floating_point() and kept.intersection(name.split(".")):
-            # A new tensor: a view would keep the dtype of its base before the conversion.
+            # Create a new tensor, because a view would keep the dtype that its base had before the
+            # conversion.
             owner, _, last = name.rpartition(".")
             made = converted.setdefault(id(buffer), buffer.to(torch.float32))
             setattr(module.get_submodule(owner), last, made)
@@ -162,16 +163,17 @@ def _keep_in_float32(module: nn.Module) -> None:
 PUBLISHED = (
     "pass the config of a published model: `diffusers:ORG/NAME`, or `diffusers:FOLDER` with its config.json"
 )
-"""The alternative to a default configuration, as an imperative clause."""
+"""What to pass instead of a default configuration, as an imperative clause."""
 
-# Weights for another model, which runs them.
+# Classes that only hold weights for a different model, and that model.
 _PARTS: Mapping[str, str] = MappingProxyType(
     {"MotionAdapter": "UNetMotionModel", "ControlNetXSAdapter": "UNetControlNetXSModel"}
 )
 # Classes that are built from other models and have no weights or config of their own.
 _OF_OTHERS = ("MultiControlNetModel", "MultiAdapter")
-# The forward of these classes resizes a padding mask with torchvision, which diffusers imports if it is
-# installed. Without it, forward raises a `NameError`. The first class has a setting that disables resizing.
+# In these classes, `forward` resizes a padding mask with torchvision, which diffusers only imports if it is
+# installed. Without torchvision, `forward` raises a `NameError`. The first class has a setting that disables
+# resizing.
 _WITH_TORCHVISION: Mapping[str, str | None] = MappingProxyType(
     {"CosmosTransformer3DModel": "concat_padding_mask", "CosmosControlNetModel": None}
 )
@@ -197,7 +199,7 @@ def check_usable(spec: str, found: DiffusersModel) -> None:
 
 
 def check_packages(found: DiffusersModel) -> None:
-    """Import a package that the forward of a class needs, but that diffusers does not check for.
+    """Import a package that the `forward` of a class needs, but whose presence diffusers does not check.
 
     Raises:
         ModuleNotFoundError: the package is not installed.

@@ -20,11 +20,12 @@ _GROWING = ("keys", "values")
 
 @dataclass(frozen=True)
 class CacheLayout:
-    """The parts of a cache that are not tensors: its classes, flags and numbers.
+    """The parts of a cache that are not tensors: classes, flags and numbers.
 
     Args:
         spec: torch's pytree structure of the cache.
-        names: The name of each tensor, in the order of the structure; None for a tensor that no call changes.
+        names: The name of each tensor, in the order of the structure. None for a tensor that does not change
+            in any call.
         numbers: The flags and numbers of the cache, by path.
     """
 
@@ -49,8 +50,8 @@ class CacheLayout:
                 places[value["i"]] = "_".join(path)
             else:
                 numbers[".".join(path)] = value
-        # A private tensor repeats a number of the config, such as the window size. A leaf without a path is a
-        # size, such as the batch size.
+        # A private tensor is a copy of a number in the config, such as the window size. A leaf without a path
+        # is a size, such as the batch size.
         found = (places.get(index) for index in range(len(leaves)))
         names = tuple(None if name is None or "__" in name else name for name in found)
         tensors = {
@@ -61,7 +62,7 @@ class CacheLayout:
         return cls(spec, names, numbers), tensors
 
     def filled(self, tensors: Mapping[str, torch.Tensor]) -> Any:
-        """Return a cache with these tensors. Tensors that the model writes in place are copied."""
+        """Build a cache from these tensors. Tensors that the model writes to in place are copied."""
         some = next(iter(tensors.values()))
         leaves = [
             some.new_zeros(()) if name is None else _own(name, tensors[name], self.is_static)
@@ -71,12 +72,12 @@ class CacheLayout:
 
     @property
     def is_static(self) -> bool:
-        """Whether the cache is allocated in its full size at the start, and written in place."""
+        """Whether the cache is allocated in full at the start and then written in place."""
         return any(path.endswith(".max_cache_len") for path in self.numbers)
 
     def refuse_counting(self, after: CacheLayout, model: str) -> None:
-        """Reject a cache that counts tokens in Python, because a program would always use the example's
-        count.
+        """Reject a cache that counts tokens in Python. A program would always use the count of the example
+        inputs.
 
         Raises:
             SourceError: a number or a flag differs after the call.

@@ -1,9 +1,9 @@
-"""The two calls of generation as programs. Prefill reads the prompt; decode reads one token and the cache.
+"""Prefill and decode as programs. Prefill reads the prompt, and decode reads one token and the cache.
 
 The cache is passed in and returned as plain named tensors. Alternatively, a static cache is kept in buffers
 that the program writes (`kept_cache`). Layers with a sliding window keep every token, and the attention mask
-applies the window. A cache that is cut to the window would count its tokens in Python, and a program would
-always use the count of the example inputs.
+applies the window. A cache that only keeps the window would count its tokens in Python, and a program would
+always use the count from the example inputs.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from fakexport.models.sources.source_error import SourceError
 from fakexport.models.sources.transformers.input_request import InputRequest
 from fakexport.models.sources.transformers.transformers_inputs import derive_inputs
 
-# The cache of a model without attention. Its mask covers the new tokens only: a longer mask would broadcast
-# to different sizes.
+# The cache of a model without attention. The mask of such a model covers only the new tokens, because a
+# longer mask would broadcast to the wrong size.
 _STATES = "cache_params"
 _CACHES = ("past_key_values", _STATES)
 _ENCODED = "encoder_last_hidden_state"
@@ -47,9 +47,9 @@ _ENCODER_OUTPUTS = "encoder_outputs"
 _MASK = "attention_mask"
 _DECODER_MASK = "decoder_attention_mask"
 _POSITIONS = "position_ids"
-# These models process the prompt in a Python loop, which the trace unrolls for one length. So prefill reads
-# as many tokens as the convolution, and decode reads the rest. The exported program of zamba returned other
-# tokens than transformers.
+# These models process the prompt in a Python loop, which the trace unrolls for one length. Therefore, prefill
+# reads as many tokens as the convolution does, and decode reads the rest. Zamba is rejected, because its
+# exported program returned different tokens than transformers.
 _LOOPING: Mapping[str, str] = MappingProxyType(
     {"jamba": "mamba_d_conv", "mamba": "conv_kernel", "falcon_mamba": "conv_kernel"}
 )
@@ -61,13 +61,13 @@ Patches = Callable[[nn.Module, ExampleInputs], AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class GenerationCall:
-    """One of the two calls of a transformers model.
+    """One of the two generation calls of a transformers model.
 
     Args:
         workload: `prefill` or `decode`.
-        batch: Number of sequences in the example inputs. If it is 1, the program accepts no other number.
+        batch: Number of sequences in the example inputs. If it is 1, the program only accepts one sequence.
         tokens: Number of tokens in the example's prompt.
-        patches: Context manager that patches transformers during the trace.
+        patches: Function that returns a context manager, which patches transformers during the trace.
         capacity: Number of tokens in a static cache, or None for a growing cache.
         is_kept: Whether the static cache is stored in buffers of the program.
         processor: As for `derive_inputs`.
@@ -85,7 +85,7 @@ class GenerationCall:
         """Return the example inputs of the call, with the cache as tensors by name.
 
         Raises:
-            SourceError: the model does not generate with a cache, or a program cannot use its cache.
+            SourceError: the model does not generate with a cache, or its cache cannot be used in a program.
         """
         config: Any = module.config
         if config.model_type in _REFUSED:
@@ -127,7 +127,7 @@ class GenerationCall:
             )
 
     def _decoded(self, module: nn.Module, prompt: ExampleInputs, record: CallRecord) -> ExampleInputs:
-        """Run the model on the prompt, and return the inputs of the decode call that follows."""
+        """Run the model on the prompt, and return the inputs of the decode call after it."""
         with torch.no_grad(), self.patches(module, prompt):
             read = _text_of(prompt.kwargs, record)
             returned = module(**read, **self._empty_cache(module))
@@ -156,7 +156,8 @@ class GenerationCall:
     def _decoder_mask(
         self, module: nn.Module, read: Mapping[str, torch.Tensor], record: CallRecord
     ) -> dict[str, torch.Tensor]:
-        """Return the decoder mask for an encoder-decoder model with a static cache, else an empty dict.
+        """Return the decoder mask if the model is an encoder-decoder model with a static cache, otherwise an
+        empty dict.
 
         If the model created the mask during the trace, it would read the number of tokens in the cache, which
         is unknown for fake tensors on a GPU.
@@ -169,7 +170,9 @@ class GenerationCall:
         return {_DECODER_MASK: tokens.new_ones(self.batch, tokens.shape[1] + 1)}
 
     def _kept(self, module: nn.Module, prompt: ExampleInputs, record: CallRecord) -> ExampleInputs:
-        """Return the inputs of a call whose cache is stored in buffers of the program, and these buffers."""
+        """Return the inputs of a call whose cache is stored in buffers of the program, together with these
+        buffers.
+        """
         assert self.capacity is not None
         if record.has_encoder:
             raise SourceError(
@@ -192,10 +195,10 @@ class GenerationCall:
         )
 
     def _empty_cache(self, module: nn.Module) -> dict[str, Any]:
-        """Return an empty static cache as an argument of prefill, or nothing for a growing cache.
+        """Return an empty static cache as an argument of prefill. For a growing cache, return an empty dict.
 
-        The encoder's part of the cache is not static. Otherwise, its tokens would count as tokens of the
-        decoder.
+        The encoder's part of the cache is not static, because its tokens would then be counted as tokens of
+        the decoder.
         """
         if self.capacity is None:
             return {}
@@ -227,7 +230,7 @@ class GenerationCall:
         original = module.forward
         options = {_LAST_ONLY: 1} if _LAST_ONLY in inspect.signature(original).parameters else {}
         given = next((name for name in _CACHES if name in inputs.kwargs), None)
-        # If images have their own positions, the model counts from the start of the cache.
+        # If images have their own positions, the model counts positions from the start of the cache.
         has_positions = _POSITIONS in inspect.signature(original).parameters and not any(
             hasattr(part, "get_rope_index") for part in module.modules()
         )
@@ -253,7 +256,7 @@ class GenerationCall:
             encoded = getattr(returned, _ENCODED, None)
             return outputs if encoded is None else {**outputs, _ENCODER_OUTPUTS: (encoded,)}
 
-        # With gradients enabled, writes of a model would make a static cache require them.
+        # With gradients enabled, a static cache that the model writes to would require gradients.
         gradients = nullcontext() if self.capacity is None else torch.no_grad()
         cache = inputs.kwargs[given] if given is not None else {}
         shared = shared_sizes([(cache[name], labels) for name, labels in inputs.sizes.items()])
@@ -268,17 +271,21 @@ class GenerationCall:
 
 
 def use_own_operators(config: Any, model_class: Any, dtype: torch.dtype) -> None:
-    """Select an implementation of experts that also runs on fake tensors outside of a trace, because the
-    cache is created there. torch's grouped matrix product supports only bfloat16 in that case.
+    """Select an implementation of experts that also runs on fake tensors outside of a trace.
+
+    The model runs outside of a trace when the cache is created. There, torch's grouped matrix product
+    supports only bfloat16.
     """
     if dtype is not torch.bfloat16 and model_class._can_set_experts_implementation():
         config._experts_implementation = "batched_mm"
 
 
 def _prompt(module: nn.Module, derived: Mapping[str, Any], workload: str) -> dict[str, Any]:
-    """Return the inputs of prefill. They include a position for each token if the model accepts it, so that
-    padding has no effect. The decoder of an encoder-decoder model starts from one token. For decode, the
-    decoder reads more tokens in the example, because `torch.export` specializes on a size of 1.
+    """Return the inputs of prefill.
+
+    They include a position for each token if the model accepts positions, so that padding has no effect. The
+    decoder of an encoder-decoder model starts from one token. If the workload is decode, the decoder reads
+    more tokens in the example, because `torch.export` specializes on a size of 1.
     """
     if "decoder_input_ids" in derived:
         read = slice(1 if workload == "prefill" else None)
@@ -308,7 +315,9 @@ def _record(module: nn.Module, prompt: Mapping[str, Any], workload: str) -> Call
 
 
 def _text_of(prompt: Mapping[str, Any], record: CallRecord) -> dict[str, Any]:
-    """Return the text inputs without images and audio. The cache has the same structure for text alone."""
+    """Return only the text inputs, without images and audio. The structure of the cache is the same for text
+    alone.
+    """
     if record.has_encoder:
         return dict(prompt)
     names = (record.tokens, record.mask, record.positions)
@@ -341,8 +350,9 @@ def cache_sizes(
     is_batch_dynamic: bool,
     is_static: bool = False,
 ) -> dict[str, tuple[str | None, ...]]:
-    """Return a label for each dimension of the keys and values. Dimensions with the same label have equal
-    sizes.
+    """Return a label for each dimension of the keys and values.
+
+    Dimensions with the same label have equal sizes.
 
     Layers that grow by one token have the same length, so their keys and values share a label. The encoder's
     keys and values do not grow. Their length has a label if it is the same in all layers. A dimension without
@@ -352,7 +362,7 @@ def cache_sizes(
         before: The tensors of a cache by name, `[batch, heads, length, width]` for keys and values.
         after: The same tensors after one more token.
         is_batch_dynamic: Whether the batch dimension is dynamic.
-        is_static: Whether the layers that grow have their full length from the start.
+        is_static: Whether the cache is static, so that its layers have their full length from the start.
     """
     found: dict[str, tuple[str | None, ...]] = {}
     encoded = {tensor.shape[2:3] for name, tensor in before.items() if _CROSS_ATTENTION in name}

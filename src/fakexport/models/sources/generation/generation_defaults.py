@@ -35,7 +35,7 @@ _POSITIONS = ("max_position_embeddings", "n_positions", "max_target_positions", 
 
 
 def generation_defaults(module: nn.Module) -> GenerationDefaults:
-    """Return the settings of a model's generation config.
+    """Read the settings in a model's generation config.
 
     Raises:
         SourceError: a setting has an invalid type or is out of range.
@@ -62,7 +62,7 @@ def _defaults(module: nn.Module) -> GenerationDefaults:
         name for name, neutral in _NOT_APPLIED.items() if setting(name) not in (None, neutral, bool(neutral))
     ]
     forced, first = _tokens(setting("forced_bos_token_id")), _tokens(setting("begin_suppress_tokens"))
-    if setting("cache_implementation") == "quantized":  # All others contain the same numbers.
+    if setting("cache_implementation") == "quantized":  # All other caches contain the same numbers.
         others.append("cache_implementation")
     if (
         forced and not config.is_encoder_decoder
@@ -94,7 +94,7 @@ def _defaults(module: nn.Module) -> GenerationDefaults:
 
 
 def generation_config_of(folder: Path) -> Any:
-    """Return the generation config of a folder, or None if it has none.
+    """Return the generation config in a folder, or None if the folder has none.
 
     Raises:
         SourceError: the file is invalid.
@@ -106,7 +106,7 @@ def generation_config_of(folder: Path) -> Any:
         return None
     try:
         return GenerationConfig.from_dict(json.loads(read_file(path, most_bytes=_MOST_BYTES)))
-    except Exception as error:  # JSON, the file system, and settings that transformers rejects
+    except Exception as error:  # Invalid JSON, a file system error, or settings that transformers rejects.
         raise SourceError(f"{path} is not a valid generation config: {first_line(error)}") from error
 
 
@@ -117,16 +117,19 @@ def _tokens(value: Any) -> tuple[int, ...]:
 
 
 def _bad_words(words: Any, eos: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return the token sequences that are never generated. As in transformers, end tokens are never
-    forbidden.
+    """Return the token sequences that must not be generated.
+
+    As in transformers, end tokens are never forbidden.
     """
     found = [_tokens(list(word)) for word in words or ()]
     return [word for word in found if word not in [(token,) for token in eos]]
 
 
 def _has_own_generate(module: nn.Module) -> bool:
-    """Return whether the model class overrides `generate` or its sampling. Then the scores alone do not
-    determine the tokens. For example, Whisper starts with a language token.
+    """Return whether the model class overrides `generate` or its sampling.
+
+    If it does, the scores alone do not determine the tokens. For example, Whisper starts with a language
+    token.
     """
     from transformers.generation import GenerationMixin
 

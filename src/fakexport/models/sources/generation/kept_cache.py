@@ -1,7 +1,7 @@
 """Static caches, as inputs or as buffers that the program writes in each call.
 
 The position in the cache is an input, and the mask hides positions that the current prompt has not written.
-So the buffers need no reset before the next prompt.
+Therefore, the buffers need not be reset before the next prompt.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from fakexport.emulation.history import recording
 from fakexport.models.sources.source_error import SourceError
 
 START = "cache_position"
-"""The input with the position of the first token, as in the exportable modules of transformers."""
+"""Name of the input with the position of the first token. transformers' exportable modules use the same
+name.
+"""
 
 _KEYS, _VALUES = "key_cache_{}", "value_cache_{}"
 
@@ -25,15 +27,16 @@ _KEYS, _VALUES = "key_cache_{}", "value_cache_{}"
 def static_cache(module: nn.Module, capacity: int) -> Any:
     """Return an empty static cache of transformers.
 
-    Layers with a sliding window keep every token, and the attention mask applies the window. A cache that is
-    cut to the window would count its tokens in Python.
+    Layers with a sliding window keep every token, and the attention mask applies the window. A cache that
+    only keeps the window would count its tokens in Python.
 
     Raises:
         SourceError: transformers has no static cache for a layer of the model.
     """
     from transformers.cache_utils import StaticCache, StaticLayer, StaticSlidingWindowLayer
 
-    # Masks of all lengths except that of the cache share one program, so the cache has one more position.
+    # One program works for masks of all lengths except the length of the cache, so the cache has one more
+    # position.
     places = capacity + 1
     try:
         cache = StaticCache(config=module.config, max_cache_len=places)
@@ -56,7 +59,7 @@ def keys_and_values(module: nn.Module, capacity: int) -> Any:
     """
     from transformers import cache_utils
 
-    kinds = {cache_utils.StaticLayer, getattr(cache_utils, "DummyLayer", None)}  # 5.17 has no such layer.
+    kinds = {cache_utils.StaticLayer, getattr(cache_utils, "DummyLayer", None)}  # 5.17 has no `DummyLayer`.
     cache = static_cache(module, capacity)
     if others := [layer for layer in cache.layers if type(layer) not in kinds]:
         raise _not_kept(module, type(others[0]).__name__)
@@ -76,7 +79,7 @@ def empty_buffers(module: nn.Module, cache: Any) -> dict[str, torch.Tensor]:
         if tensor is not None
     }
     if not used:
-        raise _not_kept(module, "none that it fills")
+        raise _not_kept(module, "the model writes no keys or values")
     mode = mode_of(module.parameters())
     assert mode is not None
     with mode, recording(mode):
@@ -92,8 +95,8 @@ def kept_cache(
     """Return a cache whose tensors are buffers of a module.
 
     Args:
-        module: The module whose attributes are the buffers. During the trace, the attributes are other
-            tensors than `buffers`.
+        module: The module whose attributes are the buffers. During the trace, these attributes are not the
+            same tensors as `buffers`.
         start: The position of the first token, int64 `[1]`.
     """
     cache = keys_and_values(module, capacity)

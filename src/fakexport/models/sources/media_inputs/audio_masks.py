@@ -1,4 +1,4 @@
-"""Audio masks as Python numbers, for models that read the values of a mask, which are unknown in a trace."""
+"""Audio masks as Python numbers. Some models read the values of a mask, which are unknown in a trace."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PADDED = "padded_feature"
 
 
 def fixed_masks(request: InputRequest, inputs: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Return audio masks as Python numbers. Each audio clip fills all frames of its row."""
+    """Convert audio masks to Python numbers. Each audio clip is assumed to fill all frames of its row."""
     sounds = {_SPECTROGRAM: tuple(inputs[_SPECTROGRAM].shape)} if _SPECTROGRAM in inputs else {}
     return {
         name: as_numbers(
@@ -41,8 +41,11 @@ def fixed_masks(request: InputRequest, inputs: Mapping[str, Any]) -> dict[str, l
 def _windows(
     request: InputRequest, *sounds: tuple[int, ...]
 ) -> tuple[nn.Module, Callable[..., dict[str, Any]]] | None:
-    """Return the encoder that splits audio into windows, and a function that returns the encoder's arguments
-    with the windows as numbers. The windows depend only on the lengths of the audio clips (Qwen Omni).
+    """Return the encoder that splits audio into windows, and a function that converts the encoder's
+    arguments.
+
+    The function passes the windows as buffers with known values. They depend only on the lengths of the clips
+    (Qwen Omni).
     """
     tower: Any = next((part for part in request.module.modules() if _is_packed(type(part))), None)
     if tower is None or len(sounds) != 1 or sounds[0][2] != 2 * tower.n_window:
@@ -70,5 +73,7 @@ def is_sound_tower(model_class: Any) -> bool:
 
 
 def _is_packed(part: Any) -> bool:
-    """Return whether a class is such an encoder, and takes all audio clips of a batch as one sequence."""
+    """Return whether a class splits audio into windows and takes all audio clips of a batch as one
+    sequence.
+    """
     return is_sound_tower(part) and _LENGTHS in inspect.signature(part.forward).parameters

@@ -1,4 +1,6 @@
-"""Run a model up to its language model, to see if it accepts inputs and how many features it computes."""
+"""Run a model up to its language model, to find out if it accepts inputs and how many features it
+computes.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,14 @@ from fakexport.models.sources.transformers.input_request import InputRequest, Un
 
 _OWN_STATE: Mapping[str, torch.Tensor] = MappingProxyType({})
 
-# The method with which most models find the placeholder tokens of features.
+# The method that most models use to find the placeholder tokens for features.
 _COMPARING = "get_placeholder_mask"
 _FEATURES = {"image_features": "vision", "audio_features": "audio"}
 _ROLES = {"vision": "vision", "video": "vision", "audio": "audio"}
 
 
 class _LanguageReached(BaseException):
-    """Raised to end a run at the language model. Models do not catch it, as it is a `BaseException`."""
+    """Raised to end a run at the language model. Models do not catch it, because it is a `BaseException`."""
 
 
 @dataclass
@@ -40,7 +42,8 @@ class EncoderRun:
 
     Args:
         compared: Number of features that the model compared with its placeholder tokens, by role.
-        encoded: Results of the model's methods that encode an image or audio, else of the encoders, by role.
+        encoded: Results of the model's methods that encode an image or audio, or of the encoders if there are
+            no such methods, by role.
         error: The error that the model raised, or None.
         is_complete: Whether the run reached the language model or the end of the model.
     """
@@ -62,8 +65,8 @@ def run_encoders(
     """Run the model until it calls its language model.
 
     Args:
-        inputs: Keyword inputs. Fake inputs must be recorded in the caller's recording, because the model
-            reads their values.
+        inputs: Keyword inputs. The caller must record the values of fake inputs, because the model reads
+            these values.
         state: Parameters and buffers to run with. Default: the model's.
     """
     module, run = request.module, EncoderRun()
@@ -87,13 +90,15 @@ def run_encoders(
             run.is_complete = True
         except _LanguageReached:
             run.is_complete = True
-        except Exception as error:  # Any error of a model that needs another shape, or more inputs.
+        except Exception as error:  # Any error of a model that needs a different shape or more inputs.
             run.error = error
     return run
 
 
 def runs_without_values(request: InputRequest, inputs: Mapping[str, Any]) -> bool:
-    """Return whether the model reaches its language model if all values are unknown, as in a trace."""
+    """Return whether the model reaches its language model when all values are unknown, as they are in a
+    trace.
+    """
     module = request.module
     tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
@@ -130,7 +135,7 @@ def _language_models(module: Any, found: tuple[Place, ...]) -> Iterator[nn.Modul
     except (AttributeError, NotImplementedError):
         decoder = None
     texts = (module.get_submodule(place.path) for place in found if place.role == "text" and place.path)
-    # Neither a module around an encoder nor one with an encoding method is the language model.
+    # A module that contains an encoder, or that has an encoding method, is not the language model.
     others = {id(module)}
     for place in found:
         owner = module.get_submodule(place.path)
@@ -144,7 +149,9 @@ def _language_models(module: Any, found: tuple[Place, ...]) -> Iterator[nn.Modul
 
 
 def _counted(part: Any, counts: dict[str, int]) -> Callable[..., Any]:
-    """Return a method that records how many features the model compares with its placeholder tokens."""
+    """Wrap the method that finds placeholder tokens. The wrapper records how many features are compared with
+    them.
+    """
     original: Callable[..., Any] = getattr(part, _COMPARING)
     parameters = inspect.signature(original)
 
@@ -158,8 +165,9 @@ def _counted(part: Any, counts: dict[str, int]) -> Callable[..., Any]:
 
 
 def _recorded(original: Callable[..., Any], place: Place, results: dict[str, Any]) -> Callable[..., Any]:
-    """Return a method that records the result of a method. An encoding method, which returns later than the
-    encoder that it calls, replaces the encoder's result.
+    """Wrap a method so that its result is recorded.
+
+    An encoding method calls an encoder and returns after it, so its result replaces the encoder's result.
     """
 
     def method(*args: Any, **kwargs: Any) -> Any:
@@ -170,7 +178,9 @@ def _recorded(original: Callable[..., Any], place: Place, results: dict[str, Any
 
 
 def _features(encoded: Any) -> Any:
-    """Return the features that replace placeholder tokens: projected, or the encoder's output (Llama 4)."""
+    """Return the features that replace placeholder tokens: projected features, or the encoder's output (Llama
+    4).
+    """
     for name in ("pooler_output", "last_hidden_state"):
         if getattr(encoded, name, None) is not None:
             return getattr(encoded, name)

@@ -1,4 +1,4 @@
-"""Inputs whose values a model reads in Python, and which are therefore constants in its program."""
+"""Inputs whose values a model reads in Python. They are therefore constants in the model's program."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def as_numbers(
     """Make a module accept Python numbers instead of an input tensor, and return the numbers.
 
     The tensor is stored in a non-persistent buffer of the module. When the module is called with these
-    numbers, its `forward` receives the buffer. A trace can read the value of such a buffer, but not of an
-    input.
+    numbers, its `forward` receives the buffer. A trace can read the value of such a buffer, but not the value
+    of an input.
 
     Args:
         tensor: The input, in the mode and on the device of the module.
         numbers: The values of the tensor, or other numbers that represent them.
-        fits: Shapes of other inputs, by name, for which the numbers are valid.
-        inside: A submodule, and a function that converts the submodule's keyword arguments while the module
-            runs with these numbers.
+        fits: Shapes of other inputs, by name. The numbers are valid only for these shapes.
+        inside: A submodule, and a function that converts the submodule's arguments while the module runs with
+            these numbers.
     """
     buffer = buffer_of(name)
     is_new = buffer not in module._buffers
@@ -62,12 +62,12 @@ def as_numbers(
 
 
 def buffer_of(name: str) -> str:
-    """Return the name of the buffer with the tensor of a fixed input."""
+    """Return the name of the buffer that stores the tensor of a fixed input."""
     return f"fixed_{name}"
 
 
 def tensors_of(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs with numbers replaced by the stored tensors."""
+    """Return the inputs, in which numbers are replaced with the stored tensors."""
     return {
         name: module._buffers.get(buffer_of(name), value) if isinstance(value, list) else value
         for name, value in inputs.items()
@@ -77,8 +77,9 @@ def tensors_of(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def numbers_among(
     module: nn.Module, inputs: Mapping[str, Any], arguments: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Return the arguments of a part that the whole module receives as numbers, each with the module's name
-    for it.
+    """Return the arguments of a part that the whole module receives as numbers.
+
+    The result maps the name of each argument to the name of the module's input.
     """
     tensors = tensors_of(module, inputs)
     fixed = {id(tensors[name]): name for name, value in inputs.items() if isinstance(value, list)}
@@ -88,4 +89,4 @@ def numbers_among(
 def fixed_notes(inputs: Mapping[str, Any]) -> list[str]:
     """Return a clause for the report about inputs that are fixed numbers, if there are any."""
     names = [name for name, value in inputs.items() if isinstance(value, list)]
-    return [f"{', '.join(names)}: numbers, constant in the program"] if names else []
+    return [f"{', '.join(names)}: Python numbers that are constant in the program"] if names else []

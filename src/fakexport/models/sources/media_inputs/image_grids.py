@@ -1,4 +1,4 @@
-"""Images as sequences of patches, with a grid: the numbers of rows and columns (Qwen2-VL and similar)."""
+"""Images as sequences of patches, with a grid: the number of rows and of columns (Qwen2-VL and similar)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ GRID = "image_grid_thw"
 TOWER_GRID = "grid_thw"
 
 
-# Towers that receive all patches as a batch of one; towers with a 2-D convolution that take flat patches.
+# First, towers that take all patches as a batch of one. Second, towers with a 2-D convolution that take flat
+# patches.
 _IN_ONE_BATCH = frozenset({"paddleocr_vl_vision"})
 _FLAT = frozenset({"hunyuan_vl_vision"})
 
 
 def grid_layout(request: InputRequest, sides: list[int]) -> dict[str, torch.Tensor]:
-    """Return inputs of a model or of its vision tower for one image per row: the patches of all images, and
-    the size of each image's grid.
+    """Return inputs of a model or of its vision tower for one image per row.
+
+    The inputs are the patches of all images, and the size of each image's grid.
 
     Raises:
         Underivable: it is unknown how the vision tower splits images into patches.
@@ -37,7 +39,7 @@ def grid_layout(request: InputRequest, sides: list[int]) -> dict[str, torch.Tens
     patch, merge = _number(tower, request, "patch_size"), _merge(tower, request)
     grid = [1, *(max(size // (patch * merge), 1) * merge for size in sides)]
     pixels = request.floats(request.batch, grid[1] * grid[2], *_patch_shape(tower, patch))
-    if not hasattr(request.config, "vlm_config"):  # ColQwen2 takes the patches of each image.
+    if not hasattr(request.config, "vlm_config"):  # ColQwen2 takes the patches of each image separately.
         pixels = pixels.flatten(0, 1)
     if request.config.model_type in _IN_ONE_BATCH:
         pixels = pixels.unsqueeze(0)
@@ -64,7 +66,7 @@ def grid_tower(module: nn.Module) -> nn.Module | None:
 
 
 def positions_of(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Return `position_ids` for a model that would compute them from its tokens."""
+    """Return the `position_ids` that a model would otherwise compute from its tokens."""
     rope_index = _rope_index(module)
     if rope_index is None or "position_ids" not in inspect.signature(module.forward).parameters:
         return {}
@@ -77,13 +79,15 @@ def positions_of(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, torc
     with real_execution():
         try:
             found = rope_index(**{name: torch.tensor(value) for name, value in numbers.items()})[0]
-        except Exception as error:  # Any error of a model that counts tokens.
+        except Exception as error:  # Any error of the model.
             raise Underivable(f"its positions are unknown: {first_line(error)}") from error
     return {"position_ids": found}
 
 
 def counts_special_tokens(module: nn.Module) -> bool:
-    """Return whether a model's positions count the tokens before and after an image or audio (Qwen Omni)."""
+    """Return whether a model counts the start and end tokens of images and audio in its positions (Qwen
+    Omni).
+    """
     rope_index = _rope_index(module)
     return rope_index is not None and "audio_seqlens" in inspect.signature(rope_index).parameters
 
@@ -94,7 +98,8 @@ def _rope_index(module: nn.Module) -> Any:
 
 
 def computed_of(tower: nn.Module, known: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return real tensors that `transformers.exporters` computes for a tower from inputs with known values.
+    """Return real tensors that `transformers.exporters` computes for a vision tower from inputs with known
+    values.
 
     Raises:
         Underivable: the tower needs more inputs.
@@ -118,7 +123,7 @@ def _number(tower: nn.Module, request: InputRequest, name: str, default: int | N
 
 
 def _merge(tower: nn.Module, request: InputRequest) -> int:
-    """Return the side n of the squares of n x n patches that the tower merges into one token."""
+    """Return the number n for a tower that merges squares of n x n patches into one token."""
     kernel = getattr(getattr(tower, "config", None), "merge_kernel_size", None)
     if isinstance(kernel, (list, tuple)):
         return int(kernel[0])
@@ -126,9 +131,12 @@ def _merge(tower: nn.Module, request: InputRequest) -> int:
 
 
 def _patch_shape(tower: nn.Module, patch: int) -> tuple[int, ...]:
-    """Return the shape of a patch for the tower's first layer: an image for a 2-D convolution, else flat."""
+    """Return the shape of a patch for the tower's first layer: an image for a 2-D convolution, otherwise
+    flat.
+    """
     layers = [part for part in tower.modules() if isinstance(part, (nn.Linear, nn.Conv2d, nn.Conv3d))]
-    # The tower of Qwen 3 Omni has layers that merge patches before the one that takes them.
+    # In the tower of Qwen 3 Omni, layers that merge patches are listed before the layer that takes the
+    # patches.
     match next((part for part in layers if isinstance(part, nn.Conv3d)), next(iter(layers), None)):
         case nn.Conv3d() as first:
             return (first.in_channels * first.kernel_size[0] * patch * patch,)

@@ -1,4 +1,4 @@
-"""Evaluate `transformers_inputs.toml`, which has an expression for each input of transformers models."""
+"""Evaluate `transformers_inputs.toml`, which contains an expression for each input of transformers models."""
 
 from __future__ import annotations
 
@@ -25,20 +25,23 @@ _PACKAGE = "fakexport.models.sources.transformers"
 
 
 def inputs_of_type(model_type: str) -> dict[str, str]:
-    """Return the table's expression for each input of a type. `never` means that there is no such input."""
+    """Return the table's expression for each input of a model type. `never` means that the type has no such
+    input.
+    """
     found = table(_PACKAGE, _FILE).get(model_type, {})
     return {name: text for name, text in found.items() if name not in ("SIDES", "PIXELS")}
 
 
 def builder(model_type: str, name: str) -> Builder | None:
-    """Return the function that creates an input, or None if the table has no expression for it."""
+    """Return the function that creates an input, or None if the table has no expression for this input."""
     expressions = table(_PACKAGE, _FILE)
     text = expressions.get(model_type, {}).get(name) or expressions["ANY"].get(name)
     return None if text is None else expression(text, _NAMES)
 
 
 def layouts(request: InputRequest, name: str) -> Iterator[dict[str, Any]]:
-    """Yield candidates for an image or audio input with its sizes and masks, for one image or clip per row.
+    """Yield candidates for an image or audio input and its sizes and masks, with one image or audio clip per
+    row.
 
     The parameter names of `forward` determine the candidates. The caller runs the model to find one that
     works.
@@ -67,7 +70,7 @@ def layouts(request: InputRequest, name: str) -> Iterator[dict[str, Any]]:
                 yield made
 
 
-# Parameters whose values only a processor knows, and the input to which they belong.
+# Parameters whose values only a processor can compute, and the input to which they belong.
 _OF_PROCESSORS = {
     "chunk_sample_lengths": "input_features",
     "image_token_pooling": "pixel_values",
@@ -77,7 +80,9 @@ _OF_PROCESSORS = {
 
 
 def _tiles(request: InputRequest) -> dict[str, Any]:
-    """Return an image of one tile's size, as tiles in the grid that fits best, plus the whole image."""
+    """Return an image that has the size of one tile, as tiles in the grid that fits best, plus the whole
+    image.
+    """
     counting = getattr(sys.modules[type(request.module).__module__], "image_size_to_num_patches", None)
     if counting is None:
         raise Underivable("only the model's processor knows how many tiles an image has")
@@ -101,10 +106,12 @@ def _video(request: InputRequest) -> torch.Tensor:
 
 
 def height_and_width(request: InputRequest) -> list[int]:
-    """Return the height and width of an image in pixels: the size in the config, else 224 x 224.
+    """Return the height and width of an image in pixels: the size in the config, or 224 x 224 if there is
+    none.
 
-    Sizes are rounded up to a multiple of the windows (RF-DETR), and down to a multiple of merged patches
-    (Idefics 3). If the model supports only some numbers of patches (Aria), the size results in one of them.
+    Sizes are rounded up so that the image divides into windows (RF-DETR), or down so that it divides into
+    merged patches (Idefics 3). If the model supports only certain numbers of patches (Aria), the size results
+    in one of them.
     """
     sides: list[int] | None = _of_type(request, "SIDES", "None")
     sides = sides or _size(request)
@@ -135,7 +142,7 @@ def _size(request: InputRequest) -> list[int]:
 
 
 def _size_of_timm(request: InputRequest) -> Any:
-    """Return the image size of a timm model nested in the model, because no config contains that size."""
+    """Return the image size of a timm model inside the model, because no config contains this size."""
     found = (getattr(part, "pretrained_cfg", None) for part in request.module.modules())
     size = next((known["input_size"] for known in found if isinstance(known, dict)), (_USUAL_SIZE,))
     return size[-2:]
@@ -170,8 +177,9 @@ def _number(request: InputRequest) -> Callable[[str, list[int]], list[Any]]:
 
 
 def _samples(request: InputRequest) -> torch.Tensor:
-    """Return audio samples of shape `[batch, samples]` or `[batch, channels, samples]`. Some models use the
-    name `input_values` for a spectrogram of shape `[batch, frames, bins]`.
+    """Return audio samples of shape `[batch, samples]` or `[batch, channels, samples]`.
+
+    Some models use the name `input_values` for a spectrogram. The shape is then `[batch, frames, bins]`.
     """
     bins = request.setting("num_mel_bins")
     if bins is not None and request.setting("conv_stride") is None:
@@ -186,8 +194,9 @@ def _samples(request: InputRequest) -> torch.Tensor:
 
 
 def _spectrogram(request: InputRequest) -> torch.Tensor:
-    """Return a spectrogram of shape `[batch, frames, bins]`. Time is last for models with a convolution along
-    time, such as Whisper.
+    """Return a spectrogram of shape `[batch, frames, bins]`.
+
+    For models with a convolution along time, such as Whisper, time is the last dimension.
     """
     bins = request.setting("num_mel_bins", "feature_size")
     window = request.setting("n_window")

@@ -1,4 +1,4 @@
-"""Images and audio in addition to text, as separate inputs or at the positions of placeholder tokens."""
+"""Add images and audio to text, as separate inputs or at the positions of placeholder tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Modality:
     Args:
         name: Name of the main input.
         role: The role of the modality's encoder.
-        token: Possible names of the config setting with the placeholder token.
+        token: Possible names of the config setting that contains the placeholder token.
     """
 
     name: str
@@ -42,14 +42,15 @@ _MODALITIES = (
     *(_Modality(name, "audio", _SOUND_TOKENS) for name in ("input_features", "input_values", _CODES)),
 )
 
-# Parameters that locate an image: a model with one of them requires its value.
+# Parameters that describe the geometry of an image. If a model has one of them, it requires its value.
 _GEOMETRY = frozenset(
     {"aspect_ratio_ids", "image_attention_mask", "image_embeds_position_mask", "image_grid_hw", GRID}
     | {"image_grids", "image_position_ids", "image_sizes", "pixel_attention_mask", "spatial_shapes"}
     | {"target_sizes"}
 )
 
-# Enough to show that there are several: Qwen2-Audio takes a single one for a whole sound.
+# Initial number of placeholder tokens. It is above 1, because Qwen2-Audio interprets a single one as a whole
+# audio clip.
 _GUESS = 2
 
 # Maximum length of a model's error message.
@@ -57,7 +58,7 @@ _LONGEST = 160
 
 _VIDEOS = "pixel_values_videos"
 
-# Images and sounds. Without other optional inputs, all parts of the model still run.
+# Names of image and audio inputs. Other optional inputs are not needed to run all parts of the model.
 _IMAGES = re.compile(r"\w*pixel_values\w*|flattened_patches")
 _SOUNDS = re.compile(r"(input|audio|speech)_(features|values)|audio_(codes|input_ids)")
 
@@ -65,9 +66,9 @@ _SOUNDS = re.compile(r"(input|audio|speech)_(features|values)|audio_(codes|input
 def with_other_modalities(request: InputRequest, inputs: Mapping[str, Any]) -> ExampleInputs:
     """Add the inputs of modalities other than text, and report omitted inputs.
 
-    The text gets one placeholder token for each feature. To count the features, the model runs up to its
-    language model. This run also shows that the inputs work. A model that needs a grid of patches gets the
-    image with its grid.
+    The text gets one placeholder token for each feature. To count the features, the model is run up to its
+    language model, which also shows that the inputs work. A model that needs a grid of patches gets the image
+    with its grid.
     """
     found = dict(inputs)
     omitted, notes = {}, []
@@ -101,15 +102,18 @@ def with_other_modalities(request: InputRequest, inputs: Mapping[str, Any]) -> E
 
 
 def _is_built_without(request: InputRequest, role: str) -> bool:
-    """Return whether the nested config of the encoder is None, because the model has no encoder (Gemma 4)."""
+    """Return whether a model has no encoder for a role (Gemma 4). The nested config of the encoder is then
+    None.
+    """
     return getattr(request.config, f"{role}_config", "") is None
 
 
 def _with_modality(
     request: InputRequest, modality: _Modality, known: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Add the inputs of a modality, in the first layout that works, and its tokens at the start of the text.
-    Return all inputs, and notes for the report.
+    """Add the inputs of a modality, and its tokens at the start of the text.
+
+    The first layout that works is used. Return all inputs, and notes for the report.
     """
     reasons: dict[str, str] = {}
     for layout in layouts(request, modality.name):
@@ -137,7 +141,7 @@ def _in_layout(
 
 
 def _count(request: InputRequest, modality: _Modality, inputs: Mapping[str, Any]) -> int:
-    """Return the number of an input's placeholder tokens in a row: one for each feature."""
+    """Return the number of placeholder tokens that an input needs in each row: one for each feature."""
     if modality.name == _CODES:
         return int(inputs[_CODES].shape[1])  # One for each frame.
     if "image_embeds_position_mask" in request.parameters:
@@ -183,8 +187,9 @@ def _needs_geometry(request: InputRequest, modality: _Modality) -> bool:
     return modality.role == "vision" and not _GEOMETRY.isdisjoint(request.parameters)
 
 
-# Types whose processor marks the prompt (0) and the rest; a prompt is read in both directions. Without this
-# input, eager mode drops a mask of ones and also reads in both directions; a trace cannot drop it.
+# Types whose processor marks the tokens of the prompt with 0. Attention within a prompt is bidirectional.
+# Without this input, eager mode drops a mask of ones, so its attention is also bidirectional, but a trace
+# cannot drop the mask.
 _PROMPTED = frozenset({"paligemma", "colpali"})
 
 _KINDS = {"vision": 1, "audio": 3}
@@ -193,7 +198,7 @@ _KINDS = {"vision": 1, "audio": 3}
 def _companions(
     request: InputRequest, role: str, is_placeholder: torch.Tensor, inputs: Mapping[str, Any]
 ) -> dict[str, torch.Tensor]:
-    """Return the tensors that a processor would return in addition to the ids."""
+    """Return the tensors that a processor would return in addition to the token ids."""
     found = {}
     if request.config.model_type in _PROMPTED:
         found["token_type_ids"] = torch.zeros_like(is_placeholder)
@@ -211,7 +216,8 @@ def _companions(
     if "cross_attention_mask" in request.parameters and "aspect_ratio_mask" in inputs:
         tiles = inputs["aspect_ratio_mask"].shape[-1]
         found["cross_attention_mask"] = request.ids(*is_placeholder.shape, 1, tiles, value=1)
-    # FLAVA's mask is for the patches of an image, not for the images that a token attends to.
+    # In FLAVA, this mask is for the patches of an image. In other models, it is for the images that a token
+    # attends to.
     if "image_attention_mask" in request.parameters and request.config.model_type != "flava":
         found["image_attention_mask"] = request.ids(*is_placeholder.shape, 1, value=1)
     return found

@@ -1,4 +1,6 @@
-"""Get example inputs from the processor of a published model, which knows the sizes of images and audio."""
+"""Get example inputs from the processor of a published model. The processor determines the sizes of images
+and audio.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from fakexport.models.sources.transformers.input_request import InputRequest, Un
 
 try:
     import fcntl
-except ImportError:  # On Windows, all targets are checked in one process.
+except ImportError:  # Missing on Windows, where all targets are checked in one process.
     fcntl = None  # type: ignore[assignment]
 
 _MODULE = "fakexport.models.sources.media_inputs.processor_process"
@@ -46,7 +48,7 @@ _VOCABULARIES = (
 _MOST_SETTINGS = 16 << 20
 _MOST_VOCABULARY = 100_000_000
 
-# Keys with the name of a class, which must be a class of transformers of this kind; keys that are left out,
+# First, keys whose value is a class name. It must match the pattern `_CLASS`. Second, keys that are left out
 # because they name files, code or other models.
 _CLASS_KEY = re.compile(r"\w*(processor|extractor)_type|\w+_class")
 _CLASS = re.compile(
@@ -56,7 +58,7 @@ _LEFT_OUT = re.compile(
     r"auto_map|audio_tokenizer|chat_template|name_or_path|\w+_(file|path|dir|folder)|repo_\w+"
 )
 
-# transformers writes 1e30 for a tokenizer without a limit.
+# transformers writes 1e30 if a tokenizer has no limit.
 _NO_LIMIT = "model_max_length"
 
 _IMAGES = re.compile(r"\w*pixel_values(?!_videos)\w*|flattened_patches|image_patches")
@@ -76,7 +78,8 @@ class Processor:
 
     place: Repository | LocalFolder
     model_type: str
-    # Processes of several targets, forked from the one that read the source, share this file.
+    # The processes for different targets share this file. They are forked from the process that read the
+    # source.
     _answers: Any = field(
         default_factory=lambda: tempfile.TemporaryFile(buffering=0),  # noqa: SIM115
         compare=False,
@@ -87,7 +90,8 @@ class Processor:
         weakref.finalize(self, self._answers.close)
 
     def files(self, *, is_text: bool) -> Mapping[str, Path]:
-        """Return the paths of the files by name; empty if the repository or folder has no processor.
+        """Return the paths of the files by name. The result is empty if the repository or folder has no
+        processor.
 
         Args:
             is_text: Whether to include the files of the tokenizer, which can be large.
@@ -107,7 +111,8 @@ class Processor:
         return {name: path for name, path in paths.items() if path is not None}
 
     def inputs(self, request: InputRequest) -> tuple[dict[str, Any], str] | None:
-        """Run the processor on one image or audio per row. Return its results, and a note for the report.
+        """Run the processor on one image or audio clip per row. Return its results, and a note for the
+        report.
 
         Results that are not inputs of the model's `forward` are dropped. Returns None if the model takes
         neither images nor audio, or if there is no processor.
@@ -127,16 +132,17 @@ class Processor:
             raise Underivable(str(answer["error"]))
         taken = {n: v for n, v in answer["inputs"].items() if n in request.parameters and n != "labels"}
         if not any(names.fullmatch(name) for _, names in _KINDS for name in taken):
-            raise Underivable(f"{answer['class']} returns {', '.join(answer['inputs'])}")
+            raise Underivable(f"{answer['class']} only returns {', '.join(answer['inputs'])}")
         sizes = {"image": f"an image of {_WIDTH} x {_HEIGHT} pixels", "audio": "one second of sound"}
         content = " and ".join(sizes[kind] for kind in kinds)
         note = f"{answer['class']} of {self.place.name} created the inputs from {content} per row"
         return {name: _value(request, value) for name, value in taken.items()}, note
 
     def _answer(self, files: Mapping[str, Path], asked: str) -> Any:
-        """Run the processor, unless it has answered the same question, also in the process of another target.
+        """Run the processor, unless its answer to the same request is stored, possibly by the process of
+        another target.
 
-        The lock ends with the process that has it.
+        If a process that holds the lock dies, the lock is released.
         """
         if fcntl is not None:
             fcntl.lockf(self._answers, fcntl.LOCK_EX)
@@ -165,11 +171,11 @@ class Processor:
             if ended.limit is not None:
                 return {"error": f"the processor did not end within {_SECONDS} seconds"}
             if ended.code:
-                return {"error": f"the process of the processor ended with exit code {ended.code}"}
+                return {"error": f"the processor's process ended with exit code {ended.code}"}
             return json.loads(read_file(answer, most_bytes=_MOST_VOCABULARY))
 
     def _copy_to(self, folder: Path, files: Mapping[str, Path]) -> None:
-        """Write the files to a folder, without settings that name code, files and other models.
+        """Copy the files to a folder, without settings that name code, files or other models.
 
         Raises:
             OSError: a file cannot be read, or is too large.

@@ -1,10 +1,10 @@
 """Run a processor of transformers on blank images and silent audio, in a separate process.
 
-`python -m fakexport.models.sources.media_inputs.processor_process ALIVE FOLDER REQUEST ANSWER` writes what
-the processor in FOLDER returns to the file ANSWER: `{"class": ..., "inputs": {name: value}}`, or
-`{"error": ...}`.
-A tensor is a dict of its dtype, its shape and its values, or a single value if all values are equal. Values
-of floating point tensors are omitted, because they do not influence a trace.
+`python -m fakexport.models.sources.media_inputs.processor_process ALIVE FOLDER REQUEST ANSWER` writes the
+results of the processor in FOLDER to the file ANSWER: `{"class": ..., "inputs": {name: value}}`, or
+`{"error": ...}`. A tensor is written as a dict with its dtype, its shape and its values. If all values are
+equal, only a single value is written. Values of floating point tensors are omitted, because they do not
+influence a trace.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _USUAL_RATE = 16_000
 
 
 class UnavailableVideos(dict[str, Any]):
-    """A stand-in for a video processor if torchvision is missing. Its settings are empty."""
+    """A stand-in for a video processor, used if torchvision is missing. Its settings are empty."""
 
     model_input_names: tuple[str, ...] = ()
 
@@ -50,13 +50,12 @@ def main(arguments: list[str]) -> None:
 
 
 def processed(folder: str, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the class of the processor, and the inputs that it returns for the request.
+    """Return the class of the processor, and the inputs that the processor returns for the request.
 
     Args:
         request: `batch`, the number of rows; `words`, the number of words in each row, or 0 for no text;
-            `kinds`, the kinds of media in each row (`image`, `audio`); `around`, the ids of the tokens before
-            and after the placeholder of a kind; `tokens`, the ids of the placeholders, if the config has
-            them.
+            `kinds`, the kinds of media in each row (`image`, `audio`); `around`, the ids of the start and end
+            tokens of each kind; `tokens`, the ids of the placeholder tokens, if the config has them.
     """
     warnings.simplefilter("ignore")
     from transformers.utils import logging
@@ -69,7 +68,7 @@ def processed(folder: str, request: Mapping[str, Any]) -> dict[str, Any]:
     for call in _calls(processor, request):
         try:
             found = dict(call())
-        except Exception as error:  # Processors differ in how they take a batch.
+        except Exception as error:  # Processors differ in the form of a batch.
             first = first or error
         else:
             if found:
@@ -79,7 +78,9 @@ def processed(folder: str, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _loaded(folder: str, request: Mapping[str, Any]) -> Any:
-    """Return the processor. Without text, return its part for images or audio, which needs no tokenizer."""
+    """Load the processor. If there is no text, only load its part for images or audio, which needs no
+    tokenizer.
+    """
     from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor
 
     parts = {"image": AutoImageProcessor, "audio": AutoFeatureExtractor}
@@ -98,7 +99,7 @@ def _limit_memory() -> None:
 
 
 def _without_torchvision() -> None:
-    """Make processors of images and videos work without torchvision, which only videos need."""
+    """Make processors for images and videos work without torchvision, which is only needed for videos."""
     from transformers import processing_utils
     from transformers.utils import is_torchvision_available
 
@@ -115,7 +116,9 @@ def _without_torchvision() -> None:
 
 
 def _calls(processor: Any, request: Mapping[str, Any]) -> Iterator[Callable[[], Mapping[str, Any]]]:
-    """Yield calls of the processor: with a list of images for each row, and with one image for each row."""
+    """Yield possible calls of the processor: one with a list of images for each row, and one with a single
+    image for each row.
+    """
     batch, kinds = request["batch"], request["kinds"]
     given: dict[str, Any] = {"return_tensors": "pt"}
     if "audio" in kinds:
@@ -139,7 +142,7 @@ def _image(request: Mapping[str, Any]) -> Any:
 
 
 def _prompt(processor: Any, request: Mapping[str, Any]) -> str:
-    """Return a text with a placeholder for each kind of media, then the words."""
+    """Return a text with a placeholder for each kind of media, followed by the words."""
     tokenizer = getattr(processor, "tokenizer", processor)
     placeholders = []
     for kind in request["kinds"]:
@@ -156,7 +159,7 @@ def _prompt(processor: Any, request: Mapping[str, Any]) -> str:
 
 
 def described(value: Any) -> Any:
-    """Return a value in JSON: numbers and lists as they are, a tensor as a dict."""
+    """Convert a value for JSON. A tensor becomes a dict. Numbers and lists are unchanged."""
     if isinstance(value, torch.Tensor):
         told: dict[str, Any] = {"dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape)}
         if not value.is_floating_point() and value.numel():

@@ -29,12 +29,12 @@ _TEXT = ("input_ids", "attention_mask", "token_type_ids", _TOKEN_TYPES, "positio
 def traceable_inputs(
     request: InputRequest, inputs: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[str], bool]:
-    """Return inputs with which a trace reaches the language model.
+    """Convert inputs so that a trace with them reaches the language model.
 
     A program cannot compute tensors that depend on the values of an input, such as positions of tokens and
-    patches, lengths and windows. These tensors become inputs, too, computed as in `transformers.exporters`.
-    If the model also reads values of an input in Python, the input becomes numbers, which are constant in the
-    program.
+    patches, lengths and windows. These tensors therefore also become inputs. They are computed as in
+    `transformers.exporters`. If the model also reads values of an input in Python, the input is replaced with
+    numbers, which are constant in the program.
 
     Returns:
         The inputs; notes for the report, or the model's error; and whether the model reaches its language
@@ -44,14 +44,15 @@ def traceable_inputs(
     """
     name, prefix = (TOWER_GRID, "") if is_grid_tower(request) else (GRID, "image_")
     grid, tower, computed = inputs.get(name), grid_tower(request.module), {}
-    # A grid of numbers was the result of an earlier call, for an image before a sound.
+    # If the grid consists of numbers, an earlier call already converted it, for example for an image before
+    # audio.
     if tower is not None and isinstance(grid, torch.Tensor):
         of_tower = computed_of(tower, {TOWER_GRID: grid})
         computed = {f"{prefix}{each}": value for each, value in of_tower.items()}
     positions = positions_of(request.module, inputs)
     found = {**inputs, **{n: request.values(value) for n, value in {**computed, **positions}.items()}}
     if positions and computed:
-        found.pop(_TOKEN_TYPES, None)  # Only positions depend on them.
+        found.pop(_TOKEN_TYPES, None)  # They are only used to compute positions.
     run = run_encoders(request, found)
     if type(run.error) in (ValueError, RuntimeError):
         raise Underivable(f"eager mode fails with this input too: {run.reason}")
@@ -65,11 +66,11 @@ def traceable_inputs(
 def _traced_or_numbers(
     request: InputRequest, inputs: dict[str, Any], computed: Collection[str]
 ) -> dict[str, Any]:
-    """Return the inputs, with numbers instead of tensors if a trace needs the values.
+    """Return the inputs. If a trace needs the values of tensors, these are replaced with numbers.
 
     Args:
-        computed: Names of inputs that are computed from other inputs. They are omitted if these become
-            numbers.
+        computed: Names of inputs that are computed from other inputs. They are omitted if the other inputs
+            become numbers.
     """
     found = inputs
     for found in _changed(request, inputs, computed):
@@ -81,7 +82,7 @@ def _traced_or_numbers(
 def _changed(
     request: InputRequest, inputs: dict[str, Any], computed: Collection[str]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the unchanged inputs, then inputs in which more and more tensors are replaced by numbers."""
+    """Yield the unchanged inputs, then inputs in which more and more tensors are replaced with numbers."""
     yield inputs
     if isinstance(inputs.get(_SIZES), torch.Tensor):
         inputs = {**inputs, _SIZES: [tuple(row) for row in inputs[_SIZES].tolist()]}
@@ -96,7 +97,8 @@ def _changed(
 
 
 _MOST_NUMBERS = 64
-# Computed from the grid, and needed beside it: their number depends on its values.
+# These inputs are computed from the grid, but are needed in addition to it, because their length depends on
+# its values.
 _LENGTHS = "cu_seqlens"
 
 

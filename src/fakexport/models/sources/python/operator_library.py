@@ -59,7 +59,7 @@ def _is_file(path: Path) -> bool:
 
 def _load_native(path: Path) -> None:
     try:
-        # Absolute, because the system's loader searches its own folders for a bare name.
+        # Use the absolute path, because the system's loader searches only its own folders for a bare name.
         torch.ops.load_library(str(path.absolute()))
     except OSError as error:
         reason = str(error.__cause__ or error).removeprefix(f"{path.absolute()}: ")

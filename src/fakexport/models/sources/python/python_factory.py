@@ -39,8 +39,8 @@ def python_source(spec: str) -> Source:
     Args:
         spec: `path/to/file.py:FACTORY` or `package.module:FACTORY`; `FACTORY` may be dotted.
     Raises:
-        SourceError: the file does not exist. From `prepare`: the package or attribute does not exist; the
-            import raises; the attribute is not callable, or requires arguments.
+        SourceError: the file does not exist. `prepare` raises it if the package or attribute does not exist,
+            the import raises an error, or the attribute is not callable or requires arguments.
     """
     place, _, attribute = spec.rpartition(":")
     if not place or not attribute:
@@ -61,7 +61,7 @@ def python_source(spec: str) -> Source:
     )
 
 
-# The devices for which the modules of a folder were last imported, if they queried any.
+# Folder -> the devices for which its modules were last imported, if the modules queried devices.
 _asked_in: dict[Path, Topology | None] = {}
 
 
@@ -86,7 +86,9 @@ class _Imported:
         return import_module(self.place, _A_SOURCE_IS)
 
     def prepare(self) -> None:
-        """Import the factory, unless it was imported for these devices, or its import queried no devices."""
+        """Import the factory, unless it was already imported for these devices or its import queried no
+        devices.
+        """
         devices = emulated_topology()
         if self._imported_for and (not self._has_asked or self._imported_for == (devices,)):
             return
@@ -138,7 +140,7 @@ def _required(factory: Callable[..., Any]) -> list[str]:
     """Return the required parameters of a callable."""
     try:
         parameters = inspect.signature(factory).parameters.values()
-    except (ValueError, TypeError):  # Implemented in C: the call will show it.
+    except (ValueError, TypeError):  # Implemented in C, so the signature is unknown until the call.
         return []
     starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [p.name for p in parameters if p.default is p.empty and p.kind not in starred]
@@ -171,8 +173,9 @@ def checked(made: Any, spec: str) -> Any:
 
 
 def no_inputs(spec: str) -> Callable[[nn.Module, str, torch.dtype | None], ExampleInputs]:
-    """Return an `example_inputs` function for a source without inputs. It raises an error that says how to
-    pass inputs, unless `forward` has no parameters.
+    """Return an `example_inputs` function for a source without inputs.
+
+    Unless `forward` has no parameters, the function raises an error that says how to pass inputs.
     """
 
     def example_inputs(module: nn.Module, device: str, dtype: torch.dtype | None) -> ExampleInputs:

@@ -16,14 +16,14 @@ from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport.files import read_file
 from fakexport.models.sources.source_error import SourceError, did_you_mean, first_line, how_to_install
 
-# The modules that `importable` left in `sys.modules`: name -> module and its folder. `sys.modules` has
-# thousands of modules, and a check searches them several times.
+# The modules that `importable` left in `sys.modules`: name -> module and its folder. They are listed here
+# because searching `sys.modules`, which has thousands of modules, several times per check would be slow.
 _left: dict[str, tuple[ModuleType, str]] = {}
 _MOST_BYTES = 64 << 20
 
 
 def import_file(path: Path, written: str | None = None) -> ModuleType:
-    """Import a file under a name that no package has, even if the file was imported before.
+    """Import a file under a name that no package has. The file is run even if it was imported before.
 
     The name is derived from the file's name and contents, not from its path, because class names become part
     of exported programs.
@@ -41,7 +41,7 @@ def import_file(path: Path, written: str | None = None) -> ModuleType:
     if spec is None or spec.loader is None:
         raise SourceError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and typing look up their module there.
+    sys.modules[name] = module  # dataclasses and typing look up the module of a class there.
     try:
         with torch_logs_silenced():
             spec.loader.exec_module(module)
@@ -65,8 +65,9 @@ def check_file(path: Path) -> None:
 
 
 def forget_modules(folder: Path) -> None:
-    """Remove the modules of a folder that `importable` left in `sys.modules`, so that the next import runs
-    them again.
+    """Remove the modules of a folder that `importable` left in `sys.modules`.
+
+    The next import then runs them again.
     """
     for name, (module, owner) in list(_left.items()):
         if owner == str(folder):
@@ -107,7 +108,9 @@ def _content(path: Path) -> bytes:
 
 
 def _place(error: BaseException, path: Path) -> str:
-    """Return the last line of the user's file in the traceback, such as ` at line 3: import nothing`."""
+    """Return the last line of the traceback that is in the user's file, such as ` at line 3: import
+    nothing`.
+    """
     if isinstance(error, SyntaxError):
         return "" if error.lineno is None else f" at line {error.lineno}"
     own = [
@@ -118,20 +121,20 @@ def _place(error: BaseException, path: Path) -> str:
 
 @contextmanager
 def importable(folder: Path) -> Iterator[None]:
-    """Make the modules of a folder importable within the block, with priority over all others.
+    """Make the modules in a folder importable within the block. They have priority over all other modules.
 
-    Imported modules stay in `sys.modules`. A module of the same name that an earlier source imported from
-    another folder is removed.
+    Imported modules stay in `sys.modules`. If an earlier source imported a module with the same name from a
+    different folder, that module is removed.
     """
     _forget_namesakes(folder)
     before = set(sys.modules)
-    # Imports in other threads iterate over the list; removing an item in place would make them skip one.
+    # Imports in other threads iterate over the list. If an item were removed in place, they would skip one.
     sys.path = [str(folder), *sys.path]
     try:
         yield
     finally:
         rest = list(sys.path)
-        if str(folder) in rest:  # Unless the file itself removed it.
+        if str(folder) in rest:  # The imported file may have removed it.
             rest.remove(str(folder))
             sys.path = rest
         for name in set(sys.modules) - before:
@@ -150,8 +153,9 @@ def _forget_namesakes(folder: Path) -> None:
 
 
 def _is_found_in(folder: Path, name: str) -> bool:
-    """Return whether `import name` loads the module from the folder itself, and not from a virtual
-    environment below the folder.
+    """Return whether `import name` loads the module from the folder itself.
+
+    The module may instead be in a virtual environment below the folder.
     """
     module, top = sys.modules[name], name.partition(".")[0]
     place = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)

@@ -1,1 +1,1 @@
-"""Build models whose config has a quantization, as transformers builds them."""
+"""Build models whose config specifies a quantization, in the same way as transformers does."""

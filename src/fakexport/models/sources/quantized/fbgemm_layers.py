@@ -16,7 +16,7 @@ _MODULE = "transformers.integrations.fbgemm_fp8"
 
 
 def fbgemm_layers(quantizer: Any) -> dict[tuple[Any, str], Any]:
-    """Return the patches with which transformers' quantizer does not require the FBGEMM package.
+    """Return patches that let transformers' quantizer run without the FBGEMM package.
 
     The quantizer's device checks still apply.
 
@@ -38,8 +38,9 @@ def fbgemm_layers(quantizer: Any) -> dict[tuple[Any, str], Any]:
 
 
 def fbgemm_kernels(module: nn.Module) -> dict[tuple[Any, str], Any]:
-    """Return the patches with which `fbgemm_fp8` layers call FBGEMM's operators. On a CPU, they raise an
-    error.
+    """Return patches that make `fbgemm_fp8` layers call FBGEMM's operators.
+
+    On a CPU, these operators raise an error.
     """
     layers: Any = sys.modules.get(_MODULE)
     if layers is None or not any(
@@ -49,6 +50,6 @@ def fbgemm_kernels(module: nn.Module) -> dict[tuple[Any, str], Any]:
         return {}
     return {
         (layers, "quantize_fp8_per_row"): quantize_on_a_gpu,
-        # Cached when the module was imported, which may have been for another target.
+        # This value was cached when the module was imported, which may have been for a different target.
         (layers, "_is_torch_xpu_available"): False,
     }

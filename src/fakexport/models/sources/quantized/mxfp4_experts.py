@@ -1,6 +1,6 @@
-"""The experts of gpt-oss with MXFP4 weights whose names and shapes match checkpoints.
+"""Experts of gpt-oss with MXFP4 weights. The names and shapes of the weights match checkpoints.
 
-The class of transformers stores weights in the layout of its Triton kernels instead.
+transformers' own class stores the weights in the layout of its Triton kernels instead.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from fakexport.models.sources.source_error import SourceError
 
 
 def mxfp4_experts(quantizer: Any) -> dict[tuple[Any, str], Any]:
-    """Return the patches with which transformers' quantizer requires neither Triton nor a kernel from the
-    hub. The quantizer's device checks still apply.
+    """Return patches that let transformers' quantizer run without Triton and without a kernel from the hub.
+
+    The quantizer's device checks still apply.
     """
     if not hasattr(quantizer, "Mxfp4HfQuantizer"):
         return {}
@@ -31,7 +32,7 @@ def mxfp4_experts(quantizer: Any) -> dict[tuple[Any, str], Any]:
 
 
 class Mxfp4Experts(nn.Module):
-    """Experts with two matrices each, whose names and shapes match a checkpoint.
+    """Experts with two matrices each. The names and shapes of the weights match a checkpoint.
 
     The router, the biases and the operators between the matrix products are the same as in the unquantized
     model.
@@ -39,7 +40,7 @@ class Mxfp4Experts(nn.Module):
     Args:
         experts: The unquantized experts, whose biases are reused.
     Raises:
-        SourceError: the rows of a matrix cannot be divided into blocks of 32.
+        SourceError: the row length of a matrix is not a multiple of 32, the size of a block.
     """
 
     def __init__(self, experts: Any) -> None:
@@ -52,7 +53,7 @@ class Mxfp4Experts(nn.Module):
             count, width, columns = getattr(experts, name).shape
             if width % BLOCK:
                 raise SourceError(
-                    f"MXFP4 requires rows of a multiple of {BLOCK}, but {name} has rows of {width}"
+                    f"MXFP4 requires a row length that is a multiple of {BLOCK}, but {name} has {width}"
                 )
             scales = (count, columns, width // BLOCK)
             for kind, shape in (("blocks", (*scales, BLOCK // 2)), ("scales", scales)):
@@ -91,9 +92,7 @@ class Mxfp4Experts(nn.Module):
 def _replace_experts(
     model: nn.Module, quantization_config: Any, modules_to_not_convert: Sequence[str] | None
 ) -> nn.Module:
-    """Replace the experts of a model. This is a substitute for the function of the same name in
-    transformers.
-    """
+    """Replace the experts of a model. This function replaces transformers' `replace_with_mxfp4_linear`."""
     from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
     from transformers.quantizers.quantizers_utils import should_convert_module
 

@@ -45,7 +45,7 @@ _DEVICES: Mapping[str, Callable[[], bool]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Quantization:
-    """The quantization of a model's published weights. It records why modules were built unquantized.
+    """The quantization of a model's published weights. It also records why modules were built unquantized.
 
     Args:
         method: The method, such as `fp8`, or the dtypes of the weights if the config does not name a method.
@@ -62,7 +62,9 @@ class Quantization:
     )
 
     def import_packages(self) -> None:
-        """Import modules for `built` early, because dozens of files must not be imported in a fake mode."""
+        """Import the modules that `built` needs. They consist of dozens of files, which must not be imported
+        in a fake mode.
+        """
         if self.settings is None:
             return
         with torch_logs_silenced(), suppress(Exception):  # `built` reports the error.
@@ -74,11 +76,11 @@ class Quantization:
         """Return the quantized model, or the unquantized model if the quantized one cannot be built.
 
         Raises:
-            Exception: `construct` raises it for the unquantized model too.
+            Exception: any error that `construct` also raises for the unquantized model.
         """
         try:
             module, reason = self._quantized(construct)
-        except Exception as error:  # Packages raise different errors for what is unsupported here.
+        except Exception as error:  # Packages raise different errors if this machine lacks what they need.
             module = construct()
             reason = str(error) if isinstance(error, SourceError) else first_line(error)
         if reason is not None:
@@ -90,14 +92,15 @@ class Quantization:
         self._reasons[module] = reason
 
     def left_out(self, module: nn.Module) -> str | None:
-        """Return why a module that `built` returned is not quantized, as one sentence, or None if it is
+        """Return why a module that `built` returned is not quantized, as a sentence. None if it is
         quantized.
         """
         return self._reasons.get(module)
 
     def unpacked_parameters(self, module: nn.Module) -> int | None:
-        """Return the number of parameters that a module had before it was quantized, or None if it is not
-        quantized.
+        """Return the number of parameters that a module had before it was quantized.
+
+        Return None if it is not quantized.
         """
         return self._unpacked.get(module)
 
@@ -135,7 +138,7 @@ class Quantization:
 
 
 def _quantizer(settings: Mapping[str, Any]) -> Any:
-    """Return the quantizer of transformers for these settings.
+    """Return transformers' quantizer for these settings.
 
     Raises:
         Exception: the quantizer does not exist, its package is missing, or it rejects the settings.
@@ -151,7 +154,9 @@ def _quantizer(settings: Mapping[str, Any]) -> Any:
 
 @contextmanager
 def _said_by(quantizer: Any) -> Iterator[list[str]]:
-    """Yield a list that collects warnings of a quantizer's module about using unquantized weights."""
+    """Yield a list that collects the warnings that a quantizer's module logs when it uses unquantized
+    weights.
+    """
     said: list[str] = []
 
     def collect(message: object, *args: object, **more: object) -> None:
@@ -159,7 +164,7 @@ def _said_by(quantizer: Any) -> Iterator[list[str]]:
 
     logger = getattr(quantizer, "logger", None)
     names = () if logger is None else ("warning_once", "warning")
-    # These functions cache their first result, which was for another target or without emulation.
+    # These functions cache their first result, which may be for a different target or without emulation.
     remembered = {
         (quantizer, name): is_available for name, is_available in _DEVICES.items() if hasattr(quantizer, name)
     }
@@ -170,7 +175,7 @@ def _said_by(quantizer: Any) -> Iterator[list[str]]:
 def _is_decompressed_later(model: Any) -> bool:
     """Return whether a hook of compressed-tensors decompresses layers in the first call.
 
-    A hook that has nothing to decompress is removed.
+    If the hook has nothing to decompress, it is removed.
     """
     hook = getattr(model, "ct_decompress_hook", None)
     if hook is None or any(hasattr(part, "quantization_scheme") for part in model.modules()):
@@ -207,7 +212,7 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def _leave_meta(model: nn.Module) -> None:
-    """Replace each `meta` tensor by a tensor without values on the default device."""
+    """Replace each `meta` tensor with an uninitialized tensor on the default device."""
     made: dict[int, torch.Tensor] = {}
     for part in model.modules():
         for name, parameter in part._parameters.items():

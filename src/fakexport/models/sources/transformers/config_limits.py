@@ -1,6 +1,7 @@
-"""Limits for configs: a few bytes can describe a model with a billion layers, or refer to code on the hub.
+"""Limits for configs. Without them, a tiny config could describe a billion layers or refer to code on the
+hub.
 
-Building a fake model takes time and memory for each module. All published models are far below the limits.
+Even a fake model needs time and memory for each module. All published models are far below the limits.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ def nothing_downloaded() -> Iterator[None]:
 
 @contextmanager
 def within_limits(spec: str) -> Iterator[None]:
-    """Enter a context in which a config cannot build more than `MOST_MODULES` modules or download anything.
+    """Enter a context in which building a model from a config cannot create more than `MOST_MODULES` modules
+    or download anything.
 
     Raises:
         SourceError: the number of modules exceeds the limit.

@@ -35,17 +35,17 @@ _sources: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
 def import_exporter() -> None:
-    """Import `transformers.exporters`, which must not be imported in a fake mode."""
+    """Import `transformers.exporters`. It must not be imported in a fake mode."""
     importlib.import_module(_EXPORTER)
 
 
 @contextmanager
 def exporter_patches() -> Iterator[None]:
-    """Enter a context with the patches of `apply_patches("dynamo")`, only for model files that are already
+    """Enter a context with the patches of `apply_patches("dynamo")` for model files that are already
     imported.
 
-    By default, `apply_patches` imports about 30 model files (0.8 s) and parses a method of each, every time.
-    Models whose files are not imported cannot be part of the trace.
+    By default, every call of `apply_patches` imports about 30 model files (0.8 s) and parses a method in each
+    of them. Models whose files are not imported cannot be part of the trace, so they need no patches.
 
     Source: transformers 5.17 to 5.23, `exporters/utils.py:apply_patches`. In 5.17, importing the exporter
     also imports the models, and the patch list contains objects instead of names.
@@ -69,7 +69,7 @@ def _of_loaded(stock: Any) -> Callable[..., Any]:
 
 
 def _is_loaded(path: str) -> bool:
-    """Return whether a dotted path is in an imported model file, or not in a model file at all."""
+    """Return whether a dotted path refers to an imported model file, or not to a model file at all."""
     return not path.startswith(_MODELS) or ".".join(path.split(".")[:4]) in sys.modules
 
 
@@ -86,7 +86,7 @@ def _source(stock: Callable[[Any], str]) -> Callable[[Any], str]:
 
 @contextmanager
 def trace_patches(module: nn.Module) -> Iterator[None]:
-    """Enter a context with all patches of fakexport for the trace of a model, and those of the exporter."""
+    """Enter a context that applies all patches for tracing a model: fakexport's own and the exporter's."""
     replaced = {**empty_layers(), **_informer(module), **_omdet(module), **_fp8(module)}
     with ExitStack() as stack:
         stack.enter_context(exporter_patches())
@@ -102,10 +102,11 @@ def trace_patches(module: nn.Module) -> Iterator[None]:
 def empty_layers() -> Replaced:
     """Make each layer of a growing cache start as `zeros([0])`.
 
-    transformers uses the literal `torch.tensor([])`. In the program, each literal would become a separate
-    constant, so that no two layers would have the same nodes.
+    transformers uses the literal `torch.tensor([])`. In the program, each such literal would become a
+    separate constant, so no two layers would have identical nodes.
 
-    Source: transformers 5.17 to 5.24, `cache_utils.py:DynamicLayer.lazy_initialization`; 5.24 keeps no dtype.
+    Source: transformers 5.17 to 5.24, `cache_utils.py:DynamicLayer.lazy_initialization`. In 5.24, a layer
+    does not store its dtype.
     """
     from transformers.cache_utils import DynamicLayer
 
@@ -129,9 +130,9 @@ _MAKING = "create_bidirectional_mask"
 
 
 def _informer(module: nn.Module) -> Replaced:
-    """Make Informer create no mask if none is given, as in eager mode.
+    """Prevent Informer from creating a mask if the caller passes none, as in eager mode.
 
-    Informer's encoder halves the sequence after each layer, but passes one mask of the whole sequence to all
+    Informer's encoder halves the sequence after each layer, but passes one mask for the whole sequence to all
     layers. Eager mode creates no mask if nothing is masked. A trace would create a mask of ones, whose size
     is correct only for the first layer.
 
@@ -174,7 +175,7 @@ _FP8 = "transformers.integrations.finegrained_fp8"
 
 
 def _fp8(module: nn.Module) -> Replaced:
-    """Make fp8 layers of transformers work without a kernel from the hub.
+    """Make transformers' fp8 layers work without a kernel from the hub.
 
     On Hopper GPUs, transformers prefers DeepGEMM if it is installed. It is not used here, because its
     functions are not torch operators and cannot be exported.
@@ -198,13 +199,14 @@ def _fp8(module: nn.Module) -> Replaced:
 
 @contextmanager
 def normalized_heads(module: nn.Module) -> Iterator[None]:
-    """Enter a context that fixes a bug of `transformers.exporters`: its replacement for chunked vision
-    attention does not normalize the heads of queries and keys in all cases.
+    """Enter a context that fixes a bug in `transformers.exporters`.
+
+    Its replacement for chunked vision attention does not always normalize the heads of queries and keys.
 
     The replacement normalizes heads for separate projections, but not for a combined `qkv` projection.
-    Without this fix, `glm_ocr` and `dots3_note` export without an error and return different values than in
-    eager mode. The fix normalizes the output of the projection. Remove this when no supported transformers
-    has the bug.
+    Without this fix, `glm_ocr` and `dots3_note` export without an error, but the programs return different
+    values than eager mode. The fix normalizes the output of the projection. Remove it when no supported
+    transformers version has the bug.
 
     Source: transformers 5.17 to 5.23, `exporters/exporter_dynamo.py:_reshaped_vision_attention_forward`.
     """

@@ -1,7 +1,7 @@
-"""Describe a published model by its config and by files that describe its weights.
+"""Describe a published model from its config and from files that describe its weights.
 
-Only `config.json`, `hf_quant_config.json`, the index of the weights and headers of safetensors files are
-read. Code of the repository is never run.
+Only `config.json`, `hf_quant_config.json`, the index of the weights and the headers of safetensors files are
+read. Code in the repository is never run.
 """
 
 from __future__ import annotations
@@ -50,8 +50,10 @@ class HubModel:
         dtype: Dtype of most floating point weights, or None if the headers of the weights were not read.
         packed: Dtypes of quantized weights, if the config does not specify a quantization.
         folder: A local folder with the config and other requested configuration files.
-        has_own_head: Whether the output embedding is a separate weight although the class ties it.
-        place: The repository, or the folder with a `config.json`. None for a config file with another name.
+        has_own_head: Whether the output embedding is a separate weight, although the model class ties it to
+            the input embedding.
+        place: The repository, or the folder with a `config.json`. None for a config file with a different
+            name.
     """
 
     config: Any
@@ -67,7 +69,8 @@ def hub_model(name: HubName, class_name: str | None, *, files: Iterable[str] = (
     """Return the model that a repository describes.
 
     Args:
-        class_name: The class that the user specified. None means the transformers class in `architectures`.
+        class_name: The class that the user specified. None means the transformers class that `architectures`
+            in the config names.
     Raises:
         SourceError: the repository cannot be read, has no config, or uses a class in custom code.
     """
@@ -98,7 +101,7 @@ def folder_model(path: Path, class_name: str | None) -> HubModel:
             read only for a folder.
         class_name: The class that the user specified.
     Raises:
-        SourceError: as for `read_settings` and `config_of`. Code in an `auto_map` is not loaded.
+        SourceError: as for `read_settings` and `config_of`. Code that an `auto_map` refers to is not loaded.
     """
     file = path / "config.json" if path.is_dir() else path
     settings = read_settings(file, str(file))
@@ -114,7 +117,7 @@ def folder_model(path: Path, class_name: str | None) -> HubModel:
 
 
 def _add_quantization_of(repository: Repository, settings: dict[str, Any]) -> Iterator[str]:
-    """Add the quantization of a repository to its settings. Yield a sentence if it cannot be determined."""
+    """Add a repository's quantization to its settings. Yield a sentence if it cannot be determined."""
     try:
         path = repository.file(_QUANTIZATION)
     except HubError as error:
@@ -126,7 +129,7 @@ def _add_quantization_of(repository: Repository, settings: dict[str, Any]) -> It
 def _add_quantization(settings: dict[str, Any], path: Path | None) -> None:
     """Add the quantization from the file that NVIDIA's ModelOpt writes, unless the config already has one.
 
-    Source: ModelOpt's `hf_quant_config.json`, which vLLM and TensorRT-LLM read in addition to `config.json`.
+    The file is `hf_quant_config.json`. vLLM and TensorRT-LLM also read it, in addition to `config.json`.
 
     Raises:
         SourceError: the file has an unknown format.
@@ -147,7 +150,9 @@ def _has_weights(folder: LocalFolder) -> bool:
 
 
 def _class_notes(settings: Mapping[str, Any], config: Any) -> Iterator[str]:
-    """Yield sentences about classes of transformers that are used instead of those in the config."""
+    """Yield sentences about transformers classes that are used instead of the classes that the config
+    names.
+    """
     if own_code(settings):
         yield "the repository's own code (auto_map) was not run; using the class in transformers"
     if (named := settings.get("model_type", config.model_type)) != config.model_type:
@@ -160,7 +165,9 @@ def _class_notes(settings: Mapping[str, Any], config: Any) -> Iterator[str]:
 def _described(
     config: Any, settings: Mapping[str, Any], notes: Iterable[str], said: StoredDtypes, folder: Path
 ) -> HubModel:
-    """Return the model. Its dtype comes from the config, else from the weights, else from a nested config."""
+    """Return the model. Its dtype comes from the first of these that has one: the config, the weights, a
+    nested config.
+    """
     own, inner = config.dtype, _inner_dtype(config)
     dtype, found = said.dtype or (None if own else inner[1] if inner else None), list(notes)
     if said.fault is not None:
@@ -180,10 +187,10 @@ def _described(
 
 
 def _has_own_head(config: Any, settings: Mapping[str, Any]) -> bool:
-    """Return whether a config unties the output embedding although the model class always ties it, as in T5.
+    """Return whether a config unties the output embedding, although the model class always ties it (T5).
 
-    `from_pretrained` unties it if the checkpoint has both weights, as in checkpoints of T5 v1.1. For a model
-    with a nested text config, only the setting in the nested config counts, as the outer one may be a
+    `from_pretrained` unties it if the checkpoint has both weights, as T5 v1.1 checkpoints do. For a model
+    with a nested text config, only the setting in the nested config counts, because the outer one may be a
     default.
     """
     says_untied = settings.get("tie_word_embeddings") is False
@@ -206,7 +213,9 @@ def _without_config(repository: Repository) -> str:
 
 
 def _check_class(config: Any, own: Mapping[str, str], name: HubName) -> None:
-    """Raise an error if transformers would use a different class than the one the repository specifies."""
+    """Raise an error if transformers would use a different class than the one that the repository
+    specifies.
+    """
     classes = [str(each) for each in getattr(config, "architectures", None) or ()]
     classes = classes or [value.rpartition(".")[2] for key, value in own.items() if key != "AutoConfig"]
     if not classes or any(takes_class(each, config) for each in classes):
@@ -224,7 +233,7 @@ def _check_class(config: Any, own: Mapping[str, str], name: HubName) -> None:
 
 
 def _is_quantized(settings: Mapping[str, Any]) -> bool:
-    """Return whether the config, or a nested one, contains the quantization of the weights."""
+    """Return whether the config or a nested config specifies how the weights are quantized."""
     inner = [value for key, value in settings.items() if key.endswith("_config") and isinstance(value, dict)]
     return settings.get("quantization_config") is not None or any(map(_is_quantized, inner))
 
@@ -237,7 +246,7 @@ _FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF
 
 @dataclass(frozen=True)
 class StoredDtypes:
-    """The dtypes of a model's weights, from the headers of their files.
+    """The dtypes of a model's weights, read from the headers of the weight files.
 
     Args:
         dtype: The dtype of most floating point elements, or None if there are no such elements.
@@ -293,8 +302,9 @@ def _nbytes(offsets: object) -> int:
 
 
 def _is_weight(tensor: str) -> bool:
-    """Return whether a tensor name is the name of a weight, and not of a mask or positions, which are always
-    integers.
+    """Return whether a tensor name is the name of a weight.
+
+    Other tensors, such as masks and positions, are always integers.
     """
     last = tensor.rpartition(".")[2]
     return "weight" in last or last.endswith("_blocks")

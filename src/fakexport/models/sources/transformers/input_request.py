@@ -1,4 +1,4 @@
-"""The request from which example inputs are derived: a transformers module, its config, and sizes."""
+"""A request for example inputs: a transformers module, its config, and the sizes of the inputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-# Nested configs. Text is last, because sizes of images and sounds are looked up by name.
+# Names of nested configs. Text configs are last, so that sizes of images and audio are found first.
 _PARTS = (
     "vlm_config",
     "vision_config",
@@ -58,7 +58,7 @@ class InputRequest:
     def of(
         cls, module: nn.Module, device: str, dtype: torch.dtype | None, batch: int = 2, sequence: int = 16
     ) -> InputRequest:
-        """Return a request in which a dtype of None means the dtype of the module's parameters."""
+        """Create a request. A dtype of None means the dtype of the module's parameters."""
         own = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.get_default_dtype())
         return cls(module, device, dtype or own, batch, sequence)
 
@@ -86,8 +86,9 @@ class InputRequest:
         return name if isinstance(name, str) else str(name[0])
 
     def setting(self, *names: str, default: Any = None) -> Any:
-        """Return the first of several settings that exists in the config or a nested config, else the
-        default.
+        """Return the first of several settings that exists in the config or a nested config.
+
+        If none exists, return the default.
         """
         for config in _with_parts(self.config):
             for name in names:
@@ -97,16 +98,19 @@ class InputRequest:
         return default
 
     def around_media(self, role: str) -> tuple[list[int], list[int]]:
-        """Return the special tokens that the config defines before and after an image or audio (Qwen).
+        """Return the start and end tokens that the config defines for an image or an audio clip (Qwen).
 
-        If it defines only one of them, the other one is 0, because the model's positions count both.
+        If the config defines only one of them, the other one is 0, because the model counts both when it
+        computes positions.
         """
         ids = [getattr(self.config, f"{role}_{name}_token_id", None) for name in ("start", "end")]
         found = [[number if isinstance(number, int) else 0] for number in ids]
         return (found[0], found[1]) if any(isinstance(number, int) for number in ids) else ([], [])
 
     def floats(self, *shape: int) -> torch.Tensor:
-        """Return a floating point tensor. Its values are not zero, because models skip images of zeros."""
+        """Return a floating point tensor. Its values are not zero, because models skip images that contain
+        only zeros.
+        """
         return torch.full(shape, 0.5, device=self.device, dtype=self.dtype)
 
     def ids(self, *shape: int, value: int = 0) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Drop fake masks that have no effect. In eager mode, transformers finds such masks by their values."""
+"""Drop fake masks that have no effect. In eager mode, transformers detects such masks from their values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MASKS = "transformers.masking_utils"
 
 @contextmanager
 def known_masks(mode: FakeTensorMode, inputs: Iterable[torch.Tensor]) -> Iterator[None]:
-    """Enter a context in which transformers drops masks on fake tensors as it does in a real run.
+    """Enter a context in which transformers drops fake masks that have no effect, as it does in a real run.
 
     By default, transformers keeps every fake mask, as in a trace. In this context, it reads the values of
     masks that the model itself creates, such as `torch.ones` for a decoder. Masks that depend on an input are

@@ -9,8 +9,9 @@ from typing import Any
 
 from fakexport.models.sources.source_error import SourceError, did_you_mean
 
-# From the most specific to the most general: the first one that has a type applies. Types with a masked and a
-# causal head are encoders; the others with a causal head are decoders.
+# From the most specific to the most general. For a model type, the first auto class that supports it is used.
+# Types that support both a masked and a causal head are encoders. Other types that support a causal head are
+# decoders.
 AUTO_CLASSES = (
     "AutoModelForSpeechSeq2Seq",
     "AutoModelForImageTextToText",
@@ -57,11 +58,11 @@ def model_class_for(config: Any, class_name: str | None, place: str) -> tuple[An
 
     Args:
         class_name: An auto class or a model class. None means the first of the config's `architectures` that
-            transformers has, else the first of `AUTO_CLASSES` that supports this type, preferably with a
-            class for exactly this type.
+            transformers has. If it has none of them, the first of `AUTO_CLASSES` that supports this type is
+            used, preferably with a class for exactly this type.
     Raises:
-        SourceError: transformers has no class of that name or for this config, or the class requires a
-            different config.
+        SourceError: transformers has no class with that name, no class for this config, or the class requires
+            a different config.
     """
     if class_name is not None:
         return _named_class(config, class_name, place), None
@@ -82,7 +83,7 @@ def _assumed_class(config: Any) -> Any:
     names = [name for name in AUTO_CLASSES if name != "AutoModelForCTC" or _has_vocabulary(config)]
     names = names if _has_head(config) else ["AutoModel"]
     autos = [auto for name in names if (auto := _from_auto(name, config)) is not None]
-    # For a composite type, the registered class may accept only a part of it, or a related type.
+    # For a composite type, the registered class may accept only a part of the type, or a related type.
     found = next((auto for auto in autos if _is_for(auto, config)), None) or _own_class(config)
     return found or next(iter(autos), None)
 
@@ -93,25 +94,29 @@ def _has_vocabulary(config: Any) -> bool:
 
 
 def _has_head(config: Any) -> bool:
-    """Return whether the config of the head is set. It is empty in Sapiens 2 without training for a task."""
+    """Return whether the config of the head is set. It is empty in Sapiens 2 models that are not trained for
+    a task.
+    """
     return getattr(getattr(config, "head_config", None), "upsample_out_channels", ()) is not None
 
 
 def takes_class(name: str, config: Any) -> bool:
-    """Return whether transformers has a class of this name that accepts this config."""
+    """Return whether transformers has a class with this name that accepts the config."""
     found = _class(name)
     return found is not None and _takes(found, config)
 
 
 def text_part(config: Any, model_class: Any) -> Any:
-    """Return the config that a class uses: the nested text config for a text-only class, else the config."""
+    """Return the config that a class uses: the nested text config for a text-only class, otherwise the
+    config.
+    """
     part = config.sub_configs.get("text_config")
     return config.get_text_config() if part is not None and model_class.config_class is part else config
 
 
 def _named_class(config: Any, name: str, place: str) -> Any:
     if (registered := _from_auto(name, config)) is not None:
-        return registered  # Some types share the class of another: internlm3 uses LlamaForCausalLM.
+        return registered  # Some types use the class of a different type: internlm3 uses LlamaForCausalLM.
     model_class = _class(name)
     if model_class is None:
         if name not in _class_names():
@@ -129,7 +134,7 @@ def _named_class(config: Any, name: str, place: str) -> Any:
 
 
 def _class(name: str) -> Any:
-    """Return the model class with a name, or None if the name is unknown or is the name of an auto class."""
+    """Return the model class with this name, or None if the name is unknown or names an auto class."""
     import transformers
 
     found = getattr(transformers, name, None)
@@ -149,24 +154,26 @@ def _from_auto(name: str, config: Any) -> Any:
         return None
     try:
         found = mapping[type(config)]
-    except (ImportError, ValueError):  # Listed, but missing, or not available without another package.
+    except (ImportError, ValueError):  # Listed, but missing, or it needs a missing package.
         return None
     return found[0] if isinstance(found, (list, tuple)) else found
 
 
 def _own_class(config: Any) -> Any:
-    """Return the first class for exactly this config in the modeling file that belongs to the config."""
+    """Return the first model class that is for exactly this config, from the modeling file that belongs to
+    the config.
+    """
     models = _modeling_file(config)
     public = (models.get(name) for name in models.get("__all__", ()))
     found = next((model_class for model_class in public if _is_for(model_class, config)), None)
     if found is not None:
         return found
-    # If several are private, the one that contains the others is last.
+    # If there are several private classes, the last one contains the others.
     return next((each for each in reversed(models.values()) if _is_for(each, config)), None)
 
 
 def _modeling_file(config: Any) -> dict[str, Any]:
-    """Return the names and values in the modeling file that belongs to a config, in order."""
+    """Return the global names in the modeling file that belongs to a config, with their values, in order."""
     try:
         return vars(importlib.import_module(type(config).__module__.replace(".configuration_", ".modeling_")))
     except ImportError:

@@ -1,4 +1,4 @@
-"""Load the config of a transformers model: the default config of a model type, or a `config.json` on disk."""
+"""Load the config of a transformers model: the default config of a model type, or a `config.json`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def default_config(model_type: str) -> tuple[Any, tuple[str, ...]]:
     """Return the default config of a model type, and a sentence for each placeholder token that was set.
 
     Raises:
-        SourceError: the type does not exist (with the closest names), or has no default config.
+        SourceError: the type does not exist (the message suggests similar names), or has no default config.
     """
     place = f"hf:{model_type}"
     config_class = _config_class(model_type, place)
@@ -49,7 +49,8 @@ def default_config(model_type: str) -> tuple[Any, tuple[str, ...]]:
 def published_config(config_class: Any) -> str:
     """Return an imperative clause that says what to pass instead of a default config.
 
-    It names the model that transformers documents for this config, or for another config in the same file.
+    It names the model that transformers documents for this config, or for a different config in the same
+    file.
     """
     texts = (inspect.getsource(each) for each in (config_class, sys.modules[config_class.__module__]))
     named = next((found[1] for text in texts if (found := _DOCUMENTED.search(text))), None)
@@ -57,7 +58,7 @@ def published_config(config_class: Any) -> str:
     return f"pass the config of a published model: {how}, or `hf:FOLDER` with its config.json in the folder"
 
 
-_LONGEST_REASON = 200  # Some list all existing model types.
+_LONGEST_REASON = 200  # Some messages list all existing model types.
 # The argument of transformers' `auto_docstring`.
 _DOCUMENTED = re.compile(r"\bcheckpoint=[\"']([\w.-]+/[\w.-]+)[\"']")
 
@@ -92,14 +93,18 @@ def config_of(settings: Mapping[str, Any], place: str, class_name: str | None = 
 
 
 def own_code(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the auto classes for which a repository has its own class: `{"AutoModel": "modeling.Own"}`."""
+    """Return the auto classes for which a repository has its own code, with the class in that code:
+    `{"AutoModel": "modeling.Own"}`.
+    """
     named = settings.get("auto_map")
     fields = named.items() if isinstance(named, dict) else ()
     return {key: str(value) for key, value in fields if key.startswith(("AutoModel", "AutoConfig"))}
 
 
 def _unknown(model_type: Any, architectures: Sequence[Any], own: Mapping[str, str]) -> str:
-    """Return the end of an error message: why transformers has no class for a config, and what to do."""
+    """Return the end of an error message that says why transformers has no class for a config, and what to
+    do.
+    """
     import transformers
 
     if model_type is None:
@@ -120,7 +125,8 @@ def _unknown(model_type: Any, architectures: Sequence[Any], own: Mapping[str, st
 
 
 def _check_sizes_read(config: Any, settings: Mapping[str, Any], place: str) -> None:
-    """Reject a config whose sizes are at the top level although transformers reads them from a nested config.
+    """Reject a config that has its sizes at the top level, although transformers reads them from a nested
+    config.
 
     The original LLaVA repositories have such configs. transformers uses defaults for the missing nested
     config.
@@ -140,11 +146,11 @@ def _check_sizes_read(config: Any, settings: Mapping[str, Any], place: str) -> N
 
 
 def read_settings(path: Path, place: str) -> dict[str, Any]:
-    """Return the content of a `config.json`, within limits.
+    """Read a `config.json` whose size and values are within the limits.
 
     Raises:
-        SourceError: the file does not exist; invalid JSON (with line and column); values beyond the limits of
-            `check_settings`.
+        SourceError: the file does not exist, is not valid JSON (the message has line and column), or has
+            values that exceed the limits of `check_settings`.
     """
     try:
         settings = json.loads(read_file(path, most_bytes=_MOST_BYTES).decode(), object_hook=_special_float)
@@ -168,10 +174,10 @@ def read_settings(path: Path, place: str) -> dict[str, Any]:
 
 
 def _name_placeholders(config: Any) -> tuple[str, ...]:
-    """Set the placeholder tokens that are None in a config.
+    """Set those placeholder tokens of a config that are None.
 
-    Some model types have no default, because the token depends on the tokenizer. Its value does not affect
-    the program.
+    Some model types have no default for such a token, because it depends on the tokenizer. The value does not
+    affect the program.
 
     Args:
         config: Changed in place.
@@ -182,7 +188,7 @@ def _name_placeholders(config: Any) -> tuple[str, ...]:
     tokens = itertools.count(config.get_text_config().vocab_size - 1, -1) if empty else itertools.count()
     named: list[str] = []
     for name in empty:
-        if getattr(config, name) is None:  # Some have two names for one setting.
+        if getattr(config, name) is None:  # Some configs have two names for one setting.
             setattr(config, name, next(tokens))
             token = getattr(config, name)
             named.append(f"{config.model_type}'s default configuration has no {name}: assuming {token}")
@@ -190,7 +196,7 @@ def _name_placeholders(config: Any) -> tuple[str, ...]:
 
 
 def take_quantization(config: Any) -> Quantization | None:
-    """Remove the quantization of a config, or of a nested config, and return it.
+    """Remove the quantization settings from a config and its nested configs, and return the quantization.
 
     Returns:
         The outermost quantization. None if there is none, or if its settings include `"dequantize": true`.
@@ -217,8 +223,9 @@ def set_use_cache(config: Any, use_cache: bool) -> None:
 
 
 def _special_float(value: dict[str, Any]) -> Any:
-    """Return infinity or NaN for `{"__float__": "Infinity"}`, the notation of transformers. Other dicts are
-    unchanged.
+    """Convert transformers' notation for infinity and NaN, such as `{"__float__": "Infinity"}`, to a float.
+
+    Other dicts are returned unchanged.
     """
     named = value.get("__float__") if len(value) == 1 else None
     return float(named) if named in ("Infinity", "-Infinity", "NaN") else value

@@ -35,14 +35,15 @@ def derive_inputs(
     sequence: int = 16,
     processor: Processor | None = None,
 ) -> ExampleInputs:
-    """Return keyword inputs of one forward pass, with a batch of 2 and 16 text tokens by default.
+    """Return keyword inputs for one forward pass. By default, the batch size is 2, and there are 16 text
+    tokens.
 
-    The inputs are the required ones and the main input of every modality. Only the values of sizes, positions
+    They include the required inputs and the main input of every modality. Only the values of sizes, positions
     and masks are meaningful.
 
     Args:
         dtype: Dtype of the floating point inputs. None means the dtype of the module's parameters.
-        processor: The processor of the model. It provides the inputs if its files exist and it takes images
+        processor: The model's processor. It provides the inputs if its files exist and the model takes images
             or audio. Otherwise, the inputs are derived from the config.
     Raises:
         SourceError: the module requires an input that cannot be derived from its config, or has no `forward`.
@@ -59,7 +60,7 @@ def derive_inputs(
             "use --input NAME=DTYPE[DIMS], or check the whole model"
         )
     mode = mode_of(module.parameters())
-    # Models that search for their placeholder tokens read them.
+    # Some models read the token ids to find their placeholder tokens.
     with nullcontext() if mode is None else recording(mode):
         if is_grid_tower(request):
             return _tower_inputs(request)
@@ -84,12 +85,13 @@ def derive_inputs(
 def _processed(
     request: InputRequest, processor: Processor | None, wanted: list[str]
 ) -> tuple[ExampleInputs | None, tuple[str, ...]]:
-    """Return the inputs from the processor, with those wanted inputs that it does not return.
+    """Return the inputs from the processor. Wanted inputs that it does not return are derived and added.
 
     Returns:
-        The inputs, or None if there is no processor or it does not run; and a sentence with the reason.
+        The inputs, or None if there is no processor or if it fails; and, if it fails, a sentence with the
+        reason.
     Raises:
-        SourceError: the model raises an error for the processor's inputs.
+        SourceError: the model raises an error for the inputs from the processor.
     """
     try:
         made = None if processor is None else processor.inputs(request)
@@ -113,7 +115,7 @@ def _processed(
 
 
 def _tower_inputs(request: InputRequest) -> ExampleInputs:
-    """Return the patches and the grids of images, for a vision tower without its model."""
+    """Return image patches and their grids, as inputs of a vision tower that is used without its model."""
     try:
         found, notes, is_complete = traceable_inputs(request, grid_layout(request, height_and_width(request)))
     except Underivable as reason:
@@ -127,7 +129,9 @@ def _tower_inputs(request: InputRequest) -> ExampleInputs:
 
 
 def _parts_of(module: nn.Module) -> str:
-    """Return the end of a message: a list of the model types of children that are separate models."""
+    """Return a list of the model types of those children that are separate models, as the end of an error
+    message.
+    """
     from transformers import CONFIG_MAPPING
 
     configs = [getattr(part, "config", None) for part in module.children()]
@@ -151,7 +155,7 @@ def _wanted(request: InputRequest) -> set[str]:
         wanted |= {"attention_mask"} & parameters.keys()
     wanted -= never
     if getattr(request.config, "default_language", None) is not None:
-        wanted -= {"lang_ids"}  # X-MOD uses that one.
+        wanted -= {"lang_ids"}  # X-MOD uses the default language.
     return wanted or set(list(parameters)[:1])
 
 
@@ -168,7 +172,7 @@ def _derived(name: str, request: InputRequest) -> Any:
     return made
 
 
-# Inputs that are required although their declaration does not show it.
+# Inputs that are required, although the signature of `forward` declares them as optional.
 _ALWAYS_GIVEN = ("decoder_input_ids", "visual_feats", "visual_pos")
 
 _SAID_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(

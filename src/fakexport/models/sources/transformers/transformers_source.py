@@ -54,13 +54,13 @@ def transformers_source(
     """Return the source of a transformers model with untrained weights. No weights are downloaded.
 
     Args:
-        name: `MODEL_TYPE[:CLASS]`, `path/to/config.json[:CLASS]`, `path/to/folder[:CLASS]`, or the name of a
-            repository on the hub, `org/name[@revision][:CLASS]`, if that is not an existing folder.
+        name: `MODEL_TYPE[:CLASS]`, `path/to/config.json[:CLASS]`, `path/to/folder[:CLASS]`, or, if there is
+            no such folder, the name of a repository on the hub: `org/name[@revision][:CLASS]`.
         use_cache: Whether language models return a key-value cache.
-        workload: The call to derive inputs for. Prefill and decode imply a cache.
-        returns_hidden_states: Whether the model returns the results of all its layers.
+        workload: The kind of call to derive inputs for. Prefill and decode imply a cache.
+        returns_hidden_states: Whether the model also returns the results of all of its layers.
     Raises:
-        SourceError: transformers is not installed; or as for `model_class_for`, `folder_model` and
+        SourceError: transformers is not installed. Also as for `model_class_for`, `folder_model` and
             `hub_model`.
     """
     import_library("transformers", spec)
@@ -72,8 +72,7 @@ def transformers_source(
     if quantization is None and found.packed:
         quantization = Quantization(", ".join(found.packed), None)
     with warnings.catch_warnings():
-        # Model files use deprecated functions of torch (torch.jit.script), which is irrelevant for the user's
-        # model.
+        # Model files use deprecated functions of torch (torch.jit.script), which is irrelevant to the user.
         warnings.simplefilter("ignore", DeprecationWarning)
         model_class, assumed = model_class_for(config, class_name or None, f"hf:{model}")
         import_exporter()
@@ -95,7 +94,7 @@ def transformers_source(
         generation = generation_config_of(found.folder)
 
     def unquantized() -> nn.Module:
-        # Not the public AutoModel.from_config, which chooses the class itself.
+        # The public AutoModel.from_config would choose the class itself.
         own = copy.deepcopy(config)
         if workload.is_generated:
             use_own_operators(own, model_class, torch.get_default_dtype())
@@ -146,7 +145,7 @@ def transformers_source(
 
 
 def _untie_head(model: Any) -> None:
-    """Give the output embedding, if the model has one, a separate weight."""
+    """Give the output embedding its own weight, if the model has an output embedding."""
     if (head := model.get_output_embeddings()) is None:
         return
     head.weight = nn.Parameter(torch.empty_like(head.weight))
@@ -158,7 +157,7 @@ def _untie_head(model: Any) -> None:
 
 
 def raised_anyway(build: Callable[[], Any]) -> str | None:
-    """Build a model on the meta device without fakexport. Return the error if this fails, else None."""
+    """Build a model on the meta device without fakexport. Return the error if this fails, otherwise None."""
     try:
         with meta_execution():
             build()
@@ -173,8 +172,9 @@ def _sizes(workload: Workload) -> dict[str, int]:
 
 
 def _model(model: str, class_name: str | None, *, is_generated: bool) -> HubModel:
-    """Return the model of a spec. An existing folder or file has priority over a hub repository of the same
-    name.
+    """Return the model of a spec.
+
+    An existing folder or file has priority over a hub repository of the same name.
     """
     if not _is_path(model):
         config, assumed = default_config(model)
@@ -187,14 +187,18 @@ def _model(model: str, class_name: str | None, *, is_generated: bool) -> HubMode
 
 
 def _is_path(model: str) -> bool:
-    """Return whether a name is a path or repository. A folder with the name of a model type is `./llama`."""
+    """Return whether a name is a path or a repository. If a folder has the name of a model type, write
+    `./llama`.
+    """
     from transformers import CONFIG_MAPPING
 
     return "/" in model or model.endswith(".json") or (model not in CONFIG_MAPPING and Path(model).is_dir())
 
 
 def _library_default(model: str) -> str:
-    """Return a note that the default config was used, not a published model or a folder of that name."""
+    """Return a note that the default config was used, and not a published model or a folder with that
+    name.
+    """
     text = f"hf:{model} is transformers' default configuration of that type, not a published model"
     is_folder = (Path(model) / "config.json").is_file()
     return text + (f"; the folder is hf:./{model}" if is_folder else "")
@@ -204,11 +208,11 @@ def _library_default(model: str) -> str:
 def _patched(module: nn.Module, inputs: ExampleInputs) -> Iterator[None]:
     """Apply the parts of `transformers.exporters.DynamoExporter` that do not change the program.
 
-    These parts are omitted: input preparers (they read values, and inputs of `derive_inputs` do not need
+    These parts are omitted: input preparers (they read values, and inputs from `derive_inputs` do not need
     them), the signature patch (the signature already has all of these inputs), output flags (they are already
-    set in the config), and the patch of torch's attention. That patch forces the math variant on the CPU,
-    whose strides differ, so that a ViT has 12 more `contiguous` calls than in a plain export. Growing caches
-    start with zeros (`empty_layers`), unlike in a plain export, where they start with constants.
+    set in the config), and the patch of torch's attention. That patch forces the math variant on the CPU. The
+    strides of its result differ, so a ViT would have 12 more `contiguous` calls than in a plain export.
+    Growing caches start with zeros (`empty_layers`). In a plain export, they start with constants.
     """
     from transformers.exporters.exporter_dynamo import register_cache_pytrees_for_model, reset_model_state
     from transformers.exporters.utils import patch_attribute
@@ -229,8 +233,9 @@ def keep_in_float32(module: nn.Module, dtype: torch.dtype) -> None:
     """Convert the weights in a model's `_keep_in_fp32_modules` and `_keep_in_fp32_modules_strict` to float32.
 
     `from_pretrained` loads these weights in float32, for example the convolutions of Inkling. A model that is
-    constructed from its config has one dtype for all weights, so without this conversion its code would see
-    dtypes that never occur with a checkpoint. Constants that are not part of checkpoints are not changed.
+    constructed from its config has one dtype for all weights. Without this conversion, its code would
+    therefore see dtypes that never occur with a checkpoint. Constants that are not part of checkpoints are
+    not changed.
 
     Source: transformers 5.17 to 5.23, `core_model_loading.py:convert_and_load_state_dict_in_model`.
     """
@@ -264,9 +269,10 @@ def labelled_inputs(
     sequence: int = 16,
     processor: Processor | None = None,
 ) -> ExampleInputs:
-    """Return inputs of one forward pass. They include labels if the form of the model's labels is known.
+    """Return inputs of one forward pass. They include labels if the shape of the model's labels is known.
 
-    The form is known for models with a label per token or per example. The class name shows which it is.
+    The shape is known for models with one label per token or per example. The class name shows which of the
+    two applies.
 
     Raises:
         SourceError: as for `derive_inputs`.
@@ -304,15 +310,15 @@ def decode_inputs(
 ) -> ExampleInputs:
     """Return the inputs of the call that reads the last token of a context.
 
-    The model itself creates the cache by reading the tokens before the last one. So the cache has the class
-    that the model expects, and each layer has the size of its window or state.
+    The model itself creates the cache by reading the tokens before the last one. The cache therefore has the
+    class that the model expects, and each of its layers has the size of the layer's window or state.
 
     Args:
         module, device, dtype: as for `derive_inputs`. The module's tensors are fake.
         batch: Number of sequences.
         context: Number of tokens that the model attends to, including the new one. The example inputs may
-            have fewer tokens if that makes no difference. They have more tokens than the largest window, so
-            that windowed caches can be recognized.
+            have fewer tokens if that makes no difference. However, they have more tokens than the largest
+            window, so that caches with a window can be recognized.
     Raises:
         SourceError: the model reads inputs other than text, or returns no cache.
     """

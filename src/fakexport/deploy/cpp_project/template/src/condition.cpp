@@ -199,7 +199,7 @@ const std::map<std::string, Unary>& unary() {
       {"trunc", to_integer<std::trunc>},
       {"floor", to_integer<std::floor>},
       {"ceil", to_integer<std::ceil>},
-      {"round", to_integer<std::nearbyint>},  // Halves go to the even number.
+      {"round", to_integer<std::nearbyint>},  // As in Python, halves are rounded to the even number.
       {"sqrt", of_real<std::sqrt>},
       {"exp", of_real<std::exp>},
       {"log", of_real<std::log>},
@@ -309,7 +309,7 @@ Number evaluated(const Expression& part, const TensorsByName& given) {
   const std::vector<Expression>& parts = part.operands;
   if (part.name == "if") return evaluated(holds(parts[0]) ? parts[1] : parts[2], given);
   Number total = evaluated(parts[0], given);
-  if (part.name == "and" || part.name == "or") {  // The first that decides, else the last.
+  if (part.name == "and" || part.name == "or") {  // The first operand that decides, otherwise the last.
     for (std::size_t i = 1; i < parts.size() && truth(total) == (part.name == "and"); ++i)
       total = evaluated(parts[i], given);
     return total;

@@ -35,11 +35,11 @@ const char* const usage =
     "  --prompt-ids      token ids of a prompt; may be given several times\n"
     "  --prompt          text of a prompt; needs --tokenizer; may be given several times\n"
     "  --tokenizer       the model's tokenizer.json: print text; needs a build with tokenizers (README.md)\n"
-    "  --max-new-tokens  tokens to generate at most (default: 64)\n"
-    "  --folder          has generation.json, prefill.aoti.pt2 and decode.aoti.pt2 (default: this folder)\n"
+    "  --max-new-tokens  maximum number of tokens to generate (default: 64)\n"
+    "  --folder          folder of generation.json, prefill.aoti.pt2 and decode.aoti.pt2 (default: .)\n"
     "  --weights         a .safetensors file, a shard index (.safetensors.index.json), or a folder with either\n"
     "                    (default: model.safetensors in the folder)\n"
-    "  --temperature, --top-k, --top-p, --seed  draw tokens instead of taking the most likely one\n"
+    "  --temperature, --top-k, --top-p, --seed  sample tokens instead of choosing the most likely one\n"
     "  --eos             tokens that end a sequence (default: those of the model's generation config)\n"
     "  --inputs          further inputs of prefill, such as pixel_values, for one prompt\n"
     "  --library         a library that registers operators; may be given several times\n"
@@ -142,7 +142,7 @@ Options parse(const std::vector<std::string>& arguments) {
           "--prompt needs --tokenizer, the tokenizer.json of the model");
   require(found.texts.empty() || found.prompts.empty(), "--prompt and --prompt-ids exclude each other");
   require(found.inputs.empty() || found.prompts.size() + found.texts.size() < 2,
-          "--inputs are for one prompt, not several");
+          "--inputs can be used with only one prompt");
   return found;
 }
 
@@ -212,7 +212,7 @@ void generate(const Options& options) {
   }
   if (generator.defaults().is_drawn && options.sampling.is_greedy()) {
     write_line("note", "do_sample of the model's generation config is not applied: pass --temperature, --top-k or "
-                       "--top-p to draw");
+                       "--top-p to sample");
   }
   const Tokens eos = options.eos.value_or(generator.defaults().eos);
   at::Generator random = at::detail::createCPUGenerator(options.sampling.seed);

@@ -149,7 +149,7 @@ TensorsByName Generator::prompt_inputs(const Tokens& prompt) const {
   if (*least < 0) throw Fault(number(*least) + " is not a token id: ids are 0 or more");
   if (call.vocabulary && *greatest >= *call.vocabulary) {
     throw Fault("the token " + number(*greatest) + " does not exist: the model has " +
-                number(*call.vocabulary) + ", from 0 on");
+                number(*call.vocabulary) + " tokens, starting at 0");
   }
   // Pad a prompt of one token with masked padding, because most programs require at least two tokens.
   const bool is_fixed = call.length && !call.has_encoder();
@@ -199,7 +199,7 @@ void Generator::read_prompt(const std::optional<Tokens>& prompt, const TensorsBy
   is_after_one_ = first.size(1) == 1;
   text_ = text_of(first, call.has_encoder() || !call.mask ? at::Tensor() : given[*call.mask]);
   const std::int64_t length = first.size(1) + most_new;
-  const std::string together = "prompt and new tokens are " + number(length) + " together";
+  const std::string together = "the prompt and the new tokens are " + number(length) + " tokens in total";
   if (defaults_.longest && length > *defaults_.longest) {
     throw Fault(together + ", but the model has " + number(*defaults_.longest) + " positions");
   }

@@ -27,7 +27,7 @@ struct CallDescription {
   std::string tokens, logits;
   std::optional<std::string> prompt, mask, positions;
   std::optional<std::string> start;  // Input with the first token's position in the static cache.
-  std::vector<std::string> kept;     // Constants that are the static cache, shared by both programs.
+  std::vector<std::string> kept;     // Constants that hold the static cache, which both programs share.
   std::vector<StateTensor> state;
   std::optional<std::int64_t> length;      // Number of tokens per call, if it is fixed.
   std::optional<std::int64_t> vocabulary;  // Number of tokens in the vocabulary.

@@ -13,7 +13,7 @@ class Value;
 struct Member;
 
 using Array = std::vector<Value>;
-using Object = std::vector<Member>;  // In the order of the text. Names are unique.
+using Object = std::vector<Member>;  // In the order in which they appear in the text. Names are unique.
 
 class Value {
  public:

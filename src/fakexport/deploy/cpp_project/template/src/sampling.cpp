@@ -45,7 +45,7 @@ at::Tensor only(const at::Tensor& scores, std::int64_t token) {
   return forced;
 }
 
-// Keeps only the fewest tokens whose probabilities add up to `top_p`, and at least one token.
+// Keeps only the smallest set of most likely tokens whose probabilities add up to `top_p`: at least one.
 at::Tensor of_probability(const at::Tensor& scores, double top_p) {
   const auto [in_order, indices] = scores.sort(-1, /*descending=*/true);
   at::Tensor before = in_order.softmax(-1).cumsum(-1).roll({1}, {-1});
@@ -92,7 +92,7 @@ Defaults Defaults::of(const json::Value& value) {
   found.forced_last = optional_integer(value.at("forced_last"));
   for (const json::Value& word : value.at("bad_words").array()) {
     found.bad_words.push_back(integers(word));
-    if (found.bad_words.back().size() < 2) throw Fault("one of the bad_words has less than two tokens");
+    if (found.bad_words.back().size() < 2) throw Fault("one of the bad_words has fewer than two tokens");
   }
   found.repetition_penalty = number(value.at("repetition_penalty"));
   found.no_repeat_ngram_size = value.at("no_repeat_ngram_size").integer();
@@ -109,7 +109,7 @@ Defaults Defaults::of(const json::Value& value) {
 
 at::Tensor Defaults::restricted(at::Tensor scores, const Place& place) const {
   if (scores.isnan().any().item<bool>()) {
-    throw Fault("the scores of the tokens are NaN: compare the weights with those of the model");
+    throw Fault("the scores of the tokens are NaN: check that the weights belong to this model");
   }
   if (place.generated == 0 && place.is_after_one && forced_first) return only(scores, *forced_first);
   if (place.is_last && forced_last) return only(scores, *forced_last);

@@ -24,7 +24,7 @@ struct Sampling {
 
   bool is_greedy() const { return !temperature && !top_k && !top_p; }
 
-  // Returns the settings with missing ones from the generation config, if tokens are sampled.
+  // If tokens are sampled, returns the settings with missing ones taken from the generation config.
   Sampling completed(const Defaults& defaults) const;
 
   // Chooses one token. `scores` is `[1, vocabulary]`, float32, on the CPU.

@@ -6,7 +6,7 @@
 
 namespace runner {
 
-// Prints the text of tokens while they are generated, each character when it is complete.
+// Prints the text of tokens while they are generated. A character is printed when it is complete.
 //
 // The text of a token depends on some of the previous tokens, but not on all of them. Each print therefore
 // decodes only the tokens since the last print but one. The final print decodes all tokens, and throws Fault

@@ -24,7 +24,7 @@ std::string content_of(const std::filesystem::path& path) {
   if (file.size() > most_bytes) throw Fault(path.string() + " is larger than 256 MiB");
   std::string text(static_cast<std::size_t>(file.size()), '\0');
   file.read(0, text.data(), file.size());
-  // Reject invalid UTF-8, which the library would replace by other characters.
+  // Reject invalid UTF-8, which the library would replace with other characters.
   within(path.string(), [&] { json::parse(text); });
   return text;
 }
@@ -49,7 +49,7 @@ Tokens encoded(void* handle, const std::string& text) {
   return tokens;
 }
 
-// Runs `work` in a child process. Returns the library's message if it aborts the process, else "".
+// Runs `work` in a child process. Returns the library's message if it aborts the process, otherwise "".
 std::string end_of(const std::function<void()>& work) {
   int ends[2];
   if (::pipe(ends) != 0) throw Fault("no pipe can be opened");

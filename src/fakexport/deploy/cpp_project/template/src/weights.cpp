@@ -72,7 +72,7 @@ std::vector<std::string> others_in(const Checkpoint& checkpoint, const PackageDe
 }
 
 bool is_same_file(const fs::path& one, const fs::path& other) {
-  std::error_code fault;  // A missing file is not the same as any other file.
+  std::error_code fault;  // If a file is missing, the files are not the same.
   return fs::equivalent(one, other, fault);
 }
 
