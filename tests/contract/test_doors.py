@@ -1,4 +1,4 @@
-"""The rooms of docs/architecture.md, and the imports between their packages: they go down only."""
+"""The layers of docs/architecture.md, and the imports between their packages: they go down only."""
 
 import re
 
@@ -8,7 +8,7 @@ from tests.contract.source_tree import PACKAGE, PACKAGES, PAGE, ROOMS, Module, i
 
 # Open to every room but `_torch`; they import nothing of fakexport.
 COMMON = {"_version", "_lazy_face"}
-# The base of every error: open to every room, and imports none.
+# The base of every error: open to every layer, and imports none.
 ERRORS = "error"
 # The entry point: above all rooms.
 ENTRY = "__main__"
@@ -33,7 +33,7 @@ def closed_doors(module: Module) -> list[str]:
     if module.name == "fakexport.__init__":
         return []  # the public names, fetched on first use
     if origin not in KNOWN:
-        return [f"{module.path}: `{origin}` has no place in docs/architecture.md, under Rooms"]
+        return [f"{module.path}: `{origin}` has no place in docs/architecture.md, under Layers"]
     found = []
     for line, target in imports(module):
         if target.partition(".")[0] != "fakexport":

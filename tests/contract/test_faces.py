@@ -74,7 +74,7 @@ def bypasses(module: Module) -> list[str]:
 def test_packages_are_imported_through_their_faces():
     found = [line for module in MODULES for line in bypasses(module)]
 
-    assert not found, "see docs/architecture.md, Rooms:\n" + "\n".join(found)
+    assert not found, "see docs/architecture.md, Layers:\n" + "\n".join(found)
 
 
 def test_a_face_exports_what_other_packages_use():

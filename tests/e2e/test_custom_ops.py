@@ -110,7 +110,7 @@ def test_a_file_that_is_no_library_is_one_line(tmp_path):
 def test_a_model_whose_library_is_not_loaded_says_so():
     found = fakexport("check", f"{MODEL}:cpp_operator", "--no-progress", code=1).stdout
 
-    assert "name the library that registers signal_ops::soft_clip with --library" in found
+    assert "name the library that registers signal_ops::soft_clip, with --library" in found
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ def bind_command(
         typer.Option(
             "--rank",
             metavar="R",
-            help="Bind the program of rank R only, counted from 0, to its part of the checkpoint.",
+            help="Bind only the program of rank R, counted from 0, to its part of the checkpoint.",
         ),
     ] = None,
     devices: options.BoundDevices = None,
@@ -95,7 +95,7 @@ def bundle_command(
 ) -> None:
     """Store programs that belong together in one archive, with shared weights stored once.
 
-    Methods share a weight if a checkpoint has it under the same name; see --prefix. Exit code 0: written. 2:
+    Programs share a weight if it has the same name in the checkpoint; see --prefix. Exit code 0: written. 2:
     the programs do not fit together, or a file is invalid.
     """
     paths = _pairs(programs, "METHOD=ARCHIVE")
@@ -137,8 +137,8 @@ def retarget_command(
         typer.Option(
             "--to",
             metavar="FROM=TO",
-            help="Map devices to devices, `cpu=cuda:0`; or modules to devices, `fc1=cuda:0,fc2=cuda:1`; "
-            "or name one device for everything.",
+            help="Map devices to devices, `cpu=cuda:0`; or map modules to devices, "
+            "`fc1=cuda:0,fc2=cuda:1`; or name one device for the whole program.",
         ),
     ],
     target: Annotated[
@@ -157,7 +157,7 @@ def retarget_command(
     """Move an exported program to other devices, and verify with fake tensors that it runs there.
 
     Exit code 0: written. 1: operators of the program fail on the new devices; nothing is written, and the
-    diagnostics name them and their lines. 2: an invalid map or file.
+    diagnostics name the operators and their lines. 2: an invalid map or file.
     """
 
     def written() -> tuple[tuple[Diagnostic, ...], tuple[str, ...], tuple[str, ...]]:

@@ -52,8 +52,8 @@ def bench_command(
 ) -> None:
     """Benchmark deployment formats and check their outputs against eager mode.
 
-    Exit code 0: the table is complete; a format that does not work has a cell with the reason. 2: bad usage,
-    model or environment.
+    Exit code 0: the table is complete; below it are the reasons why formats do not work. 2: bad usage, model
+    or environment.
     """
     if chart is not None:
         options.check_chart(chart, "--chart", ".png", ".svg")
@@ -76,7 +76,7 @@ def bench_command(
         )
 
     with lines_on_stderr(is_shown=not no_progress) as on_progress:
-        # The libraries are loaded here too, which says at once what is wrong with them.
+        # The libraries are loaded here too, so that errors in them are reported at once.
         report = code.run(measured, on_progress=on_progress)
     from fakexport.report import render_bench
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fakexport.report import ProjectReport, Report
 
 _WIDTH_OF_A_FILE = 100
-# Formats that are written report by report. Any other format is one document for all reports.
+# Formats in which each report is written separately. In any other format, one document contains all reports.
 _OF_PARTS = ("text", "github")
 
 
@@ -43,7 +43,7 @@ class CheckOutput:
     """Formats and files for the reports of a check.
 
     Args:
-        format: Format of stdout.
+        format: Format of the output on stdout.
         files, html: Files and an HTML page to write after the last check.
         is_project: Whether the sources are those of `[tool.fakexport]`, even if there is only one.
     """

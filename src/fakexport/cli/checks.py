@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CallOptions:
-    """Options that select the exported call of a model, and that `[tool.fakexport]` cannot set."""
+    """Options that select the call of a model to export. `[tool.fakexport]` cannot set them."""
 
     max_cache_len: CacheLength = None
     cache_form: CacheForm = "inputs"
@@ -44,7 +44,7 @@ class CallOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedCall(CallOptions):
-    """Options that select the checked part of a model, and its call."""
+    """Options that select the part of a model to check, and its call."""
 
     workload: Workload = "forward"
     component: Component = None
@@ -116,7 +116,7 @@ def check_project(
     sources = [source for source, _ in project.sources]
     if len(sources) > 1 and len({library_of(source) for source in sources}) == 1:
         with quiet(is_debug=is_debug):
-            import_library(sources[0])  # Once for the processes of all sources.
+            import_library(sources[0])  # Import it once, before the processes for the sources are forked.
     reports: list[Report] = []
     refused: dict[str, str] = {}
     with contextlib.chdir(project.path.parent):
@@ -134,7 +134,7 @@ def check_project(
 
 
 def _reason(source: str, error: BaseException, *, is_debug: bool) -> str:
-    """Print and return the reason why a source cannot be checked. Reraise `error` if it shows a bug."""
+    """Print and return the reason why a source cannot be checked. Reraise an error that shows a bug."""
     from fakexport.cli.faults import usage_fault
 
     reason = usage_fault(error)

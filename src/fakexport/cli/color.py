@@ -1,4 +1,4 @@
-"""Color reports on terminals. Renderers add no colors; they are added to text that is already escaped."""
+"""Color reports on terminals. Renderers return text without colors; this module colors the escaped text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PATTERNS = tuple((re.compile(pattern, re.MULTILINE), code) for pattern, code in
 
 @contextmanager
 def automatic_color() -> Iterator[None]:
-    """Start the block with `--color auto`, and undo `choose_color` at its end."""
+    """Start a block with `--color auto`. At the end of the block, undo `choose_color`."""
     token = _choice.set("auto")
     try:
         yield
@@ -48,8 +48,8 @@ def choose_color(choice: ColorChoice) -> None:
 def is_colored(stream: TextIO) -> bool:
     """Return whether text on this stream is colored.
 
-    The first of these that is set applies: `--color`, then the variables NO_COLOR and FORCE_COLOR
-    (https://no-color.org, https://force-color.org). By default, a terminal that supports colors is colored.
+    The first of these that is set decides: `--color`, NO_COLOR, FORCE_COLOR (https://no-color.org,
+    https://force-color.org). If none is set, text is colored on a terminal that supports colors.
     """
     if _choice.get() != "auto":
         return _choice.get() == "always"

@@ -35,8 +35,9 @@ def compare_command(
 ) -> None:
     """Compare an exported program with the eager model, and find the first module and node that differ.
 
-    Without CHECKPOINT, the weights come from ARCHIVE; if it has none, from the model constructed under seed
-    0. Exit code 0: equal, bit for bit or up to rounding. 1: the outputs diverge. 2: bad usage or environment.
+    Without CHECKPOINT, the weights come from ARCHIVE. If ARCHIVE has none, the model is initialized with
+    random seed 0. Exit code 0: equal, bit for bit or up to rounding. 1: the outputs diverge. 2: bad usage or
+    environment.
     """
 
     def compared() -> Comparison:

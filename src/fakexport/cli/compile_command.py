@@ -63,7 +63,7 @@ def compile_command(
         typer.Option(
             "--cache",
             metavar="DIR",
-            help="For native code: reuse code that was compiled before, from this folder.",
+            help="For native code: reuse compiled code from this folder, and store new code there.",
         ),
     ] = None,
     method: options.Method = None,
@@ -75,8 +75,8 @@ def compile_command(
 ) -> None:
     """Compile a program to native code, for edge runtimes, or to ONNX.
 
-    Exit code 0: written. 1: the compiler does not support operators of the program; the diagnostics name them
-    and their lines. 2: bad usage, file or environment. Nothing is written unless the exit code is 0.
+    Exit code 0: written. 1: the compiler does not support operators of the program; the diagnostics name the
+    operators and their lines. 2: bad usage, file or environment. With 1 and 2, nothing is written.
     """
     given = {"--weights": weights, "--backend": backend, "--target": target, "--cache": cache}
     for option, value in given.items():
@@ -126,7 +126,7 @@ def compile_command(
 
 
 def _command(arguments: list[str | None], asked: Mapping[str, object]) -> str:
-    """Return this call as a shell command to run on a different machine."""
+    """Return this command as a shell command that can be run on a different machine."""
     words = [argument for argument in arguments if argument is not None]
     for option, given in asked.items():
         for value in given if isinstance(given, list) else [given]:

@@ -44,7 +44,7 @@ def emulate_command(
     The script runs as with `python SCRIPT ARGUMENTS`. Real tensors still need real devices: create the model
     and its inputs in a FakeTensorMode, or use --fake. Options come before TOPOLOGY.
 
-    Exit code: that of the script; 2 for bad usage.
+    Exit code: the exit code of the script; 2 for bad usage.
     """
     if script[0].startswith("-") and (script[0] != "-m" or len(script) == 1):
         raise typer.BadParameter("TOPOLOGY must be followed by a script, or by -m and a module")
@@ -59,7 +59,7 @@ def emulate_command(
 
 
 class MainModuleError(FakexportError, ValueError):
-    """The module does not exist or cannot be run. The text is one line."""
+    """The module does not exist or cannot be run. The message is one line."""
 
 
 def run_as_main(
@@ -103,13 +103,13 @@ def _content(name: str) -> bytes:
 
 
 def _of_file(main: ModuleType, name: str, source: bytes) -> CodeType:
-    path = os.path.join(Path.cwd(), name)  # noqa: PTH118 (as the interpreter does: `./` stays)
+    path = os.path.join(Path.cwd(), name)  # noqa: PTH118 (like the interpreter, keep `./`)
     vars(main).update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
     return compile(source, path, "exec", dont_inherit=True)
 
 
 def _of_module(main: ModuleType, name: str) -> CodeType:
-    # What `python -m` calls, and pdb too.
+    # `python -m` and pdb call this function too.
     _, spec, code = runpy._get_module_details(name, MainModuleError)  # type: ignore[attr-defined]
     sys.argv[0] = spec.origin or name
     vars(main).update(
@@ -124,7 +124,7 @@ def _of_module(main: ModuleType, name: str) -> CodeType:
 
 @contextmanager
 def _as_main(main: ModuleType, name: str, arguments: Sequence[str], folder: Path) -> Iterator[None]:
-    """Set up `sys` as the interpreter does, with `folder` first in `sys.path`. Restore it on exit."""
+    """Set up `sys` as the interpreter does, with `folder` first in `sys.path`. Restore `sys` on exit."""
     before = sys.modules.get("__main__"), sys.argv, list(sys.path)
     vars(main)["__builtins__"] = builtins
     sys.modules["__main__"], sys.argv = main, [name, *arguments]

@@ -29,7 +29,7 @@ class _Terminated(KeyboardInterrupt):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `fakexport` without raising an exception. Errors of the user are printed as one line on stderr.
+    """Run `fakexport` without raising an exception. User errors are printed as one line on stderr.
 
     Args:
         arguments: The command line without the program's name. Default: the command line of this process.
@@ -47,8 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _collect_rarely() -> None:
     """Run Python's cyclic garbage collector for every 50,000 new objects instead of every 700.
 
-    Importing torch creates a million permanent objects, and collections took a sixth of a short command's
-    time. This is not done if a program calls `main` itself, because the setting affects the whole process.
+    Importing torch creates a million permanent objects, and garbage collection took a sixth of the time of a
+    short command. Do not use this if a program calls `main`, because it affects the whole process.
     """
     gc.set_threshold(50_000, 20, 10)
 

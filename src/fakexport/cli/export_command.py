@@ -65,7 +65,7 @@ def export_command(
         int | None,
         typer.Option(
             metavar="R",
-            help="With `--parallel`: export the program of rank R only, counted from 0. Default: all "
+            help="With `--parallel`: export only the program of rank R, counted from 0. Default: all "
             "ranks, as a bundle.",
         ),
     ] = None,
@@ -91,7 +91,7 @@ def export_command(
             for name, (own, part) in _programs(source, workload, component, target, known).items()
         }
         if len(calls) > 1:
-            import_library(source)  # Once for all processes.
+            import_library(source)  # Import it once, before the processes are forked.
         reports = {
             name: report_on(each, on_progress=on_progress, wanted=Wanted(programs=True))
             for name, each in calls.items()
@@ -115,7 +115,7 @@ def _programs(
     target: str,
     options: ModelOptions,
 ) -> dict[str, tuple[ExportedWorkload, str | None]]:
-    """Return the call and the component of each program to export, by the program's name in the bundle."""
+    """Return a dict from the name of each program to export to its call and component."""
     if component == "all" and workload == "forward":
         from fakexport.exporting.capture import components
 

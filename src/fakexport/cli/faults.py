@@ -22,7 +22,7 @@ from fakexport.rules.diagnostics import Diagnostic, Label, Span, render_text
 
 # Typer vendors click since 0.22, and exposes `ClickException` only as a base class.
 _CLICK_EXCEPTION = typer.BadParameter.__mro__[2]
-# System errors that are reported as such even if they name no file.
+# System errors that are not bugs, even if they name no file.
 _OF_THE_SYSTEM = frozenset(
     (
         errno.EBADF,
@@ -36,15 +36,15 @@ _OF_THE_SYSTEM = frozenset(
         errno.EROFS,
     )
 )
-# The dynamic loader's messages if memory is too small for a library. Python raises them as ImportError.
+# Messages of the dynamic loader if memory is too small for a library. Python raises ImportError with them.
 _NO_ROOM = ("failed to map segment", "cannot allocate memory", "Cannot allocate memory")
 
 
 def usage_fault(error: BaseException) -> str | None:
     """Return a one-line message for an error of the user or the environment, or None for a bug of fakexport.
 
-    Such errors are errors of typer, `FakexportError`, a missing package, system errors, too little memory,
-    and `sys.exit` in the model's code. Any other error is a bug, because fakexport should have caught it.
+    Errors of the user or the environment are: errors of typer, `FakexportError`, missing packages, system
+    errors, too little memory, and `sys.exit` in the model's code. Any other error should have been caught.
     """
     if isinstance(error, _CLICK_EXCEPTION):
         return _one_line(_typer_message(error))

@@ -17,12 +17,12 @@ Show = Callable[[Any], None]
 
 
 class NoAnswerError(FakexportError, RuntimeError):
-    """The process that ran user code exited without a result. The text is one line."""
+    """The process that ran user code exited without a result. The message is one line."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UserCode:
-    """Options of a command that may run code of a model, of a file or of an operator library."""
+    """Options of a command that may run code from a model, a file or an operator library."""
 
     libraries: Libraries = None
     debug: Debug = False
@@ -42,14 +42,13 @@ def isolated(
 ) -> T:
     """Load operator libraries and call `work` in a forked process. Return the result of `work`.
 
-    Threads, signal handlers, open files and a changed working directory of user code end with that process,
-    whose output appears on stderr. If no user code can run, or forking is disabled, `work` runs in this
-    process.
+    Threads, signal handlers, open files and a changed working directory of user code end with the forked
+    process. Its output appears on stderr. If no user code can run, or forking is disabled, `work` runs in
+    this process.
 
     Args:
-        work: Function. With `on_progress`, it is called with a function that reports progress. The result
-            must be picklable, and its type must not import torch, because this process does not need torch
-            otherwise.
+        work: The function to call. With `on_progress`, its argument is a function that reports progress. The
+            result must be picklable. Unpickling must not import torch, which this process does not need.
         libraries: Values of `--library`.
         runs_code: Whether `work` itself may run code of a model or of a trusted file.
         on_progress: Receives the reported progress in this process.

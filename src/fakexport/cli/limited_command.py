@@ -12,7 +12,7 @@ if __name__ == "__main__":
     os.environ[IN_PROCESS] = "1"  # Do not fork again: the limits apply to this process.
     end_with_parent(int(sys.argv[1]))
     end = os._exit
-    # The report has its own descriptor, so that other output on stdout cannot become part of it.
+    # The report is written to a separate file descriptor, so that it contains no other output.
     sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     code = main(sys.argv[2:])

@@ -25,7 +25,7 @@ class LockSession:
 
     Args:
         is_updating: Whether to record the exported programs instead of comparing them with the lock file.
-        is_whole: Whether all models of the project are checked, so that entries of any other model are stale.
+        is_whole: Whether all models of the project are checked. Entries of any other model are then stale.
         locked: The entries of the file at the start of the command.
         accept: The command that accepts the differences, for messages.
     """
@@ -67,7 +67,7 @@ class LockSession:
             self._list_changes()
             return False
         self._note_versions()
-        # If a model has no entry for its options, it was compared with its entry for different options.
+        # A model without an entry for its options was compared with its entry for different options.
         compared = {key[:2] for key in self._now if key not in self.locked}
         stale = [key for key in rest if is_complete and key[:2] not in compared]
         for source, target, _ in stale:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def load_libraries(libraries: Iterable[str] | None) -> None:
     """Load operator libraries in the given order: Python files, modules and native torch libraries.
 
-    Libraries run code, so only the user can specify them, and not an archive.
+    Libraries run code. Therefore, only the user can name them; an archive cannot.
 
     Raises:
         typer.BadParameter: a library is missing, or cannot be loaded with this torch on this machine.
@@ -53,12 +53,12 @@ def check_place(path: Path | None) -> Path | None:
 
 
 def is_archive_name(subject: str) -> bool:
-    """Return whether an argument that can be an archive or a model names an archive."""
+    """Return whether an argument, which can be an archive or a model, names an archive."""
     return subject.endswith(".pt2") or Path(subject).is_file()
 
 
 def check_chart(path: Path, option: str, *suffixes: str) -> str:
-    """Return the suffix of a chart. Before the work, reject one that is not supported or needs a package."""
+    """Return the suffix of a chart. Raise an error early if it is unsupported or needs a missing package."""
     named = f"{', '.join(suffixes[:-1])} or {suffixes[-1]}"
     if path.suffix not in suffixes:
         what = option.removeprefix("--")
@@ -120,7 +120,7 @@ def grouped_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _given(value: Any) -> Any:
-    """Return None for [], which is typer's value of a repeatable option that is not given."""
+    """Return None for [], the value that typer passes if a repeatable option is not given."""
     return None if value == [] else value
 
 
@@ -214,9 +214,9 @@ Assume = Annotated[
     typer.Option(
         "--assume",
         metavar="FILE:LINE=ANSWER",
-        help="Assume what a data-dependent line reads: `True` or `False` for a condition, or an integer. "
+        help="Assume the value that a data-dependent line reads: `True` or `False`, or an integer. "
         "FE201, FE203 and FE301 print the value to use. The exported program raises an error "
-        "for inputs that contradict it. Repeatable.",
+        "for inputs that contradict the assumption. Repeatable.",
     ),
 ]
 Workload = Annotated[
@@ -242,7 +242,7 @@ Adapter = Annotated[
     typer.Option(
         "--adapter",
         metavar="[NAME=]DIR",
-        help="Add a LoRA adapter of PEFT to an `hf:` model: the folder of its `adapter_config.json`. "
+        help="Add a PEFT LoRA adapter to an `hf:` model: DIR contains its `adapter_config.json`. "
         "`NAME=` distinguishes several adapters in one bundle.",
     ),
 ]
@@ -268,8 +268,8 @@ BoundAdapters = Annotated[
     typer.Option(
         "--adapter",
         metavar="[NAME=]DIR",
-        help="Bind a LoRA adapter of PEFT with the checkpoint of its base model; `merged` if the "
-        "checkpoint already contains it. Repeatable with `NAME=`.",
+        help="Bind a PEFT LoRA adapter together with the checkpoint of its base model. Pass `merged` if the "
+        "checkpoint already contains the adapter. Repeatable, with a different `NAME=` each time.",
     ),
 ]
 RunAdapter = Annotated[
@@ -277,7 +277,7 @@ RunAdapter = Annotated[
     typer.Option(
         "--adapter",
         metavar="DIR",
-        help="Apply a LoRA adapter of PEFT: bind it with the checkpoint, or pass it to a program "
+        help="Apply a PEFT LoRA adapter: bind it together with the checkpoint, or pass it to a program "
         "that was exported with `--adapter-mode inputs`.",
     ),
 ]
@@ -295,8 +295,8 @@ CacheForm = Annotated[
     Literal["inputs", "buffers"],
     typer.Option(
         "--cache-form",
-        help="With `--max-cache-len`: make the cache inputs and outputs, which every call copies, or "
-        "buffers that the program updates in place.",
+        help="With `--max-cache-len`: pass the cache as inputs and outputs, which are copied in every call, "
+        "or store it in buffers that the program updates in place.",
     ),
 ]
 HtmlPage = Annotated[
@@ -337,7 +337,7 @@ Trust = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Open files that can run any code: pickled weights or constants, native code, or "
+        help="Open a file even if it can run any code: pickled weights or constants, native code, or "
         "operators that reach outside the process. Use it only for files you built.",
     ),
 ]

@@ -24,7 +24,7 @@ _RANGE = re.compile(r"(\d{1,15})\.\.(\d{1,15})")
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """The options of `fakexport plan` that are arguments of `fakexport.plan`, with the same names."""
+    """Options of `fakexport plan` that are also arguments of `fakexport.plan`, with the same names."""
 
     target: Annotated[
         str | None,
@@ -38,8 +38,8 @@ class PlanOptions:
         str | None,
         typer.Option(
             metavar="MAP",
-            help="Place the modules as for `check`; or `auto`, which leaves room for the memory that a call "
-            "needs besides weights.",
+            help="Place the modules as for `check`; or `auto`, which also leaves room for the memory that a "
+            "call needs in addition to the weights.",
         ),
     ] = None
     dtype: options.Dtype = None
@@ -79,7 +79,8 @@ class PlanOptions:
     context: Annotated[
         str | None,
         typer.Option(
-            metavar="N", help="Number of tokens that the model attends to; several as for `--batch`."
+            metavar="N",
+            help="Context lengths: how many tokens the model attends to, written as for `--batch`.",
         ),
     ] = None
     sizes: Annotated[
@@ -135,7 +136,7 @@ class PlanOptions:
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Also write the memory held at each node: .json for `ui.perfetto.dev`, or .svg or .png.",
+            help="Also write the memory in use at each node: .json for `ui.perfetto.dev`, or .svg or .png.",
         ),
     ] = None
     method: options.Method = None
@@ -201,7 +202,7 @@ def plan_command(
         raise typer.Exit(1)
     from fakexport.report import render_plan
 
-    # The page has them in any case.
+    # An HTML page always shows them.
     printed = report if call.by_module else replace(report, modules=())
     write_found(printed, format_, partial(render_plan, width=output_width()))
     if timeline is not None:
@@ -217,12 +218,12 @@ def plan_command(
 def _with_project(
     command: typer.Context, source: str, call: PlanOptions, code: UserCode
 ) -> tuple[PlanOptions, UserCode]:
-    """Return the options of a plan of a model. Options that are not given come from `[tool.fakexport]`."""
+    """Return the options for the plan of a model. Options that are not given come from `[tool.fakexport]`."""
     given = ModelOptions(
         device_map=call.device_map, dtype=call.dtype, assume=call.assume, libraries=code.libraries
     )
     known = options_for(command, source, given)
-    is_run = call.eager or call.workload == "train"  # Running the model's code takes no assumed answers.
+    is_run = call.eager or call.workload == "train"  # Eager mode uses no `--assume`.
     call = replace(
         call,
         target=one_target(known, call.target, "plan"),

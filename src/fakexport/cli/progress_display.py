@@ -23,7 +23,7 @@ _TICK_S = 0.2
 
 @contextmanager
 def progress_on_stderr(*, is_shown: bool) -> Iterator[Callable[[Progress], None] | None]:
-    """Yield a callback that shows steps of a check like `lines_on_stderr`. Lines with findings stay visible.
+    """Yield a callback that shows the steps of a check. Lines with findings stay visible.
 
     On a terminal, the line also shows the elapsed time of the step and the number of traced blocks.
     """
@@ -61,7 +61,7 @@ class _Lines:
         self._stream = stream
 
     def show(self, step: str, detail: Callable[[], str] = str) -> None:
-        """Show the current step. `detail`, which returns text that changes, is not used here."""
+        """Show the current step. `detail` returns text that changes during a step; this class ignores it."""
         self.keep(f"{escaped(step)} ...")
 
     def keep(self, line: str) -> None:

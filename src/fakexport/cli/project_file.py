@@ -61,7 +61,7 @@ class ModelOptions:
     libraries: Libraries = None
 
     def over(self, defaults: CheckOptions) -> CheckOptions:
-        """Return these options, with the values of `defaults` for options that are not given."""
+        """Return these options. Options that are not given have the values of `defaults`."""
         given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
         return replace(defaults, **given)
 
@@ -90,10 +90,10 @@ class ProjectFile:
     profiles: Path | None = None
 
     def options_for(self, source: str) -> CheckOptions:
-        """Return the options for a source of the command line, which may be one of `sources`.
+        """Return the options for a source on the command line, which may be one of `sources`.
 
-        A source with a library prefix, such as `hf:config.json`, must not run code of the project's folder,
-        so it does not use the project's `libraries`.
+        A source with a library prefix, such as `hf:config.json`, must not run code from the project's folder,
+        so the project's `libraries` are not loaded for it.
         """
         asked = _place(source, Path.cwd())
         own = (options for source, options in self.sources if _place(source, self.path.parent) == asked)
@@ -125,9 +125,8 @@ class ProjectFile:
 def project_file_of(context: typer.Context) -> ProjectFile | None:
     """Return the nearest `pyproject.toml` with a table `[tool.fakexport]`, from the working directory up.
 
-    A command runs the Python code that this file refers to. Therefore, the search ends at the root of the
-    repository, at the home folder, and at a folder that other users can write to. A command reads the file
-    only once.
+    A command runs the Python code that this file names. Therefore, the search ends at the root of the
+    repository, the home folder, or a folder that other users can write to. Each command reads the file once.
 
     Raises:
         ProjectFileError: other users can write to the file, it is not TOML, or a key or value is invalid.
@@ -145,10 +144,10 @@ def options_for(context: typer.Context, source: str, given: ModelOptions) -> Che
 
 
 def one_target(known: CheckOptions, given: str | None, command: str) -> str:
-    """Return the target of a command that takes only one; `given` is its option.
+    """Return the target of a command that takes only one target. `given` is the value of its option.
 
     Raises:
-        InvalidValue: none is given, and `[tool.fakexport]` lists several.
+        InvalidValue: no target is given, and `[tool.fakexport]` lists several targets.
     """
     if given is not None:
         return given
@@ -243,7 +242,7 @@ def _check_keys(table: Mapping[str, Any], known: set[str]) -> None:
 
 
 def _place(source: str, folder: Path) -> str:
-    """Return a source, for comparisons, with the absolute path of its file or folder if it has one."""
+    """Return a source for comparisons: with the absolute path of its file or folder, if it has one."""
     prefix, path, rest = named_path(source, folder) or ("", "", source)
     return f"{prefix}{(folder / path).resolve()}{rest}" if path else source
 

@@ -24,20 +24,20 @@ _LIBRARIES = frozenset({"torch", *PACKAGES})
 def quiet(*, is_debug: bool) -> Iterator[None]:
     """Redirect the output of models to stderr, and drop output, warnings and logs of libraries.
 
-    Warnings of fakexport are written to stderr as lines.
+    Each warning of fakexport is written to stderr as one line.
 
     Logging is disabled as a whole, because torch and transformers reset the levels of their loggers when they
     are imported. `torch.export` prints the incomplete graph at a data-dependent branch (torch 2.13).
     Everything is restored afterwards, including the working directory.
 
     Args:
-        is_debug: Whether to drop nothing and to show fakexport's own log. Output of models still goes to
-            stderr.
+        is_debug: Whether to drop nothing and show fakexport's own log. The output of models is redirected to
+            stderr in either case.
     Raises:
         LittleMemoryError: there is too little memory to import torch.
     """
     check_address_space()
-    # Restore the working directory, so that output files are not misplaced if a model changes it.
+    # A model may change the working directory. Restore it, so that output files are not misplaced.
     with chdir("."), _transfers_shown(), _with_libraries() if is_debug else _without_libraries():
         yield
 
@@ -126,7 +126,7 @@ class _WithoutLibraries(io.TextIOBase):
         return len(text) if name.partition(".")[0] in _LIBRARIES else write_leniently(self._stream, text)
 
     def in_fork(self, stream: TextIO) -> _WithoutLibraries:
-        """Return the replacement of this stream in a forked process."""
+        """Return the stream that replaces this stream in a forked process."""
         return _WithoutLibraries(stream)
 
     def flush(self) -> None:
@@ -155,7 +155,7 @@ def check_address_space() -> None:
     """Raise an error if the limit of `ulimit -v` is too low to import torch.
 
     Raises:
-        LittleMemoryError: the limit is too low. The text names the limit that is needed.
+        LittleMemoryError: the limit is too low. The message names the required limit.
     """
     try:
         import resource

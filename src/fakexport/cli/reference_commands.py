@@ -19,7 +19,7 @@ def explain_command(
         bool, typer.Option("--all", help="Print the pages of all diagnostics, as in `docs/rules.md`.")
     ] = False,
 ) -> None:
-    """Explain a diagnostic, with a model that triggers it and the fix. Without a code: list all."""
+    """Explain a diagnostic, with a model that triggers it and a fix. Without a code, list all diagnostics."""
     from fakexport.report import explain, explain_all, render_rules
     from fakexport.rules import all_rules
 

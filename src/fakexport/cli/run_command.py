@@ -83,7 +83,7 @@ def run_command(
         _refuse_options_of_programs(archive, devices=devices, method=method, compile=compile_)
         is_program = artifact_kind(archive) == "program"
         own = rank_of_archive(archive, method=method) if is_program else None
-        with chdir("."), joined(own.record if own else None):  # An operator may leave the working directory.
+        with chdir("."), joined(own.record if own else None):  # An operator may change the working directory.
             opened = open_program(
                 archive,
                 checkpoint,

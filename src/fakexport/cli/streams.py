@@ -51,7 +51,7 @@ def write_report(text: str) -> None:
 
 
 def write_formatted(text: str, output_format: str) -> None:
-    """Write a command's output: the format `text` may be colored, and `github` may have workflow commands."""
+    """Write a command's output. Text may be colored, and the format `github` may have workflow commands."""
     if output_format == "github":
         with _output_faults():
             sys.stdout.write(_shown(text, has_commands=True))
@@ -71,7 +71,7 @@ def write_error_line(text: str) -> None:
 
 
 def write_leniently(stream: TextIO, text: str) -> int:
-    """Write text to stderr. If that fails, drop the text: no one could see the error, and work continues."""
+    """Write text to stderr. If that fails, drop the text and continue, because no one could see an error."""
     try:
         stream.write(text)
         stream.flush()
@@ -86,7 +86,7 @@ def write_note(sentence: str) -> None:
 
 
 def write_found(found: Any, output_format: str, render: Callable[[Any], str]) -> None:
-    """Write what a command found as JSON or, in the format `text`, as `render` returns it."""
+    """Write a command's result: as JSON or, if the format is `text`, as the text that `render` returns."""
     from fakexport.report import json_text, to_dict
 
     write_output(json_text(to_dict(found)) if output_format == "json" else render(found))
@@ -101,7 +101,7 @@ def write_failed(found: Sequence[Diagnostic]) -> NoReturn:
 
 
 def output_width() -> int:
-    """Return the terminal width of stdout in columns; 100 for a file or pipe, for reproducible output."""
+    """Return the terminal width of stdout; for a file or pipe, return 100, so that output is reproducible."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH_OF_A_FILE
 
 
@@ -109,7 +109,7 @@ def output_width() -> int:
 def standard_streams() -> Iterator[None]:
     """Make stdout and stderr usable in the block, even if they were closed when the process started.
 
-    Characters that a stream cannot encode are escaped. No file gets the descriptor number of a closed stream.
+    Characters that a stream cannot encode are escaped. No new file gets the descriptor of a closed stream.
     """
     before = sys.stdout, sys.stderr
     _occupy_closed_descriptors()
@@ -126,7 +126,7 @@ def standard_streams() -> Iterator[None]:
 
 
 class _Closed(io.TextIOBase):
-    """Replacement of a closed stdout, which is None in Python. Writing raises an error."""
+    """Replacement for a closed stdout, for which `sys.stdout` is None. Writing raises an error."""
 
     def write(self, text: str) -> int:
         raise OSError(errno.EBADF, "the stream is closed")
@@ -167,7 +167,7 @@ def _shown(text: str, *, has_commands: bool = False) -> str:
 
     Args:
         text: The text.
-        has_commands: Whether lines that begin with `::` are intended commands, which are not escaped.
+        has_commands: Whether lines that begin with `::` are commands, which must not be escaped.
     Source: `ActionCommand.TryParseV2` and `TryParse` of actions/runner: a line that begins with `::`, and
         `##[` anywhere.
     """

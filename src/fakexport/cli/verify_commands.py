@@ -80,7 +80,7 @@ def verify_buffers_command(
         str | None,
         typer.Argument(
             metavar="REFERENCE",
-            help="Source, as for `check`, that builds the same model with the right values. Default: the "
+            help="Source, as for `check`, that builds the same model with the correct values. Default: the "
             "model's own class.",
         ),
     ] = None,
@@ -98,7 +98,7 @@ def verify_buffers_command(
         from fakexport.archive.weights import loaded_model, verify_buffers
         from fakexport.models.sources import resolve
 
-        # Before the model can leave the folder that it is relative to.
+        # The path is relative to the working directory, which the model may change.
         right = None if reference is None else resolve(reference)
         return verify_buffers(loaded_model(factory), right)
 

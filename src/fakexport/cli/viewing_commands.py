@@ -73,7 +73,7 @@ def source_command(
 ) -> None:
     """Write a program as Python source to read, run and step through.
 
-    Large constants go to a .safetensors file next to --output; without --output they are left out.
+    Large constants are written to a .safetensors file next to --output. Without --output, they are omitted.
     """
 
     def written() -> tuple[str, int | None]:

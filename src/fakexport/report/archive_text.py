@@ -25,8 +25,9 @@ _WEIGHTS = {
 def render_archive(found: ArchiveDescription, *, width: int = 100) -> str:
     """Return one paragraph per property of the archive; empty paragraphs are left out.
 
-    A bundle is shown as common properties, then one section per method. The text is plain, without colors,
-    and the same for the same archive. Lists are cut after 12 items; `to_dict` returns all items.
+    For a bundle, the properties that all methods share come first, followed by one section per method. The
+    text has no colors, and the same archive always produces the same text. A list shows at most 12 items;
+    `to_dict` returns all items.
     """
     is_one = len(found.methods) == 1
     bundle = "" if is_one else f", a bundle of {plural(len(found.methods), 'method')}"
@@ -40,7 +41,7 @@ def render_archive(found: ArchiveDescription, *, width: int = 100) -> str:
 
 
 def _of_one(found: ArchiveDescription) -> Iterator[tuple[str, list[str]]]:
-    """Yield the paragraphs of an archive with one program."""
+    """Yield the title and lines of each paragraph about an archive with one program."""
     about = found.only
     names = about.manifest.prefix
     yield from _method(about, found.has_manifest)
@@ -50,7 +51,7 @@ def _of_one(found: ArchiveDescription) -> Iterator[tuple[str, list[str]]]:
 
 
 def _common(found: ArchiveDescription) -> Iterator[tuple[str, list[str]]]:
-    """Yield the paragraphs that apply to all methods of a bundle."""
+    """Yield the title and lines of each paragraph that applies to all methods of a bundle."""
     manifest = found.manifest
     whole, shared = found.weights, found.shared_weights
     yield "methods", [", ".join(found.methods)]
@@ -73,7 +74,7 @@ _NO_FACTS = "unknown: the program was exported by torch, not by fakexport"
 
 
 def _method(found: MethodDescription, has_manifest: bool) -> Iterator[tuple[str, list[str]]]:
-    """Yield the titled paragraphs about one program."""
+    """Yield the title and lines of each paragraph that describes one program."""
     manifest, program = found.manifest, found.program
     versions = dict(manifest.versions) or ({"torch": program.torch_version} if program.torch_version else {})
     yield (
@@ -106,7 +107,7 @@ def _method(found: MethodDescription, has_manifest: bool) -> Iterator[tuple[str,
 
 
 def _device_map(device_map: Mapping[str, str]) -> list[str]:
-    """Return one line per range of modules on a device: `cuda:0 model.embed_tokens .. model.layers.15`."""
+    """Return a line per run of modules on the same device: `cuda:0 model.embed_tokens .. model.layers.15`."""
     paths = sorted(device_map, key=_in_counting_order)
     rows = [(device, list(row)) for device, row in groupby(paths, key=lambda path: device_map[path])]
     cells = [(device, row[0] or "(the rest)", f".. {row[-1]}" * (len(row) > 1)) for device, row in rows]
@@ -134,7 +135,7 @@ def _value(value: ValueSummary) -> tuple[str, str, str]:
 
 
 def _names_in_checkpoint(prefix: tuple[str, str]) -> str:
-    """Return how weight names in a checkpoint differ from those in the program, as a clause."""
+    """Return a clause that says how weight names in a checkpoint differ from the names in the program."""
     outside, inside = prefix
     return f"`{inside}*` is `{outside}*` in a checkpoint"
 

@@ -24,11 +24,12 @@ SCHEMAS = {
     "Comparison": "fakexport.compare/1",
     "SweepReport": "fakexport.sweep-report/1",
 }
-"""Class of a document -> its format. The version rises when a field is removed or changes its meaning."""
+"""Class name -> JSON format. The version increases when a field is removed or changes its meaning."""
 
 VIEWS = {
     "Report": "source is_clean versions targets=verdicts differences diagnostics measured=verdicts:Measured",
-    # Values that differ between runs are separate, so that the rest of two reports can be compared.
+    # Measurements differ between runs. They are a separate member, so that the other members of two reports
+    # can be compared.
     "Measured": "target=target.name *timings",
     "Verdict": "*target is_exportable failed_stage notes summary transfers memory_left recovered ranks",
     "TargetDifference": "first second *difference",
@@ -58,8 +59,9 @@ VIEWS = {
     " assumptions",
     "TensorError": "... is_close",
 }
-"""Class or view -> members of its JSON object: `key`, `key=attribute`, `key=attribute:View`; `...` for all
-fields, `*attribute` to inline the members of an attribute. The attribute `.` is the object itself."""
+"""Name of a class or view -> members of its JSON object. A member is written as `key`, `key=attribute` or
+`key=attribute:View`. `...` stands for all fields, and `*attribute` inlines the members of the attribute. The
+attribute `.` is the object itself."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,9 @@ class Member:
     """A member of a JSON object.
 
     Args:
-        key: The JSON key; "" if the members of the value become members of this object.
+        key: The JSON key; "" if the members of the value are inlined into this object.
         path: Attribute names that lead from the Python object to the value.
-        view: The view of the value, a key in `VIEWS`; None for the name of the value's class.
+        view: The key in `VIEWS` that is used for the value; None to use the name of the value's class.
     """
 
     key: str
@@ -79,7 +81,7 @@ class Member:
 
 @cache
 def members(kind: Any, view: str) -> tuple[Member, ...]:
-    """Return the members of a view, in order. If `VIEWS` lacks the view, return all fields of the class."""
+    """Return the members of a view, in order. If `VIEWS` has no such view, return all fields of the class."""
     return tuple(_members(kind, VIEWS.get(view, "...")))
 
 

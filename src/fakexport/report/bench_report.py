@@ -20,8 +20,8 @@ class BenchFailure:
 
     Args:
         step: `make` captures, compiles and writes; `load` opens the written files; `run` is the first call;
-            `compare` compares its outputs with eager mode; `resize` is a call with different sizes; `time`
-            measures the latency.
+            `compare` compares the outputs with those of eager mode; `resize` is a call with inputs of
+            different sizes; `time` measures the latency.
         reason: One line: an error, a signal or a time limit.
     """
 
@@ -31,17 +31,17 @@ class BenchFailure:
 
 @dataclass(frozen=True)
 class BenchMeasures:
-    """Measurements of one mode on this machine in this run. A value is None if its step was not reached.
+    """Measurements of one mode. A value is None if the step that measures it was not reached.
 
     Args:
         difference: Largest absolute difference between the outputs and the outputs of eager mode.
         size_bytes: Size of the written files.
         make_s: Time to write the files, including capture and compilation.
-        load_s: Time from the files to a callable, including imports of required packages.
+        load_s: Time to load the files into a callable, including the import of required packages.
         first_call_s: Time of the first call, which includes compilation for `torch.compile`.
         latency_s: Latency of later calls.
-        ratio: Latency divided by the latency of eager mode. Both are called alternately in one process. More
-            than 1 means slower than eager mode.
+        ratio: Latency divided by the latency of eager mode. If the ratio is above 1, the mode is slower than
+            eager mode. The calls of the two alternate in one process.
         memory_bytes: Growth of peak resident memory from before loading until after the first call.
     """
 
@@ -63,8 +63,9 @@ class BenchRow:
         mode: Name of the mode, such as `export+compile`.
         is_captured: Whether all required files were written. Also true for eager mode, which writes no files.
         is_equal: Whether the outputs equal those of eager mode up to rounding; None if the mode did not run.
-        keeps_dynamic: Whether the outputs also match for different sizes; None if that was not tried.
-        needs_code: Whether the mode requires the Python code of the model; None if it did not load.
+        keeps_dynamic: Whether the outputs also match for inputs of different sizes; None if no different
+            sizes were tried.
+        needs_code: Whether the mode requires the Python code of the model; None if the mode did not load.
         failures: The failures, in the order in which they occurred.
         measures: The measurements.
     """
@@ -80,11 +81,11 @@ class BenchRow:
 
 @dataclass(frozen=True)
 class BenchReport:
-    """One model in several deployment modes.
+    """Benchmark results of one model in several deployment modes.
 
     Args:
         source: The model's source, as the user wrote it.
-        inputs: One text per input tensor: `input_ids=int64[2,16]`.
+        inputs: One string per input tensor: `input_ids=int64[2,16]`.
         other_inputs: Inputs with different sizes that were tried; empty if no dimension is dynamic.
         assumptions: One sentence per assumption.
         rows: One row per mode, in the requested order.
@@ -120,7 +121,7 @@ _WHAT: dict[BenchStep, str] = {
 
 
 def render_bench(report: BenchReport, *, width: int) -> str:
-    """Return the configuration, one row per mode, the reasons of empty cells, and a summary line."""
+    """Return the configuration, one row per mode, the reasons for empty cells, and a summary line."""
     parts = ["\n".join(layout(_about(report)))]
     parts[0] += "".join(f"\n{line}" for text in report.assumptions for line in wrapped(text, width))
     parts.append("\n".join(wide_layout([_HEAD, *map(_row, report.rows)], width=width, right=_RIGHT)))

@@ -26,7 +26,7 @@ _COLORS = {
     "temporary": "#bbbbbb",
     "output": "#aa3377",
 }
-# Without these settings, names in an SVG would differ between runs.
+# Without these settings, element IDs in an SVG would differ between runs.
 _SETTINGS = {"svg.hashsalt": "fakexport", "svg.fonttype": "none", "font.size": 9.0}
 _MOST_COLUMNS = 1500
 _UNITS = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "B": 1}
@@ -35,13 +35,13 @@ _ROOM = 1.1
 
 
 def render_plan_chart(report: PlanReport, *, format_: ChartFormat) -> bytes:
-    """Draw the memory over time: bytes per kind while each node runs, the peak, and the device's memory.
+    """Draw memory use node by node: the bytes of each kind, the peak, and the device's total memory.
 
     The horizontal axis is the order of execution, not time. In a long program, several neighboring nodes
-    share a column, which shows the figures of the node with the most memory.
+    share a column, which shows the node that uses the most memory.
 
     Returns:
-        The content of the file. The same report and version of matplotlib produce the same bytes.
+        The content of the image file. The same version of matplotlib always draws the same bytes.
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
     """
@@ -61,7 +61,7 @@ def render_plan_chart(report: PlanReport, *, format_: ChartFormat) -> bytes:
 
 
 def _written(figure: Figure, format_: ChartFormat) -> bytes:
-    """Return a figure as a file without a timestamp, so that its bytes are reproducible."""
+    """Return the bytes of an image file. It contains no timestamp, so the bytes are reproducible."""
     written = io.BytesIO()
     metadata: dict[str, Any] = {"Date": None} if format_ == "svg" else {}
     figure.savefig(written, format=format_, metadata=metadata, dpi=150)
@@ -69,7 +69,7 @@ def _written(figure: Figure, format_: ChartFormat) -> bytes:
 
 
 def _draw_device(axes: Axes, device: PlannedDevice, steps: Sequence[PlannedStep], *, is_eager: bool) -> None:
-    """Draw one panel: memory per kind, the peak, and the device's memory if it is close to the peak."""
+    """Draw one panel: memory per kind, the peak, and the device's total memory if that is near the peak."""
     columns = list(fullest_columns(steps))
     unit = next((name for name, size in _UNITS.items() if size <= device.tensor_bytes), "B")
     scale = _UNITS[unit]
@@ -115,7 +115,7 @@ def _mark_peak(axes: Axes, columns: Sequence[tuple[int, PlannedStep]], scale: in
 def fullest_columns(
     steps: Sequence[PlannedStep], most: int = _MOST_COLUMNS
 ) -> Iterator[tuple[int, PlannedStep]]:
-    """Group steps into at most `most` columns. Yield each column's start and its step with most memory."""
+    """Group steps into at most `most` columns. Yield each column's start and its largest step."""
     width = -(-len(steps) // most) or 1
     for first in range(0, len(steps), width):
         yield first, max(steps[first : first + width], key=held_bytes)
@@ -160,7 +160,7 @@ _BAR, _QUARTILES, _MISSING = "#4477aa", "#222222", "#aa3377"
 def render_bench_chart(report: BenchReport, *, format_: ChartFormat) -> bytes:
     """Draw relative latency, load time, file size and memory, with a bar per mode and labels for failures.
 
-    The same report returns the same bytes with the same version of matplotlib.
+    The same version of matplotlib always draws the same bytes for the same report.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
@@ -197,7 +197,7 @@ def _draw_bars(
     value: Callable[[BenchRow], float | None],
     text: Callable[[float], str],
 ) -> None:
-    """Draw one panel: a bar with its number for each mode."""
+    """Draw one panel, with a bar and its value for each mode."""
     values = [value(row) for row in rows]
     axes.barh(range(len(rows)), [0 if found is None else found for found in values], color=_BAR, height=0.7)
     for place, (row, found) in enumerate(zip(rows, values, strict=True)):
@@ -217,7 +217,7 @@ def _draw_bars(
 
 
 def _draw_quartiles(axes: Axes, rows: Sequence[BenchRow]) -> None:
-    """Draw the interquartile range, and a line at the latency of eager mode."""
+    """Draw the interquartile range of each mode, and a line at the latency of eager mode."""
     for place, row in enumerate(rows):
         if (ratio := row.measures.ratio) is not None:
             axes.plot([ratio.lower, ratio.upper], [place + 0.25] * 2, color=_QUARTILES, linewidth=1.5)

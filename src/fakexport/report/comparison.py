@@ -17,9 +17,10 @@ class TensorError:
     Args:
         is_equal: Whether both tensors are identical, bit for bit.
         difference: Largest difference between the tensors; infinite if their types or shapes differ.
-        eager, program: Largest error of each, relative to the float64 reference; None without a reference.
-        tolerance: Largest allowed error of the program. Without a reference, largest allowed difference from
-            eager mode.
+        eager, program: Largest error of the tensor that eager mode or the program computes, relative to the
+            float64 reference; None without a reference.
+        tolerance: Largest allowed error of the program's tensor. Without a reference, the largest allowed
+            difference from eager mode.
     """
 
     is_equal: bool
@@ -65,7 +66,8 @@ class ModuleComparison:
     Args:
         path: Path of the module; "" for the root.
         kernels: Number of compared kernels.
-        differing, diverging: Number of kernels whose results differ in any bit, and by more than rounding.
+        differing: Number of kernels whose results differ in any bit.
+        diverging: Number of kernels whose results differ by more than rounding.
         error: Largest error of the program relative to the float64 reference; None without a reference.
         eager_error: Largest error of eager mode relative to the float64 reference.
     """
@@ -80,7 +82,7 @@ class ModuleComparison:
 
 @dataclass(frozen=True)
 class OutputComparison:
-    """One tensor of the output.
+    """Comparison of one output tensor.
 
     Args:
         name: Name of the output, such as `logits`.
@@ -97,8 +99,8 @@ class Comparison:
 
     Args:
         kernels: Number of compared kernels.
-        unmatched: Number of kernels of the program that eager mode does not run.
-        modules: One entry per module, in the order of first calls.
+        unmatched: Number of kernels that the program runs but eager mode does not.
+        modules: One entry per module, in the order in which the modules are first called.
         outputs: One entry per output tensor, in order.
         first_difference: The first node whose result differs in any bit; None if there is none.
         first_divergence: The first node whose result differs by more than rounding; None if there is none.

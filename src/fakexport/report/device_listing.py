@@ -21,9 +21,9 @@ def render_devices(profiles: Iterable[DeviceProfile], *, width: int = 100) -> st
 
 
 def render_device(profile: DeviceProfile) -> str:
-    """Return every published value of a profile, followed by a line with its source.
+    """Return every known value of a profile, each followed by a line with its source.
 
-    Names of values include the units, and numbers are exact. Long sources are not wrapped.
+    The names of the values include units, and numbers are not rounded. Long sources are not wrapped.
     """
     aliases = f" (also {', '.join(profile.aliases)})" if profile.aliases else ""
     lines = [f"{profile.name}{aliases}"]
@@ -49,7 +49,7 @@ def _row(profile: DeviceProfile) -> tuple[str, ...]:
 
 
 def _values(profile: DeviceProfile) -> Iterator[tuple[str, str, str | None]]:
-    """Yield the name, text and source of every known value. A source of several values occurs only once."""
+    """Yield the name, text and source of every known value. A source shared by rates occurs once."""
     for field in fields(profile):
         value = getattr(profile, field.name)
         if field.name == "capability" and value:

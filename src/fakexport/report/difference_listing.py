@@ -43,7 +43,7 @@ def difference_headline(found: ProgramDifference) -> str:
 
 
 def difference_items(found: ProgramDifference) -> Iterator[tuple[str, list[str]]]:
-    """Yield each kind of difference with its findings as text; the list may be empty."""
+    """Yield the name of each kind of difference, and a list of its findings, which may be empty."""
     yield "operators", [f"{item.operator} {item.count_a:,} -> {item.count_b:,}" for item in found.operators]
     yield "removed", [_group(item) for item in found.nodes_removed]
     yield "added", [_group(item) for item in found.nodes_added]
@@ -99,7 +99,7 @@ _MOST_NAMES = 4
 def render_archive_difference(found: ArchiveDifference, *, width: int = 100) -> str:
     """Return the differences in programs, weights and descriptions, and a summary line.
 
-    The text is plain, without colors, and the same for the same archives. Each list is cut after 12 items.
+    The text has no colors, and the same archives always produce the same text. A list shows at most 12 items.
     """
     lines = [line for note in found.notes for line in wrapped(f"note: {note}", width)]
     lines += difference_listing(TargetDifference(found.path_a, found.path_b, found.program), width=width)
@@ -111,7 +111,7 @@ def render_archive_difference(found: ArchiveDifference, *, width: int = 100) -> 
 
 
 def weight_text(item: WeightDifference) -> str:
-    # Imported here because the weights package imports torch, which this package does not.
+    # Imported here because the weights package imports torch, and this package must not.
     from fakexport.archive.weights import fold_names
 
     names = fold_names(item.names)

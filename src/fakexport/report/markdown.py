@@ -23,8 +23,9 @@ _HEAD = ("source", "target", "verdict", "errors", "warnings", "weights per devic
 def render_markdown(project: ProjectReport) -> str:
     """Return a table with a row per source and target, then collapsed differences and findings.
 
-    The text uses GitHub's dialect. It contains neither times nor memory use, so it is always the same for the
-    same model and targets. All text from a model is escaped. At most 50 findings are shown, errors first.
+    The text is GitHub-flavored Markdown. It contains no times and no memory use, so the same model and
+    targets always produce the same text. All text from a model is escaped. At most 50 findings are shown,
+    errors first.
     """
     parts = ["### fakexport check", _headline(project), "\n".join(_table(project))]
     parts += _refused(project)
@@ -94,12 +95,12 @@ def _title(source: str, found: Diagnostic) -> str:
 
 
 def _folded(title: str, text: str) -> str:
-    """Return a collapsible block with the text in a code fence, which the text cannot close."""
+    """Return a collapsible block with the text in a code fence that the text cannot close."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"<details><summary>{_code(title)}</summary>\n\n{fence}text\n{text}\n{fence}\n\n</details>"
 
 
 def _code(text: str) -> str:
-    """Return one line of inline code, in which no character has a special meaning, such as in a mention."""
+    """Return one line of inline code. Characters with a meaning in Markdown, such as `@`, are escaped."""
     return f"<code>{_MARKS.sub(lambda mark: f'&#{ord(mark[0])};', escaped(text))}</code>"

@@ -18,7 +18,7 @@ _IF_THEY_DIFFER = (4, 5)
 
 
 def render_modules(root: ModuleSummary, *, width: int = 100) -> str:
-    """Return one line per module, which is below its parent's line, and a line with totals.
+    """Return one line per module, each below the line of its parent, and a last line with totals.
 
     Consecutive identical modules are merged into one line, `0-125 126 x LlamaDecoderLayer`. The numbers in
     this line, and the lines below it, describe the first module. Bytes include parameters and buffers. A

@@ -28,7 +28,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class PlannedTensor:
-    """Memory that is in use at a peak: one tensor, or several that differ only in the module that uses them.
+    """Memory that is in use at a peak: one tensor, or several tensors that differ only in their module.
 
     Args:
         name: The node, input, weight or constant; `layers.*.weight` for several tensors.
@@ -38,8 +38,8 @@ class PlannedTensor:
         bytes: Total size of these tensors.
         shape: Shape of one tensor at this point; None for memory that an operator allocates internally.
         dtype: `bfloat16`; "" for memory that an operator allocates internally.
-        module_path: Path of the module that created it; "" for the root and for the caller's tensors.
-        line: The user's line that created it, `model.py:12`; None if it is not known.
+        module_path: Path of the module that created the tensor; "" for the root, and for the inputs.
+        line: The source line that created the tensor, `model.py:12`; None if it is not known.
     """
 
     name: str
@@ -58,9 +58,9 @@ class PlannedPeak:
 
     Args:
         node: Name of the node in the program; for training, `forward`, `backward` or `optimizer`.
-        operator: `aten.mul.Tensor`.
+        operator: The operator that the node calls: `aten.mul.Tensor`.
         module_path: Path of the module; "" for the root.
-        line: The user's line, `model.py:12`; None if it is not known.
+        line: The source line, `model.py:12`; None if it is not known.
     """
 
     node: str
@@ -71,7 +71,7 @@ class PlannedPeak:
 
 @dataclass(frozen=True)
 class PlannedOverhead:
-    """Device memory of a process that is not in any tensor of the program.
+    """Device memory that a process uses in addition to the tensors of the program.
 
     Args:
         name: What uses the memory: `CUDA context`, `cuBLAS workspace`, `allocator rounding and
@@ -95,17 +95,17 @@ class PlannedDevice:
         name: `cuda:0`.
         profile: Name of its profile, `H100-80GB`.
         memory_bytes: Total memory; None if the profile does not specify it (the host).
-        weights, constants, state, inputs: Bytes that are in use during the whole call; for state that the
-            program creates, bytes at the peak. State is a cache, a recurrent state or a buffer that the
-            program writes.
+        weights, constants, state, inputs: Bytes that are in use during the whole call. State that the program
+            creates is counted at the peak. State is a cache, a recurrent state or a buffer that the program
+            writes.
         gradients, optimizer: For training: bytes of gradients and of optimizer state at the peak.
         activations: Bytes of intermediate values and outputs at the peak.
         temporaries: Bytes that operators allocate internally at the peak; for training, also gradients of
             activations, and temporaries of the optimizer.
         state_after: Bytes of the state after the call.
-        allocated_bytes: Bytes of tensors, rounded like the device's allocator does, and of workspaces: an
-            estimate of `torch.cuda.max_memory_allocated`.
-        overheads: Memory that is not in any tensor.
+        allocated_bytes: Estimate of `torch.cuda.max_memory_allocated`: bytes of workspaces and of tensors,
+            whose sizes are rounded up as the device's allocator rounds them.
+        overheads: Memory that is used in addition to the tensors.
         peak: The node with the most memory; None if the program uses no memory on this device.
         largest: The largest tensors at the peak, in descending order.
     """
@@ -136,7 +136,7 @@ class PlannedDevice:
 
     @property
     def total(self) -> Interval:
-        """Bytes of the device that are used at the peak."""
+        """Bytes that are used on the device at the peak, including overheads."""
         total = Interval(self.tensor_bytes, self.tensor_bytes)
         for overhead in self.overheads:
             total += overhead.bytes
@@ -187,19 +187,19 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class PlannedPoint:
-    """All devices for one choice of sizes.
+    """The plan of all devices for one choice of sizes.
 
     Args:
-        batch: Number of sequences or images per call; None if no input has a batch.
+        batch: Number of sequences or images per call; None if no input has a batch dimension.
         context: Number of tokens that the model attends to; None if no input is text.
         as_in_example: Input dimensions without a requested size -> their size in the example inputs.
         devices: The devices, in the order of their names. Empty if only eager mode was planned at these
             sizes.
         eager: The same devices in eager mode; empty unless requested.
         aoti: The same devices with the buffers that AOTInductor plans; empty unless requested.
-        windows: Cache dimensions that are assumed to be a fixed window -> their size in the example inputs.
-        growth: `batch` or `context`, if it is dynamic -> bytes that one more sequence or token adds to the
-            tensors of the fullest device.
+        windows: Cache dimensions that are assumed to be a sliding window -> their size in the example inputs.
+        growth: `batch` or `context` -> bytes that one more sequence or token adds to the tensors of the
+            fullest device. Contains only those that are dynamic.
         costs: Lower bounds on the cost of one call; None if they were not computed.
     """
 
@@ -237,12 +237,12 @@ class PlannedPoint:
 
 @dataclass(frozen=True)
 class Greatest:
-    """The largest size that fits.
+    """The largest batch or context that fits.
 
     Args:
         role: `batch` or `context`.
         size: The largest size; None if not even the smallest fits.
-        fits_surely: The largest size that fits even with the largest overheads; None if there is none.
+        fits_surely: The largest size that fits even with the largest overheads; None if no size does.
         limit: Why no larger size is possible: `memory`, or `range` if the program accepts no larger size.
         device: The device that runs out of memory; None for `range`.
     """
@@ -260,7 +260,7 @@ class Machine:
 
     Args:
         profile: Name of the profile.
-        count: The smallest tested number that is enough; None if no tested number is.
+        count: The smallest tested number that is enough; None if no tested number is enough.
         device_map: The placement; None for a single device.
         headroom: Free bytes on the fullest device; None if no tested number is enough.
     """
@@ -282,11 +282,11 @@ class PlanReport:
         workload: `forward`, `prefill`, `decode` or `train`; None for an archive, whose inputs determine it.
         execution: What runs: `the program's module()`, `eager mode`, both, or two steps of training.
         dtype: Dtype of most weights.
-        points: One per requested size.
+        points: One entry per requested choice of sizes.
         greatest: The results of `--max`.
         timeline: Memory of each device, node by node, at the first point; empty unless requested.
         machines: The results of `--smallest`: sufficient machines first, ordered by their total memory.
-        modules: FLOPs and bytes read of each module at the first point; empty unless requested.
+        modules: FLOPs of each module, and bytes that it reads, at the first point; empty unless requested.
         left_out: One sentence for each kind of memory or cost that the figures do not include.
         assumptions: Assumptions about the source, one sentence each.
         versions: Package name -> version, for the packages that the figures depend on.

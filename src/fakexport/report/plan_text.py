@@ -83,7 +83,7 @@ _UNITS = {"batch": "sequence or image", "context": "token"}
 
 
 def state_lines(point: PlannedPoint) -> Iterator[str]:
-    """Yield the size of the cache and state after the call, and each window size that was assumed."""
+    """Yield the size of the cache and state after the call, and each assumed size of a sliding window."""
     total = sum(device.state_after for device in point.devices)
     if total:
         per = f", {bytes_text(total // point.batch)} per sequence" if point.batch else ""
@@ -128,7 +128,7 @@ def fit_text(devices: Sequence[PlannedDevice]) -> str:
 
 
 def memory_table(point: PlannedPoint) -> list[list[str]]:
-    """Return a row per kind of memory and a column per device and execution."""
+    """Return a row per kind of memory, and a column per device of each execution."""
     devices = point.columns
     is_one = not (point.eager or point.aoti)
     rows = [
@@ -206,4 +206,4 @@ def _machines(machines: Sequence[Machine]) -> list[str]:
             rows.append([name, bytes_text(machine.headroom.lower), machine.device_map or "one device"])
     lacking = [machine.profile for machine in machines if machine.count is None]
     lines = layout(rows, right=[1]) if len(rows) > 1 else []
-    return [*lines, *([f"no tested number is enough: {', '.join(lacking)}"] if lacking else [])]
+    return [*lines, *([f"no tested number of devices is enough: {', '.join(lacking)}"] if lacking else [])]

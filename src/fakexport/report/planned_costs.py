@@ -22,7 +22,7 @@ class Bound:
         seconds: The bound: `amount / per_second`.
         amount: Operations or bytes that any implementation needs.
         per_second: Rate of the device profile, in operations or bytes per second.
-        dtype: Dtype of the multiplied values; "" for bytes.
+        dtype: Dtype of the multiplied values; "" if the amount is in bytes.
         source: Source of the rate.
     """
 
@@ -41,12 +41,12 @@ class DeviceCost:
     Args:
         name: `cuda:0`.
         profile: Name of its profile.
-        flops: Operations, by the formulas of `torch.utils.flop_counter`.
+        flops: Number of operations, by the formulas of `torch.utils.flop_counter`.
         least_flops: Dtype of the multiplied values -> operations that any implementation needs.
         read_bytes: Bytes of weights, cache and inputs that any implementation reads.
         written_bytes: Bytes of outputs and of cache growth.
         sent_bytes: Other device -> bytes that are sent to it.
-        exchanged_bytes: Minimum number of bytes from other ranks; 0 without tensor parallelism.
+        exchanged_bytes: Minimum number of bytes received from other ranks; 0 without tensor parallelism.
         bounds: Lower bounds on the time, one per rate that the profile specifies.
     """
 
@@ -108,16 +108,17 @@ class PlannedCosts:
 
 @dataclass(frozen=True)
 class PlannedModule:
-    """The costs of a module with its submodules, or of several identical ones, at the first requested sizes.
+    """Costs of a module, or of several identical modules, with submodules, at the first requested sizes.
 
     Args:
         path: `model.layers.0-31.mlp`; consecutive identical modules are merged.
         depth: Number of enclosing modules in the list.
-        count: Number of modules in this row. If parents are merged, their modules are counted too.
-        flops: Operations of all of them, by the formulas of `torch.utils.flop_counter`.
-        read_bytes: Minimum number of bytes of weights, cache and inputs that they read; a tensor that several
-            modules read counts for the first one.
-        devices: Devices on which they compute, sorted.
+        count: Number of modules in this row. If the parent's row contains several modules, the submodules of
+            all of them are counted.
+        flops: Number of operations of all modules in this row, by the formulas of `torch.utils.flop_counter`.
+        read_bytes: Minimum number of bytes of weights, cache and inputs that these modules read. A tensor
+            that several modules read counts only for the first of them.
+        devices: Devices on which these modules compute, sorted.
     """
 
     path: str
@@ -134,7 +135,7 @@ _RIGHT = (1, 2, 3, 4, 5)
 
 
 def cost_lines(costs: PlannedCosts) -> Iterator[str]:
-    """Yield lines, not wrapped: the lower bound on the time and its reason, FLOPs, and data sent."""
+    """Yield unwrapped lines: the lower bound on the time and its reason, the FLOPs, and the data sent."""
     flops = sum(device.flops for device in costs.devices)
     if costs.limit is None:
         names = device_names([device.name for device in costs.devices])
@@ -187,7 +188,7 @@ def _row(module: PlannedModule, name: str, whole: int) -> tuple[str, ...]:
 
 def _fastest(costs: PlannedCosts, device: DeviceCost, bound: Bound) -> str:
     if not bound.seconds:
-        return f"no bound on its time: all data of a call may fit in the cache of {device.name}"
+        return f"no bound on the time of a call: all its data may fit in the cache of {device.name}"
     most = costs.most_tokens_per_second
     tokens = "" if most is None else f"; at most {math.ceil(most):,} tokens/s"
     return f"cannot be faster than {_at_least(bound.seconds)} per call: {_reason(device, bound)}{tokens}"

@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Annotated
 
 Distance = Annotated[float, "inf"]
-"""Difference of two numbers; infinite if their kinds differ. JSON represents infinity as the text `inf`."""
+"""Difference between two values; infinite if they cannot be compared. JSON represents infinity as "inf"."""
 
 _BYTE_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _ELEMENT_UNITS = ("K", "M", "B", "T")

@@ -36,15 +36,15 @@ class RankSummary:
     Args:
         degrees: Degrees of parallelism: `tp=8`.
         groups: Ranks grouped by weight shapes; the group of rank 0 is first.
-        whole_bytes: Bytes of the weights of the whole model on one device.
-        traced: The traced and compared ranks: rank 0, the last rank of its group, and one rank of each other
-            group.
+        whole_bytes: Bytes of the weights if one device holds the whole model.
+        traced: Ranks that were traced and compared: rank 0, the last rank of rank 0's group, and one rank of
+            each other group.
         own_numbers: Modules with constants that differ between ranks, such as a range of the vocabulary.
             Empty if all ranks of a group run the same program.
-        collectives: Collectives of rank 0.
-        unused_rules: Rules of the plan that match no module of the model.
+        collectives: Collectives that rank 0 calls.
+        unused_rules: Rules of the parallel plan that match no module.
         received_bytes: Minimum number of bytes that rank 0 receives per call; None if a size is unknown.
-        link_bytes_per_s: Bandwidth to other devices, in one direction; None if the profile lacks it.
+        link_bytes_per_s: Bandwidth to other devices, in one direction; None if it is not known.
     """
 
     degrees: str
@@ -105,7 +105,7 @@ def rank_lines(name: str, summary: RankSummary) -> list[str]:
 
 
 def _least(summary: RankSummary) -> str:
-    """Return text about the bytes that a rank receives and their minimum time; "" if they are unknown."""
+    """Return a clause with the bytes that a rank receives and their minimum time; "" if they are unknown."""
     if summary.received_bytes is None:
         return ""
     seconds, rate = summary.link_seconds, summary.link_bytes_per_s

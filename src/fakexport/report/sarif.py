@@ -31,7 +31,7 @@ def render_sarif(project: ProjectReport, *, root: Path) -> str:
 
     Paths below `root` are relative to it (`uriBaseId` `%SRCROOT%`). Files outside of it, such as those of
     installed packages, have absolute URIs. The log does not contain the absolute path of `root`, so it is the
-    same on every machine. A finding without a place is reported at the file of the source, if there is one.
+    same on every machine. A finding without a line is reported at the file of the source, if there is one.
 
     Source: SARIF 2.1.0 with Errata 01, OASIS, 2023.
     """
@@ -111,7 +111,7 @@ def _result(
 
 
 def _plain(text: str) -> str:
-    """Return a message without links (SARIF 2.1.0, section 3.11.6) and unprintable characters."""
+    """Escape links (SARIF 2.1.0, section 3.11.6) and unprintable characters in a message."""
     return re.sub(r"([\\\[\]])", r"\\\1", escaped_lines(text))
 
 
@@ -142,7 +142,7 @@ def _physical(span: Span, root: Path) -> dict[str, Any]:
 
 
 def _artifact(path: str, root: Path) -> dict[str, str]:
-    """Return a file's SARIF location: relative if below `root`, else absolute. `<string>` is not changed."""
+    """Return a file's SARIF location: relative if below `root`, else absolute. Keep names like `<string>`."""
     if path.startswith("<"):
         return {"uri": _quoted(path)}
     relative = _relative(path, root)
@@ -152,7 +152,7 @@ def _artifact(path: str, root: Path) -> dict[str, str]:
 
 
 def _quoted(path: str) -> str:
-    """Quote a path for a URI. Code can claim any file name, including one that cannot be encoded."""
+    """Quote a path for a URI. User code can set any file name, including one that cannot be encoded."""
     try:
         return quote(os.fsencode(path))
     except UnicodeEncodeError:

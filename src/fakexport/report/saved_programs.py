@@ -1,4 +1,4 @@
-"""The exported programs of a target as bytes of a weight-less archive, to pass between processes."""
+"""The exported programs of a target, as bytes of a weight-less archive that processes can exchange."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class SavedPrograms:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "programs.pt2")
             path.write_bytes(self.content)
-            # Created by a child process of this one, so operators with side effects are safe to load.
+            # A child process of this one wrote the file, so operators with side effects are safe to load.
             bundle = load_bundle(path, trust=True)
         return dict(zip(self.ranks, bundle.values(), strict=True))
 

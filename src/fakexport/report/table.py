@@ -26,10 +26,10 @@ def layout(rows: Sequence[Sequence[str]], *, right: Iterable[int] = (), indent: 
 def wide_layout(
     rows: Sequence[Sequence[str]], *, width: int, right: Iterable[int] = (), indent: str = ""
 ) -> list[str]:
-    """Return the rows as one table, or as several tables below each other that are not wider than `width`.
+    """Return the rows as one table. If it is wider than `width`, split it into tables below each other.
 
-    Each table starts with the first column, which identifies the row, followed by at least one more column.
-    So a table with one very wide column can exceed the width.
+    Each table repeats the first column, which identifies the row, and has at least one other column. It can
+    therefore exceed the width if a column is very wide.
     """
     if not rows:
         return []
@@ -58,7 +58,7 @@ def wrapped(text: str, width: int, *, first: str = "", later: str = "") -> list[
 def paragraphs(
     titled: Iterable[tuple[str, Sequence[str]]], *, width: int, margin: int, indent: str = ""
 ) -> Iterator[str]:
-    """Yield the lines of titled lists of at most 12 items, one item per line. Empty lists are left out.
+    """Yield the lines of titled lists, one item per line, at most 12 items per list. Omit empty lists.
 
     Args:
         margin: Width of the column of titles.

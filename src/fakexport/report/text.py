@@ -24,8 +24,8 @@ MIN_WIDTH = 40
 def render_report(report: Report, *, width: int = 100) -> str:
     """Return the verdict table, the differences, the transfers, the diagnostics and a summary line.
 
-    The text is plain, without colors, and deterministic except for the columns of times and memory. Empty
-    parts are left out. Long lists are cut with a count; `to_dict` returns all items.
+    The text has no colors, and only the columns for times and memory use differ between runs. Empty parts are
+    left out. Long lists are shortened and end with the number of omitted items; `to_dict` returns all items.
 
     Args:
         report: The report.
@@ -91,8 +91,8 @@ def render_github(report: Report) -> str:
 def render_weights(report: WeightsReport) -> str:
     """Return the comparison of weights, the diagnostics, and a summary line.
 
-    The text is plain, without colors, and the same for the same report. Names of repeated layers are merged;
-    `to_dict` returns all names.
+    The text has no colors, and the same report always produces the same text. Names of repeated layers are
+    merged; `to_dict` returns all names.
     """
     entries = f"{report.entries:,} entries, {bytes_text(report.entry_bytes)}"
     converted = (

@@ -24,8 +24,8 @@ _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 def transfer_listing(verdict: Verdict, *, width: int) -> list[str]:
     """Return the transfers of one target: a heading, then one line per transfer, in the order of execution.
 
-    If there are more than 20, transfers of the same source line that differ only in layer and route are
-    merged into one line with their count and the bytes of one tensor.
+    If there are more than 20 transfers, those of the same source line that differ only in layer and route are
+    merged into one line, which shows their count and the bytes of one tensor.
     """
     groups = _groups(verdict.transfers)
     shown, hidden = groups[:_MOST_LINES], groups[_MOST_LINES:]
@@ -79,7 +79,7 @@ def _groups(transfers: Sequence[Transfer]) -> list[list[Transfer]]:
 
 
 def _likeness(transfer: Transfer) -> Hashable:
-    """Return a key that is equal for transfers to merge: all properties except layer numbers and route."""
+    """Return a key that is equal for transfers that share a line: all but the layer number and the route."""
     place = (transfer.span.path, transfer.span.line) if transfer.span else None
     tensor = (transfer.dtype, transfer.shape, transfer.bytes)
     return tensor, place, transfer.operator, _NUMBER.sub("#", transfer.module_path)
@@ -118,7 +118,7 @@ def _modules(group: Sequence[Transfer]) -> str:
 
 
 def _with_places(lines: Sequence[str], places: Sequence[str], width: int) -> Iterator[str]:
-    """Yield the lines with their source lines, in a last column or, if that is too wide, below each line."""
+    """Add the source line to each line: in a last column or, if that is too wide, below the line."""
     longest = max(map(len, lines))
     fits = longest + 2 + max(map(len, places)) <= width
     for line, place in zip(lines, places, strict=True):
@@ -134,7 +134,7 @@ _INDENT = "    "
 
 
 def render_device_literals(listing: DeviceListing) -> str:
-    """Return one line per literal in the order of execution, then the diagnostics, then a summary.
+    """Return one line per device literal in the order of execution, then the diagnostics, then a summary.
 
     Literals of the same source line that differ only in the node are merged into one line with their count.
     """

@@ -40,7 +40,7 @@ class TargetSpec:
         topology: The normalized topology, such as `8xH100-80GB`.
         device_map: The device map as the user wrote it: a device, `balanced`, `fc1=cpu,fc2=cuda:0`, a JSON
             file; None without a device map.
-        dtype: Requested floating point dtype, such as `bfloat16`, or None for the model's own.
+        dtype: Requested floating point dtype, such as `bfloat16`; None to keep the model's dtype.
         assumptions: Assumptions about what the target does not specify, one sentence each.
     """
 
@@ -81,15 +81,16 @@ class Verdict:
         summary: Summary of the program; None without a program.
         transfers: Moves between devices, in execution order.
         timings: Wall time and memory.
-        notes: Observations and, after a failure, the assumptions behind further problems; one sentence each.
+        notes: Observations, one sentence each. After a failure, also the assumptions that were made to find
+            further problems.
         recovered: The program's constants, with and without values; None without a program.
-        memory_left: Bytes of each device that remain for cache, inputs and activations next to the weights;
-            negative if the weights do not fit. The host and devices of unknown memory are omitted.
-        placement: Device by module path that was used. It is saved with the program.
+        memory_left: Device -> bytes that the weights leave free for cache, inputs and activations; negative
+            if the weights do not fit. The host, and devices whose memory is unknown, are omitted.
+        placement: Module path -> device that was used for it. Saved with the program.
         modules: The tree of the model's modules, for HTML pages; None without a program.
         ranks: Summary of all ranks, if the model is parallel. `program` is then the program of rank 0.
-        fingerprints: Fingerprints of the programs by rank, if a lock was requested.
-        saved: The programs by rank. Rendered reports contain neither these nor `placement`.
+        fingerprints: Rank -> fingerprint of its program; empty unless requested for a lock file.
+        saved: The programs by rank. Rendered reports contain neither the programs nor `placement`.
     """
 
     target: TargetSpec
@@ -248,7 +249,7 @@ class Progress:
     """The next step of a check. Passed to `on_progress` before the step starts.
 
     Args:
-        target_index: Number of the target, starting at 1: `2` of 3. For `compare`, the last number.
+        target_index: Number of the target, starting at 1: `2` of 3. For `compare`, equal to `target_count`.
         target_count: Number of targets in this check.
         target: Name of the target, as in `TargetSpec.name`. For `compare`, which covers all targets, the last
             one.

@@ -33,15 +33,15 @@ _MOST_CONSTANTS = 4
 _NONE = "-"
 _MEMORY_LEFT = "memory left"
 STATE = "cache and state"
-"""Title of the column of `state_of`, shown if a program has such tensors; `plan` uses the same term."""
+"""Title of the column with `state_of`, shown if a program has state. `plan` uses the same term."""
 
 
 def verdict_table(report: Report, *, width: int) -> list[str]:
     """Return the lines of two tables: reproducible facts, and measurements of this run.
 
     Weights are parameters, buffers and constants. Tensors that the program writes have a separate column. The
-    column for the remaining memory shows the fullest device with known memory, before inputs and activations.
-    The peak memory is that of the process that checked the target. Tables that are too wide are split.
+    column `memory left` shows what the weights leave free on the fullest device whose memory is known. The
+    column `peak memory` is about the process that checked the target. Tables that are too wide are split.
     """
     rows = [_HEAD, *map(fact_cells, report.verdicts)]
     if any(map(has_state, report.verdicts)):
@@ -119,7 +119,7 @@ def fact_cells(verdict: Verdict) -> tuple[str, ...]:
 
 
 def memory_left_text(report: Report, verdict: Verdict) -> str:
-    """Return `64.2 GiB`, `-15.8 GiB` if the weights do not fit, or `not enough` if just a call does not."""
+    """Return `64.2 GiB`, `-15.8 GiB` or `not enough` if the weights fit but the peak does not."""
     if any(d.code == _PEAK_EXCEEDS and verdict.target.name in d.targets for d in report.diagnostics):
         return "not enough"
     if not verdict.memory_left:
@@ -162,14 +162,14 @@ def _weights_text(sizes: Mapping[str, int]) -> str:
 
 
 def uneven_weights(verdict: Verdict) -> tuple[str, ...]:
-    """Return the weights of each device, if the table only has a summary of them."""
+    """Return a sentence with the weights of each device, if the table only summarizes them."""
     sizes = {} if verdict.summary is None else weight_bytes(verdict.summary)
     is_cut = len(equal_rows(sizes)) > _MOST_ROWS_OF_DEVICES
     return (f"weights: {device_sizes(sizes)}",) if is_cut else ()
 
 
 def constant_notes(verdict: Verdict) -> tuple[str, ...]:
-    """Return sentences about how many constants were recomputed, and which constants have no value."""
+    """Return a note on how many constants were recomputed, and which constants have no value."""
     recovered = verdict.recovered
     if recovered is None or not (recovered.names or recovered.unbound):
         return ()

@@ -25,7 +25,7 @@ _SHORT = {"dynamic": "dynamic_shapes", "input": "inputs"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the mark, as `--strict-markers` requires."""
+    """Register the marker, which `--strict-markers` requires."""
     config.addinivalue_line("markers", _HELP)
 
 

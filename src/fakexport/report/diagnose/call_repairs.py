@@ -118,7 +118,7 @@ def _converted(tensor: str, keywords: Mapping[str | None, str]) -> str:
 
 
 def _is_size(node: ast.expr, variables: Mapping[str, Any]) -> bool:
-    """Return whether an argument is a tensor size in the code, or a symbolic number at run time."""
+    """Return whether an argument is written as a tensor size, or its value is a symbolic number."""
     match node:
         case ast.Subscript(ast.Attribute(attr="shape")) | ast.Call(ast.Attribute(attr="size" | "numel")):
             return True

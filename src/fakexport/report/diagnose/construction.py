@@ -23,7 +23,7 @@ def diagnose_build(
 
     Reports:
         FE101 if the constructor reads a value that cannot be computed without data, FE103 for an unsupported
-            tensor subclass, FE505 for a device that does not exist, else FE102.
+            tensor subclass, FE505 for a device that does not exist, and FE102 for any other error.
     """
     spans = user_spans(error)
     if isinstance(error, UnsupportedSubclassError):
@@ -47,7 +47,7 @@ def diagnose_build(
     )
 
 
-# torch appends a 40-line list if a backend has no kernel.
+# torch appends a list of 40 lines to the error that a backend has no kernel.
 _KERNELS = re.compile(r"\n\w+: (?:fallthrough )?registered at .*")
 _REFUSED_CLASS = re.compile(r"^Creating a new Tensor subclass (\w+) but the raw Tensor object is already ")
 _NO_DATA = "the subclass wraps an existing tensor and has no `__tensor_flatten__`"

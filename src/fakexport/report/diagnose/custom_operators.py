@@ -47,12 +47,13 @@ class ComparedOperators:
 def compare_custom_operators(visits: Iterable[Visit]) -> ComparedOperators:
     """Run each Python custom operator once on synthetic CPU data, and compare its real and fake kernels.
 
-    Only operators of `torch.library.custom_op` are run, as their kernels can raise but not crash, with inputs
-    of at most `LARGEST_INPUT_BYTES`. The arguments have the metadata of the operator's first call.
+    Only operators that `torch.library.custom_op` defines are run, because their kernels can raise an error
+    but not crash. The arguments have the metadata of the operator's first call. Operators whose arguments
+    exceed `_LARGEST_INPUT_BYTES` are skipped.
 
     Reports:
-        FE402 if the fake kernel returns a different shape, dtype or layout than the real one, FE403 if an
-        input is modified without being declared in the schema.
+        FE402 if the fake kernel returns a different shape, dtype or layout than the real kernel, FE403 if the
+        operator modifies an input that its schema does not declare as mutable.
     """
     diagnostics: list[Diagnostic] = []
     notes: list[str] = []
@@ -113,7 +114,7 @@ def made_up_inputs(described: tuple[Any, Any]) -> tuple[Any, Any]:
     """Return real CPU tensors with the metadata of fake arguments.
 
     Raises:
-        NotComparable: a size depends on data, or the inputs would exceed `LARGEST_INPUT_BYTES`.
+        NotComparable: a size depends on data, or the inputs would exceed `_LARGEST_INPUT_BYTES`.
     """
     leaves = tree_leaves(described)
     sizes = [
@@ -141,7 +142,7 @@ def made_up_inputs(described: tuple[Any, Any]) -> tuple[Any, Any]:
 
 
 def _number(value: Any) -> Any:
-    """Return a symbolic number's example value, or None if it depends on data; keep all other values."""
+    """Return a symbolic number's example value, or None if it depends on data; return other values as is."""
     return hint_of(value) if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) else value
 
 
@@ -150,7 +151,7 @@ def _on_cpu(value: Any) -> Any:
 
 
 def _real(fake: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return a tensor of random floats, so that writes change it, or of zeros, which index any table."""
+    """Return random floats, so that a write is noticed, or integer zeros, which are valid indices."""
     sizes, strides = ([_number(n) for n in numbers] for numbers in (fake.shape, fake.stride()))
     if not fake.is_floating_point():
         return torch.zeros(sizes, dtype=fake.dtype)

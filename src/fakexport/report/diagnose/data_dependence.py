@@ -27,13 +27,13 @@ _ASSERTED = re.compile(r"Data-dependent assertion|Failed to trace .* assert", re
 
 
 _NUMPY = re.compile(r"\.numpy\(\) is not supported for tensor subclasses|Can't call numpy\(\) on")
-# Errors of functions that are not operators and received a symbolic number: `f"{x.item():.2f}"`.
+# Errors of Python functions, not operators, that received a symbolic number: `f"{x.item():.2f}"`.
 _TRACED_NUMBER = re.compile(
     r"\bSym(?:Int|Float|Bool)\b|^'(?:u|zuf)\d+'$|type must be tuple of ints,\s?but got FakeTensor"
     r"|maximum\(\) missing|minimum\(\) missing"
 )
-# Indexing with a sequence of 0-d tensors: torch bypasses the fake kernels to read them. The first message is
-# raised for CPU tensors, the second for GPU tensors.
+# When a tensor is indexed with a sequence of 0-d tensors, torch bypasses the fake kernels to read them. The
+# first message is raised for CPU tensors, the second for GPU tensors.
 _READ_IN_INDEX = re.compile(r"data is not allocated yet|could not find kernel for aten\._local_scalar_dense")
 # A CUDA build without a GPU checks for the driver first, so its message does not mention the index.
 _READ_BY_CUDA_BUILD = re.compile(r"Found no NVIDIA driver")
@@ -94,7 +94,7 @@ def data_dependent_shape(failure: CaptureFailure) -> Diagnostic | None:
             "`torch._check(rows.shape[0] > 0)`; torch cannot use `!= 0` here"
         )
         return of_failure("FE301", failure, "torch must know whether this size is 1", fix)
-    # Instead of the guard, the message of torch 2.11 contains the number of parts.
+    # In torch 2.11, the message does not contain the guard, but the number of parts.
     guard = _found(_GUARD, failure) or _found(_NUMBER, failure)
     if guard is None and "DynamicOutputShapeException" not in failure.error_types:
         return None

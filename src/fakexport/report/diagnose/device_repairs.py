@@ -106,7 +106,7 @@ def _elsewhere(devices: Mapping[str, str], names: list[str]) -> str | None:
 
 
 def _assigned_before(function: ast.FunctionDef, line: int) -> set[str]:
-    """Return parameters, and variables that are assigned before `line` and not again at or after it."""
+    """Return the parameters, and the variables assigned before `line`, that no later line assigns again."""
     given = {
         each.arg for each in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
     }

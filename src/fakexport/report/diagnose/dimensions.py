@@ -83,7 +83,7 @@ def _specialised(failure: CaptureFailure, text: str, *, is_only: bool) -> Diagno
 
 
 def _responsible(failure: CaptureFailure, dims: Sequence[str]) -> Guard | None:
-    """Return the guard that caused the error: the first that fixes one of `dims`, else the last one."""
+    """Return the guard that caused the error: the first equation on one of `dims`, else the last guard."""
     placed = [guard for guard in failure.guards if guard_span(guard) is not None]
     own = [guard for guard in placed if set(guard.dims) & set(dims)] or placed
     fixing = [guard for guard in own if guard.expression.startswith("Eq(")]

@@ -83,7 +83,7 @@ def order_notes(program: ExportedProgram, dynamic: DynamicDims) -> tuple[str, ..
 
 
 def diagnose_numbers(program: ExportedProgram) -> Iterator[Diagnostic]:
-    """Report input numbers whose values are constants in the program.
+    """Report numbers among the inputs whose values are constants in the program.
 
     For a model from a library, all numbers of one input are reported once, with a fix that does not change
     the model's code.
@@ -214,7 +214,7 @@ _MOST_TRIED = 12
 def _related(
     guards: Sequence[Guard], declared: Mapping[str, DynamicDim], summary: ProgramSummary
 ) -> Iterator[Diagnostic]:
-    """Report lines that require a relation between two declared sizes, for example that one is larger."""
+    """Report lines that relate two declared sizes, for example by requiring that one is larger."""
     seen: set[tuple[str, ...]] = set()
     for guard in guards:
         if guard.is_equality or len(guard.dims) != 2 or not set(guard.dims) <= declared.keys():

@@ -66,7 +66,7 @@ def diagnose_failure(
 
     Reports:
         FE103, FE201, FE203 to FE206, FE208, FE210, FE301 to FE304, FE401, FE404, FE405, FE502, FE505, FE912
-        for known error messages, else FE202.
+        for known error messages, and FE202 for all others.
     """
     if isinstance(failure.error, UnsupportedSubclassError):
         return (subclass_not_kept(failure.error, failure.spans),)
@@ -105,7 +105,7 @@ def _after_loop(found: Diagnostic, others: Iterable[Diagnostic]) -> Diagnostic:
 
 
 def _with_inputs(found: Diagnostic, inputs: tuple[str, ...]) -> Diagnostic:
-    """If a fix adds an input, add all other inputs to it, because `--input` replaces the whole set.
+    """If a fix adds an input, list the other inputs too, because `--input` replaces all example inputs.
 
     If no inputs are known, return the general fix instead.
     """
@@ -119,7 +119,7 @@ def _with_inputs(found: Diagnostic, inputs: tuple[str, ...]) -> Diagnostic:
 
 
 def _with_usual_way(found: Diagnostic, exploration: Exploration | None) -> Diagnostic:
-    """In the fix of FE301, list the assertion that is true for the example inputs first."""
+    """In the fix of FE301, put the assertion that is true for the example inputs first."""
     if found.fix is None or found.primary is None or exploration is None:
         return found
     span = found.primary.span
@@ -135,8 +135,8 @@ def _with_usual_way(found: Diagnostic, exploration: Exploration | None) -> Diagn
 def _with_answer(found: Diagnostic, exploration: Exploration | None) -> Diagnostic:
     """Add the assumption under which the trace completed to the fix of FE201, FE203 or FE301.
 
-    The assumption is added only if all assumptions have values, and each line has only one value. A specific
-    fix for the user's own code takes precedence.
+    The assumption is added only if every assumption has a value and no place has two values. A specific fix
+    for the user's own code takes precedence.
     """
     if found.code not in _ANSWERED or exploration is None or not exploration.is_complete:
         return found
@@ -196,7 +196,7 @@ def _follows_from_assumptions(problem: Problem) -> bool:
     """Return whether the error that ended a trace is caused by assumptions and not by the model.
 
     A data-dependent line or an unsupported operator is always a fault of the model. Any other error is
-    attributed to the model only if all assumptions are branches: such code also runs for some real input.
+    attributed to the model only if all assumptions are about branches, which some real inputs take.
     """
     if not problem.is_last or not problem.assumptions:
         return False
@@ -339,7 +339,7 @@ def aliased_repair(failure: CaptureFailure) -> str | None:
 
 
 def _sharing(failure: CaptureFailure) -> Iterator[str]:
-    """Yield names of local tensors that share memory and that functions defined in the frame read."""
+    """Yield names of local tensors that share memory, and that functions defined in the frame read."""
     variables = failure.culprit_locals
     functions = [value for value in variables.values() if isinstance(value, FunctionType)]
     read = {name for function in functions for name in function.__code__.co_freevars}

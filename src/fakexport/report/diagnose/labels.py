@@ -39,7 +39,7 @@ def finding(
     """Return a diagnostic about a program, with the texts of `[found.KIND]` in `repairs.toml`.
 
     Args:
-        facts: What the texts contain in braces, except `{module}`.
+        facts: Values for the names in braces in the texts, except `{module}`.
     """
     texts = REPAIRS["found"][kind]
     facts["module"] = module_path or "the model"

@@ -18,7 +18,7 @@ _LEAST_SHARE = 0.01
 def diagnose_left_out(
     source: Source, program: ExportedProgram | None, module: nn.Module, inputs: ExampleInputs
 ) -> tuple[Diagnostic, ...]:
-    """Report parts of the requested model that the program lacks: inputs, or the quantization.
+    """Report parts of the requested model that are missing from the program: inputs, or the quantization.
 
     Reports:
         FE104 and FE105, at most one of each.
@@ -29,7 +29,7 @@ def diagnose_left_out(
 def _omitted_inputs(
     source: Source, program: ExportedProgram | None, module: nn.Module, inputs: ExampleInputs
 ) -> tuple[Diagnostic, ...]:
-    """Return FE104 if part of the model is missing from the program because an input was not derived.
+    """Return FE104 if part of the model is missing from the program because an input could not be derived.
 
     Omitted inputs are ignored if the program uses every parameter. If the export failed, an omitted input may
     be the reason, so it is reported.

@@ -188,11 +188,11 @@ def tensors_on_different_devices(failure: CaptureFailure) -> Diagnostic | None:
 
 
 def observed_results(call: OperatorFault) -> str | None:
-    """Return source code for a fake kernel's results, `torch.empty_like(x)`, if one run determines it.
+    """Return source code for a fake kernel's results, `torch.empty_like(x)`, by running the operator once.
 
-    Only operators of `torch.library.custom_op` are run: their kernels can raise but not crash. A result is
-    assumed to have the shape of an argument if both shapes are equal and no other argument can explain the
-    sizes.
+    Only operators that `torch.library.custom_op` defines are run, because their kernels can raise an error
+    but not crash. A result is assumed to have the shape of an argument if both shapes are equal and no other
+    argument can explain the sizes.
 
     Returns:
         None if the operator cannot be run, or its result shapes have more than one explanation.

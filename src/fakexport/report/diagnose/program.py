@@ -108,7 +108,7 @@ _LOWER = ("bfloat16", "float16")
 
 
 def diagnose_dtypes(program: ExportedProgram, visits: Iterable[Visit]) -> Iterator[Diagnostic]:
-    """Report operators that eager mode rejects on their device because of the dtypes of their operands.
+    """Report operators that fail in eager mode because their device does not support the operands' dtypes.
 
     Reports:
         FE209. Calls inside an autocast region are skipped, because autocast casts the operands. If the model

@@ -197,7 +197,7 @@ PRECOMPUTED = re.compile(r"pass `(\w+)`, which")
 
 
 def _taken_as_it_is(span: Span | None) -> str | None:
-    """Return a fix that passes the result of a function as an input, if the enclosing function accepts it."""
+    """Return a fix that passes the enclosing function's result as an input, if the function accepts it."""
     function = function_at(span)
     for node in function.body if function is not None else ():
         match node:

@@ -110,7 +110,7 @@ def _could_have_others(experts: Any) -> str | None:
 
 
 def division_repair(span: Span | None) -> Fix | None:
-    """Return a fix for `int(size / 2)`, which specializes the size, or None if the line lacks such code."""
+    """Return a fix for `int(size / 2)`, which specializes the size, or None if there is no such code."""
     for node in _calls_at(span):
         match node:
             case ast.Call(ast.Name("int"), [ast.BinOp(left, ast.Div(), right)]) if isinstance(
@@ -214,7 +214,7 @@ def is_of_index(asked: Span, rows: Span) -> bool:
 
 
 def _reads(loop: ast.For, name: str) -> tuple[set[str], bool]:
-    """Return how a loop body reads the index of a row, and whether it uses the row in any other way."""
+    """Return the code that reads a row's index in a loop, and whether the loop has other uses of the row."""
     read, covered = set(), set()
     nodes = [node for statement in loop.body for node in ast.walk(statement)]
     for node in nodes:
@@ -285,7 +285,7 @@ def _ways(expression: ast.expr) -> dict[bool, str]:
 
 
 def _has_rows(size: ast.expr) -> str:
-    """Return source code that tests whether a size is not 0. For sizes, torch infers a bound from `> 0`."""
+    """Return source code that tests whether a size is not 0: `> 0` if torch can infer a bound from it."""
     match size:
         case (
             ast.Call(ast.Attribute(attr="numel" | "size" | "__len__"))

@@ -1,4 +1,4 @@
-"""Diagnose a check that ended early (FE001, FE106, FE406), and adapt diagnostics of a rank."""
+"""Diagnose a check that ended early (FE001, FE106, FE406), and adapt the diagnostics of a rank."""
 
 from __future__ import annotations
 

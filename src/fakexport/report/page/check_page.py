@@ -210,7 +210,7 @@ def rank_parts(name: str, summary: RankSummary) -> Iterator[Part]:
 
 
 def transfer_table(caption: str, transfers: Iterable[Transfer]) -> Table:
-    """Return a row per transfer. Symbolic sizes have their values in the example inputs."""
+    """Return a row per transfer. For symbolic sizes, the bytes are those of the example inputs."""
     columns = ("route", "position", "bytes", "tensor", "operator", "module", "place")
     return Table(caption, columns, tuple(map(_transfer_row, transfers)), ("route", "operator"))
 
@@ -231,7 +231,7 @@ def _transfer_row(transfer: Transfer) -> Row:
 
 
 def archive_difference_document(found: ArchiveDifference) -> Document:
-    """Return the page of `fakexport diff`: programs, weights, and descriptions of the archives."""
+    """Return the page of `fakexport diff`: differences in the program, the weights and the metadata."""
     sections = (
         Section(
             "Program", tuple(difference_parts(TargetDifference(found.path_a, found.path_b, found.program)))
@@ -253,7 +253,7 @@ def archive_difference_document(found: ArchiveDifference) -> Document:
 
 
 def difference_parts(difference: TargetDifference) -> Iterator[Part]:
-    """Yield the headline, and a table of differences if there are any."""
+    """Yield the headline and, if there are differences, a table of them."""
     found = difference.difference
     title = f"{difference.first} → {difference.second}"
     yield Paragraph(f"{title}: {difference_headline(found)}")
@@ -268,7 +268,7 @@ def _one(caption: str, items: Iterable[tuple[str, str]]) -> tuple[Table, ...]:
 
 
 def _branch(module: ModuleSummary, depth: int = 0) -> Branch:
-    """Return a module with its submodules. For merged identical modules, numbers describe one of them."""
+    """Return a module with its submodules. If identical modules are merged, the numbers describe one."""
     what = f"{module.count:,} × {module.class_name}" if module.count > 1 else module.class_name
     facts = [what, f"{elements_text(module.total_parameters)} parameters", bytes_text(module.total_bytes)]
     facts += [", ".join(module.dtypes), device_names(module.devices)]

@@ -1,4 +1,4 @@
-"""Content of an HTML page, without markup. It is built from reports, and rendered by `rendering.py`."""
+"""Content of an HTML page, without markup. Other modules build it from reports; `rendering.py` renders it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Cell:
     Args:
         text: The content.
         key: Number to sort by; None to sort by the text.
-        tone: The color. The text contains the same information as the color.
+        tone: The color. The same information is also in the text.
     """
 
     text: str
@@ -125,7 +125,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Items:
-    """A list of sentences; `left_out` counts those that were omitted to limit the size."""
+    """A list of sentences; `left_out` counts sentences that were omitted to limit the size."""
 
     items: tuple[str, ...]
     left_out: int = 0
@@ -164,8 +164,8 @@ class Document:
         lead: The most important fact, in one line.
         tone: Whether the fact in `lead` is good or bad.
         sections: The sections, in order. Sections without parts are not rendered.
-        elsewhere: Command that prints all content, such as `fakexport check --format json`, for pages that
-            are cut.
+        elsewhere: Command that prints all content, such as `fakexport check --format json`. It is shown if
+            content was omitted.
         left_out: Number of sections that were omitted to limit the size.
     """
 

@@ -56,7 +56,7 @@ _LEAST_COLUMNS = 100
 
 
 def plan_document(report: PlanReport) -> Document:
-    """Return the page of a plan: what fits, the memory over time, and the costs."""
+    """Return the page of a plan: what fits, the memory use node by node, and the costs."""
     found: list[Fit] = [point.fit for point in report.points]
     worst = min(found, key=_WORST.index)
     is_only = len(report.points) == 1
@@ -155,7 +155,7 @@ def _tensor(tensor: PlannedTensor) -> Row:
     return Row.of(name, tensor.kind, size, times + shape, tensor.line or "")
 
 
-# From bottom to top: memory that is held during the whole call, then memory that is allocated and freed.
+# From bottom to top: memory that is in use during the whole call, then memory that is allocated and freed.
 _KINDS = (
     *("weight", "constant", "gradient", "optimizer", "state"),
     *("input", "activation", "temporary", "output"),
@@ -220,7 +220,7 @@ def _outline(xs: Sequence[float], ys: Sequence[float]) -> str:
 
 
 def _branches(modules: Sequence[PlannedModule]) -> tuple[Branch, ...]:
-    """Return the modules of a plan as a tree. For merged identical modules, the numbers are sums."""
+    """Return the modules of a plan as a tree. If identical modules are merged, the numbers are sums."""
     rows = [(module.depth, _cost_branch(module, name)) for module, name in named_modules(modules)]
     return _nested(rows, 0, len(rows), 0)
 

@@ -24,7 +24,7 @@ def render_page(document: Document) -> str:
     """Return a page of less than 1 MB. Its content security policy forbids loading resources.
 
     All text of a document is treated as untrusted: markup and characters that change the text direction are
-    displayed, not interpreted. Without scripts, the page lacks only sorting and filters.
+    displayed, not interpreted. Without JavaScript, only sorting, filters and the dark mode are missing.
     """
     style, script = _asset("page.css"), _asset("page.js")
     policy = (
@@ -40,7 +40,7 @@ def render_page(document: Document) -> str:
 
 
 def render_in_notebook(document: Document) -> str:
-    """Return the document for a notebook: like `render_page`, but shorter and without scripts."""
+    """Return the HTML for a notebook: like `render_page`, but shorter and without scripts."""
     template = _templates().get_template("notebook.html.jinja")
     style = _asset("page.css")
     return fitted(document, lambda cut: template.render(document=cut, style=style), _MOST_NOTEBOOK_BYTES)
@@ -74,7 +74,7 @@ def _asset(name: str) -> Any:
 
 
 def _digest(text: str) -> str:
-    """Return the source for the content security policy that allows an inline element with this text only."""
+    """Return the source expression of a content security policy that allows only this inline text."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
@@ -93,7 +93,7 @@ class _Room:
     characters: int
 
 
-# From the largest page that a browser displays without delay, down to limits that every document fits.
+# From the largest page that a browser displays without delay, down to limits under which any document fits.
 _ROOMS = (
     _Room(1_000, 200, 20_000, 20_000, 2_000),
     _Room(1_000, 200, 20_000, 1_000, 1_000),
@@ -123,7 +123,7 @@ def fitted(document: Document, render: Callable[[Document], str], most_bytes: in
 
 
 def _least_bytes(value: Any) -> int:
-    """Return a lower bound of the document's size: its texts and the tags of its cells."""
+    """Return a lower bound on the size of the rendered document: its texts and the tags of its cells."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, Cell):
@@ -172,7 +172,7 @@ def _without_details(row: Row, has_room: bool) -> Row:
 
 
 def _branch(branch: Branch, left: list[int]) -> Branch | None:
-    """Cut a branch to `left[0]` lines, and subtract its lines. A negative number counts omitted lines."""
+    """Cut a branch to `left[0]` lines, and subtract its lines. A negative result counts omitted lines."""
     left[0] -= 1
     is_kept = left[0] >= 0
     children = tuple(kept for child in branch.children if (kept := _branch(child, left)) is not None)

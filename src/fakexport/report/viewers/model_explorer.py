@@ -1,4 +1,4 @@
-"""Convert a program to the JSON of Model Explorer, which draws programs and folds nodes by module.
+"""Convert a program to the JSON of Model Explorer, a viewer that draws graphs and groups nodes by module.
 
 Source: `graph_builder.py` and `node_data_builder.py` of ai-edge-model-explorer 0.1.34.
 """
@@ -43,13 +43,13 @@ class ModelExplorerFiles:
 def model_explorer_files(
     program: ExportedProgram, name: str, diagnostics: Sequence[Diagnostic] = ()
 ) -> ModelExplorerFiles:
-    """Return a program in the format of Model Explorer.
+    """Return the files with which Model Explorer shows a program.
 
-    A node's namespace is the innermost module that was running, such as `model/layers/3/mlp`. A weight's
-    namespace is the module that owns it. Model Explorer folds nodes by namespace.
+    Model Explorer groups nodes by namespace. A node's namespace is the innermost module that was running,
+    such as `model/layers/3/mlp`. A weight's namespace is the module that owns the weight.
 
     Args:
-        diagnostics: Findings about the program, shown at their node, or at all nodes of their source line.
+        diagnostics: Findings about the program. Each is shown at its node, or at all nodes of its line.
     """
     visits = list(walk(program))
     graphs = {visit.owner: f"{name}/{visit.graph}" if visit.graph else name for visit in visits}
@@ -129,13 +129,13 @@ def _text(value: Any) -> str:
 
 
 def _bytes(node: Node) -> int | None:
-    """Return the size of a node's result for the example inputs, if it is known."""
+    """Return the bytes of a node's result for the example inputs; None if they are not known."""
     sizes = [example_size(tensor.numel() * tensor.itemsize) for tensor in tensors_in(node.meta.get("val"))]
     return None if None in sizes or not sizes else sum(size for size in sizes if size is not None)
 
 
 def _classes(visits: Sequence[Visit]) -> dict[str, dict[str, str]]:
-    """Return the class name of each called module, by namespace."""
+    """Return a dict from the namespace of each called module to its class name."""
     found = {}
     for visit in visits:
         for path, kind in (visit.node.meta.get("nn_module_stack") or {}).values():

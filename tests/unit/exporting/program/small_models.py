@@ -1,4 +1,4 @@
-"""Small models for the tests of this room, and how they are exported for virtual devices."""
+"""Small models for the tests of this package, and how they are exported for virtual devices."""
 
 from __future__ import annotations
 

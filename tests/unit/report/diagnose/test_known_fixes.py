@@ -168,7 +168,7 @@ def test_block_mask_input_is_named_in_the_note():
 
     assert found.code == "FE202"
     assert "the input `block_mask`" in found.notes[0]
-    assert found.fix.message.startswith("make that object in `forward`")
+    assert found.fix.message.startswith("create that object in `forward`")
 
 
 class Asks(nn.Module):
