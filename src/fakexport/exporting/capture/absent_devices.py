@@ -30,7 +30,7 @@ def failure_of_absent_device(program: ExportedProgram) -> CaptureFailure | None:
 
 
 def _devices(program: ExportedProgram) -> Iterator[tuple[str, Span | None]]:
-    """Yield the devices of values, each once, then of literals, with the user's line that uses the device.
+    """Yield the devices of tensors (each once), then the devices of literals, with the user's lines.
 
     Autocast regions are not included: torch ignores them if their device type does not exist.
     """
