@@ -20,7 +20,7 @@ _TYPED_BY_PEOPLE = ("<stdin>", "<ipython-input")
 
 # A program may have been exported on another machine, so installed packages are identified by folder, too.
 _FOREIGN_LIBRARY = re.compile(
-    # The last three are part of the command line: they call fakexport, and no model calls them.
+    # typer, click and rich belong to the command line: they call fakexport, and no model calls them.
     r"[/\\](?:site|dist)-packages[/\\](?:(?:torch|fakexport|typer|click|rich)[/\\]|typing_extensions\.py)"
     r"|[/\\]lib[/\\]python3\.\d+[/\\](?!(?:site|dist)-packages[/\\])"
     # Paths of installed packages in an archive start at the package.
@@ -57,7 +57,7 @@ def source_span(node: Node) -> Span | None:
 
 
 def reading_span(node: Node) -> Span | None:
-    """Return the user's line of the first node with a source line that reads a value, or None."""
+    """Return the source line of the first node that reads a value and has a source line, or None."""
     return next(filter(None, map(source_span, node.users)), None)
 
 

@@ -81,7 +81,7 @@ def input_nodes(program: ExportedProgram, graph: Graph | None = None) -> list[tu
 
     Args:
         program: The program.
-        graph: A copy of its graph. Default: its own graph.
+        graph: A copy of the program's graph. Default: the program's own graph.
     """
     nodes = {node.name: node for node in (graph or program.graph).find_nodes(op="placeholder")}
     return [(spec, nodes[spec.arg.name]) for spec in program.graph_signature.input_specs]
