@@ -207,7 +207,7 @@ class AssumedAnswers:
             raise error
 
     def answer(self, question: Question) -> Answer | Unasserted | None:
-        """Return the assumed or inferred answer to a data-dependent question, or None if both are missing."""
+        """Return the assumed or inferred answer to a data-dependent question, or None if there is neither."""
         frames = running_user_frames(self.until)
         if not frames:
             return None

@@ -66,7 +66,7 @@ def parse_dynamic(texts: str | Iterable[str]) -> DynamicDims:
     Args:
         texts: One or several of `auto`, `input_ids.1`, `input_ids.1=2..4096`, `input_ids.0=1..`.
     Raises:
-        ValueError: a text has a different form, a range is empty, or a dimension is repeated.
+        ValueError: a text does not have this form, a range is empty, or a dimension is repeated.
 
     Example:
         >>> parse_dynamic(["ids.0=1..64"]).dims

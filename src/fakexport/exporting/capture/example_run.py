@@ -63,9 +63,9 @@ class _Ended(BaseException):
 def run_with_example(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ExampleRun:
     """Run `forward` on fake tensors, without the patches of a trace.
 
-    Values that `forward` reads are computed from the example inputs and the constructor's weights if that is
-    fast. Results of slow operators, and weights without a value, are replaced by normally distributed
-    numbers.
+    Values that `forward` reads are computed from the example inputs and the weights that the constructor
+    creates, if that is fast. Normally distributed numbers replace the results of slow operators, and weights
+    without a value.
     """
     leaves = (*module.parameters(), *module.buffers(), *tree_leaves((args, dict(kwargs))))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]

@@ -122,7 +122,7 @@ class _Flattening:
         self._parts = parts
 
     def run(self) -> dict[str, str]:
-        """Replace the nodes. Map the old name of each node that became a plain node to its new name."""
+        """Replace the nodes. Return the new names of nodes that became plain nodes, by their old names."""
         for node in list(self._graph.nodes):
             if node in self._parts or not any(source in self._parts for source in node.all_input_nodes):
                 continue
@@ -233,8 +233,8 @@ def _inner_tensors_by_name(
 
     Args:
         held: The tensors.
-        tied: The tensor and its new parameter, by `id` of each inner tensor of a parameter. New entries are
-            added.
+        tied: Maps the `id` of each inner tensor of a parameter to the tensor and its new parameter. New
+            entries are added.
     """
     found = {}
     for name, tensor in held.items():

@@ -80,7 +80,7 @@ def attributes_of_object(value: Any) -> dict[str, Any] | None:
 
 @functools.lru_cache(maxsize=4096)
 def _is_of_people(module: str) -> bool:
-    """Return whether a Python module is user code or a model library, rather than torch or the like."""
+    """Return whether a Python module is user code or a model library, rather than part of torch."""
     path = getattr(sys.modules.get(module), "__file__", None)
     return module == "__main__" or (isinstance(path, str) and is_user_code(path))
 

@@ -1,6 +1,6 @@
 """Infer the values of data-dependent conditions from the surrounding code, without the user's assumptions.
 
-A value can be inferred if `forward` raises an error for the other value, or if both give the same result.
+A value can be inferred if `forward` raises an error for the other value, or computes the same with both.
 This module also finds loops over the selected rows of a mask that can run over all rows instead.
 """
 

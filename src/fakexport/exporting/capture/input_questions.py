@@ -216,7 +216,7 @@ def _is_own_question(asked: Property, frame: FrameType | None) -> bool:
 
 
 def _is_of_trace(frame: FrameType | None) -> bool:
-    """Return whether torch's tracing reads a property, directly or through a function of torch."""
+    """Return whether torch's tracing code reads a property, directly or through a function of torch."""
     while frame is not None:
         asking = frame.f_globals.get("__name__", "")
         if asking.startswith(_OF_TRACES):

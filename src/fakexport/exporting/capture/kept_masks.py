@@ -67,7 +67,7 @@ def _functions(module: str, name: str) -> MutableMapping[str, Any] | None:
 
 
 def _is_whole(options: dict[str, Any]) -> bool:
-    """Return whether eager mode may drop the mask: the call has a whole prompt that no attention window limits.
+    """Return whether eager mode may drop a mask: one for a whole prompt, without an attention window.
 
     Symbolic sizes are compared as text, because comparing them directly would add a guard to the program.
     """

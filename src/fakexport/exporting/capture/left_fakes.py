@@ -62,7 +62,7 @@ class ModelState:
         }
 
     def put_back(self, *, fakes_alone: bool = False) -> None:
-        """Restore everything that changed; with `fakes_alone`, only values that now contain a fake tensor."""
+        """Restore everything that changed. With `fakes_alone`, restore only what now contains fakes."""
         for held, old in self._items.values():
             if not _has_items(held, old) and (not fakes_alone or _holds_fakes(held)):
                 held.clear()
@@ -76,7 +76,7 @@ class ModelState:
 
 
 def _add_objects(owners: dict[int, Any], value: Any, depth: int = _DEPTH) -> None:
-    """Add the objects in a value to `owners`, the objects whose attributes are restored."""
+    """Add the objects in a value to `owners`, which contains the objects whose attributes are restored."""
     if depth == 0 or id(value) in owners:
         return
     if attributes_of_object(value) is not None:

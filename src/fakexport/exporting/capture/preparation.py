@@ -105,7 +105,7 @@ class PreparedModel:
         return install_transfers(self.built.module, self.built.placement)
 
     def tracing(self) -> AbstractContextManager[None]:
-        """Return the patches that the model's library needs during a trace."""
+        """Return a context with the patches that the model's library needs during a trace."""
         return self.source.tracing(self.built.module, self.inputs)
 
     def captured(self, whole: ExportedProgram | None = None) -> Captured:

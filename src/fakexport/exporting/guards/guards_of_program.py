@@ -1,4 +1,4 @@
-"""Collect the conditions on a program's inputs that its input shapes do not show."""
+"""Collect the conditions on a program's inputs that are not visible in its input shapes."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class Port:
 
     Args:
         kind: torch's name for the kind: `PARAMETER`, `USER_INPUT`, `BUFFER_MUTATION`.
-        name: Full name of a weight, name of an argument, path of an output (`logits`).
+        name: Full name of a weight, name of an argument, or path of an output, such as `logits`.
         index: Index of the node, or None for a constant output.
         constant: The value of a constant as text. None if the value is computed or passed.
         is_persistent: For a buffer, whether checkpoints contain it; otherwise None.

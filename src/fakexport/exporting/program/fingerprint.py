@@ -1,4 +1,4 @@
-"""Summarize a program in a form that is small enough for a repository and shows what changed."""
+"""Summarize a program in a form that is small enough to store in a repository and shows what changed."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Fingerprint:
         ranges: The range of each symbol.
         properties: Properties that are not visible in the graph, such as `guard x.shape[1] % 2 == 0` or `tie
             a = b`; see `Property`.
-        places: For each of `nodes`, the source line. Empty for a stored fingerprint.
+        places: The source line of each entry in `nodes`. Empty for a stored fingerprint.
     """
 
     digest: str

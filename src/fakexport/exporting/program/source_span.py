@@ -74,12 +74,12 @@ def span_of_trace(trace: str | None) -> Span | None:
 
 
 def is_own_code(path: str) -> bool:
-    """Return whether a file of a stack trace belongs to this installation of fakexport."""
+    """Return whether a file in a stack trace belongs to this installation of fakexport."""
     return path.startswith(_OWN_PACKAGE)
 
 
 def is_user_code(path: str) -> bool:
-    """Return whether a file of a stack trace was written by the author of the model or of a model library."""
+    """Return whether a file in a stack trace was written by the author of the model or of a model library."""
     if path.startswith("<"):
         return path.startswith(_TYPED_BY_PEOPLE)
     if path.startswith(_OWN_FOLDERS) or _FOREIGN_LIBRARY.search(path) or _COMMAND.search(path):
@@ -88,7 +88,7 @@ def is_user_code(path: str) -> bool:
 
 
 def is_model_code(path: str) -> bool:
-    """Return whether a file of a stack trace is user code and not part of an installed package."""
+    """Return whether a file in a stack trace is user code and not part of an installed package."""
     return is_user_code(path) and "-packages" not in path
 
 

@@ -138,7 +138,7 @@ class ClassWriter:
 def defined_constructor(
     parameters: Iterable[str], devices: Devices, statements: Sequence[str], before: Iterable[str] = ()
 ) -> list[str]:
-    """Return the text of the constructor. Write the methods before, because they add to `devices`."""
+    """Return the text of the constructor. Write the methods first, because this adds to `devices`."""
     kept = [f"self.{name} = {name}" for name in devices.in_methods]
     lines = [*before, statements[0], *kept, *statements[1:]]
     return ["", f"def __init__({', '.join(('self', *parameters))}):", *indented(lines), ""]

@@ -36,7 +36,7 @@ class MovedTensors:
         return self._once(old, device, self._weight)
 
     def constant(self, old: Any, device: torch.device) -> Any:
-        """Return a constant on its new device. As in an export, a known value is a real tensor on the CPU."""
+        """Return a constant on its new device. On the CPU, it is a real tensor if its value is known."""
         return self._once(old, device, self._constant) if isinstance(old, torch.Tensor) else old
 
     def _once(self, old: torch.Tensor, device: torch.device, make: Any) -> torch.Tensor:

@@ -59,7 +59,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Change:
-    """A node whose new value differs not only in the device, because the new device uses another kernel."""
+    """A node whose value differs in more than the device, because the new device uses a different kernel."""
 
     node: Node
     path: str

@@ -44,7 +44,8 @@ def device_clash(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     Operators of other libraries are not checked here. Their fake kernels may check devices themselves.
 
     Returns:
-        The violation as a clause, `aten.index_select.default gets self on cuda:0, index on cpu`, or None.
+        The violation as a clause, such as `aten.index_select.default gets self on cuda:0, index on cpu`, or
+        None.
     """
     tensors = list(_tensors(operator, args, kwargs))
     if len({tensor.device for _, tensor in tensors}) < 2 or operator.namespace != "aten":

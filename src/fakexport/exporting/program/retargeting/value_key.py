@@ -1,4 +1,4 @@
-"""Compare the metadata of fake values: directly without their devices, or by keys with their devices."""
+"""Compare the metadata of fake values, either directly (ignoring devices) or by keys (including devices)."""
 
 from __future__ import annotations
 
