@@ -15,7 +15,7 @@ from fakexport.rules.diagnostics import Span
 
 
 def failure_of_absent_device(program: ExportedProgram) -> CaptureFailure | None:
-    """Return a failure if the program uses a device that the topology lacks, else None.
+    """Return a failure if the program uses a device that the topology lacks, or None.
 
     Operators on such a device raise an error during the trace. This function finds other uses: inputs and
     weights that were created before the trace, and devices that a library adds to the graph.
@@ -30,7 +30,7 @@ def failure_of_absent_device(program: ExportedProgram) -> CaptureFailure | None:
 
 
 def _devices(program: ExportedProgram) -> Iterator[tuple[str, Span | None]]:
-    """Yield the devices of values, each once, then of literals, with the user's line that uses the device.
+    """Yield the devices of tensors (each once) and of literals, each with the user's line that uses it.
 
     Autocast regions are not included: torch ignores them if their device type does not exist.
     """

@@ -22,8 +22,8 @@ def assigned_buffers_written(module: nn.Module) -> Iterator[None]:
 
     The results of `forward` are unchanged. Three kinds of buffers stay as `forward` assigned them: buffers
     whose new value has a different shape, dtype, device, layout or class; buffers that `forward` registers;
-    and buffers whose memory has several names, because an assignment changes only one name and a copy would
-    change all.
+    and buffers that share memory with another buffer or parameter, because an assignment changes only one of
+    the names, but a copy would change the values of all of them.
     """
     original: Callable[..., Any] = module.forward
 
@@ -67,7 +67,7 @@ def _is_alike(old: Tensor, new: Tensor) -> bool:
 def _written(assigned: list[tuple[nn.Module, str, Tensor, Tensor]], result: Any) -> Any:
     """Copy each assigned value into its buffer, and return the result of `forward`.
 
-    Values and results that use the memory of an old buffer value are cloned first.
+    Values and results that share memory with the old value of a buffer are cloned first.
     """
     kept = {storage_identity(old) for _, _, old, _ in assigned}
 

@@ -39,7 +39,7 @@ _WRITTEN = re.compile(
 
 
 class BadAssumption(InvalidValue):
-    """An assumption matches no data-dependent condition or number, or several."""
+    """An assumption is malformed, impossible, or does not match exactly one condition or number."""
 
 
 class UncheckedAssumption(FakexportError, RuntimeError):
@@ -53,9 +53,9 @@ class AssumedAnswer:
     Args:
         file: Name of the source file, or the end of its path.
         line: Line of the condition or of the number, starting at 1.
-        column: Column of the condition or number, starting at 1. None if the line has only one.
-        answer: The assumed value of the condition of an `if` or `assert`, or of the integer that a tensor
-            contains.
+        column: Column of the condition or number, starting at 1. None if the line has only one of them.
+        answer: The assumed value: True or False for the condition of an `if` or `assert`, or the integer that
+            is read from a tensor.
     """
 
     file: str
@@ -88,7 +88,7 @@ class AssumedAnswer:
         )
 
     def is_of(self, question: Question) -> bool:
-        """Return whether the assumed value has the type that a question needs: bool or int."""
+        """Return whether the assumed value has the type that answers the question: bool or int."""
         return question.kind == ("truth" if isinstance(self.answer, bool) else "integer")
 
 
@@ -96,7 +96,7 @@ def parse_assumed(texts: Iterable[str]) -> tuple[AssumedAnswer, ...]:
     """Parse texts such as `modeling_led.py:812=False` or `model.py:9=7`.
 
     Raises:
-        BadAssumption: a text has a different form, or two texts are for the same place.
+        BadAssumption: a text does not have this form, or two texts are for the same place.
     """
     found: dict[str, AssumedAnswer] = {}
     for text in texts:
@@ -122,8 +122,8 @@ def with_assumed(
     """Parse the assumptions. Return a source that lists them in its report, and the parsed assumptions.
 
     Raises:
-        InvalidValue: as for `parse_assumed`; or the mode is strict, because TorchDynamo cannot use assumed
-            answers.
+        InvalidValue: as for `parse_assumed`; or values are assumed in strict mode. TorchDynamo cannot use
+            them.
     """
     assumed = parse_assumed(texts)
     if assumed and is_strict:
@@ -134,8 +134,8 @@ def with_assumed(
 def can_be_assumed(question: Question, span: Span) -> bool:
     """Return whether an assumption at a line could answer this question.
 
-    A condition must be the test of an `if` or an `assert`. A question about a size must be asked by the line
-    itself, not by a torch operator that it calls.
+    A condition must be the test of an `if` or an `assert`. A question about a size must come from the line
+    itself, not from a torch operator that the line calls.
     """
     if question.is_of_size and not is_asked_by_user(question):
         return False
@@ -190,7 +190,7 @@ class AssumedAnswers:
 
     @contextmanager
     def set_aside(self) -> Iterator[None]:
-        """Enter a context for an additional trace. On exit, restore the state of the last trace."""
+        """Enter a context for an additional trace. On exit, restore what was recorded before it."""
         before = {name: copy.copy(value) for name, value in vars(self).items()}
         try:
             yield
@@ -198,15 +198,16 @@ class AssumedAnswers:
             vars(self).update(before)
 
     def check_unanswered(self) -> None:
-        """Raise the error of an unanswered question in user code if the trace continued after the question.
+        """Raise the error of an unanswered question in user code, if the trace continued after the question.
 
-        This happens if the model catches the error. The program would contain the code path of the `except`.
+        The trace continues if the model catches the error. The program would then contain the code path of
+        the `except`.
         """
         for error in self._unanswered:
             raise error
 
     def answer(self, question: Question) -> Answer | Unasserted | None:
-        """Return the assumed or inferred answer to a data-dependent question, or None if both are missing."""
+        """Return the assumed or inferred answer to a data-dependent question, or None if there is neither."""
         frames = running_user_frames(self.until)
         if not frames:
             return None
@@ -228,7 +229,7 @@ class AssumedAnswers:
         return False
 
     def rows(self, tensor: Tensor) -> Sequence[object] | None:
-        """Return all rows of a mask if a loop over `tensor`, the selected rows, may visit all; else None."""
+        """Return all rows of a mask if a loop over its selected rows (`tensor`) may visit all, or None."""
         frames = running_user_frames(self.until) if self.may_visit_rows else []
         found = implied_rows(tensor, frames) if frames else None
         if found is not None:
@@ -279,7 +280,7 @@ class AssumedAnswers:
         return implied.answer
 
     def _is_one_number(self, place: tuple[FrameType, AssumedAnswer, int | None], question: Question) -> bool:
-        """Return whether a line reads only one number per call, and its known range allows the assumed value.
+        """Return whether a line reads only one number per call, and this number can have the assumed value.
 
         A line that reads several numbers, in a loop or from a list, usually reads different values.
         """
@@ -306,7 +307,7 @@ class AssumedAnswers:
         self._assertions[assertion] = self._said
 
     def check_answered(self) -> None:
-        """Raise `BadAssumption` if an assumption at a line cannot be the answer to a question asked there."""
+        """Raise `BadAssumption` if an assumed value cannot answer a question that was asked at its line."""
         for reason in self._refused:
             raise BadAssumption(reason)
 

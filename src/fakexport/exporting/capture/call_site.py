@@ -1,4 +1,4 @@
-"""Find frames of user code on the stack, and whether user code itself makes a data-dependent query."""
+"""Find frames of user code on the stack, and check whether user code itself makes a data-dependent query."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .failure import span_at
 
 
 def running_user_frames(until: CodeType) -> list[tuple[FrameType, Span]]:
-    """Return frames of user code on the stack of this thread, outermost first, with columns.
+    """Return the frames of user code on this thread's stack with their positions, outermost first.
 
     Args:
         until: Code object of the function that calls the model. Frames of its callers do not belong to the
@@ -35,7 +35,7 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
 
 
 def is_asked_by_user(question: Question) -> bool:
-    """Return whether user code itself makes the query, and not a torch operator that it calls."""
+    """Return whether user code itself makes the query, rather than a torch operator that the code calls."""
     return question.asking is not None and is_user_code(question.asking)
 
 

@@ -125,8 +125,9 @@ def capture(
             trace.
         facts: Facts known before the trace: source, target, placement, assumptions. They are attached to the
             program, together with the names of constants that have no value.
-        assumed: Data-dependent conditions and integers that the program asserts. Not for strict mode.
-        whole: For a rank of a sharded model: the program of the unsharded model (`Rank.whole`).
+        assumed: Assumed values of data-dependent conditions and integers. The program asserts them. Not
+            supported in strict mode.
+        whole: The program of the unsharded model (`Rank.whole`), if `module` is a rank of a sharded model.
     Returns:
         A program or a failure. Errors of the model become failures and are not raised.
     Raises:
@@ -219,18 +220,20 @@ def traced(
 ) -> ExportedProgram:
     """Trace a module with `torch.export`, and add input guards that stock torch omits.
 
-    The guards check sizes of 0 and 1 that take a different branch, and inputs that were None. If the trace
-    fails, and `forward` read the value of a constant, or an answer can be inferred from the code, the model
-    is traced again with these answers. If a trace fails in a loop over all rows of a mask, such loops are
-    disabled.
+    The guards reject sizes of 0 and 1 that would take a different branch, and check that inputs that were
+    None in the trace are None in each call.
+
+    If `forward` reads the value of a constant, and the trace fails or uses a value inferred from the code,
+    the model is traced again with the values of its constants. If a trace fails in a loop over all rows of a
+    mask, the model is traced again without such loops.
 
     Args:
         module, args, kwargs, strict: As for `capture`.
         tracing: A context that is entered once around all traces.
         read_constants: Receives the names of the constants that were read.
-        is_specialized: Whether the first trace already answers questions about the values of constants.
-        may_remember: Whether results of repeated operators may be taken from a memo. Then an observer of fake
-            mode does not see every operator.
+        is_specialized: Whether the first trace already uses the values of constants.
+        may_remember: Whether results of repeated operators may be taken from a memo. If so, fake mode does
+            not run every operator, and code that observes it misses some operators.
     Raises:
         Exception: any error of the model or torch.
     """
@@ -262,7 +265,7 @@ def traced(
 def _traced_quickly(
     trace: Callable[[AbstractContextManager[None]], ExportedProgram], constants: ConstantAnswers
 ) -> ExportedProgram:
-    """Trace with the operator memo. If the model inspects autograd or the trace fails, trace without it."""
+    """Trace with the operator memo. If the model inspects autograd or the trace fails, retry without it."""
     from fakexport._torch.speed.operator_memo import OperatorMemo, TraceNeeded
 
     topology = emulated_topology()
@@ -321,7 +324,7 @@ def _traced_once(
 
 
 def failure_of(error: BaseException) -> CaptureFailure:
-    """Return the failure for an error of `traced`, with the shape guards that preceded it."""
+    """Return the failure for an error of `traced`, with the shape guards that were added before the error."""
     known = (ShardingChangesResult, LostWriteError, FunctorchError)
     spans = (error.span,) if isinstance(error, known) and error.span else ()
     return CaptureFailure.of(error, guards=tuple(guards_of_error(error)), spans=spans)
@@ -347,7 +350,7 @@ def torch_shapes(
 
 
 def _of_subclass(module: nn.Module, error: Exception) -> UnsupportedSubclassError | None:
-    """If torch's error does not name the wrapper subclass at fault, return one that does, else None."""
+    """Return an error that names the wrapper subclass at fault, or None if `error` has a different cause."""
     is_unanswered = "Unable to cast NotImplemented to Tensor" in str(error)
     held = unregistered_wrapper(module)
     is_misplaced = isinstance(error, KeyError) or "from fake tensor input" in str(error)

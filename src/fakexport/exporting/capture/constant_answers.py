@@ -1,4 +1,4 @@
-"""Return the values of constants that Python code reads during a trace, if the code determines them."""
+"""Provide the values of constants that Python code reads during a trace, if the code determines them."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ class ConstantAnswers:
 
     Args:
         module: The module before the trace, with its own fake tensors.
-        is_answering: Whether to answer questions. Otherwise, only record in `read` which constants they are
-            about.
+        is_answering: Whether to answer questions. If False, only record in `read` which constants were read.
         changed: Constants that `forward` is known to modify.
     """
 
@@ -67,7 +66,7 @@ class ConstantAnswers:
 
     @contextmanager
     def given(self) -> Iterator[None]:
-        """Enter a context for the trace. Enter it inside the context that replaces `forward`."""
+        """Enter the context for a trace. It must be inside the context that replaces `forward`."""
         if not self._originals:
             yield
             return
@@ -100,7 +99,7 @@ class ConstantAnswers:
                 self.found_changed.add(held.name)
 
     def _stale(self, graph: ConstantGraph) -> list[_Held]:
-        """Return the constants that were written, also through other tensors that share their memory."""
+        """Return the constants that were written, directly or through a tensor that shares their memory."""
         written = graph.written()
         memories = {
             storage_identity(held.original) for held in self._held if storage_identity(held.traced) in written

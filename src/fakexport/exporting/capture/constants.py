@@ -28,7 +28,7 @@ LARGEST_CONSTANT_BYTES = 2**30
 """Larger constants are not computed."""
 
 LARGEST_STATE_BYTES = 2**20
-"""Larger zero-initialized buffers that the program writes to, such as a cache, use no memory until bound."""
+"""A zero-initialized buffer that the program writes to, such as a cache, stays fake if it is larger."""
 
 _FIRST_SENTENCE_END = re.compile(
     r"\.\s"
@@ -37,12 +37,12 @@ _FIRST_SENTENCE_END = re.compile(
 
 @dataclass(frozen=True)
 class Recovered:
-    """The constants of a program with and without a value.
+    """The constants of a program: those that have a value, and those that have none.
 
     Args:
-        names: The constants with a value, in the order of `program.constants`.
-        bytes: Memory of these values. Memory that several constants share counts once.
-        unbound: The constants without a value, in the same order.
+        names: The constants that have a value, in the order of `program.constants`.
+        bytes: Memory of these values. Memory that several constants share is counted once.
+        unbound: The constants that have no value, in the same order.
     """
 
     names: tuple[str, ...] = ()
@@ -62,14 +62,14 @@ def recover_constants(program: ExportedProgram) -> Recovered:
     literals. A constant on the CPU becomes a real tensor. A constant on a virtual device becomes a new fake
     tensor whose value `constant_value` returns. If the code does not determine the value, the constant stays
     fake, and `constant_value` raises an error. Values are never guessed. A large buffer of zeros that the
-    program writes also stays fake, so that it uses no memory; its value is known. Tied names still share one
-    tensor. Parameters, persistent buffers, real constants, other objects and the tensors of the captured
+    program writes to also stays fake, so that it uses no memory; its value is known. Tied names still share
+    one tensor. Parameters, persistent buffers, real constants, other objects and the tensors of the captured
     module are not changed.
 
     Args:
         program: The program of a fake module. Its `constants` are changed in place.
     Returns:
-        The constants with a value, and the constants without a value with the reasons.
+        The constants that have a value, and the other constants with the reasons why they have none.
     Reports:
         FE601, FE602, FE603, through `diagnose.diagnose_constants`.
     """
@@ -120,7 +120,7 @@ def _names_by_tensor(program: ExportedProgram) -> list[list[str]]:
 
 
 def value_or_reason(constant: torch.Tensor, provenance: Provenance) -> torch.Tensor | UnboundConstant:
-    """Return the value of a constant as a new real tensor, or the reason that it has no value."""
+    """Return the value of a constant as a new real tensor, or the reason why it has no value."""
     if not isinstance(constant, FakeTensor):
         return _unknown("it is on the meta device") if constant.is_meta else constant
     if (size := _held_bytes(constant)) > LARGEST_CONSTANT_BYTES:
@@ -205,13 +205,13 @@ def _own_copy(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         once = [slice(0, 1) if stride == 0 else slice(None) for stride in like.stride()]
         elements = value[tuple(once)]  # All elements of an expanded dimension are at the same address.
         memory.as_strided(elements.shape, like.stride()).copy_(elements)
-        # Not a view: with gradients, autograd forbids in-place writes to a view that was created without
-        # them.
+        # Not a view: if gradients are enabled, autograd forbids in-place writes to a view that was created
+        # while they were disabled.
         return memory.new_empty(0).set_(memory.untyped_storage(), 0, like.shape, like.stride())
 
 
 def _held_bytes(tensor: torch.Tensor) -> int:
-    """Return the number of bytes from the first to the last element. Expanded dimensions count only once."""
+    """Return the number of bytes from the first to the last element. Expanded dimensions add no bytes."""
     if tensor.layout is not torch.strided or tensor.numel() == 0:
         return tensor.numel() * tensor.itemsize
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

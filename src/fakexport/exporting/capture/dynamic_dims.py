@@ -66,7 +66,7 @@ def parse_dynamic(texts: str | Iterable[str]) -> DynamicDims:
     Args:
         texts: One or several of `auto`, `input_ids.1`, `input_ids.1=2..4096`, `input_ids.0=1..`.
     Raises:
-        ValueError: a text has a different form, a range is empty, or a dimension is repeated.
+        ValueError: a text does not have this form, a range is empty, or a dimension is repeated.
 
     Example:
         >>> parse_dynamic(["ids.0=1..64"]).dims
@@ -86,7 +86,7 @@ def parse_dynamic(texts: str | Iterable[str]) -> DynamicDims:
 
 
 def dynamic_of(dynamic_shapes: Any) -> DynamicDims | Any:
-    """Parse dimensions in fakexport's syntax to `DynamicDims`. Arguments for torch are returned unchanged."""
+    """Convert dimensions in fakexport's syntax to `DynamicDims`. Dimensions in torch's form are unchanged."""
     texts = dynamic_texts(dynamic_shapes)
     return dynamic_shapes if texts is None else parse_dynamic(texts)
 
@@ -118,10 +118,10 @@ def as_torch_shapes(dynamic: DynamicDims, inputs: Mapping[str, Any]) -> ShapesCo
 
     Args:
         dynamic: The dynamic dimensions.
-        inputs: Argument name -> example value, tensors or containers of them.
+        inputs: The example inputs by argument name: tensors or containers of tensors.
     Raises:
-        ValueError: an unknown name, a name that is not a tensor, a dimension that the tensor does not have,
-            an example size outside of the range.
+        ValueError: an input does not exist or is not a tensor, a tensor does not have the dimension, or its
+            example size is outside of the range.
     """
     if not dynamic.dims and not dynamic.is_auto:
         return None
@@ -192,7 +192,7 @@ def _bounds(dynamic: Any, inputs: Mapping[str, Any]) -> Iterator[tuple[int, int,
             if dim.min in _UNCHECKED:
                 yield id(inputs[dim.input_name]), dim.dim, dim.min
     elif isinstance(dynamic, ShapesCollection):
-        shapes = copy.deepcopy(dynamic)  # It adds the requested tensor.
+        shapes = copy.deepcopy(dynamic)  # A lookup adds the tensor to the collection.
         for leaf in tree_leaves(dict(inputs)):
             if isinstance(leaf, torch.Tensor):
                 yield from _of_spec(shapes[leaf], leaf)
@@ -215,7 +215,7 @@ def _of_spec(spec: Any, value: Any) -> Iterator[tuple[int, int, int]]:
 
 
 def _child(value: Any, key: Any) -> Any:
-    """Return the part of a container that a key of torch's declaration, or a leaf index, refers to."""
+    """Return the part of a container to which a key of torch's `dynamic_shapes`, or a leaf index, refers."""
     if isinstance(value, (dict, tuple, list)):
         return value[key]
     leaves = tree_leaves(value)

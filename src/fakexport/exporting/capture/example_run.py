@@ -1,4 +1,4 @@
-"""Run `forward` with the example inputs, without a trace: the numbers that it reads, and whether it fails."""
+"""Run `forward` with the example inputs, without a trace. Record the numbers that it reads, and its error."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from fakexport.rules.diagnostics import Span, condition_at
 from .call_site import is_asked_by_user, running_user_frames
 from .failure import CaptureFailure
 
-# Limits of the run: numbers read, and seconds. At a limit it ends, and the numbers read so far are used.
+# Limits of the run: count of numbers read, and seconds. At a limit, the run ends, and its numbers are used.
 _MOST_READS = 1_000
 _MOST_SECONDS = 20.0
-# Iterations of a loop that a trace unrolls.
+# Maximum number of iterations of a loop that a trace unrolls.
 _MOST_STEPS = 64
 
 _OF_FAKES = re.compile(
@@ -48,8 +48,8 @@ class ExampleRun:
 
     Args:
         error: The error that the model raised, or None.
-        reads: For each line and column of the code, the numbers that it read from data, in order. For an
-            operator with a data-dependent shape, this is the number of rows.
+        reads: For each line and column of the code, the numbers that were read from data there, in order. If
+            the shape of an operator's result is data-dependent, the number is the result's number of rows.
     """
 
     error: Exception | None = None
@@ -63,9 +63,9 @@ class _Ended(BaseException):
 def run_with_example(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ExampleRun:
     """Run `forward` on fake tensors, without the patches of a trace.
 
-    Values that `forward` reads are computed from the example inputs and the constructor's weights if that is
-    fast. Results of slow operators, and weights without a value, are replaced by normally distributed
-    numbers.
+    Values that `forward` reads are computed from the example inputs and the weights that the constructor
+    creates, if that is fast. Normally distributed numbers replace the results of slow operators, and weights
+    without a value.
     """
     leaves = (*module.parameters(), *module.buffers(), *tree_leaves((args, dict(kwargs))))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -98,7 +98,10 @@ def run_with_example(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[s
 
 @dataclass
 class ExampleAnswers:
-    """Answers for one trace, based on a call with the example inputs. `until` is the caller of the model."""
+    """Answers for one trace, taken from a call with the example inputs.
+
+    `until` is the code object of the function that calls the model.
+    """
 
     run: ExampleRun
     until: CodeType
@@ -106,7 +109,7 @@ class ExampleAnswers:
     _made: Counter[Place] = field(default_factory=Counter)
 
     def note(self, name: str) -> None:
-        """For a new unbacked symbol, record the number that the call read at the same line of the model."""
+        """Record the value of a new unbacked symbol: the number that the call read at the same place."""
         frames = running_user_frames(self.until)
         place = place_of(frames[-1][1]) if frames else None
         read = self.run.reads.get(place, ()) if place is not None else ()
@@ -123,9 +126,10 @@ class ExampleAnswers:
 
 
 def number_for(question: Question, expected: Answer | None) -> Answer:
-    """Return a number to assume: the number that the example run read, if small enough to unroll a loop.
+    """Return a number to assume: the one that the example run read, if it is small enough to unroll a loop.
 
-    Otherwise, assume 1, or at least 2 for a size, because torch handles sizes of 0 and 1 specially.
+    Otherwise, return 1, or 2 for a size, because torch handles sizes of 0 and 1 specially. If this is outside
+    of the known range, return the nearest number in the range.
     """
     if question.kind == "float":
         return 1.0
@@ -155,7 +159,7 @@ def raises_in_eager_mode(module: nn.Module, error: Exception | None, failure: Ca
     Such an error is a fault of the model, its config or its inputs. The error types may differ: a
     decomposition in a trace may raise ValueError where a kernel raises RuntimeError.
     """
-    # Eager mode has no symbolic sizes; real tensors have data, and their devices have kernels.
+    # Eager mode has no such failures: it has no symbolic sizes, and real tensors have data and kernels.
     if error is None or failure.is_of_symbols or _is_of_fakes(failure):
         return False
     if any(isinstance(each, torch.jit.ScriptModule) for each in module.modules()):
@@ -170,8 +174,8 @@ def runs_with_batch_of_one(module: nn.Module, kwargs: Mapping[str, Any]) -> tupl
     Some models support only one sample at a time, although their code has a batch dimension (TVP).
 
     Returns:
-        The inputs. Empty if they have no common batch size, if it is already 1, or if the model also fails
-            with 1.
+        The inputs. Empty if the inputs have no common batch size, if their batch size is already 1, or if the
+            model also fails with a batch size of 1.
     """
     tensors = {
         name: value for name, value in kwargs.items() if isinstance(value, torch.Tensor) and value.dim()
@@ -188,7 +192,7 @@ def runs_with_batch_of_one(module: nn.Module, kwargs: Mapping[str, Any]) -> tupl
 
 
 def takes_any_keyword(module: nn.Module) -> bool:
-    """Return whether `forward` accepts inputs with any name, through `**kwargs` without declared names."""
+    """Return whether `forward` accepts inputs with any name: it has `**kwargs` that declare no names."""
     parameters = inspect.signature(module.forward).parameters.values()
     return any(each.kind is each.VAR_KEYWORD and not typing.get_args(each.annotation) for each in parameters)
 
@@ -205,7 +209,7 @@ def _is_of_fakes(failure: CaptureFailure) -> bool:
 
 
 def _failing_line(failure: CaptureFailure) -> tuple[str, int] | None:
-    """Return the path and line that raise an error; without a line, the error's type instead of the path."""
+    """Return the path and line that raise the error, or the error's type and 0 if the line is unknown."""
     if not failure.spans:
         return failure.error_types[-1], 0
     return failure.spans[-1].path, failure.spans[-1].line

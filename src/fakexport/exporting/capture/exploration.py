@@ -1,7 +1,7 @@
 """Find all problems of a failed capture in one more trace.
 
-`torch.export` stops at the first problem. This module traces the model again with `torch.export`,
-non-strictly, with hooks where it would stop: data-dependent conditions and numbers get a value, operators
+`torch.export` stops at the first problem. This module traces the model again with non-strict `torch.export`,
+and hooks the points where the trace would stop: data-dependent conditions and numbers get a value, operators
 without a fake kernel return a stand-in, and tensors on two devices are moved to one. Each of these is an
 assumption and is reported.
 
@@ -68,8 +68,8 @@ from .lost_writes import FunctorchError, LostWriteError
 from .plain_inputs import prepared_inputs
 from .preparation import PreparedModel
 
-# Maximum number of traces. A further trace, with a flipped branch, starts only if the previous ones traced
-# fewer operators than this multiple of those in the failed capture, or than `LITTLE_WORK`.
+# Maximum number of traces. Another trace, with a flipped branch, starts only if the previous traces ran at
+# most `LITTLE_WORK` operators, or at most this multiple of the number of operators in the failed capture.
 MOST_TRACES = 3
 MOST_WORK_BEFORE_ANOTHER = 2.0
 LITTLE_WORK = 3_000
@@ -108,8 +108,8 @@ def explore(
         may_visit_rows: Whether loops may visit every row of a mask, as in the capture.
         example: The record of a call with the example inputs, to answer conditions.
     Returns:
-        The problems and assumptions of the trace that found most. They are deterministic unless a trace takes
-            longer than `MOST_SECONDS`.
+        The problems and assumptions of the trace that found the most problems. The result is deterministic
+            unless a trace takes longer than `MOST_SECONDS`.
     """
     args, kwargs, dynamic, restored = prepared_inputs(module, args, kwargs or {}, dynamic)
     shapes = torch_shapes(module, args, kwargs, dynamic, facts)
@@ -146,7 +146,10 @@ def explore(
 
 
 def _worth(found: Exploration) -> tuple[int, bool]:
-    """Return a sort key that prefers traces with more problems. A flipped branch may end `forward` early."""
+    """Return a sort key that prefers traces with more problems, then traces that completed.
+
+    A complete trace may have fewer problems, because a flipped branch may end `forward` early.
+    """
     return sum(not problem.is_last for problem in found.problems), found.is_complete
 
 
@@ -290,8 +293,8 @@ class _Trace:
         """Return the answer as the value that a user can pass to `--assume`, or None if that is not possible.
 
         The answer must be the one for the example inputs; if they do not determine a size, tensors are
-        assumed to be nonempty. Users cannot assume a size, such as the number of rows in a loop, or a
-        condition on a size in a `for` statement, because it may be evaluated for several tensors.
+        assumed to be nonempty. Users cannot assume the value of a size, such as a number of rows. Nor can
+        they assume a condition on a size in a `for` statement: it may be evaluated for several tensors.
         """
         is_default = expected is None and question.is_of_size
         if not (given == expected or is_default) or not can_be_assumed(question, span):
@@ -333,10 +336,10 @@ class _Trace:
     def _truth(self, question: Question, frame: FrameType, span: Span, expected: Answer | None) -> bool:
         """Return the assumed value of a condition.
 
-        If the value for the example inputs is known, it is used, except for conditions of loops. Otherwise
-        the value is False, but shapes are assumed to match, and a loop body runs once. Places in
-        `turned` get the opposite value. A frame that asks again at the same instruction is in a loop. If the
-        loop does not end, the answers alternate.
+        If the value for the example inputs is known, and the condition does not control a loop, this value is
+        used. Otherwise, the value is False, except that shapes are assumed to match, and a loop body is
+        assumed to run once. Places in `turned` get the opposite value. If a frame evaluates the condition
+        again at the same instruction, it is in a loop, and the value changes so that the loop ends.
         """
         if question.is_of_size and question.is_fit:
             return True
@@ -372,7 +375,7 @@ class _Trace:
         answer: bool | int | None = None,
         call: OperatorFault | None = None,
     ) -> None:
-        """Record a problem, or increment its count if it occurs again, in a loop or on the same line."""
+        """Record a problem, or count it again if it occurs again in a different frame or on another line."""
         frame, span = frames[-1]
         known = self._problems.get(key)
         if known is None:

@@ -1,4 +1,4 @@
-"""Findings of the additional trace after a failed capture: problems, and assumptions that let it continue."""
+"""Findings of the extra trace after a failed capture: problems, and assumptions that let it continue."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Assumption:
     Args:
         text: A clause: "`x.sum() > 0` is False".
         span: The user's line.
-        is_branch: Whether the assumption selects a branch that some input would take. Otherwise, it invents a
-            number or data.
+        is_branch: Whether the assumption selects a branch that some input would take. If False, the
+            assumption makes up a number or data.
         answer: The boolean or number that a user can assume at this line to get the same trace. None if no
             such assumption is sufficient.
     """
@@ -36,7 +36,7 @@ class Problem:
         failure: The failure that torch reported.
         assumptions: The assumptions that were made before this problem.
         count: How often the problem occurred in the trace.
-        is_last: Whether the trace could not continue.
+        is_last: Whether the trace could not continue after this problem.
     """
 
     failure: CaptureFailure
@@ -55,8 +55,8 @@ class Exploration:
         is_complete: Whether the trace ran to the end, so that no problem can follow.
         limit: The limit that ended the trace early, such as "2,000 assumptions", or None.
         is_eager_fault: Whether the error that ended the capture is also raised in eager mode.
-        batch_of_one: All inputs with a batch of 1, as `NAME=DTYPE[DIMS]`, if this avoids the error. Else
-            empty.
+        batch_of_one: All inputs with batch size 1, as `NAME=DTYPE[DIMS]`, if this batch size avoids the
+            error; otherwise empty.
         inputs: All inputs as `NAME=DTYPE[DIMS]`, if `forward` accepts additional inputs of any name.
     """
 

@@ -86,36 +86,36 @@ def export(
             first module. Default: the inputs that the factory returns, or that `check` would derive.
         kwargs: Keyword example inputs, handled the same way.
         target: The topology, that is, the devices that exist: `"H100"`, `"cpu+2xA100-40GB"`. Default: the
-            topology of the enclosing `emulate` block, else only the CPU.
+            topology of the enclosing `emulate` block, or only the CPU if there is no such block.
         device_map: The placement of the modules: a device, `{"model.embed": "cpu", "": "cuda:0"}`,
             `"fc1=cpu,fc2=cuda:0"`, the path of a JSON file, or `"balanced"`. If the model does not move
             tensors between the devices itself, transfers are inserted. Default: the devices that the factory
-            uses, else the topology's first accelerator.
-        dtype: Default floating point dtype during construction, such as `torch.bfloat16`. Default: torch's.
+            uses, or the topology's first accelerator if the factory uses none.
+        dtype: Default floating point dtype during construction, such as `torch.bfloat16`. If None, torch's
+            default dtype is used.
         dynamic_shapes: `"auto"`, `["input_ids.1=2..4096"]`, or the argument of `torch.export.export`.
         strict: Trace with TorchDynamo instead of running the Python code.
         workload, max_cache_len, cache_form: `prefill` or `decode` of an `hf:` model, as for `check`.
         component: A part of an `hf:` model, as for `check`.
-        adapter, adapter_mode: A LoRA adapter of an `hf:` model, as for `check`.
+        adapter, adapter_mode: A LoRA adapter for an `hf:` model, as for `check`.
         parallel: Degrees of parallelism, as for `check`.
         parallel_plan: With `parallel`: a mapping from module name patterns to styles of torch's
             `parallelize_module`, such as `{"layers.*.up": ColwiseParallel()}`, or to names of styles. For an
             `hf:` model, it changes the model's own plan. For a factory's model, it is the whole plan.
         rank: With `parallel`: the rank to export, by default 0. Its weights are shards on the first device.
-        assume: Data-dependent conditions and integers, as for `check`.
+        assume: Assumed values of data-dependent conditions and integers, as for `check`.
     Returns:
         A plain `ExportedProgram`; its outputs are plain tuples, lists and dicts.
     Raises:
-        ValueError, TypeError: a topology, device map, dynamic dimension or input that does not match the
-            model.
+        ValueError, TypeError: a topology, device map, dynamic dimension or input does not match the model.
         Exception: any error of the model or `torch.export`, unchanged.
     Warns:
-        UnboundConstants: some constants have no value, because the code does not determine one; the warning
+        UnboundConstants: some constants have no value, because the code does not determine it. The warning
             lists them, with FE601, FE602 or FE603.
         PartialExportWarning: the program is only part of the model: an input could not be derived (FE104),
             or the quantization of its config was not applied (FE105).
-        SharedProcess: this process has exported for another topology before, so values that the model's
-            code cached or stored in global variables affect this export.
+        SharedProcess: this process has exported for a different topology before, so values that the model's
+            code cached or stored in global variables may affect this export.
 
     Example:
         >>> program = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), target="H100")
@@ -142,7 +142,7 @@ def export(
 
 @dataclass(frozen=True)
 class Exported:
-    """A program, its constants without a value, and a sentence for each part of the model that it lacks."""
+    """A program, its constants that have no value, and a sentence for each missing part of the model."""
 
     program: ExportedProgram
     unbound: Sequence[UnboundConstant]

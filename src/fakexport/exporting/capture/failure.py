@@ -25,7 +25,8 @@ class CaptureFailure:
     Args:
         error_types: Class names of the error and of its causes, outermost first.
         messages: The messages of these errors, in the same order.
-        spans: Frames of user code, outermost first, in the traceback of the innermost error with such frames.
+        spans: Frames of user code, outermost first. They come from the innermost error whose traceback has
+            such frames.
         guards: Shape guards imposed before the failure.
         error: The error itself, for a debugger and for `--debug`. Ignored in comparisons.
         call: The call of an operator without a fake kernel, if an exploration found one. Ignored in
@@ -59,7 +60,7 @@ class CaptureFailure:
 
     @property
     def is_of_symbols(self) -> bool:
-        """Whether torch or sympy raised the error because of symbolic numbers, and not user code."""
+        """Whether torch or sympy, rather than user code, raised the error because of symbolic numbers."""
         if self.error is None or not _SYMBOLIC.search(" ".join((*self.error_types, *self.messages))):
             return False
         *_, innermost = (None, *(frame for frame, _ in traceback.walk_tb(self.error.__traceback__)))
@@ -91,7 +92,7 @@ _SYMBOLIC = re.compile(r"RecursionError|Sym(?:Int|Float|Bool)|sympy|relational|\
 
 
 def guard_span(guard: Guard) -> Span | None:
-    """Return the user's line that imposed a shape guard, if torch recorded it."""
+    """Return the user's line that imposed a shape guard, or None if torch did not record it."""
     place = next((place for place in reversed(guard.places) if is_user_code(place[0])), None)
     return None if place is None else Span(place[0], place[1], function=place[2], origin="guard")
 
@@ -108,7 +109,10 @@ _FRAME_IN_TEXT = re.compile(r'File "(?P<path>[^"\n]+)", line (?P<line>\d+), in (
 
 
 def _spans_in_text(errors: Iterable[BaseException]) -> tuple[Span, ...]:
-    """Return the user frames that torch's message lists. Strict export raises errors outside of user code."""
+    """Return the user frames that torch's message lists.
+
+    Strict export raises its errors outside of user code, so their tracebacks contain no user frames.
+    """
     for error in errors:
         found = [m for trace in str(error).split("\n\n") for m in _frames_of_the_model(trace)]
         if found:
@@ -170,18 +174,19 @@ def span_at(code: CodeType, instruction: int, line: int | None) -> Span:
 
 
 def is_asking_for_truth(frame: FrameType) -> bool:
-    """Return whether a frame is at a branch instruction, which asks only for the truth of the tested value.
+    """Return whether a frame is at a branch instruction, which only tests whether a value is true.
 
-    Computing the condition can ask for other values: `x.shape != y.shape` compares each size, and
-    `any(masks)` tests each item.
+    While the condition itself is computed, other values may be tested: `x.shape != y.shape` compares each
+    size, and `any(masks)` tests each item.
     """
     return _asks_for_truth(_name_at(frame.f_code, frame.f_lasti // 2))
 
 
 def _computed_last(code: CodeType, instruction: int) -> int:
-    """Return the index of an instruction; for a conditional jump, of the one that computed its operand.
+    """Return the index of an instruction, or for a conditional jump, of the instruction before it.
 
-    For `y or x`, Python 3.12 first copies `y`. The position of the copy also covers the whole expression.
+    That is the instruction that computed the tested operand. For `y or x`, Python 3.12 also copies `y` before
+    the jump. The copy is skipped, because its position covers the whole expression.
     """
     index = instruction // 2
     if not _asks_for_truth(_name_at(code, index)):

@@ -1,8 +1,8 @@
-"""Replace tensor wrapper subclasses in a program by the plain tensors inside of them.
+"""Replace the tensor wrapper subclasses in a program with the plain tensors inside of them.
 
 `torch.export` represents a wrapper weight as one placeholder, so loading the program requires the wrapper's
-class and package. This module flattens wrappers like `run_decompositions`, with torch's names, but does not
-change the rest of the graph: `access_subclass_inner_tensor(weight, "qdata")` becomes the placeholder of
+class and package. This module flattens wrappers as `run_decompositions` does, with the same names, but does
+not change the rest of the graph: `access_subclass_inner_tensor(weight, "qdata")` becomes the placeholder of
 `qdata`, and an operator on a whole wrapper is replaced by the operators of the class's implementation.
 """
 
@@ -33,7 +33,7 @@ _KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
 def flattened(program: ExportedProgram) -> ExportedProgram:
-    """Return the program with inner tensors instead of wrappers; unchanged if it has no wrappers.
+    """Return the program with inner tensors instead of wrappers. Without wrappers, return it unchanged.
 
     Args:
         program: The traced program. It is not changed. Its weights can be fake.
@@ -76,7 +76,7 @@ def flattened(program: ExportedProgram) -> ExportedProgram:
 
 @dataclass(frozen=True)
 class _Wrapped:
-    """A wrapper in the graph: its name, a fake of it, and the nodes of its inner tensors."""
+    """A wrapper in the graph: its name, its fake value, and the nodes of its inner tensors."""
 
     name: str
     like: torch.Tensor
@@ -87,7 +87,7 @@ class _Parts(dict[Node, Any]):
     """Map each node to its replacement: a `_Wrapped`, a plain node, a number, or a container of these."""
 
     def of(self, value: Any) -> Any:
-        """Return arguments with each node replaced by its entry; nodes without an entry stay."""
+        """Return arguments with each node replaced by its entry. Nodes without an entry are kept."""
         return torch.fx.node.map_arg(value, lambda node: self.get(node, node))
 
 
@@ -122,7 +122,7 @@ class _Flattening:
         self._parts = parts
 
     def run(self) -> dict[str, str]:
-        """Replace the nodes. Return old and new name of each node that a plain node replaces."""
+        """Replace the nodes. Return the new names of nodes that became plain nodes, by their old names."""
         for node in list(self._graph.nodes):
             if node in self._parts or not any(source in self._parts for source in node.all_input_nodes):
                 continue
@@ -148,7 +148,7 @@ class _Flattening:
         return made
 
     def _accessed(self, node: Node) -> Node | _Wrapped | None:
-        """Return the node of the inner tensor that `node` accesses; None for a computed attribute."""
+        """Return the node of the inner tensor that `node` accesses, or None for a computed attribute."""
         wrapped, name = self._parts.of(node.args)
         paths = [path for path, _ in inner_tensors(wrapped.like)]
         nodes = [inner for path, inner in zip(paths, wrapped.nodes, strict=True) if path[0] == name]
@@ -233,7 +233,8 @@ def _inner_tensors_by_name(
 
     Args:
         held: The tensors.
-        tied: For each inner tensor of a parameter, by `id`, the tensor and the new parameter. Is extended.
+        tied: Maps the `id` of each inner tensor of a parameter to the tensor and its new parameter. New
+            entries are added.
     """
     found = {}
     for name, tensor in held.items():

@@ -17,7 +17,7 @@ from torch import nn
 
 from fakexport.exporting.program import is_user_code
 
-# For a list in a dict in an object; deeper items are compared by identity.
+# Enough for a list in a dict in an object. Deeper items are compared by identity.
 _DEPTH = 3
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _UNCHANGING = (*_PLAIN, type, torch.dtype, torch.device)
@@ -25,10 +25,10 @@ _OTHERS = (torch.Tensor, nn.Module, ModuleType, type, Enum)
 
 
 class HeldValues:
-    """Snapshots of variables at one point in time. An object in several variables is examined only once."""
+    """Snapshots of variables at one point in time. An object that several variables hold is examined once."""
 
     def __init__(self) -> None:
-        # With the value itself, so that its id is not reused.
+        # The value itself is kept alive, so that its id is not reused.
         self._known: dict[tuple[int, int], tuple[Any, Any]] = {}
 
     def of(self, value: Any, depth: int = _DEPTH) -> Any:
@@ -42,7 +42,7 @@ class HeldValues:
             return value
         place = id(value), depth
         if place not in self._known:
-            self._known[place] = (value, value)  # If it contains itself.
+            self._known[place] = (value, value)  # For a value that contains itself.
             self._known[place] = (value, tuple(self.of(item, depth - 1) for item in inner))
         return self._known[place][1]
 
@@ -80,7 +80,7 @@ def attributes_of_object(value: Any) -> dict[str, Any] | None:
 
 @functools.lru_cache(maxsize=4096)
 def _is_of_people(module: str) -> bool:
-    """Return whether a Python module belongs to the user or a model library, not to torch or others."""
+    """Return whether a Python module is user code or a model library, rather than part of torch."""
     path = getattr(sys.modules.get(module), "__file__", None)
     return module == "__main__" or (isinstance(path, str) and is_user_code(path))
 
@@ -100,7 +100,7 @@ def _in_cell(cell: CellType) -> Any:
 
 
 def is_same(old: Any, new: Any) -> bool:
-    """Return whether two snapshots are the same object, equal numbers or text, or tuples of such values."""
+    """Return whether two snapshots are the same object, equal plain values, or tuples of such values."""
     if old is new:
         return True
     if type(old) is not type(new):

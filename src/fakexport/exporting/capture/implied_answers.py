@@ -1,7 +1,7 @@
-"""Infer answers to data-dependent conditions from the surrounding code, without an assumption of the user.
+"""Infer the values of data-dependent conditions from the surrounding code, without the user's assumptions.
 
-An answer can be inferred if `forward` raises with the other answer, or computes the same result with both.
-This module also finds loops over the selected rows of a mask that can run over all rows of the mask.
+A value can be inferred if `forward` raises an error for the other value, or computes the same with both.
+This module also finds loops over the selected rows of a mask that can run over all rows instead.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class ImpliedAnswer:
 
     Args:
         answer: The value of the condition.
-        said: Message of the program's assertion, which fails for inputs for which `forward` would raise. None
-            if both answers lead to the same result, so that no assertion is needed.
+        said: Message of the assertion in the program. The assertion fails if `forward` would raise an error.
+            None if both values lead to the same result, so that no assertion is needed.
     """
 
     answer: bool
@@ -60,7 +60,7 @@ def implied_answer(question: Question, frames: Sequence[tuple[FrameType, Span]])
     if question.kind != "truth" or not is_asking_for_truth(frame):
         return None
     if question.is_of_size and not is_asked_by_user(question):
-        return None  # torch itself asks whether a tensor has one element, to test it for truth.
+        return None  # `bool(tensor)` makes torch check that the tensor has one element.
     if (found := _answer_that_goes_on(span)) is not None:
         answer, raised = found
         if _is_caught(raised, (place for _, place in frames)):
@@ -183,7 +183,7 @@ def _selection(writes: SelectedWrites, frame: FrameType) -> torch.Tensor | None:
 
 
 def _may_change_state(frame: FrameType, called: Iterable[str]) -> bool:
-    """Return whether a callable may have state: a module with buffers, its method, a closure or an object.
+    """Return whether a called name may have state: a module with buffers, its method, a closure, an object.
 
     Variables of a file or a class are ignored, because FE903 reports their changes.
 
@@ -196,7 +196,7 @@ def _may_change_state(frame: FrameType, called: Iterable[str]) -> bool:
         known = (frame.f_locals, frame.f_globals, vars(builtins))
         found: Any = next((names[root] for names in known if root in names), _MADE_LATER)
         if found is _MADE_LATER:
-            continue  # The lines that depend on the condition assign it: it is a tensor.
+            continue  # It is assigned in the lines that depend on the condition: a tensor.
         for attribute in attributes:
             found = getattr(found, attribute, None)
         owner = getattr(found, "__self__", found)
@@ -212,7 +212,7 @@ _MADE_LATER = object()
 
 
 def _is_stateless(found: Any) -> bool:
-    """Return whether a function, or each item of a container, uses no variables but module-level ones."""
+    """Return whether a function, or each item of a container, has no state except module-level variables."""
     if isinstance(found, (list, tuple)):
         return all(isinstance(each, nn.Module) or _is_stateless(each) for each in found)
     if isinstance(found, FunctionType):
@@ -239,7 +239,7 @@ def implied_rows(tensor: torch.Tensor, frames: Sequence[tuple[FrameType, Span]])
     """Return all rows of a mask for a loop over its selected rows, or None if that may change the result.
 
     Args:
-        tensor: The tensor that the loop iterates over: the result of `nonzero()`, [rows, 1].
+        tensor: The tensor that the loop iterates over: the result of `nonzero()`, of shape [rows, 1].
         frames: The running frames of user code with their source lines, outermost first.
     """
     frame, span = frames[-1]
@@ -255,7 +255,7 @@ def implied_rows(tensor: torch.Tensor, frames: Sequence[tuple[FrameType, Span]])
 
 
 def is_in_loop(error: BaseException, loops: Collection[tuple[CodeType, int]]) -> bool:
-    """Return whether an error was raised in one of the loops. A loop is given by code object and line."""
+    """Return whether an error was raised in one of the loops, each given by its code object and line."""
     return any(
         frame.f_code is code and line <= number <= last_line_of_loop(Span(code.co_filename, line))
         for frame, number in traceback.walk_tb(error.__traceback__)

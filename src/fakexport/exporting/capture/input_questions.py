@@ -44,7 +44,7 @@ reads any other property.
 """
 _NOT_IN_A_PLACE = re.compile(r"[^A-Za-z0-9_.:/ -]")
 _REPLACED_GETTERS = frozenset({"grad_fn"})
-"""Getters that `autograd_questions` replaces during the trace. User code calls them, not fakexport."""
+"""Getters that `autograd_questions` replaces during the trace. They are called by user code."""
 _OWN = f"{__name__.partition('.')[0]}."
 # torch's own tracing reads the sizes of each value, which does not affect the program.
 _OF_TRACES = ("torch.fx.", "torch._subclasses.", "torch.export.", "torch._export.", "torch._functorch.")
@@ -117,7 +117,7 @@ class InputQuestions:
         """Return a guard for each property that was read, with the line that read the property first.
 
         If the program has operators such as `torch.cond`, guards for all properties are added, because
-        TorchDynamo traces their bodies and does not show what they read.
+        TorchDynamo traces the bodies of these operators and does not show which properties they read.
         """
         if any(map(_has_traced_body, program.graph.nodes)):
             self._add_all()
@@ -125,7 +125,7 @@ class InputQuestions:
         return [*mode, *asked_guards(program, tuple(self._found.values()))]
 
     def guards_of_all(self, program: ExportedProgram, args: Any, kwargs: Any) -> list[str]:
-        """Return guards on all properties, for a strict trace, which does not show the properties read."""
+        """Return guards on all properties, because a strict trace does not show which ones are read."""
         self._begin(tree_leaves((args, kwargs)))
         self._add_all()
         return self.guards(program)
@@ -207,7 +207,7 @@ def _may_differ(tensor: Any, asked: Property) -> bool:
 
 
 def _is_own_question(asked: Property, frame: FrameType | None) -> bool:
-    """Return whether tracing code reads a property, and not user code through a getter that is replaced."""
+    """Return whether tracing code, rather than user code through a replaced getter, reads a property."""
     if _is_of_trace(frame):
         return True
     if frame is None or not frame.f_globals.get("__name__", "").startswith(_OWN):
@@ -216,7 +216,7 @@ def _is_own_question(asked: Property, frame: FrameType | None) -> bool:
 
 
 def _is_of_trace(frame: FrameType | None) -> bool:
-    """Return whether torch's tracing reads a property, directly or through a function of torch."""
+    """Return whether torch's tracing code reads a property, directly or through a function of torch."""
     while frame is not None:
         asking = frame.f_globals.get("__name__", "")
         if asking.startswith(_OF_TRACES):

@@ -23,8 +23,8 @@ def masks_watched(note: Callable[[nn.Module, FrameType], None]) -> Iterator[None
 
     With `sdpa` in eager mode, transformers passes no mask for inputs without padding, and relies on
     `is_causal` of the attention module. If `is_causal` is False (ColPali, AIMv2), tokens then attend to later
-    tokens. They do not if a row is padded, with `attn_implementation="eager"`, or in a program. A trace
-    cannot know whether inputs are padded.
+    tokens. The mask prevents this if a row is padded, with `attn_implementation="eager"`, or in an exported
+    program. A trace cannot know whether inputs are padded.
 
     Args:
         note: Function that takes the attention module that received the mask, and the frame that called it.
@@ -61,13 +61,13 @@ def masks_watched(note: Callable[[nn.Module, FrameType], None]) -> Iterator[None
 
 
 def _functions(module: str, name: str) -> MutableMapping[str, Any] | None:
-    """Return the functions that transformers registers by attention implementation; None if not imported."""
+    """Return transformers' functions by attention implementation, or None if the module is not imported."""
     functions = getattr(sys.modules.get(module), name, None)
     return getattr(type(functions), "_global_mapping", None)
 
 
 def _is_whole(options: dict[str, Any]) -> bool:
-    """Return whether eager mode may drop a mask, as it does for a whole prompt without attention window.
+    """Return whether eager mode may drop a mask: one for a whole prompt, without an attention window.
 
     Symbolic sizes are compared as text, because comparing them directly would add a guard to the program.
     """

@@ -27,10 +27,10 @@ _ABSENT = object()
 
 @contextmanager
 def fakes_taken_back(root: nn.Module) -> Iterator[None]:
-    """Enter a context that removes new fake tensors from `ModelState` and cached functions on exit.
+    """Enter a context that, on exit, removes new fake tensors from the model's state and cached functions.
 
-    Attributes with new fake tensors get their old values back, and containers their old items. Other changes
-    are kept.
+    Attributes with new fake tensors are reset to their old values, and containers to their old items. Other
+    changes are kept.
     """
     state = ModelState(root)
     try:
@@ -62,7 +62,7 @@ class ModelState:
         }
 
     def put_back(self, *, fakes_alone: bool = False) -> None:
-        """Restore everything that changed; with `fakes_alone`, only values that now contain a fake tensor."""
+        """Restore everything that changed. With `fakes_alone`, restore only what now contains fakes."""
         for held, old in self._items.values():
             if not _has_items(held, old) and (not fakes_alone or _holds_fakes(held)):
                 held.clear()
@@ -76,7 +76,7 @@ class ModelState:
 
 
 def _add_objects(owners: dict[int, Any], value: Any, depth: int = _DEPTH) -> None:
-    """Add the objects in a value to `owners`, the objects whose attributes are restored."""
+    """Add the objects in a value to `owners`, which contains the objects whose attributes are restored."""
     if depth == 0 or id(value) in owners:
         return
     if attributes_of_object(value) is not None:
@@ -135,7 +135,7 @@ def _items_of(container: Any) -> list[Any]:
 
 
 def _has_items(container: Any, items: list[Any]) -> bool:
-    """Return whether a container still has the identical objects that `_items_of` returned."""
+    """Return whether a container still holds exactly the objects that `_items_of` returned."""
     new = _items_of(container)
     return len(new) == len(items) and all(
         all(map(is_, a, b)) if isinstance(container, dict) else a is b

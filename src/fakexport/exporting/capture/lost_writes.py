@@ -1,8 +1,8 @@
-"""Reject programs that would silently lose a write of `forward` to state, or ignore a transform's input.
+"""Reject programs that would silently lose a write by `forward`, or ignore the input of a transform.
 
 A program identifies state by name. After binding, loading or retargeting, each name has memory of its own,
-with a fixed shape and dtype. So writes to memory that two names share, or with a different shape, would be
-lost.
+with a fixed shape and dtype. A write to memory that two names share, or a write that changes the shape, would
+therefore be lost.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class LostWriteError(FakexportError, RuntimeError):
 def refuse_lost_writes(program: ExportedProgram, effects: Iterable[PythonEffect]) -> None:
     """Raise `LostWriteError` for the first write that the program would lose:
 
-    - `forward` replaces a parameter, buffer or tensor that it reads by a tensor that cannot be copied back
-      (`assigned_buffers` handles buffers of equal shape and dtype).
-    - It writes to one of two views of the same memory.
-    - It writes to a real tensor that is not part of the model. The trace itself has already written to it.
+    - `forward` reads a parameter, buffer or tensor and then replaces it with a tensor that cannot be copied
+      back (`assigned_buffers` handles buffers of equal shape and dtype).
+    - `forward` writes to one of two views of the same memory.
+    - `forward` writes to a real tensor that is not part of the model. The trace has already written to it.
     """
     nodes = {str(spec.target): node for spec, node in input_nodes(program) if spec.kind in _STATE}
     held = {
@@ -132,7 +132,7 @@ def _share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _writers_of_copies(constant: Node) -> Iterator[Node]:
-    """Yield the nodes that write to a copy of a constant, which the program makes in each call."""
+    """Yield the nodes that write to a copy of a constant. The program makes this copy in each call."""
     pending = [user for user in constant.users if effects_of(user.target).is_lift]
     while pending:
         value = pending.pop()

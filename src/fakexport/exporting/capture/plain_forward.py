@@ -57,7 +57,7 @@ def plain(value: Any) -> Any:
 
 
 def bound_inputs(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs by argument name, in the input order of a program with `plain_forward`.
+    """Return the inputs by argument name, in the order in which a program with `plain_forward` takes them.
 
     Raises:
         TypeError: `forward` does not accept these inputs. The message names the input.

@@ -28,10 +28,9 @@ _NOT_INPUTS = ("torch", "fakexport")
 def prepared_inputs(
     module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic: Any
 ) -> tuple[tuple[Any, ...], dict[str, Any], Any, AbstractContextManager[None]]:
-    """Return positional inputs, keyword inputs and dynamic shapes for a trace.
+    """Return positional inputs, keyword inputs and dynamic shapes for a trace, and a context for the trace.
 
-    Every tensor occurs only once, and containers are plain. The fourth result is a context to enter around
-    the trace.
+    Every tensor occurs only once in the inputs, and all containers are plain.
     """
     example = own_inputs(module, args, kwargs)
     made_args, made_kwargs = plain_input(example)
@@ -41,7 +40,7 @@ def prepared_inputs(
 
 
 def plain_input(value: Any) -> Any:
-    """Convert each named tuple and dataclass in a value to a dict. Return a value without any unchanged."""
+    """Convert each named tuple and dataclass in a value to a dict. If it has none, return it unchanged."""
     is_input = type(value).__module__.partition(".")[0] not in _NOT_INPUTS
     if is_input and (fields := fields_of(value)) is not None:
         return {name: plain_input(each) for name, each in fields.items()}

@@ -1,5 +1,6 @@
-"""Prepare a model for its capture: fake weights, placement, example inputs, and facts. Every command that
-builds a model uses this module.
+"""Prepare a model for its capture: fake weights, placement, example inputs, and recorded facts.
+
+Every command that builds a model uses this module.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from .request import ModelRequest, Request
 
 
 class ModelNotBuilt(FakexportError, ValueError):
-    """The model's own constructor raised an error, which is the `__cause__`."""
+    """The model's own constructor raised an error. That error is the `__cause__`."""
 
 
 @one_at_a_time
@@ -50,7 +51,7 @@ def build_source(
     device_map: DeviceMap | None = None,
     dtype: torch.dtype | None = None,
 ) -> FakeModel:
-    """Build the model of a source without data. Call this within an `emulate` block for the devices.
+    """Build the model of a source with fake weights. Call this within an `emulate` block for the devices.
 
     Args:
         source: The model.
@@ -59,7 +60,7 @@ def build_source(
             device. A model from a user's factory is not moved, because the factory may place its parts
             itself.
         dtype: Default floating point dtype during construction. An existing module is converted to it.
-            Default: the source's dtype, else torch's default dtype.
+            Default: the source's dtype, or torch's default dtype if the source has none.
     Raises:
         ModelNotBuilt: the constructor raised an error.
         SourceError: the source cannot be imported, or returned no module. This is a usage error.
@@ -104,11 +105,11 @@ class PreparedModel:
         return install_transfers(self.built.module, self.built.placement)
 
     def tracing(self) -> AbstractContextManager[None]:
-        """Return the patches that the model's library needs during a trace."""
+        """Return a context with the patches that the model's library needs during a trace."""
         return self.source.tracing(self.built.module, self.inputs)
 
     def captured(self, whole: ExportedProgram | None = None) -> Captured:
-        """Capture the model; arguments and errors as for `capture`."""
+        """Capture the model. Arguments and errors are as for `capture`."""
         return capture(
             self.built.module,
             self.inputs.args,
@@ -135,8 +136,8 @@ def prepare(
     Args:
         request: The request.
         devices, device_map, dtype: As for `build_source`.
-        source: A different source for the same request, such as the whole model or another rank. Default: the
-            source of the request.
+        source: A different source for the same request, such as the whole model or a different rank. Default:
+            the source of the request.
     Raises:
         ModelNotBuilt, ValueError, TypeError: as for `build_source`.
         SourceError: no example inputs are known.
@@ -168,7 +169,7 @@ def _inputs(
         try:
             expected = derived()
         except SourceError:
-            expected = None  # The source has no whole model to compare with.
+            expected = None  # No inputs can be derived, so there is nothing to compare with.
         return inputs_from_specs(request.inputs, built.module, device, expected=expected)
 
 
@@ -204,13 +205,13 @@ def _facts(
 
 
 def _libraries_of(model: nn.Module) -> dict[str, str]:
-    """Return the versions of the model libraries that a model uses, by library name."""
+    """Return the version of each model library that a model uses, by library name."""
     used = {type(part).__module__.partition(".")[0] for part in model.modules()}
     return {name: version for name, version in loaded_libraries().items() if name in used}
 
 
 def loaded_libraries() -> dict[str, str]:
-    """Return the version of each imported model library, by name; `unknown` if it has no `__version__`."""
+    """Return the version of each imported model library, by name. `unknown` if it has no `__version__`."""
     imported = {name: module for name in PACKAGES if (module := sys.modules.get(name)) is not None}
     return {name: str(getattr(module, "__version__", "unknown")) for name, module in imported.items()}
 
@@ -218,7 +219,7 @@ def loaded_libraries() -> dict[str, str]:
 def components(
     source: Any, *, target: str | Topology = "cpu", dtype: torch.dtype | str | None = None
 ) -> tuple[str, ...]:
-    """Return the names of the parts of a multimodal model, in execution order. Together they are the model.
+    """Return the names of the parts that make up a multimodal model, in execution order.
 
     Export each part with `export(source, component=name)`, and write all parts to one file with
     `save_bundle`.

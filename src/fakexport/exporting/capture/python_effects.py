@@ -41,7 +41,7 @@ EffectKind = Literal[
 
 # Functions of torch that select kernels, and settings such as `torch.backends.cuda.matmul.allow_tf32 = True`.
 _CHOOSING = ("sdp", "enable_", "set_", "use_", "allow_", "flags", "__set")
-# These functions restore the state of generators themselves.
+# Modules that set the state of a generator only to restore it.
 _RESTORING = ("fakexport.emulation.history.", "torch._dynamo.utils", "torch._dynamo.convert_frame")
 _FOR_PEOPLE = frozenset({"__repr__", "__str__", "extra_repr"})
 _NO_DRAWS = frozenset({"seed", "getstate", "setstate", "get_state", "set_state"})
@@ -52,17 +52,18 @@ class PythonEffect:
     """A side effect of `forward`.
 
     Args:
-        kind: `print`: prints text; `random`: draws from the generator of Python or NumPy; `state`: sets a
+        kind: `print`: prints text; `random`: draws random numbers from Python or NumPy; `state`: sets a
             default of torch or the state of a generator, or reads the seed; `backend`: selects kernels or a
             precision; `attribute`: assigns or modifies an attribute of a module; `variable`: assigns or
             modifies a variable of a class or file, or an argument that is a list, dict or set; `text`:
-            formats an unknown number or tensor; `unseen`: `forward` runs only in strict mode, which hides
-            effects; `padding`: calls an `nn.TransformerEncoder` with a padding mask; `mask`: attention gets a
-            causal mask that eager mode drops.
+            formats an unknown number or tensor; `unseen`: `forward` can only be traced in strict mode, which
+            hides effects; `padding`: calls an `nn.TransformerEncoder` with a padding mask; `mask`: attention
+            gets a causal mask that eager mode drops.
         what: The called function (`print`, `random.random`, `numpy.random.rand`, `torch.random.manual_seed`),
-            the name of the attribute or variable, the text, or the error without strict mode.
+            the name of the attribute or variable, the text, or the error of the non-strict trace.
         span: The line of user code, if known.
-        module_path: Path of the encoder, the attention, or the module with the attribute. Else "".
+        module_path: Path of the encoder, the attention module, or the module with the attribute. "" for other
+            effects.
     """
 
     kind: EffectKind
@@ -80,7 +81,7 @@ def watch_forward(module: nn.Module) -> Iterator[PythonEffects]:
     """Enter a context that watches calls of `module.forward` without changing their behavior.
 
     `print` and the functions of `random` and of `numpy.random` (if it is imported) are replaced during the
-    call. Calls through names that the model imported (`from random import random`) are detected by changes of
+    call. Calls through names that the model imported (`from random import random`) are detected by changes in
     the generator's state, without a source line.
 
     Formatting an unknown value is not an effect if the text is only raised, printed or logged.
@@ -166,8 +167,8 @@ def _add_text(effects: PythonEffects, text: str, frame: FrameType | None) -> Non
 def _padding_watched(module: nn.Module, effects: PythonEffects) -> Iterator[None]:
     """Enter a context that records calls of encoders that compute differently in eager mode.
 
-    With a padding mask, `nn.TransformerEncoder.forward` creates a nested tensor, unless it is compiled,
-    traced or trained.
+    With a padding mask, `nn.TransformerEncoder.forward` creates a nested tensor, unless it is being compiled
+    or traced, or is in training mode.
     """
 
     def called(path: str, encoder: nn.TransformerEncoder, args: Any, kwargs: Any) -> None:
@@ -226,7 +227,7 @@ def _watched(place: _Place, effects: PythonEffects, called: set[str]) -> Callabl
 
 
 def calling_span(frame: FrameType | None) -> Span | None:
-    """Return the line of a call in user code; None if torch or the standard library made the call."""
+    """Return the line of a call in user code, or None if torch or the standard library made the call."""
     if frame is None or not is_user_code(frame.f_code.co_filename):
         return None
     return span_at(frame.f_code, frame.f_lasti, frame.f_lineno)

@@ -27,7 +27,7 @@ _OF_TORCH = frozenset(
         *("training", "forward", "_flat_weights", "_flat_weight_refs"),
     }
 )
-# Hooks themselves, and the flag of transformers' models that their hooks are installed.
+# Hooks, and the flag with which transformers' models record that their hooks are installed.
 _OF_HOOKS = ("_hooks", "_hooks_with_kwargs", "_always_called", "_hooks_installed")
 _ABSENT = object()
 
@@ -38,8 +38,8 @@ class StateChange:
 
     Args:
         kind: `attribute` of a module, or `variable` of a class or file.
-        name: Such as `steps`, `STEPS` or `Model.steps`.
-        span: The line that changes it, if the source shows one.
+        name: The name of the attribute or variable, such as `steps`, `STEPS` or `Model.steps`.
+        span: The line that makes the change, if it can be found in the source.
         module_path: Path of the module with the attribute. "" for a variable.
     """
 
@@ -106,7 +106,7 @@ def _is_layer_of_torch(module: nn.Module) -> bool:
 
 
 def is_plain_attribute(name: str) -> bool:
-    """Return whether a module attribute with this name belongs to the model, not to torch."""
+    """Return whether a module attribute with this name belongs to the model, rather than to torch."""
     return name not in _OF_TORCH and not name.endswith(_OF_HOOKS)
 
 
@@ -168,7 +168,7 @@ def _variables_of(owner: Owner, held: HeldValues) -> dict[str, Any]:
 
 
 def _places(path: str, name: str, kind: str | None) -> Iterator[Span]:
-    """Yield the lines of a file that change a variable of the class `kind`; if None, of the file itself."""
+    """Yield the lines of a file that change a variable of the class `kind`. None means the file itself."""
     for place, span in written_places(path):
         match place:
             case ast.Attribute(attr=found) if kind and found == name and _is_of_class(place.value, kind):

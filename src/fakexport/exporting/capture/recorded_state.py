@@ -13,11 +13,11 @@ from fakexport.files.documents import CallRecord, StateTensor
 
 
 def with_state(call: CallRecord, program: ExportedProgram) -> CallRecord:
-    """Return the record with the state added: inputs and outputs of a decode, outputs of a prefill program.
+    """Return the record with the state tensors added.
 
-    A cache in buffers of the program is not included.
-
-    The name of a tensor is its path in the inputs, which equals its path in the outputs.
+    In a decode program, these are inputs and outputs. In a prefill program, they are only outputs. A cache in
+    buffers of the program is not included. The name of a tensor is its path in the inputs, which is equal to
+    its path in the outputs.
 
     Raises:
         ValueError: the program has a state tensor that is an input but not an output, or vice versa.

@@ -1,4 +1,4 @@
-"""Detect whether a second call of `forward` computes something different because of state from the first.
+"""Detect whether state that one call of `forward` leaves behind changes what the next call computes.
 
 A program always repeats the first call. Therefore, `forward` runs several times in a row in one trace, and
 each call must compute the same function of its inputs, parameters and buffers. Calls are equal even if one
@@ -45,7 +45,7 @@ _STATE_IN_A_BUFFER = (
     "register it as a buffer and write into it: `self.steps += 1`; or take it as an input and return it"
 )
 
-_UNBACKED = re.compile(r"\b(u|zuf)(\d+)\b")  # An integer, and a float.
+_UNBACKED = re.compile(r"\b(u|zuf)(\d+)\b")  # `u` is an integer, `zuf` is a float.
 _PARTS = re.compile(r"\w+|\S")
 _WRITING = re.compile(r"(?<!_)_$|__set(item)?__$")
 _CONVERSIONS = re.compile("to|type|type_as|contiguous|float|double|half|bfloat16|cpu|cuda")
@@ -63,7 +63,8 @@ class _Value:
 
     Args:
         text: The computation as text. Texts are equal if the same functions were applied to the same roots.
-        roots: The origins of the data: `input`, `draw`, or the name of a parameter or buffer.
+        roots: The origins of the data: `input`, `draw` (random numbers), or the name of a parameter or
+            buffer.
     """
 
     text: str
@@ -105,7 +106,7 @@ def calls_repeated(module: nn.Module, written: frozenset[str], times: int = CALL
     """Enter a context in which `module.forward` runs several times in each call.
 
     Args:
-        module: The module. Its state changes as it does in `times` calls.
+        module: The module. One call changes its state as `times` calls would.
         written: Names of the parameters and buffers that `forward` writes.
         times: Number of runs of `forward` per call.
     """
@@ -144,7 +145,7 @@ class _Values(TorchFunctionMode):
         self._module, self._written = module, written
         self._held: dict[int, str] = {}
         self._known: dict[int, _Value] = {}
-        self._kept: list[torch.Tensor] = []  # So that the number of a tensor is not reused.
+        self._kept: list[torch.Tensor] = []  # Kept alive, so that the id of a tensor is not reused.
         self._names = [name for name, _ in self._state()]
         self._call = 0
         self._unseen = 0
@@ -153,7 +154,7 @@ class _Values(TorchFunctionMode):
         self.steps: list[tuple[str, Place | None]] = []
 
     def begin(self, inputs: Any) -> None:
-        """Start the next call. From now on, values computed from inputs of earlier calls are different."""
+        """Start the next call. Values that earlier calls computed from their inputs get new texts."""
         self._call += 1
         self._unseen = 0
         self._drawn = Counter()
@@ -163,7 +164,7 @@ class _Values(TorchFunctionMode):
         for key, value in self._known.items():
             if value.roots & lost:
                 self._known[key] = _Value(f"left by call {self._call - 1}: {value.text}", value.roots)
-        # Reset tensors that existed before the calls to their first text; `lost_writes` reports writes.
+        # Reset tensors that existed before the calls to their first text. `lost_writes` reports writes.
         self._known |= {key: _Value(text, frozenset()) for key, text in self._held.items()}
         for name, tensor in self._state():
             self._set(tensor, _Value(name, frozenset({name})))
@@ -199,7 +200,7 @@ class _Values(TorchFunctionMode):
             if name == "copy_" and isinstance(args[1], torch.Tensor):
                 value = self._known[id(args[1])]
             elif _CONVERSIONS.fullmatch(name) and _layouts(made) == _layouts(args[:1]):
-                value = self._known[id(args[0])]  # Else `cache = cache.to(device)` differs in each call.
+                value = self._known[id(args[0])]  # Otherwise, `cache = cache.to(device)` would differ.
             for place, tensor in enumerate(made):
                 self._set(tensor, _Value(f"{value.text}[{place}]" if place else value.text, value.roots))
             if is_writing:
@@ -268,7 +269,7 @@ def _sizes(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _expression(size: int | torch.SymInt) -> Any:
-    """Return a value that can be compared without a guard, which an unbacked size would reject."""
+    """Return a value that can be compared without a guard. Guards on unbacked sizes raise an error."""
     return expression_of(size) if isinstance(size, torch.SymInt) else size
 
 
@@ -283,7 +284,7 @@ def _digest(array: Any) -> str:
 
 
 def _is_of_people(module: nn.Module) -> bool:
-    """Return whether the `forward` of some submodule is in a file outside of installed packages."""
+    """Return whether the `forward` of any submodule is defined in a file outside of installed packages."""
     functions = (inspect.unwrap(type(part).forward) for part in module.modules())
     return any(is_model_code(f.__code__.co_filename) for f in functions if inspect.isfunction(f))
 
@@ -300,8 +301,8 @@ def refuse_other_later_calls(
     Args:
         program: The traced program.
         module: The module. Its changed state is restored.
-        effects: Side effects of `forward`. If they do not change state, the model is traced again only if it
-            contains user code, because models of libraries are tested with each version.
+        effects: Side effects of `forward`. If none of them changes state, the model is traced again only if
+            it contains user code. The models of libraries are tested with each library version instead.
         state: The state of the model before the trace.
         trace: Function that traces the module and returns the error that it raised, or None.
     """

@@ -75,7 +75,7 @@ class Request:
         """Parse everything but the target. This reads configs, but does not import a Python model's file.
 
         Args:
-            call: The call of the model with its sizes, for a plan. Default: the call that `workload` names.
+            call: The workload with its sizes, for a memory plan. Default: the workload of this request.
         Raises:
             ValueError, TypeError: invalid usage, as for `check`.
         """
@@ -124,12 +124,12 @@ class ModelRequest:
     Args:
         asked: The request as written.
         name: The source and the rank, as shown in the report.
-        source: The source of the model; if it is parallel, of one rank.
+        source: The source of the model, or of one rank if the model is parallel.
         degrees: The degrees of parallelism, or None.
         ranks: Function that returns the source of a rank. None if only one rank was requested.
         inputs: The described example inputs.
         dynamic, dynamic_shapes: The dynamic dimensions, parsed and as written.
-        assumed: The assumed answers.
+        assumed: The assumed values of data-dependent conditions and numbers.
         start_rss_bytes: Peak memory of the process before the model was read.
     """
 

@@ -42,9 +42,9 @@ class SelectedWrites:
 
     Args:
         selection: The variable: a mask, or indices.
-        is_mask: Whether this is true only if the variable is a boolean mask.
+        is_mask: Whether the variable must be a boolean mask.
         written: Variables whose selected elements are written.
-        called: Other callables than torch functions, such as `self.experts`. They must not change state.
+        called: Callables other than torch functions, such as `self.experts`. They must not change state.
     """
 
     selection: str
@@ -54,8 +54,10 @@ class SelectedWrites:
 
 
 def selected_writes(span: Span) -> tuple[SelectedWrites, bool] | None:
-    """Analyze an `if` that tests whether anything is selected. Return None if the lines that it guards do
-    anything but write selected elements, or assign variables that other lines read.
+    """Analyze an `if` that tests whether anything is selected.
+
+    Return None if the guarded lines do anything other than write selected elements, or if they assign
+    variables that other lines read.
 
     Returns:
         The guarded lines, and the value of the condition if something is selected.
@@ -84,11 +86,13 @@ def selected_writes(span: Span) -> tuple[SelectedWrites, bool] | None:
 
 
 def visited_rows(span: Span) -> tuple[SelectedWrites, tuple[int, ...]] | None:
-    """Analyze a loop over the nonzero rows of a mask; None if an iteration for a zero row has an effect.
+    """Analyze a loop over the nonzero rows of a mask.
+
+    Return None if an iteration for a row of zeros would have an effect.
 
     Returns:
-        The lines of the loop, and the dimensions over which the mask is summed, which must be all but the
-        first.
+        The lines of the loop, and the dimensions over which the mask is summed. These must be all dimensions
+        except the first.
     """
     function = function_at(span)
     loops = () if function is None else ast.walk(function)
@@ -102,7 +106,7 @@ def visited_rows(span: Span) -> tuple[SelectedWrites, tuple[int, ...]] | None:
         return None
     mask, dims = counted
     found = _SelectedLines(set(), _stored(body) - {row}, mask, {row})
-    # What the row, a list with one number, has in common with a tensor.
+    # Uses of the row that work for a tensor and also for a list with one number.
     fit = re.compile(rf"(?<![.\w])(?:{row}\[0\]|{row}\.item\(\)|int\({row}\)|{mask}\[{row}\])")
     number = re.compile(rf"(?:int\()?{row}(?:\[0\])?(?:\.item\(\))?\)?")
     is_row = True
@@ -171,7 +175,7 @@ def _asked(test: ast.expr) -> tuple[str, bool, bool] | None:
 
 
 def _is_one_hot(mask: str, made: list[ast.Assign]) -> bool:
-    """Return whether a mask was created by `one_hot`, and after that only permuted."""
+    """Return whether a mask was created by `one_hot` and then only permuted."""
     texts = [ast.unparse(each.value) for each in made]
     own = re.compile(rf"{re.escape(mask)}\.(?:permute|transpose)\([-0-9, ]*\)")
     return bool(texts) and "one_hot(" in texts[0] and all(map(own.fullmatch, texts[1:]))
@@ -229,7 +233,7 @@ class _SelectedLines:
         lines: Sequence[ast.stmt],
         function: ast.FunctionDef,
     ) -> SelectedWrites | None:
-        """Return the lines; None if they write nothing, or other lines may read a variable in `own`."""
+        """Return the lines, or None if they write nothing or other lines may read a variable in `own`."""
         inside = {id(each) for line in lines for each in ast.walk(line)}
         for each in ast.walk(function):
             match each:
@@ -318,8 +322,8 @@ class _SelectedLines:
     def _is_quiet_call(self, call: ast.Call) -> bool:
         """Return whether a call only computes, without side effects.
 
-        A module may modify its arguments in place, so they must be tensors that the lines themselves have
-        computed.
+        A module may modify its arguments in place, so the arguments must be tensors that the lines themselves
+        have computed.
         """
         match call.func:
             case ast.Name(name) | ast.Attribute(attr=name):

@@ -29,10 +29,10 @@ _MOST_ROUNDS = 8
 
 @dataclass(frozen=True)
 class LoadHooks:
-    """What `load_state_dict` does besides copying entries to weights with the same names.
+    """The effects of `load_state_dict` other than copying entries to weights with the same names.
 
     Args:
-        recipes: For each renamed weight, the entry that it is loaded from.
+        recipes: For each renamed weight, the entry from which it is loaded.
         others: Hooks and methods that do more than rename, such as ``"`scale` of layers.0"``. `bind` skips
             them.
     """
@@ -179,8 +179,8 @@ def _kept(root: nn.Module) -> Iterator[None]:
 def with_load_hooks(facts: ProgramFacts, root: nn.Module) -> ProgramFacts:
     """Add the effects of the model's hooks to the facts of its program.
 
-    The facts are returned unchanged for models of transformers, which does not use `load_state_dict`, and for
-    ranks and adapters, because they have their own weight names.
+    The facts are returned unchanged for models from transformers, because transformers does not use
+    `load_state_dict`, and for ranks and adapters, because they have their own weight names.
     """
     transformers = sys.modules.get("transformers")
     is_loaded_otherwise = transformers is not None and isinstance(root, transformers.PreTrainedModel)

@@ -1,4 +1,4 @@
-"""Track the progress of a trace: count the repeated blocks of the model that it has traced."""
+"""Track the progress of a trace: count the repeated blocks of the model that have been traced."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 from fakexport._torch.tracing.watched_calls import traced_modules
 
-# If there are fewer blocks than this, the blocks inside of them are counted.
+# If there are fewer blocks than this, the blocks inside of these blocks are counted instead.
 _ENOUGH = 8
 
 

@@ -22,7 +22,7 @@ _NAMED = (InputKind.PARAMETER, InputKind.BUFFER)
 
 
 def read_state_by_name(program: ExportedProgram) -> None:
-    """Replace each constant that is the tensor of a parameter or buffer with the parameter or buffer."""
+    """Replace constants that are the same tensor as a parameter or buffer with that parameter or buffer."""
     inputs = input_nodes(program)
     held = {**program.state_dict, **program.constants}
     named = {

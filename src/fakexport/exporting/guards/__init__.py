@@ -1,4 +1,4 @@
-"""The assumptions about inputs that a trace made, as values that can be stored and checked."""
+"""The assumptions that a trace made about the inputs, in a form that can be stored and checked."""
 
 from .condition import Condition, conditions_from_json, conditions_to_json
 from .contract import (

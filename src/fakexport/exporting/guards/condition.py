@@ -50,7 +50,7 @@ class Condition:
         return tuple(dict.fromkeys(questions_in(self.check)))
 
     def holds(self, answer: Callable[[Question], int | float | bool]) -> bool:
-        """Return whether a call satisfies the condition. `answer` is a function that returns a property.
+        """Return whether a call satisfies the condition. `answer` returns the value of an input property.
 
         A condition that cannot be computed, for example because of a division by zero, is not satisfied.
         """
@@ -61,7 +61,7 @@ class Condition:
 
 
 def conditions_to_json(conditions: tuple[Condition, ...]) -> list[dict[str, Any]]:
-    """Convert conditions to plain data, which `conditions_from_json` and the C++ program can read."""
+    """Convert conditions to plain data that `conditions_from_json` and the C++ program can read."""
     return [
         {"text": condition.reason, "check": _to_json(condition.check)}
         | ({"asked_at": condition.asked_at} if condition.asked_at else {})

@@ -1,8 +1,8 @@
 """Guards that every call of a program must satisfy, in torch's syntax.
 
 torch checks sizes, and the values of numbers and strings. However, it accepts a different dtype, an
-additional dimension, `True` instead of 1, or a tensor instead of None, for which `forward` may take a
-different branch than the program. These guards are stored together with torch's own, so `program.module()`
+additional dimension, `True` instead of 1, or a tensor instead of None. With such an input, `forward` may take
+a different branch than the program. These guards are stored together with torch's own, so `program.module()`
 checks them even if stock torch loads the archive.
 """
 
@@ -40,8 +40,8 @@ class Asked:
 
     Args:
         index: Index of the input leaf.
-        property: `strides`, `requires_grad`.
-        answer: The value that a boolean property had; None for other properties.
+        property: The property, such as `strides` or `requires_grad`.
+        answer: The value of a boolean property during the trace. None for other properties.
         place: The line that read the property, such as `model.py:12`, or "" if it is unknown.
     """
 
@@ -52,7 +52,7 @@ class Asked:
 
 
 def always_guards(program: ExportedProgram) -> list[str]:
-    """Return guards on the dtype, rank, layout and device of tensors, on types, and on tensor identity."""
+    """Return guards on tensors (dtype, rank, layout, device, identity) and on the types of other inputs."""
     guards: list[str] = []
     tensors: list[str] = []
     for at, (leaf, value) in enumerate(_inputs(program)):
@@ -109,7 +109,7 @@ def asked_guards(program: ExportedProgram, asked: Sequence[Asked]) -> list[str]:
 
 
 def inference_mode_guard(is_on: bool, place: str) -> str:
-    """Return the guard that requires inference mode to be on, or off, in every call, as in the trace."""
+    """Return the guard that requires every call to use inference mode if and only if the trace did."""
     return f"torch.is_inference_mode_enabled() == {is_on}" + _reason(place)
 
 
@@ -171,7 +171,7 @@ def _stride_texts(source: str, value: torch.Tensor, sizes: Mapping[str, str]) ->
 
 
 def _groups(sources: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Split sources into groups in which every pair occurs, as the length of a guard's text is limited."""
+    """Split sources into groups, so that guards stay short enough. Each pair is in at least one group."""
     parts = [sources[start : start + _MOST_IN_A_PART] for start in range(0, len(sources), _MOST_IN_A_PART)]
     if len(parts) == 1 and len(sources) > 1:
         yield sources
@@ -195,7 +195,7 @@ def _device_guard(source: str, value: torch.Tensor) -> str:
 
 
 def _size_sources(inputs: Sequence[tuple[InputLeaf, Any]]) -> Iterator[tuple[str, str]]:
-    """Yield each symbol that is a size of an input, and how a guard refers to this size."""
+    """Yield each symbol that is a size of an input, and the text with which a guard refers to this size."""
     for at, (_, value) in reversed(list(enumerate(inputs))):
         for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
             if isinstance(size, torch.SymInt) and expression_of(size).is_Symbol:
@@ -203,7 +203,7 @@ def _size_sources(inputs: Sequence[tuple[InputLeaf, Any]]) -> Iterator[tuple[str
 
 
 def _number_text(number: int | torch.SymInt, sizes: Mapping[str, str]) -> str | None:
-    """Return a number as guard text over input sizes; None if it has other symbols, which torch checks."""
+    """Return a number as guard text in terms of input sizes, or None if it has other symbols."""
     if isinstance(number, int):
         return str(number)
     expression = expression_of(number)

@@ -1,4 +1,4 @@
-"""Guards as expression trees: leaves are numbers or input properties, inner nodes are operations of a table.
+"""Guards as expression trees. Leaves are numbers or input properties; inner nodes are operations of a table.
 
 Text is never evaluated. `deploy/cpp_project/template/src/condition.cpp` has the same table for C++.
 """
@@ -18,14 +18,14 @@ Kind: TypeAlias = Literal[
     "contiguous", "channels_last", "channels_last_3d",
     "requires_grad", "is_leaf", "is_view", "is_inference", "is_conj", "is_neg",
 ]  # fmt: skip
-"""A property of an input: size or stride of a dimension, storage offset, value of a number, address or bytes
-of the storage; or a property that is true or false, such as a memory format.
+"""A property of an input: size or stride of a dimension, storage offset, value of a number, address or byte
+size of the storage, or a boolean property such as a memory format.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A property of an input, such as a size. It is a number that depends on the call.
+    """A property of an input, such as a size. Its value depends on the call.
 
     Args:
         input: Name of the input in the program.
@@ -109,7 +109,7 @@ ARITY: Mapping[str, tuple[int, int]] = {
 
 
 def evaluated(expression: Expression, answer: Callable[[Question], int | float | bool]) -> Any:
-    """Evaluate an expression with Python's semantics. `answer` is a function that returns input properties.
+    """Evaluate an expression with Python's semantics. `answer` returns the value of an input property.
 
     Raises:
         ArithmeticError, ValueError, TypeError: the expression has no value, for example because of a division
@@ -130,7 +130,7 @@ def evaluated(expression: Expression, answer: Callable[[Question], int | float |
 def _decided(
     is_or: bool, operands: Sequence[Expression], answer: Callable[[Question], int | float | bool]
 ) -> Any:
-    """Evaluate operands like Python's `and` or `or`: return the first that decides, otherwise the last."""
+    """Evaluate operands like Python's `and` or `or`: return the first one that decides, or the last one."""
     value: Any = None
     for operand in operands:
         value = evaluated(operand, answer)

@@ -1,4 +1,4 @@
-"""Collect the conditions on a program's inputs that its input shapes do not show."""
+"""Collect the conditions on a program's inputs that are not visible in its input shapes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def conditions_of(program: ExportedProgram) -> tuple[Condition, ...]:
     """Return the conditions on the inputs of a program, each once, in the order of the trace.
 
     The conditions are torch's guards (branches, divisibility, relations between sizes), and formulas for
-    input sizes that depend on several other sizes. Ranges, and sizes that are a symbol or linear in one
-    symbol, are part of the input shapes, which `deploy.Signature` checks.
+    input sizes that depend on several other sizes. Ranges of sizes are not included, nor sizes that are a
+    symbol or linear in one symbol: they are part of the input shapes, which `deploy.Signature` checks.
 
     Raises:
         UnreadableCondition: fakexport cannot represent a condition.
@@ -37,7 +37,9 @@ def conditions_of(program: ExportedProgram) -> tuple[Condition, ...]:
 
 
 def conditions_of_guards(guards: Iterable[str], leaves: Sequence[InputLeaf]) -> tuple[Condition, ...]:
-    """Parse guards as torch prints them. Return each condition once; leave out conditions that always hold.
+    """Parse guards from the text that torch prints. Return each condition once.
+
+    Conditions that always hold are left out.
 
     Raises:
         UnreadableCondition: fakexport cannot represent a guard.
@@ -88,7 +90,7 @@ def _formulas(program: ExportedProgram, leaves: Sequence[InputLeaf]) -> Iterator
 
 
 def _solved(sizes: Sequence[tuple[Question, Any]]) -> dict[str, Expression]:
-    """Express each symbol by an input size: the first one that is the symbol, or else is linear in it."""
+    """Express each symbol by an input size: one that is the symbol itself, or one that is linear in it."""
     found: dict[str, Expression] = {}
     for question, expression in sizes:
         if isinstance(expression, sympy.Symbol):

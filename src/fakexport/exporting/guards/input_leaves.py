@@ -24,7 +24,7 @@ class InputLeaf:
         path: Path to the leaf in the arguments. None if the leaf is inside a container that is not plain
             Python.
         rank: Number of dimensions of a tensor. None for a number or another constant.
-        constant: The value that the program was exported with if the leaf is a constant, else `...`.
+        constant: The value with which the program was exported, if the leaf is a constant; otherwise `...`.
     """
 
     name: str
@@ -40,8 +40,8 @@ def input_leaves(
 
     Args:
         structure: torch's `in_spec`: a tuple of positional arguments, and a dict of keyword arguments.
-        argument_names: The known names of positional arguments. Can be shorter than the arguments.
-        leaves: The name, rank and constant of each leaf, see `InputLeaf`.
+        argument_names: The known names of positional arguments. There can be more arguments than names.
+        leaves: The name, rank and constant of each leaf; see `InputLeaf`.
     """
     positional, keywords = structure.children()
     names = [*argument_names[: positional.num_children]]
@@ -75,7 +75,9 @@ def _paths(structure: Any, path: Path) -> Iterator[Path | None]:
 
 
 def leaf_at(leaves: Sequence[InputLeaf], path: Path) -> tuple[InputLeaf, Path] | None:
-    """Return the leaf that a path starts with, and the rest of the path; None if there is not exactly one.
+    """Return the leaf to which the start of a path leads, and the rest of the path.
+
+    Return None if no leaf, or more than one leaf, matches.
 
     torch refers to a leaf by its path in the original signature, or by its index (`flat_args`). Arguments of
     `*args` have different names in the program (`args_0`). Leaves of a registered class are found by the name

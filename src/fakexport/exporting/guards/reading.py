@@ -16,7 +16,7 @@ from .expression import Expression, Kind, Operation, Question, evaluated, questi
 from .input_leaves import InputLeaf, Path, leaf_at
 
 WHILE_EXPORTING = " or torch.compiler.is_exporting()"
-"""`run_decompositions` checks the guards of a program with stand-ins: a SymInt for an int, 1 for `True`."""
+"""Added to guards that fail for the inputs of `run_decompositions`: a SymInt for an int, 1 for `True`."""
 
 _MAX_LENGTH = 20_000
 _LARGEST = 2**63 - 1
@@ -59,7 +59,8 @@ def read_condition(text: str, leaves: Sequence[InputLeaf]) -> Condition | None:
     """Parse a guard. Return None if no call can violate it.
 
     Raises:
-        UnreadableCondition: the text is not a guard, or uses more than sizes, strides and numbers of inputs.
+        UnreadableCondition: the text is not a guard, or reads something other than supported properties of
+            the inputs.
     """
     text, _, place = text.partition(" and 'asked at ")
     text = text.replace(WHILE_EXPORTING, "")
@@ -70,7 +71,11 @@ def read_condition(text: str, leaves: Sequence[InputLeaf]) -> Condition | None:
 def read_expression(
     text: str, leaves: Sequence[InputLeaf], symbols: Mapping[str, Expression] | None = None
 ) -> Expression:
-    """Parse text to an expression tree, like `read_condition`, with the names in `symbols` replaced."""
+    """Parse text into an expression tree, and replace the names in `symbols`.
+
+    Raises:
+        UnreadableCondition: as for `read_condition`.
+    """
     try:
         if len(text) > _MAX_LENGTH:
             raise _Unreadable(f"it has {len(text):,} characters")
@@ -130,7 +135,10 @@ class _Reading:
         return parts[0] if len(parts) == 1 else Operation("and", parts)
 
     def _absence(self, left: ast.AST, signs: list[ast.cmpop], others: list[ast.expr]) -> Expression:
-        """Convert the guard that an input is None, as in the trace, to True: calls by name satisfy it."""
+        """Replace the guard that an input is None, as it was in the trace, with True.
+
+        Calls that pass inputs by name always satisfy this guard.
+        """
         leaf, rest = self._leaf(left)
         is_equal = len(others) == 1 and isinstance(signs[0], (ast.Eq, ast.Is))
         if rest or not is_equal or leaf.constant is not None:
@@ -138,7 +146,7 @@ class _Reading:
         return True
 
     def _is_kept_by_name(self, asked: ast.AST) -> bool:
-        """Return whether every call by name satisfies a guard, or other code checks it.
+        """Return whether calls that pass inputs by name always satisfy a guard, or other code checks it.
 
         These are guards on dtype, rank, layout, device, a constant's type or sign, and distinct tensors.
         """

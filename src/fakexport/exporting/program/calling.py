@@ -31,7 +31,7 @@ _KINDS: Mapping[Any, ParameterKind] = {
 def parameters_of(
     forward: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Parameter, ...]:
-    """Return the parameters of `forward`; empty if it can be called only as with the example inputs."""
+    """Return the parameters of `forward`. Empty if `forward` accepts only the form of the example inputs."""
     found = inspect.signature(forward).parameters.values()
     if not kwargs and len(found) == len(args) and all(each.default is each.empty for each in found):
         return ()
@@ -67,7 +67,7 @@ class Calling:
 
     @property
     def is_plain(self) -> bool:
-        """Whether torch checks a call completely. False if inputs have several keys, as order is ignored."""
+        """Whether torch checks a call completely. It does not check the order if there are several keys."""
         positional, keywords = self.structure.children()
         parts = (*positional.children(), *keywords.children())
         return len(self._rest(keywords.context)) < 2 and not any(map(_has_keys, parts))
@@ -179,19 +179,19 @@ def _plain(value: Any, structure: Any, name: str) -> Any:
 
 
 FACTS = "_fakexport_facts"
-"""The attribute of a program with its `ProgramFacts`."""
+"""Name of the attribute of a program that holds its `ProgramFacts`."""
 
 
 class CheckedProgram(ExportedProgram):
     """A program whose inputs include several `**kwargs`, or dicts with several keys.
 
     torch accepts keys in any order, but `forward` may iterate over them, so this class checks the order.
-    Otherwise it behaves like `ExportedProgram`. As with `WeightlessProgram`, the class of a finished program
-    is replaced.
+    Otherwise, it behaves like `ExportedProgram`. A finished program is converted by replacing its class, as
+    with `WeightlessProgram`.
     """
 
     def module(self, check_guards: bool = True) -> Any:
-        """Return the module. With guards, it also rejects keys that are not in the order of the example."""
+        """Return the module. With guards, it also rejects keys in a different order than at the export."""
         made = super().module(check_guards=check_guards)
         facts = vars(self).get(FACTS)
         calling = Calling(() if facts is None else facts.parameters, self.call_spec.in_spec)

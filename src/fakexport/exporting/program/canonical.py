@@ -22,7 +22,7 @@ from fakexport.exporting.program.tensor_spec import Spelling, TensorSpec, symbol
 from fakexport.exporting.program.walk import Visit, attribute, walk
 from fakexport.rules.diagnostics import Span
 
-# Their messages contain node names and torch's symbols; the condition is a different argument.
+# The messages of these operators contain node names and symbols. The condition is a separate argument.
 _WITH_MESSAGE = frozenset({"aten._assert_scalar.default", "aten._assert_async.msg"})
 
 
@@ -66,8 +66,8 @@ class CanonicalNode:
 
     Args:
         place: The position of the node.
-        is_call: Whether it calls an operator, as opposed to inputs, outputs and references to subgraphs.
-        operator: `aten.linear.default`, `placeholder`, `get_attr`, `output`.
+        is_call: Whether the node calls an operator. False for inputs, outputs and references to subgraphs.
+        operator: Name of the operator, such as `aten.linear.default`; or `placeholder`, `get_attr`, `output`.
         template: The arguments as text, with marks instead of nodes and devices.
         references: The index of the node at each node mark.
         literal_devices: The device at each device mark.
@@ -112,7 +112,7 @@ class Port:
 
     Args:
         kind: torch's name for the kind: `PARAMETER`, `USER_INPUT`, `BUFFER_MUTATION`.
-        name: Full name of a weight, name of an argument, path of an output (`logits`).
+        name: Full name of a weight, name of an argument, or path of an output, such as `logits`.
         index: Index of the node, or None for a constant output.
         constant: The value of a constant as text. None if the value is computed or passed.
         is_persistent: For a buffer, whether checkpoints contain it; otherwise None.
@@ -134,7 +134,7 @@ class CanonicalProgram:
             it.
         inputs: Weights, buffers, constants and user inputs, in order.
         outputs: Mutations and user outputs, in order.
-        structures: The container structure of the inputs, and that of the outputs.
+        structures: The container structures of the inputs and of the outputs.
         ranges: The range of each symbol as text, such as `[2, 4096]`, sorted by symbol.
     """
 
@@ -146,7 +146,7 @@ class CanonicalProgram:
 
     @property
     def signature(self) -> tuple[str, ...]:
-        """A line for each output, then two lines for the structures. Inputs have lines among the nodes."""
+        """A line for each output, then two lines for the structures. Inputs are omitted: they are nodes."""
         outputs = (
             f"output {position} {port.kind} {port.name!r} = "
             + (f"%{port.index}" if port.constant is None else port.constant)
@@ -177,7 +177,7 @@ def canonicalise(program: ExportedProgram) -> CanonicalProgram:
 
 
 class _Reading:
-    """The state of a conversion: the numbers given to nodes, subgraphs and symbols."""
+    """The state of a conversion: the numbers assigned to nodes, subgraphs and symbols."""
 
     def __init__(self, program: ExportedProgram) -> None:
         self.spelling = Spelling(is_canonical=True)

@@ -26,8 +26,8 @@ class Collective:
         count: Number of collectives in the group.
         dtype: Dtype of the tensor.
         shape: Shape of the tensor that one rank passes, sizes as text: `("s77", "s12", "4096")`.
-        bytes: Bytes of that tensor, with the sizes of the example inputs. None for unbacked sizes, which they
-            do not determine.
+        bytes: Bytes of that tensor, with the sizes of the example inputs. None if a size is unbacked, because
+            the example inputs do not determine it.
         bytes_expression: Bytes as an expression of the program's symbols, such as `8192*s12*s77`. None if all
             sizes are static.
     """
@@ -65,9 +65,9 @@ def collectives(program: ExportedProgram) -> tuple[Collective, ...]:
     """Return the collectives of one call of a program. Identical collectives of repeated modules are merged.
 
     Args:
-        program: The program. It is not changed. The body of a loop counts once.
+        program: The program. It is not changed. The body of a loop is counted once.
     Returns:
-        The collectives in the order of first execution. Empty for a program without other ranks.
+        The collectives in the order of first execution. Empty if the program runs on a single rank.
     """
     groups: dict[Collective, list[str]] = {}
     spelling = Spelling()

@@ -41,10 +41,10 @@ def content_of(constant: object) -> str:
 
 
 def data_of(value: Any) -> torch.Tensor | None:
-    """Return the data of a constant, computed from its history if the constant is fake, or None.
+    """Return the data of a constant, or None if it is unknown.
 
-    None is also returned for unsupported tensors: subclasses other than fake tensors, layouts other than
-    strided, and the meta device.
+    The data of a fake constant is computed from its history. None is also returned for unsupported tensors:
+    subclasses other than fake tensors, layouts other than strided, and tensors on the meta device.
     """
     known = _value(value)
     return known if known is not None and _is_plain(known) else None

@@ -1,4 +1,4 @@
-"""Create a modified program that keeps the facts about the original. All modifications use this module."""
+"""Create modified programs that keep the facts recorded for the original. All changes use this module."""
 
 from __future__ import annotations
 

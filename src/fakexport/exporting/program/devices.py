@@ -32,20 +32,20 @@ class DeviceLiteral:
 
     Args:
         node: Name of the graph node. For a constant, the name of its placeholder.
-        operator: Name of the operator, `aten.arange.default`. For a constant, `placeholder`.
+        operator: Name of the operator, such as `aten.arange.default`. For a constant, `placeholder`.
         argument: Name of the argument (`device`, `device_type`), with an index for an item of a list
             (`devices[1]`), or its position (`2`) if the operator does not name arguments. For a constant, the
             constant's name.
-        device: As written: `cuda:0`, or `cuda` without an index.
+        device: The device as written: `cuda:0`, or `cuda` without an index.
         span: The user's line, if the node has one. For a constant, the first line that reads it.
         module_path: Path of the module that the node came from.
-        graph: Name of the subgraph with the node; "" is the main graph.
+        graph: Name of the subgraph that contains the node, or "" for the main graph.
         index: Position of the node in the order of execution, starting at 0.
         kind: `creation` (the node creates a tensor on the device), `move` (moves a tensor to it from another
             device), `assertion` (checks that a tensor is on it), `autocast` (a region for this device type),
             `constant`, or `argument` (anything else: a custom operator, a move without effect).
         is_baked_in: Whether the literal is there only because the export ran on this device: it is the device
-            of a weight or an input, and not a move. The author of the model intended other literals.
+            of a weight or an input, and not the target of a move. Other literals are in the model's code.
     """
 
     node: str
@@ -79,7 +79,7 @@ def devices(program: ExportedProgram) -> tuple[DeviceLiteral, ...]:
 
 
 def named_devices(node: Node) -> Iterator[str]:
-    """Yield the devices in the arguments of a node, which are the ones that `devices` describes in detail."""
+    """Yield the devices in the arguments of a node. `devices` describes the same devices in detail."""
     for value in (*node.args, *node.kwargs.values()):
         if isinstance(value, _NAMING):
             for _, device in _devices_in(value):

@@ -1,4 +1,4 @@
-"""Find modules whose numbers differ between two programs of equal structure, such as those of two ranks."""
+"""Find modules whose numbers differ between two programs of equal structure, such as two ranks of a model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def differing_numbers(a: ExportedProgram, b: ExportedProgram) -> tuple[str, ...]
     Args:
         a, b: The programs. They are not changed.
     Returns:
-        Paths of modules. Empty for identical programs, None if the programs differ in more than numbers.
+        Paths of modules. Empty for identical programs; None if the programs differ in more than numbers.
     """
     found: dict[str, None] = {}
     for mine, theirs in zip_longest(graph_modules(a.graph_module), graph_modules(b.graph_module)):

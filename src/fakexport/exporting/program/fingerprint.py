@@ -1,4 +1,4 @@
-"""Summarize a program in a form that is small enough for a repository and shows what changed."""
+"""Summarize a program in a form that is small enough to store in a repository and shows what changed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class NodeLine:
 
     Args:
         count: Number of calls.
-        operator: `aten.linear.default`.
+        operator: Name of the operator, such as `aten.linear.default`.
         module_path: Path of the module, with stars for indices.
         arguments: The arguments, with `%` for each node: `(%, %, dtype=torch.float32)`.
         value: Shape, strides, dtype and device of the results: `float32[s0, 4]{4, 1} cuda:0`.
@@ -91,7 +91,7 @@ class Fingerprint:
         ranges: The range of each symbol.
         properties: Properties that are not visible in the graph, such as `guard x.shape[1] % 2 == 0` or `tie
             a = b`; see `Property`.
-        places: For each of `nodes`, the source line. Empty for a stored fingerprint.
+        places: The source line of each entry in `nodes`. Empty for a stored fingerprint.
     """
 
     digest: str
@@ -116,7 +116,7 @@ class Fingerprint:
 def fingerprint(program: ExportedProgram) -> Fingerprint:
     """Return a summary of a program without its weights.
 
-    Repeated modules are merged, so the summary of 126 identical blocks is hardly larger than that of two.
+    Repeated modules are merged, so a summary of 126 identical blocks is hardly larger than one of two blocks.
     """
     identity = identity_of(program)
     canonical = identity.canonical

@@ -56,7 +56,7 @@ class Property:
 
     Args:
         kind: `weight`, `constant`, `tie`, `memory`, `guard`, `call` or `fact`.
-        line: The text that is compared with the other program's.
+        line: The text that is compared between programs.
         shown: The text that is displayed instead, or "" to display `line`.
     """
 

@@ -1,4 +1,4 @@
-"""Find the operators and classes in a program that libraries, not torch, provide."""
+"""Find the operators and classes in a program that are provided by libraries rather than by torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def library_operators(program: ExportedProgram) -> tuple[str, ...]:
 
 
 def python_operators(operators: Iterable[str]) -> dict[str, str | None]:
-    """Map operators made with `torch.library.custom_op` to their module; None if it cannot be imported."""
+    """Map each `torch.library.custom_op` operator to its module, or to None if that cannot be imported."""
     found = {}
     for operator in operators:
         namespace, name, _ = operator.split(".")
@@ -42,7 +42,7 @@ def python_operators(operators: Iterable[str]) -> dict[str, str | None]:
 
 
 def library_modules(operators: Iterable[str]) -> dict[str, str]:
-    """Return the importable modules of `python_operators`, by operator: `transformers.integrations.moe`."""
+    """Return the modules of `python_operators` that can be imported, by operator."""
     return {name: module for name, module in python_operators(operators).items() if module is not None}
 
 

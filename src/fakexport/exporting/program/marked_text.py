@@ -27,7 +27,7 @@ class MarkedText:
     """Format values as text with marks, and collect the nodes and devices that the marks replace.
 
     Args:
-        spelling: Formats symbolic sizes. All texts of a program share one.
+        spelling: Formats symbolic sizes. All texts of a program share one instance.
         subgraphs: Number of each subgraph. New subgraphs are added.
     """
 
@@ -77,7 +77,7 @@ class MarkedText:
 
 
 def fill(text: str, mark: str, values: Iterable[str]) -> str:
-    """Replace each mark in a text by the next value."""
+    """Replace each mark in a text with the next value."""
     first, *rest = text.split(mark)
     return first + "".join(f"{value}{part}" for value, part in zip(values, rest, strict=True))
 

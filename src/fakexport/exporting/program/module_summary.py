@@ -27,16 +27,16 @@ class ModuleSummary:
         path: Path of the (first) module: `model.layers.0`.
         class_name: Name of its class.
         count: Number of modules in the run.
-        own_parameters: Elements of the parameters registered on the module itself.
+        own_parameters: Number of elements in the parameters registered on the module itself.
         total_parameters: The same, including all submodules.
-        own_buffers: Elements of the buffers registered on the module itself, persistent or not.
+        own_buffers: Number of elements in the buffers registered on the module itself, persistent or not.
         total_buffers: The same, including all submodules.
         own_bytes: Bytes of the module's own parameters and buffers.
         total_bytes: The same, including all submodules.
         dtypes: Dtypes of all tensors in the module and its submodules, sorted: `("bfloat16", "float32")`.
         bytes_per_device: `total_bytes` of the **whole run** by device, sorted.
-        tied_to: Names of weights that this module shares with an earlier one. Only the earlier module counts
-            them: `("model.embed_tokens.weight",)`.
+        tied_to: Names of weights that this module shares with an earlier module, such as
+            `("model.embed_tokens.weight",)`. They are counted only in the earlier module.
         children: The submodules in order of registration.
     """
 
@@ -116,7 +116,7 @@ class _Inspection:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A module's summary, and a number that is equal for modules of equal structure."""
+    """A module's summary, and a number that is the same for all modules with the same structure."""
 
     summary: ModuleSummary
     structure: int
@@ -170,7 +170,7 @@ def _fold(entries: Iterable[_Entry]) -> tuple[ModuleSummary, ...]:
 
 
 def _continues(before: _Entry, entry: _Entry) -> bool:
-    """Return whether an item of a module list equals the item before. Names must be consecutive numbers."""
+    """Return whether a module list's item is identical to the item before it, with consecutive indices."""
     names = (before.summary.name, entry.summary.name)
     is_next = all(map(str.isdecimal, names)) and int(names[0]) + 1 == int(names[1])
     return is_next and before.structure == entry.structure

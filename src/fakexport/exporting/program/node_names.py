@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.fx import Node
 
-# Prefixes of the tracers: strict export wraps the module, and names it as a local of the traced frame.
+# Prefixes added by tracers. Strict export wraps the module, and names it like a variable of the traced frame.
 _ROOT = re.compile(r"^(L\['self'\]|L__self__|self|_export_root)(\.|$)")
 _INDEXED = re.compile(r"(?:\.?_modules)?\[['\"]?(\w+)['\"]?\]")
 _CALL_NUMBER = re.compile(r"@\d+")
@@ -18,10 +18,10 @@ _INDEX = re.compile(r"\d+")
 
 
 def module_path(node: Node) -> str:
-    """Return the path of the innermost module that called the node: `model.layers.3.mlp`, "" for the root.
+    """Return the path of the innermost module that called the node, such as `model.layers.3.mlp`.
 
-    All calls of a module have the same path. Nodes that torch itself inserts (sizes, runtime asserts) have
-    the path "".
+    All calls of a module have the same path. The path is "" for the root module and for nodes that torch
+    itself inserts (sizes, runtime asserts).
     """
     stack = node.meta.get("nn_module_stack")
     if not stack:
@@ -44,7 +44,7 @@ def star(path: str) -> str:
 
 
 def star_common(paths: Iterable[str]) -> str:
-    """Merge paths that differ only in indices. A differing index becomes a star, a common one stays.
+    """Merge paths that differ only in indices. Indices that differ become stars; common ones are kept.
 
     Example:
         >>> star_common(["layers.3.experts.0", "layers.3.experts.1"])
@@ -58,7 +58,7 @@ _FACTORY = re.compile(r"aten\.(new_\w+|\w+_like)\.\w+")
 
 
 def operator_name(node: Node) -> str:
-    """Return a node's operator, such as `aten.linear.default`; for nodes without one, `node.op`.
+    """Return a node's operator, such as `aten.linear.default`, or `node.op` for nodes without an operator.
 
     The name is the same on every machine. It contains no memory addresses or node names.
     """
@@ -78,5 +78,5 @@ def target_name(target: Any) -> str:
 
 
 def is_factory(name: str) -> bool:
-    """Return whether an operator creates a tensor from the shape and dtype of another, not from its data."""
+    """Return whether an operator uses only the shape and dtype of its input tensor, as `zeros_like` does."""
     return _FACTORY.fullmatch(name) is not None

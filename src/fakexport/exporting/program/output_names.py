@@ -1,4 +1,4 @@
-"""Paths of a program's outputs in the structure that it returns."""
+"""Paths of a program's outputs in the structure that the program returns."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def output_names(program: ExportedProgram) -> tuple[str, ...]:
 
 
 def user_outputs(program: ExportedProgram) -> list[tuple[str, Any]]:
-    """Return, for each returned leaf, its path and its argument spec of `torch.export`."""
+    """Return the path and the `torch.export` argument spec of each returned leaf."""
     specs = program.graph_signature.output_specs
     arguments = [spec.arg for spec in specs if spec.kind is OutputKind.USER_OUTPUT]
     return list(zip(output_names(program), arguments, strict=True))
 
 
 def user_inputs(program: ExportedProgram) -> list[tuple[Any, Node]]:
-    """Return, for each user input, its argument spec of `torch.export` and its placeholder."""
+    """Return the `torch.export` argument spec and the placeholder of each user input."""
     return [(spec.arg, node) for spec, node in input_nodes(program) if spec.kind is InputKind.USER_INPUT]
 
 
@@ -48,7 +48,7 @@ def _leaf_paths(structure: Any, path: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 
 def _keys(context: Any, count: int) -> list[str]:
-    """Return the field names in a container's pytree context; positions if there are none."""
+    """Return the field names in a container's pytree context, or positions if it has no field names."""
     if isinstance(context, type) and issubclass(context, tuple):
         context = getattr(context, "_fields", ())
     candidates = [context, *context] if isinstance(context, (list, tuple)) else []

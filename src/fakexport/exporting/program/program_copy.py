@@ -1,4 +1,4 @@
-"""Copy the graph of a program, optionally with plain indexing."""
+"""Copy the graph of a program, optionally with its indexing calls replaced by `aten.index.Tensor`."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def copied_graph(program: ExportedProgram) -> GraphModule:
         copied = copy.deepcopy(program.graph_module)
     assert isinstance(copied, GraphModule)
     for old, new in zip(graph_modules(program.graph_module), graph_modules(copied), strict=True):
-        # Copying renames nodes with the name of a Python builtin: `input`, as torch.nn.Linear calls its
-        # input.
+        # Copying renames nodes that have the name of a Python builtin, such as `input`, which is the name of
+        # the argument of torch.nn.Linear.
         for node, twin in zip(old.graph.nodes, new.graph.nodes, strict=True):
             twin.name = node.name
     return copied

@@ -52,7 +52,7 @@ class ProgramFacts:
 
     Args:
         source: The source of the model: `hf:config.json`, `model.py:factory`, or the name of a factory.
-        topology: The devices that the program was exported for, `8xH100-80GB`.
+        topology: The devices that the program was exported for, such as `8xH100-80GB`.
         profiles: Names of the devices' profiles, in device order. None means the profiles of the topology.
         device_map: Device by module path.
         dtype: The requested floating point dtype.
@@ -60,8 +60,8 @@ class ProgramFacts:
         skipped_checks: One sentence for each assumption and each omitted check.
         versions: Versions of the packages involved, by name, except fakexport and torch.
         unbound: The constants without a value, and the reasons.
-        left_behind: By name, the real weights that became fake when the program moved to devices that do not
-            exist on this machine.
+        left_behind: Names of the real weights that became fake when the program was moved to devices that do
+            not exist on this machine.
         recipes: How entries of a checkpoint with a different layout become the weights. An archive stores
             this. None for a program that was not loaded from an archive; `model` may then know the layout.
         load_hooks: Hooks of the model's `load_state_dict` that `bind` does not run, with their modules.
@@ -106,7 +106,7 @@ class ProgramFacts:
 
     @property
     def has_own_inputs(self) -> bool:
-        """Whether fakexport defined the program's inputs, instead of the model's `forward`."""
+        """Whether fakexport, rather than the model's `forward`, defines the program's inputs."""
         return self.component is not None or (self.adapter is not None and self.adapter.mode == "inputs")
 
     def __deepcopy__(self, memo: dict[int, object]) -> ProgramFacts:
@@ -114,7 +114,7 @@ class ProgramFacts:
         return self
 
     def of_weights(self) -> ProgramFacts:
-        """Return only those facts that say how the entries of a checkpoint become the weights."""
+        """Return only the facts about how the entries of a checkpoint become the weights."""
         return ProgramFacts(
             recipes=self.recipes,
             load_hooks=self.load_hooks,
@@ -132,7 +132,7 @@ class ProgramFacts:
         return replace(here, left_behind=())
 
     def elsewhere(self, devices: Iterable[str], topology: str | None = None) -> ProgramFacts:
-        """Return the facts after a move to other devices: with the new profiles, and without a device map."""
+        """Return the facts for a program on other devices: with their profiles, and without a device map."""
         if topology is None and set(devices) == {"cpu"}:
             topology = "cpu"
         if topology is None:

@@ -1,9 +1,9 @@
 """Detect operators that reject the dtypes of their operands at run time, but not during a trace.
 
 In torch 2.13, the fake kernels of these operators do not compare dtypes, but the real kernels do. A dtype
-that only one device type rejects is reported only for operands on that type. For example, CUDA rejects a
-product of integers, and the CPU rejects batch norm with parameters of a different dtype (whether CUDA does so
-too is unknown).
+that only one device type rejects is reported only for operands on that device type. For example, CUDA rejects
+a product of integers, and the CPU rejects batch norm with parameters of a different dtype (it is unknown
+whether CUDA also rejects it).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RefusedDtypes:
 
     Args:
         operands: The rejected dtypes, by argument name.
-        fix: Code that replaces the operands.
+        fix: Code that converts the operands to accepted dtypes.
     """
 
     operands: Mapping[str, torch.dtype]
@@ -105,14 +105,14 @@ def _refusal(node: Node) -> RefusedDtypes | None:
         return None
     arguments = argument_values(node.target, node.args, node.kwargs)
     if arguments.get("dtype") is not None:
-        return None  # It casts: `softmax(x, dtype=torch.float32)`.
+        return None  # The operator casts its operand: `softmax(x, dtype=torch.float32)`.
     call = _Call(node, name.replace("_.", "."), arguments)
     return next((found for check in _CHECKS if (found := check(call)) is not None), None)
 
 
 def _kind_refused(call: _Call) -> RefusedDtypes | None:
     """Check for operators without a kernel for complex, integer, bool or floating point dtypes."""
-    # For devices other than CPU and CUDA, only dtypes that both reject are reported.
+    # For devices other than CPU and CUDA, only dtypes that both CPU and CUDA reject are reported.
     kinds = _TABLES["anywhere"].get(call.name, "") + _TABLES.get(call.device_type, {}).get(call.name, "")
     tensors = call.tensors if kinds else {}
     if not tensors:
@@ -170,17 +170,18 @@ def _mixed(call: _Call) -> RefusedDtypes | None:
 def _is_of_classes(call: _Call) -> bool:
     """Return whether the targets of a loss are class indices.
 
-    Otherwise, the targets are probabilities. Multiplying them promotes dtypes, so theirs may be different.
+    Otherwise, the targets are probabilities. A multiplication with them promotes dtypes, so their dtype may
+    be different.
     """
     values, target = call.tensor("self"), call.tensor("target")
     return values is not None and target is not None and values.dim() == target.dim() + 1
 
 
 def _distances_refused(call: _Call) -> RefusedDtypes | None:
-    """Check for `cdist` in half precision, which works only if it computes Euclidean distances by `mm`.
+    """Check for `cdist` in half precision. It only works for Euclidean distances that are computed by `mm`.
 
-    Source: `aten/src/ATen/native/Distance.cpp:cdist_impl`, which uses a matrix product on request, or if one
-        of the operands has more than 25 points.
+    Source: `aten/src/ATen/native/Distance.cpp:cdist_impl`. It uses a matrix product (`mm`) on request, or if
+        one of the operands has more than 25 points.
     """
     sides = call.tensors if call.name == "aten.cdist.default" else {}
     operands = {name: tensor.dtype for name, tensor in sides.items()}
@@ -202,7 +203,7 @@ def _wrong_choice(call: _Call) -> RefusedDtypes | None:
 
 
 def _not_kept(call: _Call) -> RefusedDtypes | None:
-    """Check for an in-place operator whose result has an incompatible dtype: `integers.mul_(0.5)`."""
+    """Check for an in-place operator whose result does not fit its operand's dtype: `integers.mul_(0.5)`."""
     values, other = call.tensor("self"), call.arguments.get("other", call.arguments.get("tensor1"))
     is_in_place = operator_name(call.node) != call.name
     operand = _tensor(other) if isinstance(other, Node) else other
@@ -247,7 +248,7 @@ def _may_be_filled(values: torch.Tensor | None) -> bool:
 
 
 def _bias(values: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor | None:
-    """Return the bias if `linear` is fused, so that the bias must have the dtype of the values; else None."""
+    """Return the bias if it must have the dtype of the values, as in a fused `linear`; otherwise None."""
     if values is None or bias is None:
         return None
     is_static = all(isinstance(size, int) for size in values.shape)  # Comparing a symbol would add a guard.
@@ -266,7 +267,8 @@ def _is_mixed(name: str, operands: Mapping[str, torch.dtype]) -> bool:
 def _conversions(operands: Mapping[str, torch.dtype]) -> str:
     """Return code such as `input.to(torch.float32)` that converts the operands to a common dtype.
 
-    The common dtype is the dtype of the weight or of the written tensor, or else the widest dtype.
+    The common dtype is the dtype of the weight or of the written tensor, or the widest dtype if there is
+    neither.
     """
     if operands.keys() & {"weight", "source", "values"}:
         wanted = operands["weight" if "weight" in operands else "self"]

@@ -22,8 +22,8 @@ def written_inputs(program: ExportedProgram, visits: Iterable[Visit]) -> Iterato
     """Yield the name of each user input that a node writes to, and the node. Buffers are not included.
 
     Args:
-        program: The program as captured. Decompositions would add writes into other outputs.
-        visits: Its nodes, from `walk`.
+        program: The program as captured. Decompositions would add writes to other outputs.
+        visits: The nodes of the program, from `walk`.
     """
     inputs = input_nodes(program)
     owners = {_memory(node): node.name for spec, node in inputs if spec.kind is InputKind.USER_INPUT}
@@ -46,7 +46,7 @@ def shared_outputs(program: ExportedProgram, written: Collection[str]) -> Iterat
     Args:
         program: The program before decompositions. They replace the fake tensors that show which outputs
             share memory.
-        written: Names of its `written_inputs`.
+        written: Names of the inputs that `written_inputs` yields.
 
     Yields:
         The path of the output (`logits`, `0`), the tensor that it shares memory with, and the output's node.
@@ -84,4 +84,4 @@ def _memory(node: Node) -> StorageWeakRef | None:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return None
-    return StorageWeakRef(without_levels(value).untyped_storage())  # FlexAttention returns one of vmap.
+    return StorageWeakRef(without_levels(value).untyped_storage())  # FlexAttention returns a `vmap` tensor.

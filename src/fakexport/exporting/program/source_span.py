@@ -20,7 +20,7 @@ _TYPED_BY_PEOPLE = ("<stdin>", "<ipython-input")
 
 # A program may have been exported on another machine, so installed packages are identified by folder, too.
 _FOREIGN_LIBRARY = re.compile(
-    # The last three are part of the command line: they call fakexport, and no model calls them.
+    # typer, click and rich belong to the command line: they call fakexport, and no model calls them.
     r"[/\\](?:site|dist)-packages[/\\](?:(?:torch|fakexport|typer|click|rich)[/\\]|typing_extensions\.py)"
     r"|[/\\]lib[/\\]python3\.\d+[/\\](?!(?:site|dist)-packages[/\\])"
     # Paths of installed packages in an archive start at the package.
@@ -57,7 +57,7 @@ def source_span(node: Node) -> Span | None:
 
 
 def reading_span(node: Node) -> Span | None:
-    """Return the user's line of the first node with a source line that reads a value, or None."""
+    """Return the source line of the first node that reads a value and has a source line, or None."""
     return next(filter(None, map(source_span, node.users)), None)
 
 
@@ -74,12 +74,12 @@ def span_of_trace(trace: str | None) -> Span | None:
 
 
 def is_own_code(path: str) -> bool:
-    """Return whether a file of a stack trace belongs to this installation of fakexport."""
+    """Return whether a file in a stack trace belongs to this installation of fakexport."""
     return path.startswith(_OWN_PACKAGE)
 
 
 def is_user_code(path: str) -> bool:
-    """Return whether a file of a stack trace was written by the author of the model or of a model library."""
+    """Return whether a file in a stack trace was written by the author of the model or of a model library."""
     if path.startswith("<"):
         return path.startswith(_TYPED_BY_PEOPLE)
     if path.startswith(_OWN_FOLDERS) or _FOREIGN_LIBRARY.search(path) or _COMMAND.search(path):
@@ -88,7 +88,7 @@ def is_user_code(path: str) -> bool:
 
 
 def is_model_code(path: str) -> bool:
-    """Return whether a file of a stack trace is user code and not part of an installed package."""
+    """Return whether a file in a stack trace is user code and not part of an installed package."""
     return is_user_code(path) and "-packages" not in path
 
 

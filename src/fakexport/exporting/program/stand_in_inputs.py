@@ -1,7 +1,8 @@
 """Add example inputs to a program that has none, because without them torch does not check its guards.
 
-`ExportedProgram.module()` installs guards only if the program has example inputs, because it reads their
-structure (`torch/export/_unlift.py`, verified with torch 2.11 to 2.13). A loaded program has none.
+`ExportedProgram.module()` installs guards only if the program has example inputs, because it reads the
+structure of these inputs (`torch/export/_unlift.py`, verified with torch 2.11 to 2.13). A loaded program has
+no example inputs.
 """
 
 from __future__ import annotations

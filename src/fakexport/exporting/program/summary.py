@@ -35,12 +35,12 @@ _HELD = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 @dataclass(frozen=True)
 class TensorTotals:
-    """The totals for tensors of one kind. Tied tensors count once.
+    """The totals for tensors of one kind. Tied tensors are counted once.
 
     Args:
         count: Number of tensors.
-        elements: Number of elements in all of these tensors. If the model's config has a quantization, the
-            parameters are counted as before quantization packed them, without scales.
+        elements: Number of elements in all of these tensors. If the model's config specifies quantization,
+            this is the number of parameters before quantization packed them. Scales are not counted.
         bytes_per_device: Bytes on each device, by name.
     """
 
@@ -64,9 +64,9 @@ class ValueSummary:
             name for a mutated buffer or parameter.
         kind: torch's name for the kind, in lowercase: `user_input`, `user_output`, `buffer_mutation`.
         node: Name of the graph node; "" for a constant output.
-        dtype: Dtype of a tensor, `float32`. For other values, the Python type (`int`).
-        shape: Sizes as text, `("s77", "128")`; None for other values.
-        device: Device of a tensor, `cuda:0`. None for other values.
+        dtype: Dtype of a tensor, such as `float32`. For other values, the Python type, such as `int`.
+        shape: Sizes of a tensor as text, such as `("s77", "128")`. None for other values.
+        device: Device of a tensor, such as `cuda:0`. None for other values.
         value: The text of a constant or a symbolic number. None for a tensor.
     """
 
@@ -91,7 +91,7 @@ class ProgramSummary:
         parameters: Parameters in the signature, trainable or not.
         buffers: Buffers, persistent or not.
         constants: Tensors lifted from the graph (tensor literals, plain attributes).
-        state: Parameters, buffers and constants that the program writes, such as its own cache.
+        state: Parameters, buffers and constants that the program writes to, such as its own cache.
         inputs: The caller's inputs, in order, including constants.
         outputs: Mutated buffers and inputs, followed by the results.
         range_constraints: The range of each symbol, sorted by name.
@@ -218,7 +218,7 @@ def summary_of(module_or_program: nn.Module | ExportedProgram) -> ModuleSummary 
         For a module, the tree of its modules with repeated blocks merged. For a program, its
             `ProgramSummary`.
     Raises:
-        TypeError: neither a module nor an ExportedProgram.
+        TypeError: the argument is neither a module nor an ExportedProgram.
 
     Example:
         >>> summary(nn.Linear(4, 2)).total_parameters

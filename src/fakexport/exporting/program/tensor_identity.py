@@ -14,8 +14,8 @@ def tensor_identity(tensor: torch.Tensor) -> Hashable:
     """Return a key that is equal for tied tensors: the same object, or equal views of the same memory.
 
     This also works for fake tensors, which have storages without data. Tensors that overlap only partly have
-    different keys. So do placeholder tensors with stride 0, which share memory only to save it. The key is
-    valid as long as the tensor exists.
+    different keys. Placeholder tensors with stride 0 also have different keys, because they only share memory
+    to save space. The key is valid as long as the tensor exists.
     """
     if is_wrapper(tensor):  # It has no memory of its own.
         return tuple(tensor_identity(inner) for _, inner in inner_tensors(tensor))

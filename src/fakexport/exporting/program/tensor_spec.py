@@ -24,7 +24,7 @@ class TensorSpec:
         dtype: Name of the dtype without `torch.`: `bfloat16`.
         shape: Sizes as text: `("s0", "128")`. A symbolic size is an expression over symbols.
         stride: Strides as text. Empty for layouts without strides.
-        device: `cpu`, `cuda:0`.
+        device: Name of the device, such as `cuda:0`.
     """
 
     dtype: str

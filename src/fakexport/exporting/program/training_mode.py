@@ -15,11 +15,11 @@ _STATISTICS = "running_mean"
 
 
 def training_operators(visits: Iterable[Visit]) -> Iterator[tuple[Visit, str]]:
-    """Yield the nodes of operators that run in training mode, with the argument that enables it as text.
+    """Yield nodes whose operators run in training mode, with the text of the argument that enables it.
 
     These are dropout with a probability above 0 (including attention and recurrent layers), randomized
-    activations, and batch norm that does not use its running statistics. Batch norm without running
-    statistics computes the same in both modes.
+    activations, and batch norm that does not use its running statistics. Batch norm that has no running
+    statistics is not included, because it computes the same result in both modes.
     """
     for visit in visits:
         yield from ((visit, argument) for argument in _training_argument(visit.node))

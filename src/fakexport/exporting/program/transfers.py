@@ -24,18 +24,18 @@ class Transfer:
 
     Args:
         node: Name of the graph node.
-        operator: `aten.to.device`, or a custom operator's name.
+        operator: Name of the operator, such as `aten.to.device`.
         source: The old device of the tensor.
         target: The new device of the tensor.
-        dtype: Dtype of the result. torch converts the tensor before it sends it.
+        dtype: Dtype of the result. torch converts the tensor before moving it.
         shape: Shape of the result, sizes as text: `("s77", "4096")`.
-        bytes: Bytes of the result. Symbolic sizes are evaluated for the example inputs. None for unbacked
-            sizes, which have no example.
+        bytes: Bytes of the result. Symbolic sizes are evaluated for the example inputs. None if a size is
+            unbacked, because the example inputs do not determine it.
         bytes_expression: Bytes as an expression of the program's symbols, such as `16384*s77`. None if all
             sizes are static.
         span: The user's line, if the node has one.
         module_path: Path of the module that moves the tensor.
-        graph: Name of the subgraph with the node; "" is the main graph.
+        graph: Name of the subgraph that contains the node, or "" for the main graph.
         index: Position of the node in the order of execution, starting at 0.
     """
 

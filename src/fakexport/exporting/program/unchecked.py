@@ -34,7 +34,7 @@ _SIGNS: Mapping[str, tuple[str, ...]] = {
 def without_checks(program: ExportedProgram, *names: str) -> ExportedProgram:
     """Return a program that does not check some properties of its inputs. Its archive records this.
 
-    If the inputs of a call differ from the example in such a property, the results may be wrong.
+    If the inputs of a call differ from the example inputs in such a property, the results may be wrong.
 
     Args:
         program: The program. It is not changed.
@@ -42,7 +42,7 @@ def without_checks(program: ExportedProgram, *names: str) -> ExportedProgram:
             `strides`, `storage`, `gradients`, `views`, `inference`, `conjugation`. `run` always checks dtypes
             and ranks.
     Raises:
-        ValueError: an unknown name.
+        ValueError: a name is unknown.
 
     Example:
         >>> program = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),))

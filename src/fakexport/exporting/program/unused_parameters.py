@@ -37,8 +37,8 @@ def unused_parameters(program: ExportedProgram, module: nn.Module) -> UnusedPara
     A tied parameter is used if the program reads it under any of its names.
 
     Args:
-        program: The program exported from the module. Non-strict or strict, although strict export omits
-            unused parameters.
+        program: The program exported from the module, in non-strict or strict mode. It may lack unused
+            parameters, because strict export omits them.
         module: The module, with the parameters that it had when it was exported.
     """
     parameters = dict(module.named_parameters(remove_duplicate=False))

@@ -22,7 +22,7 @@ class Visit:
         node: The node itself, as in the program.
         owner: The graph module that contains it.
         index: Position of the node in the walk, starting at 0.
-        graph: Dotted name of the node's subgraph (`true_graph_0`). "" is the main graph.
+        graph: Dotted name of the node's subgraph, such as `true_graph_0`, or "" for the main graph.
         caller: The node that runs the subgraph (`cond`, an autocast region). None in the main graph.
     """
 
@@ -81,7 +81,7 @@ def input_nodes(program: ExportedProgram, graph: Graph | None = None) -> list[tu
 
     Args:
         program: The program.
-        graph: A copy of its graph. Default: its own graph.
+        graph: A copy of the program's graph. Default: the program's own graph.
     """
     nodes = {node.name: node for node in (graph or program.graph).find_nodes(op="placeholder")}
     return [(spec, nodes[spec.arg.name]) for spec in program.graph_signature.input_specs]

@@ -36,8 +36,8 @@ class WeightsNotBoundError(FakexportError, RuntimeError):
 class WeightlessProgram(CheckedProgram):
     """The class of a loaded program whose weights or constants are fake.
 
-    While weights are missing, `module()` and `example_inputs` raise an error that lists them. A runtime, a
-    compiler and `torch.export.save` all use one of the two first. Otherwise, the program behaves like any
+    While weights are missing, `module()` and `example_inputs` raise an error that lists them. Runtimes,
+    compilers and `torch.export.save` all access one of the two first. Otherwise, the program behaves like any
     `ExportedProgram`, and copies of it have this class too.
 
     A subclass is necessary because `example_inputs` is a property, which an instance cannot override, and
@@ -73,7 +73,7 @@ class WeightlessProgram(CheckedProgram):
 
 
 def example_inputs_of(program: ExportedProgram) -> Any:
-    """Return the example inputs of a program, `(args, kwargs)`, or None without inputs or weights."""
+    """Return a program's example inputs as `(args, kwargs)`, or None if they or the weights are missing."""
     is_unbound = isinstance(program, WeightlessProgram) and unbound_names(program)
     return None if is_unbound else program.example_inputs
 

@@ -19,7 +19,7 @@ from fakexport.exporting.program.walk import subgraphs_of
 
 _HELD = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
-# They update the running statistics if this argument is true, which their schema does not show.
+# Operators that update the running statistics if this argument is true. Their schema does not show this.
 _UPDATES_STATISTICS = {"aten::batch_norm": "training", "aten::instance_norm": "use_input_stats"}
 
 # The placeholders whose memory a node's value may share.
@@ -29,8 +29,8 @@ _Roots = frozenset[Node]
 def written_state(program: ExportedProgram) -> frozenset[str]:
     """Return the names of the weights and constants that a run modifies in place.
 
-    Writes are found from operator schemas, and not from the memory of fake tensors, because in a loaded
-    program views do not share memory. A tensor is included if it is unknown whether the program writes to it.
+    Writes are found from operator schemas rather than from the memory of fake tensors, because views do not
+    share memory in a loaded program. A tensor is included if it is unknown whether the program writes to it.
 
     Args:
         program: A captured, loaded or decomposed program.
@@ -43,7 +43,7 @@ def written_state(program: ExportedProgram) -> frozenset[str]:
 
 
 def _has_writes(program: ExportedProgram) -> bool:
-    """Return whether any operator of the program writes in place, to whatever tensor."""
+    """Return whether any operator of the program writes to any tensor in place."""
     graphs = [module.graph for module in graph_modules(program.graph_module)]
     called = {node.target for graph in graphs for node in graph.nodes if node.op == "call_function"}
     operators = [target for target in called if isinstance(target, OpOverload)]
@@ -100,9 +100,9 @@ def _written_inputs(node: Node, owner: GraphModule, known: dict[GraphModule, set
 
 
 def _written_operands(node: Node, written: set[Node], subgraph: GraphModule) -> Iterator[Node]:
-    """Yield the inputs of a node to which its subgraph writes, through the corresponding placeholders.
+    """Yield those inputs of a node that its subgraph writes to. `written` contains the written placeholders.
 
-    If the correspondence is unknown, yield all inputs.
+    If it is unknown which input corresponds to which placeholder, yield all inputs.
     """
     if not written:
         return

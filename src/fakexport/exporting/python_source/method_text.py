@@ -261,7 +261,7 @@ class MethodText:
 
 
 def is_from_torch(kind: str) -> bool:
-    """Return whether a class belongs to torch, whose source lines are not shown."""
+    """Return whether a class belongs to torch. The source lines of such classes are not shown."""
     return kind.startswith("torch.")
 
 
@@ -282,7 +282,7 @@ def _attributes(owner: str, *names: str) -> str:
 
 
 def _mode(item: Node | Region, depth: int) -> tuple[Mode, ...]:
-    """Return the mode at this depth if all nodes of an item share it, else an empty tuple."""
+    """Return the mode at this depth if all nodes of an item share it, otherwise an empty tuple."""
     nodes = item.nodes if isinstance(item, Region) else (item,)
     found = [node.meta["modes"][depth : depth + 1] for node in nodes]
     return found[0] if all(each == found[0] for each in found) else ()
@@ -307,7 +307,7 @@ def wrapped(before: str, arguments: Sequence[str], after: str) -> list[str]:
 
 
 def _source_line(node: Node, paths: SourcePaths) -> str:
-    """Return a node's source line as a comment, `model.py:571 position_ids = ...`, or "" if it is unknown."""
+    """Return a node's source line as a comment (`model.py:571 position_ids = ...`), or "" if unknown."""
     span = source_span(node)
     if span is None:
         return ""

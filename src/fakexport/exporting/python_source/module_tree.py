@@ -50,7 +50,7 @@ class ModuleNode:
     """A module with its children, its tensors and the operations that it runs itself.
 
     Args:
-        path: Path of the module, `model.layers.0`. "" is the root.
+        path: Path of the module, such as `model.layers.0`, or "" for the root.
     """
 
     path: str
@@ -117,7 +117,7 @@ class ModuleTree:
     def below(self, path: str, value: Node) -> str | None:
         """Return the path of a placeholder's tensor relative to a module.
 
-        None if the module does not contain the tensor.
+        Return None if the module does not contain the tensor.
         """
         prefix = f"{path}." if path else ""
         places = self.places.get(value, ())
@@ -129,7 +129,7 @@ class ModuleTree:
         return base_name(place.rpartition(".")[2])
 
     def arguments(self, region: Region) -> list[Node]:
-        """Return the values that a region uses, but that neither it computes nor its module contains."""
+        """Return the values that a region uses, except those that it computes or that its module contains."""
         return [value for value in region.inputs if self.below(region.call.path, value) is None]
 
 
@@ -137,7 +137,7 @@ def module_tree(program: ExportedProgram, graph: Graph) -> ModuleTree:
     """Return the modules that contain tensors or operations.
 
     Raises:
-        PythonSourceError: a weight has a name that is not possible for an attribute of a module.
+        PythonSourceError: the name of a weight cannot be used as the name of a module's attribute.
     """
     root = ModuleNode("", regions=[regions_of(graph)])
     targets = dict(_targets(program, graph))

@@ -1,4 +1,4 @@
-"""Group nodes by calls of modules."""
+"""Group the nodes of a graph by module call."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Call(NamedTuple):
     """A call of a module, as recorded in the module stack of a node.
 
     Args:
-        key: A key that tells two calls of the same module apart.
-        path: Path of the module, `model.layers.3`. "" is the root.
+        key: A key that distinguishes calls of the same module.
+        path: Path of the module, such as `model.layers.3`, or "" for the root.
         kind: Full name of the module's class: `torch.nn.modules.linear.Linear`.
     """
 
@@ -74,7 +74,7 @@ def operations(graph: Graph) -> list[Node]:
 
 
 def _stack(node: Node) -> list[Call] | None:
-    """Return the calls of modules around a node, outermost first. None if the graph does not record them."""
+    """Return the module calls around a node, outermost first, or None if the graph does not record them."""
     stack = node.meta.get("nn_module_stack")
     if not stack or next(iter(stack.values()))[0] == NO_PATH:
         return None
@@ -86,7 +86,7 @@ def _class_name(kind: type | str) -> str:
 
 
 def regions_of(graph: Graph) -> Region:
-    """Group the nodes of a graph into nested regions. Return the outermost one, which is the program."""
+    """Group the nodes of a graph into nested regions. Return the outermost region (the program)."""
     nodes = operations(graph)
     stacks = [_stack(node) for node in nodes]
     kinds = (call.kind for stack in stacks for call in stack or () if not call.path)
@@ -104,7 +104,7 @@ def regions_of(graph: Graph) -> Region:
 
 
 def _known_calls(stacks: Sequence[Sequence[Call] | None]) -> Iterator[list[Call]]:
-    """Yield the calls around each node. For a node that torch inserted, its neighbors' common calls."""
+    """Yield the calls around each node. Nodes inserted by torch get the common calls of their neighbors."""
     calls = [None if stack is None else _nested(stack) for stack in stacks]
     following: list[list[Call]] = [[]]
     for own in reversed(calls):

@@ -156,7 +156,7 @@ def _sizes(values: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
 
 
 def _shape_checks(place: str, value: torch.Tensor, symbols: Mapping[str, str]) -> Iterator[str]:
-    """Yield checks of static sizes, and of sizes that are computed from another; see also `conditions_of`."""
+    """Yield checks of static sizes and of sizes computed from another size; see also `conditions_of`."""
     if all(isinstance(size, int) for size in value.shape):
         yield f"assert {place}.shape == {tuple(value.shape)}"
         return
@@ -216,7 +216,7 @@ def _container(spec: Any, leaves: Iterator[str], foreign: dict[str, None]) -> st
 
 
 def _keys(spec: Any) -> list[Any] | None:
-    """Return the keys of a mapping, even of a type that a library registered; None for other containers."""
+    """Return the keys of a mapping, including mapping types that a library registered, or None."""
     if spec.type in (dict, OrderedDict):
         return list(spec.context)
     for keys in (spec.context, *(spec.context if isinstance(spec.context, (list, tuple)) else ())):

@@ -83,7 +83,7 @@ def to_python(program: ExportedProgram) -> PythonSource:
             working directory, as in an archive.
     Raises:
         PythonSourceError: the program contains something that Python source cannot express: an object of a
-            C++ class, an effect token, a sparse weight, or a weight name that is not possible in a module.
+            C++ class, an effect token, a sparse weight, or a weight name that a module cannot have.
 
     Example:
         >>> from fakexport.exporting.capture import export
@@ -206,7 +206,7 @@ _NUMBERS = re.compile(r"torch\.(?:(bool)|(b?[fiu])(?:loat|nt|int)(\d+))")
 
 
 def _constants_file(entries: Sequence[Entry]) -> bytes | None:
-    """Return the content of the constants file, with tensors as stored in memory; None without constants."""
+    """Return the content of the constants file, with tensors as stored in memory, or None if it is empty."""
     header: dict[str, object] = {"__metadata__": _METADATA}
     content = bytearray()
     for entry in entries:

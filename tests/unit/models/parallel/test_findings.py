@@ -33,7 +33,7 @@ def test_number_computed_from_the_size_of_a_shard():
 
     assert found.code == "FE405"
     assert found.notes == (
-        "model.layers.0.mlp calls aten.div.Tensor with other=48, but the unsharded model with 96: the "
+        "model.layers.0.mlp calls aten.div.Tensor with other=48, but the unsharded model uses 96: the "
         "model computes a number from the size of a shard",
     )
     assert "config" in found.fix.message

@@ -90,7 +90,7 @@ WRONG_MODELS = {
     halves: "takes 0 to 24 of the 48 sharded features of a rank",
     reversed_features: "computes flip along a sharded dimension",
     centered: "computes mean along a sharded dimension",
-    numbered: "calls aten.arange.default with end=48, but the unsharded model with 96",
+    numbered: "calls aten.arange.default with end=48, but the unsharded model uses 96",
 }
 
 

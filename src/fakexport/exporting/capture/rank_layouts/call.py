@@ -25,7 +25,7 @@ class Operand:
     Args:
         node: The node that produced it.
         layout: The layout of the operand.
-        sizes: Sizes on the rank. A symbolic size has the value for the example inputs, or 0 if that is
+        sizes: Sizes on the rank. For a symbolic size, its value for the example inputs, or 0 if the value is
             unknown.
         repeated: Dimensions along which all slices are equal, for example after `expand`.
     """
@@ -63,7 +63,7 @@ class Call:
     Args:
         node: The node in the rank's program.
         whole: The corresponding node in the program of the unsharded model.
-        name: `aten.view`, without the overload.
+        name: Name of the operator without the overload, such as `aten.view`.
         values: Each argument by name: an operand, a list of operands, or the original argument if it is not a
             tensor.
         ranks: Number of ranks.
@@ -109,7 +109,7 @@ class Call:
         return next(self.operands())
 
     def get(self, *names: str) -> Any:
-        """Return the first of the named arguments that the call has, else None."""
+        """Return the first of the named arguments that the call has, or None if it has none of them."""
         return next((self.values[name] for name in names if name in self.values), None)
 
     @property
@@ -126,7 +126,7 @@ class Call:
         return sizes_of(self.whole.meta["val"])
 
     def whole_number(self, *names: str) -> Any:
-        """Return an integer argument of the counterpart in the unsharded model, with the example's sizes."""
+        """Return an integer argument of the unsharded model's call, evaluated for the example inputs."""
         given = named_arguments(self.whole)
         return at_example(next((given[name] for name in names if name in given), None))
 
@@ -137,7 +137,7 @@ class Call:
 
 
 def sizes_of(value: torch.Tensor) -> tuple[int, ...]:
-    """Return the sizes of a tensor. A symbolic size has its value for the example inputs, or 0 if unknown."""
+    """Return the sizes of a tensor. Symbolic sizes are evaluated for the example inputs, or 0 if unknown."""
     return tuple(size if isinstance(size, int) else hint_of(size) or 0 for size in value.shape)
 
 

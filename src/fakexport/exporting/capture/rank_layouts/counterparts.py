@@ -1,7 +1,7 @@
 """Match the nodes of a rank's program with those of the unsharded model, and find numbers that differ.
 
 Both programs are traced from the same code, one with the sizes of a rank and one with the sizes of the model.
-So a number differs if and only if the code computes it from a rank's size.
+A number differs if and only if the code computes it from a size of the rank.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .layout import Layout, NumberFault, Placement, Shard
 _VOCABULARY = "embedding_rowwise"
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _PROPERTIES = frozenset({"sym_size", "sym_stride", "sym_numel", "sym_storage_offset"})
-# The message of these operators contains names of nodes.
+# The messages of these operators contain names of nodes, so they are not compared.
 _WITH_MESSAGE = frozenset({"aten._assert_scalar", "aten._assert_async"})
 
 
@@ -65,7 +65,7 @@ class Counterparts:
             if name not in compared and not self._is_vocabulary(node, mine, theirs):
                 raise NumberFault(
                     f"calls {operator_name(node)} with {name}={mine}, but the unsharded model "
-                    f"with {theirs}: the model computes a number from the size of a shard"
+                    f"uses {theirs}: the model computes a number from the size of a shard"
                 )
 
     def expect_shapes(self, node: Node, layout: Layout | Sequence[Layout]) -> None:
@@ -76,16 +76,19 @@ class Counterparts:
         """
         mine, theirs = (results_of(each.meta.get("val")) for each in (node, self.nodes[node]))
         if len(mine) != len(theirs):
-            raise NumberFault(f"returns {len(mine)} tensors, but {len(theirs)} in the unsharded model")
+            raise NumberFault(f"returns {len(mine)} tensors, but the unsharded model returns {len(theirs)}")
         layouts = [layout] * len(mine) if isinstance(layout, (Placement, Shard)) else layout
         for each, one, two in zip(layouts, mine, theirs, strict=True):
             if isinstance(one, torch.Tensor) and not _is_shaped(each, one, two):
                 raise NumberFault(
-                    f"has a tensor of {_sizes(one)}, but the unsharded model one of {_sizes(two)}"
+                    f"has a tensor of {_sizes(one)}, but the unsharded model has one of {_sizes(two)}"
                 )
 
     def _is_vocabulary(self, node: Node, mine: str, theirs: str) -> bool:
-        """Return whether `mine` is a bound of this rank's vocabulary range, and `theirs` that of rank 0."""
+        """Return whether `mine` and `theirs` are the same bound of the vocabulary ranges of two ranks.
+
+        `mine` is the bound for this rank. `theirs` is the bound for rank 0.
+        """
         path = module_path(node)
         shard = self._record.shards.get(f"{path}.weight")
         if shard is None or self._record.styles.get(path) != _VOCABULARY:
@@ -94,7 +97,7 @@ class Counterparts:
         return (mine, theirs) in ((str(start), "0"), (str(end), str(last)))
 
     def differing(self, node: Node) -> dict[str, tuple[Any, Any]]:
-        """Find arguments with different numbers. Map each name to the values on the rank and in the model."""
+        """Return the arguments whose numbers differ, by name: the values on the rank and in the model."""
         other = self.nodes[node]
         found = {}
         mine, theirs = named_arguments(node), named_arguments(other)
@@ -119,7 +122,7 @@ class Counterparts:
 
 
 class OtherNode(NumberFault):
-    """With the sizes of a rank, the model's code takes a different path than with the sizes of the model."""
+    """The model's code takes a different path with the sizes of a rank than with those of the whole model."""
 
     def __init__(self, node: Node | None, other: Node | None) -> None:
         self.node = node
@@ -138,12 +141,12 @@ def _compared(owner: GraphModule) -> Iterator[Node]:
 
 
 def is_copy(node: Node) -> bool:
-    """Return whether a node calls `contiguous`. For some sizes, such as a single head, there is none."""
+    """Return whether a node calls `contiguous`. For some sizes, such as a single head, a trace omits it."""
     return operator_name(node) == "aten.contiguous.default"
 
 
 def original(node: Node) -> Node:
-    """Return the input of a node that makes a tensor contiguous; for any other node, the node itself."""
+    """Return the input of a `contiguous` node. Return any other node unchanged."""
     while is_copy(node):
         (node,) = node.all_input_nodes
     return node
@@ -215,7 +218,7 @@ def named_arguments(node: Node) -> Mapping[str, Any]:
 
 
 def graph_of(owner: GraphModule, value: Any) -> GraphModule | None:
-    """Return the subgraph that an argument of a higher-order operator refers to, else None."""
+    """Return the subgraph that an argument of a higher-order operator refers to, or None."""
     if not isinstance(value, Node) or value.op != "get_attr":
         return None
     found = attribute(owner, str(value.target))

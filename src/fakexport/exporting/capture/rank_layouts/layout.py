@@ -38,7 +38,7 @@ class ShardedDim:
         return sum(end - start for start, end in self.ranges)
 
     def scaled(self, up: int, down: int = 1) -> ShardedDim | None:
-        """Return the shard with all sizes multiplied by `up / down`; None if a result is not an integer."""
+        """Return the shard with all sizes multiplied by `up / down`, or None if a size is not an integer."""
         numbers = (self.size, *(bound for pair in self.ranges for bound in pair))
         if any(number * up % down for number in numbers):
             return None
@@ -46,7 +46,7 @@ class ShardedDim:
         return ShardedDim(self.size * up // down, ranges)
 
     def packed(self, first: int, last: int) -> ShardedDim:
-        """Return the shard of the packed weights with index `first` to `last - 1`."""
+        """Return the shard of only the packed weights with the indices `first` to `last - 1`."""
         each = self.size // len(self.ranges)
         ranges = tuple((start - first * each, end - first * each) for start, end in self.ranges[first:last])
         return ShardedDim(each * (last - first), ranges)
@@ -75,18 +75,18 @@ class Fault(FakexportError, ValueError):
 
 
 class NumberFault(Fault):
-    """The node computes with a number that differs from the unsharded model."""
+    """The node computes with a number that is different in the unsharded model."""
 
 
 class ShardingChangesResult(FakexportError, ValueError):
-    """The ranks' programs do not together compute the model's result, or this cannot be verified.
+    """The programs of all ranks together do not compute the model's result, or this cannot be verified.
 
     Args:
         message: A single line.
         span: The line of the model.
-        part_bytes: If gathering a shard would be a fix, the bytes of this shard for the example inputs. Else
-            None.
-        is_number: Whether the fault is that the model's code computes with a size of the rank.
+        part_bytes: Size of a shard in bytes, for the example inputs, if gathering this shard would be a fix.
+            Otherwise None.
+        is_number: Whether the error is that the model's code computes with a size of the rank.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Check operators in a layer whose experts (`ep=`) or vocabulary rows are divided among the ranks.
 
 A rank numbers its own experts from 0. The program may compare these indices with the rank's number of experts
-and select rows with them. They must not be used as values, because they differ in the unsharded model.
+and select rows with them. The indices must not be used as values: they are different in the unsharded model.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _compare_bounds(
     counterparts: Counterparts,
     layouts: Mapping[Node, Results],
 ) -> None:
-    """Raise unless the number of experts is used only as a bound of expert counts or expert indices."""
+    """Raise an error unless the number of experts is only used as a bound of expert counts or indices."""
     own, every = experts
     differing = counterparts.differing(call.node)
     bounds = [(str(own - back), str(every - back)) for back in (0, 1)]
@@ -96,7 +96,7 @@ def _compare_bounds(
     source = call.first.node
     given = source.args[0] if source.args else None
     if _kind(source) == "floor_divide" and isinstance(given, Node) and given not in layouts:
-        call.compared.add("other")  # Tests whether the rank has the expert, before it is renumbered.
+        call.compared.add("other")  # Tests whether the rank has the expert, before renumbering.
     elif _is_number(source) and differing.get("other") not in bounds:
         raise Fault("compares the numbers of a rank's own experts with a constant")
 

@@ -118,7 +118,11 @@ def attended(call: Call) -> Layout:
 
 
 def convolved(call: Call) -> Layout:
-    """Return the layout of a convolution. Its output channels may be sharded; if depthwise, all channels."""
+    """Return the layout of a convolution.
+
+    The output channels may be sharded. The input channels may be sharded only if the convolution is
+    depthwise.
+    """
     inputs, weight, bias, groups = call.get("input"), call.get("weight"), call.get("bias"), call.get("groups")
     part = weight.cut_at(0)
     channels = len(inputs.sizes) - len(weight.sizes) + 1
@@ -127,7 +131,7 @@ def convolved(call: Call) -> Layout:
     if part is None or inputs.layout not in (Placement.REPLICATE, Shard(channels, part)):
         raise Fault("computes a convolution over sharded channels")
     if (held is None) if is_depthwise else ((groups or 1) != 1 or held is not None):
-        raise Fault("computes a convolution over channels that are not sharded the same way")
+        raise Fault("computes a convolution whose input channels do not match the shard of the weight")
     if isinstance(bias, Operand) and bias.cut_at(0) != part:
         raise Fault("adds a bias that is not sharded like the convolution")
     call.compared.add("groups")

@@ -1,4 +1,4 @@
-"""Propagate the layouts of sharded weights through a rank's program, and reject wrong results.
+"""Propagate the layouts of sharded weights through a rank's program, and reject programs with wrong results.
 
 A model with a wrong plan can often be traced without any shape error, for example if the plan shards a packed
 weight like a single weight or omits an all-reduce. Here, each tensor that depends on a sharded weight has a
@@ -95,17 +95,17 @@ def _check_ranges(program: ExportedProgram, whole: ExportedProgram) -> None:
     for symbol, mine in program.range_constraints.items():
         theirs = ranges.get(str(symbol))
         if theirs is None or mine.lower < theirs.lower or mine.upper > theirs.upper:
-            said = f"a rank accepts sizes in {mine}, but the unsharded model in {theirs}"
+            said = f"a rank accepts sizes in {mine}, but the unsharded model accepts sizes in {theirs}"
             raise ShardingChangesResult(f"{said}: a shape guard depends on the size of a shard", None)
 
 
 def _of_caches(
     program: ExportedProgram, propagation: _Propagation, layouts: Mapping[Node, Results]
 ) -> dict[Node, Layout]:
-    """Return the layout of each input cache: the layout of the output cache that the next call passes.
+    """Return the layout of each input cache. It is equal to the layout of the cache that a call returns.
 
-    The input cache was returned by an earlier call on the same rank. A first pass assumes that it matches any
-    shard, and finds the layout of the returned cache, which a second pass uses.
+    An earlier call on the same rank returned the input cache. A first pass assumes that the input cache
+    matches any shard, and finds the layout of the returned cache. A second pass uses this layout.
     """
     inputs = program.graph_signature.user_inputs
     caches = [node for node in program.graph.find_nodes(op="placeholder") if node.name in inputs]

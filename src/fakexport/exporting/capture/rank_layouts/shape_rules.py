@@ -1,7 +1,7 @@
 """Layout rules for operators that rearrange or copy elements without computing.
 
-Sizes and bounds in their arguments may be specific to a rank. The rules compare them with the unsharded
-model.
+Sizes and bounds in their arguments may be specific to a rank. The rules compare these arguments with those of
+the unsharded model.
 """
 
 from __future__ import annotations
@@ -141,7 +141,10 @@ def divided(call: Call) -> Results:
 
 
 def sliced(call: Call) -> Layout:
-    """Return the layout of a slice that takes packed weights, or this rank's shard of an unsharded tensor."""
+    """Return the layout of a slice.
+
+    The slice may select packed weights of a shard, or this rank's shard of an unsharded tensor.
+    """
     source, layout = call.first, call.first.layout
     dim = (call.get("dim") or 0) % len(source.sizes)
     start, step = at_example(call.get("start")) or 0, call.get("step") or 1
@@ -306,7 +309,7 @@ def padded(call: Call) -> Layout:
 
 
 def _is_gathered(node: Node) -> bool:
-    """Return whether a padded tensor is passed to an all-gather. Padding makes uneven shards equal."""
+    """Return whether a padded tensor is passed to an all-gather. Padding gives uneven shards equal sizes."""
     (user,) = node.users if len(node.users) == 1 else (node,)
     if operator_name(user) == "aten.contiguous.default":
         return _is_gathered(user)

@@ -1,4 +1,4 @@
-"""Check that a rank's constants equal the model's, and that only their modules read sharded weights."""
+"""Check that a rank's constants equal the model's, and that only its own module reads a sharded weight."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _value(constant: Any) -> torch.Tensor | None:
 
 
 def _is_same(one: torch.Tensor | None, two: torch.Tensor | None) -> bool:
-    """Return whether two constants have the same bits, or both have no value, so that the user binds them."""
+    """Return whether two constants have the same bits, or both have no value and are set by the user."""
     if one is None or two is None:
         return one is two
     return (one.dtype, one.shape) == (two.dtype, two.shape) and torch.equal(bits(one), bits(two))
@@ -88,7 +88,7 @@ def check_sharded_weights(program: ExportedProgram, record: ParallelRecord) -> N
 
 
 def _readers(owner: GraphModule, node: Node) -> Iterator[Node]:
-    """Yield the nodes that use a value, also in subgraphs of higher-order operators such as `no_grad`."""
+    """Yield the nodes that use a value, including those in subgraphs of operators such as `no_grad`."""
     for user in node.users:
         leaves = tree_leaves((user.args, dict(user.kwargs)))
         graphs = [graph for _, graph in subgraphs_of(user, owner)]

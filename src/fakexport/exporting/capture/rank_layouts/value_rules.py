@@ -26,7 +26,7 @@ def elementwise(call: Call) -> Layout:
         if operand.layout is Placement.PARTIAL:
             raise Fault("combines a shard with a partial sum of another tensor")
         if operand.part and operand.cut_at(at) != layout.part:
-            raise Fault("combines shards that are not sharded the same way")
+            raise Fault("combines tensors that are sharded in different ways")
         if not operand.part and not is_alike and operand.layout is not Placement.FILL:
             raise Fault("combines a shard with a tensor that is not sharded the same way")
     return Shard(dim, layout.part)
@@ -69,7 +69,7 @@ def reduced(call: Call) -> Results:
         raise Fault(f"computes {name} along a sharded dimension")
     for other in list(call.operands())[1:]:
         if other.layout not in (Placement.REPLICATE, Placement.FILL):
-            raise Fault("combines shards that are not sharded the same way")
+            raise Fault("combines tensors that are sharded in different ways")
     is_kept = len(call.sizes) == rank
     made = Shard(layout.dim - (0 if is_kept else sum(dim < layout.dim for dim in dims)), layout.part)
     return [made] * count if count > 1 else made
@@ -132,12 +132,12 @@ def picked(call: Call) -> Layout:
     for other in others:
         is_chosen = call.name == "aten.index_select" and other.layout is Placement.REPLICATE
         if other.layout != layout and not is_chosen:
-            raise Fault("selects elements by indices that are not sharded the same way")
+            raise Fault("selects elements with indices that are not sharded the same way as the tensor")
     return layout
 
 
 def exchanged(call: Call) -> Layout:
-    """Return the layout after a collective, after which every rank has the whole result."""
+    """Return the layout of the result of a collective. Every rank has the whole result."""
     layout = call.first.layout
     call.compared.add("group_size")
     if call.name.endswith("wait_tensor"):

@@ -1,11 +1,11 @@
-"""Align two sequences, also efficiently if they are long and differ little."""
+"""Align two sequences. This is efficient even for long sequences that have few differences."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from difflib import SequenceMatcher
 
-# Keeps the worst case near a second; its square is the number of steps and of stored numbers.
+# Keeps the worst case near one second. The square of this limit bounds the steps and the stored numbers.
 _MAX_EDITS = 800
 
 
@@ -54,7 +54,7 @@ def _matched(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, in
 
 
 def _is_down(reached: dict[int, int], diagonal: int, edits: int) -> bool:
-    """Return whether the better path to this diagonal skips an item of `b`, and not an item of `a`."""
+    """Return whether the better path to this diagonal skips an item of `b`, rather than an item of `a`."""
     if diagonal in (-edits, edits):
         return diagonal == -edits
     return reached[diagonal - 1] < reached[diagonal + 1]

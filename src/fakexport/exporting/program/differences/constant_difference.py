@@ -14,13 +14,13 @@ from fakexport.exporting.program.canonical import CanonicalNode, CanonicalProgra
 from fakexport.exporting.program.constant_content import data_of
 from fakexport.exporting.program.differences.program_difference import ConstantDifference
 
-# Kinds of inputs that are compared here instead of as a part of the signature.
+# Kinds of inputs that are compared here rather than with the signature.
 CONSTANT_KINDS = ("CONSTANT_TENSOR", "CUSTOM_OBJ")
 
 
 @dataclass(frozen=True)
 class ObjectState:
-    """The pickled state of an object of a C++ class, or None if it cannot be read, and the state as text."""
+    """The state of an object of a C++ class: as pickled bytes (None if it cannot be read), and as text."""
 
     class_name: str
     content: bytes | None

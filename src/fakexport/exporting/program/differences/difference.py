@@ -39,9 +39,9 @@ def diff(a: ExportedProgram, b: ExportedProgram) -> ProgramDifference:
     """Return the differences between two programs of the same model.
 
     The programs may be exported for different targets or with different versions of a library, or one may be
-    a rewritten version of the other. Nodes are matched by module path and then by operator. So if one program
-    has an additional node, later nodes still match. Equal differences in repeated modules are merged. This
-    takes about 2 s for two programs of 10,000 nodes.
+    a rewritten version of the other. Nodes are matched by module path and then by operator. Therefore, if one
+    program has an additional node, later nodes still match. Equal differences in repeated modules are merged.
+    This takes about 2 s for two programs of 10,000 nodes.
 
     Args:
         a: The first program. It is not changed.
@@ -117,7 +117,7 @@ class _Both:
             yield self.a.nodes[self.reverse[j]], self.b.nodes[j]
 
     def rewired(self) -> Iterator[CanonicalNode]:
-        """Yield nodes of the second program that have an input from a different node than in the first.
+        """Yield nodes of the second program that take an input from a different node than in the first.
 
         Inserted nodes in between, such as moves or casts, are skipped.
         """
@@ -220,13 +220,13 @@ def _group(nodes: list[CanonicalNode]) -> NodeGroup:
 def pair(a: CanonicalProgram, b: CanonicalProgram) -> dict[int, int]:
     """Match the nodes of two programs. Map the index of each matched node in `a` to its index in `b`.
 
-    Inputs and weights are matched by name. Calls are matched within modules with the same path. First, calls
-    are matched that are equal except for devices and have inputs from equal operators. Then, between two such
-    matches, calls of the same operator in the same source function are matched.
+    Inputs and weights are matched by name. Calls are matched within modules with the same path. The first
+    step matches calls that are equal except for devices and take their inputs from equal operators. Between
+    two such matches, the second step matches calls of the same operator in the same source function.
     """
     pairs = _pair_inputs(a, b)
     groups_a, groups_b = _by_module(a), _by_module(b)
-    if groups_a.keys() & groups_b.keys() <= {""}:  # One of them does not record its modules.
+    if groups_a.keys() & groups_b.keys() <= {""}:  # One of the programs does not record module paths.
         groups_a, groups_b = {"": [*_calls(a)]}, {"": [*_calls(b)]}
     for path, nodes_a in groups_a.items():
         nodes_b = groups_b.get(path, [])
@@ -284,7 +284,7 @@ _Ports = dict[tuple[str, str], Port]
 
 
 def _signature_differences(a: CanonicalProgram, b: CanonicalProgram) -> tuple[SignatureDifference, ...]:
-    """Return the differences of the signatures, inputs before outputs. Repeated modules are merged."""
+    """Return differences of the signatures, inputs before outputs, with repeated modules merged."""
     containers = structure_differences(a.structures, b.structures)
     found: list[SignatureDifference] = []
     for side, of_a, of_b in (("input", a.inputs, b.inputs), ("output", a.outputs, b.outputs)):

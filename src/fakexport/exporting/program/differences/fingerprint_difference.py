@@ -31,7 +31,7 @@ _Row = tuple[tuple[str, ...], tuple[str, str], int]
 
 @dataclass(frozen=True)
 class _Change:
-    """A change of `count` lines with the same key, whose detail differs or that only one side has."""
+    """A change in `count` lines with the same key: their detail differs, or only one side has them."""
 
     key: tuple[str, ...]
     a: tuple[str, str] | None
@@ -40,10 +40,10 @@ class _Change:
 
 
 def diff_fingerprints(a: Fingerprint, b: Fingerprint) -> ProgramDifference:
-    """Return the differences between two fingerprints, like `diff` for two programs.
+    """Return the differences between two fingerprints, as `diff` does for two programs.
 
-    The result has fewer details than the result of `diff`: indices of modules are stars, removed nodes have
-    no source line, and transfers and values of constants are not listed.
+    The result has fewer details than the result of `diff`: module indices are replaced by stars, removed
+    nodes have no source line, and transfers and values of constants are not listed.
     """
     nodes = list(_changes(_node_rows(a), _node_rows(b)))
     ports = list(_changes(_port_rows(a), _port_rows(b)))
@@ -175,7 +175,7 @@ def _device_changes(changes: Iterable[_Change]) -> Iterator[tuple[tuple[str, str
 
 
 def _value(change: _Change, side: int) -> str:
-    """Return the part of a change's detail that describes tensors, on one side."""
+    """Return the part of a change's detail that describes tensors. `side` is 0 for a and 1 for b."""
     detail = (change.a, change.b)[side] or ("", "")
     return detail[1] if len(change.key) == len(("operator", "module_path")) else detail[0]
 
@@ -196,7 +196,7 @@ def _signature(ports: Iterable[_Change]) -> Iterator[SignatureDifference]:
 
 
 def _short(detail: tuple[str, str] | None) -> str:
-    """Shorten a detail to a form such as `float32[4, 4]`; "None" for a port without a value."""
+    """Shorten a detail to a form such as `float32[4, 4]`. Return "None" for a port without a value."""
     return "" if detail is None else _TENSOR.sub(r"\1[\2]", detail[0]) or "None"
 
 
@@ -213,7 +213,7 @@ def _constants(changes: Iterable[_Change]) -> Iterator[ConstantDifference]:
 
 
 def _properties(a: Fingerprint, b: Fingerprint) -> Iterator[PropertyDifference]:
-    """Yield the properties that differ, except devices, which the lines of nodes and ports show."""
+    """Yield the properties that differ. Devices are ignored: the lines of nodes and ports show them."""
     placeless_a, placeless_b = ([_placeless(text) for text in each.properties] for each in (a, b))
     for text in (text for text in placeless_a if text not in placeless_b):
         yield PropertyDifference(*_parted(text), "")

@@ -14,7 +14,7 @@ class OperatorDifference:
     """An operator that the programs call a different number of times.
 
     Args:
-        operator: `aten.bmm.default`.
+        operator: Name of the operator, such as `aten.bmm.default`.
         count_a, count_b: Number of calls in each program.
     """
 
@@ -28,7 +28,7 @@ class NodeGroup:
     """Nodes of one operator at one source line, across repeated modules.
 
     Args:
-        operator: `aten.mul.Tensor`.
+        operator: Name of the operator, such as `aten.mul.Tensor`.
         module_path: Path of the module, with a star for an index that varies: `model.layers.*.mlp.experts`.
         span: The user's line, if the nodes have one.
         count: Number of nodes.
@@ -62,7 +62,7 @@ class NodeChange:
 
 @dataclass(frozen=True)
 class DeviceChange:
-    """Nodes, inputs and weights that are on one device in the first program and on another in the second.
+    """Nodes, inputs and weights that are on one device in program a and on a different device in program b.
 
     Args:
         device_a, device_b: The device in each program.
@@ -79,7 +79,7 @@ class ConstantDifference:
     """A constant that differs between the programs.
 
     Args:
-        name: `lifted_tensor_0`.
+        name: Name of the constant, such as `lifted_tensor_0`.
         field: `presence`, `dtype`, `shape`, `stride`, or `value` (compared if both constants have data).
         a: The property in the first program, as text. "" if the program has no such constant.
         b: The property in the second program.
@@ -98,7 +98,8 @@ class SignatureDifference:
     Args:
         side: `input` or `output`.
         kind: torch's name for the kind, in lowercase: `parameter`, `user_input`, `buffer_mutation`.
-        name: The name of the input, weight or output. Indices are stars if several differ in the same way.
+        name: The name of the input, weight or output. If several differ in the same way, stars replace the
+            indices in their names.
         field: `presence`, `dtype`, `shape`, `stride`, `value`, `persistent`, `order` or `structure`.
         a: The property in the first program, as text. "" if there is none.
         b: The property in the second program.
@@ -133,11 +134,11 @@ class PropertyDifference:
     """A property that is not visible in the graph and that only one program has.
 
     Args:
-        kind: `weight` (description of an entry of the state dict), `constant` (same for a constant), `tie`,
-            `memory` (tensors share memory that the program writes), `guard`, `call` (names of arguments) or
-            `fact`.
-        a: The text of the property if the first program has it, else "".
-        b: The text of the property if the second program has it, else "".
+        kind: `weight` (description of an entry of the state dict), `constant` (the same for a constant),
+            `tie`, `memory` (tensors share memory that the program writes to), `guard`, `call` (names of
+            arguments) or `fact`.
+        a: The text of the property if the first program has it; otherwise "".
+        b: The text of the property if the second program has it; otherwise "".
     """
 
     kind: str
@@ -175,14 +176,14 @@ class ProgramDifference:
         is_identical: Whether both programs accept the same inputs and return the same results with equal
             weights. This means that nodes, signature, ranges, guards, bits of constants, ties and facts are
             equal, except for the names of nodes and symbols.
-        is_identical_but_for_devices: The same as `is_identical`, but ignoring devices.
+        is_identical_but_for_devices: The same as `is_identical`, but devices are ignored.
         node_count_a: Number of nodes in the first program, including subgraphs.
         node_count_b: The same for the second program.
         operators: Operators with different numbers of calls, sorted by name.
         nodes_removed: Calls that only the first program has, in its node order.
         nodes_added: Calls that only the second program has, in its node order.
-        nodes_rewired: Calls in both programs whose input comes from a different node. An added cast or move
-            in between does not count.
+        nodes_rewired: Calls in both programs that take an input from different nodes. A cast or move that
+            was added in between is ignored.
         is_reordered: Whether common nodes are in a different order.
         changes: Differences in calls that both programs have, in the order of the second program.
         devices: Changes of device, the most frequent first.

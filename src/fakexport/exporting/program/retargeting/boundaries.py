@@ -20,9 +20,9 @@ _ASSERT_METADATA = registered_overload("aten", "_assert_tensor_metadata", "defau
 class Boundaries:
     """Insert moves for tensors that enter a module on another device, as an export with a device map does.
 
-    The outermost modules that are entirely on one device move their inputs to it. In other modules, an
-    operator runs on the device of its inputs. Its inputs are moved only if they are on different devices and
-    the operator does not support that.
+    The outermost modules that are entirely on one device move their inputs to that device. In other modules,
+    an operator runs on the device of its inputs. The inputs are moved only if they are on different devices
+    and the operator does not support that.
 
     Args:
         tensor_devices: Device of each weight and constant by its full name.
@@ -41,7 +41,7 @@ class Boundaries:
         self._moved: dict[tuple[Node, torch.device], Node] = {}
 
     def bring_inputs(self, node: Node, path: str, now: dict[Node, Any], before: dict[Node, Any]) -> None:
-        """Insert moves for inputs of a node that are on the wrong device, and let the node use them."""
+        """Insert moves for the inputs of a node that are on the wrong device, and make the node use them."""
         device = self._device(path)
         if device is None and not _is_clashing(node, now):
             return

@@ -77,9 +77,9 @@ def inspect_devices(program: ExportedProgram, *, other_device: str | None = None
     Args:
         program: The program. It is not changed.
         other_device: The device to which everything is moved. Default: `cuda:0` for a program on the CPU,
-            else `cpu`.
+            otherwise `cpu`.
     Raises:
-        ValueError: an unknown device.
+        ValueError: the device is unknown.
     Reports:
         FE501, FE502, FE504 in `diagnostics`.
 

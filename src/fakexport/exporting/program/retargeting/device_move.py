@@ -72,12 +72,12 @@ class DeviceMove:
 class ModuleMove:
     """A mapping from modules to new devices. The longest matching prefix of a path applies.
 
-    If a device has weights of these modules, the modules' new device replaces it. A device without weights is
-    kept, such as a `cpu` that results are moved to.
+    If weights of these modules are on a device, the modules' new device replaces that device. A device
+    without weights is kept, such as a `cpu` to which results are moved.
 
     Args:
         entries: New device by module path. `""` matches the rest.
-        homes: Old device of each entry, which is the device of its weights.
+        homes: Old device of each entry, that is, the device of its weights.
     """
 
     entries: Mapping[str, str]
@@ -161,10 +161,10 @@ def _paths(program: ExportedProgram) -> Iterable[str]:
 
 
 def full_name(device: torch.device | str) -> str:
-    """Return torch's name of a device; for an accelerator without an index, with index 0.
+    """Return torch's name of a device. An accelerator without an index gets index 0.
 
     Raises:
-        ValueError: an unknown device. The message is a single line.
+        ValueError: the device is unknown. The message is a single line.
     """
     try:
         found = torch.device(device)

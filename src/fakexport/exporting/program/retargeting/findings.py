@@ -36,7 +36,7 @@ def kernel_failures(program: ExportedProgram, made: ExportedProgram) -> tuple[Di
 
 
 def layout_notes(rerun: Rerun) -> tuple[str, ...]:
-    """Return notes about nodes whose kernel differs on the new devices, where a new export may differ."""
+    """Return notes about nodes with a different kernel on the new devices. A new export may differ there."""
     counts: Counter[tuple[str, str, str, str]] = Counter()
     changed = {change.node for change in rerun.changes}
     for change in rerun.changes:
@@ -45,7 +45,7 @@ def layout_notes(rerun: Rerun) -> tuple[str, ...]:
     return tuple(
         f"{operator}: a different kernel on the new devices, {field} {before} -> {now}"
         + (f" ({count} times)" if count > 1 else "")
-        + "; an export for these devices may copy in other places"
+        + "; an export for these devices may copy tensors at different nodes"
         for (operator, field, before, now), count in counts.items()
     )
 
@@ -76,7 +76,7 @@ def _refusal(found: Finding) -> Diagnostic:
 def _no_kernel(visit: Visit, refused: RefusedDtypes) -> Diagnostic:
     label = f"`{visit.operator}` does not support {refused.text} here"
     note = f"{visit.operator} does not support {refused.text}"
-    fix = f"convert before the call, and export again: {refused.fix}"
+    fix = f"add this conversion before the call, then export again: {refused.fix}"
     return _finding("FE504", visit.node, visit.module_path or None, label, note, fix)
 
 

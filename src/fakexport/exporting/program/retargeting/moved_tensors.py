@@ -32,11 +32,11 @@ class MovedTensors:
         self._kept: list[torch.Tensor] = []
 
     def weight(self, old: torch.Tensor, device: torch.device) -> torch.Tensor:
-        """Return a parameter or buffer on its new device; the same tensor if it is already there."""
+        """Return a parameter or buffer on its new device, or the same tensor if it is already there."""
         return self._once(old, device, self._weight)
 
     def constant(self, old: Any, device: torch.device) -> Any:
-        """Return a constant on its new device. On the CPU it is real if its value is known, as in exports."""
+        """Return a constant on its new device. On the CPU, it is a real tensor if its value is known."""
         return self._once(old, device, self._constant) if isinstance(old, torch.Tensor) else old
 
     def _once(self, old: torch.Tensor, device: torch.device, make: Any) -> torch.Tensor:

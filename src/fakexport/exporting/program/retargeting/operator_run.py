@@ -27,7 +27,7 @@ from fakexport.error import type_and_line
 from fakexport.exporting.program.retargeting.strict_devices import device_clash
 from fakexport.exporting.program.retargeting.value_key import NO_KEY, ValueKeys, value_difference
 
-# Whether a gradient is required determines the kernel, and so the layout of the result.
+# The choice of kernel, and thus the layout of the result, depends on whether a gradient is required.
 _CHOOSES_BY_AUTOGRAD = frozenset({torch.ops.aten.scaled_dot_product_attention.default})
 
 
@@ -51,7 +51,7 @@ class Outcome:
 
 @dataclass
 class OperatorRuns:
-    """Runs nodes on fake tensors. Calls with equal operator, input metadata and arguments run only once.
+    """Runs nodes on fake tensors. Calls with the same operator, input metadata and arguments run only once.
 
     Args:
         before: Values of the nodes on the old devices.
@@ -71,8 +71,8 @@ class OperatorRuns:
         """Run a node that calls an operator.
 
         Args:
-            node: The node. Its old value must be in `before`, and the values of its inputs in `before` and
-                `now`.
+            node: The node. `before` must contain its old value, and both `before` and `now` must contain the
+                values of its inputs.
             context: Other conditions that determine the node's metadata: the enclosing autocast regions.
         """
         key = self._key(node, context)
@@ -109,7 +109,7 @@ class OperatorRuns:
         return Outcome(value if clash else self._without_other_causes(node, value), clash)
 
     def _without_other_causes(self, node: Node, value: Any) -> Any:
-        """Return the new value, or the recorded one if a run on the old devices also returns the new value.
+        """Return the new value, or the recorded one if the old devices also produce the new value.
 
         Running an operator again can change the value that the export recorded. For example, `dropout` in
         evaluation mode returns its input, but the export records a copy. The recorded value is then correct,
@@ -134,7 +134,7 @@ class OperatorRuns:
     def _call(self, node: Node, values: Mapping[Node, Any], device: torch.device | None = None) -> Any:
         """Run a node on these values, moved to `device` if it is not None, and return its results."""
         is_choosing = node.target in _CHOOSES_BY_AUTOGRAD
-        is_mutated = _is_mutating(node)  # Earlier nodes must not see its changes of metadata.
+        is_mutated = _is_mutating(node)  # Earlier nodes must not see the metadata that it changes.
 
         def value(source: Node) -> Any:
             def given(leaf: Any) -> Any:
@@ -204,6 +204,6 @@ def _is_different(noted: Any, value: Any) -> bool:
 
 
 def _common_device(leaves: Sequence[Any]) -> torch.device:
-    """Return the device of the first accelerator tensor, to run a call with clashing inputs there."""
+    """Return the device on which to run a call with clashing inputs, preferably an accelerator."""
     devices = [leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor)]
     return next((device for device in devices if device.type != "cpu"), devices[0])

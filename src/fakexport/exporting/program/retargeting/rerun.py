@@ -43,12 +43,12 @@ class Finding:
     """A node that fails on the new devices, or that cannot be verified.
 
     Args:
-        kind: `clash`: its inputs are on devices that its operator does not support together; `refusal`: its
-            operator runs on the old devices, but fails on the new ones; `unproven`: it cannot be run on fake
-            tensors, so its new value is the old value with the device replaced.
+        kind: `clash`: the inputs are on different devices, and the operator does not support this;
+            `refusal`: the operator runs on the old devices, but fails on the new ones; `unproven`: the node
+            cannot be run on fake tensors, so its new value is the old value with the device replaced.
         node: The node.
-        path: Path of its module.
-        reason: One line.
+        path: Path of the node's module.
+        reason: The reason, on one line.
     """
 
     kind: FindingKind
@@ -155,7 +155,7 @@ class Rerun:
             self._operate(node, path)
         elif node.target in VMAP_LEVEL_STEPS:
             self._now[node] = node.target(*self._all(node.args))
-        else:  # A size, a number or nothing: it has no device, and the old value is right.
+        else:  # A size, a number or nothing: it has no device, so the old value is kept.
             self._now[node] = before
             self._check(node, path)
 

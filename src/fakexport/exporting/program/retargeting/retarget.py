@@ -1,4 +1,4 @@
-"""Move a program to devices that differ from those that it was exported for."""
+"""Move a program to devices other than the ones for which it was exported."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ class Retargeted:
     Args:
         program: The moved program.
         devices: Devices of the program's weights, constants and values, sorted.
-        topology: The topology for which the program was verified, `H100-80GB`. None means the devices of this
-            machine.
+        topology: The topology for which the program was verified, such as `H100-80GB`. None means the devices
+            of this machine.
         notes: Sentences about nodes with a different kernel on the new devices.
         unproven: Sentences about nodes that cannot be run on fake tensors. Usually empty.
     """
@@ -105,20 +105,20 @@ def retarget(
     with rules as strict as those of real hardware, and the metadata of its nodes is updated.
 
     Decisions that the model made during the export are kept. If the model's code checks its device, or
-    attention uses a kernel with a different layout on the new device, a new export returns a different
+    attention uses a kernel with a different layout on the new device, a new export produces a different
     program. Export again in this case.
 
     Args:
         program: The program. It is not changed.
-        devices: A mapping from old to new devices, `{"cpu": "cuda:0"}` or `"cpu=cuda:0"`, or one device for
-            everything, `"cuda:0"`.
+        devices: A mapping from old to new devices, such as `{"cpu": "cuda:0"}` or `"cpu=cuda:0"`, or one
+            device for everything, such as `"cuda:0"`.
         device_map: Instead of `devices`, a mapping from module paths to devices: `{"model.layers.0":
             "cuda:1", "": "cpu"}`. Tensors are moved when they enter a module on a different device.
         target: The topology, that is, the devices that exist: `"H100"`. Default: the topology of the
-            enclosing `emulate` block, else the devices of this machine, else the default model of each named
-            device type.
+            enclosing `emulate` block. If there is no such block: the devices of this machine, or, if it lacks
+            one of the devices, the default model of each device type.
     Returns:
-        A new program. Fake weights stay fake, and keep their known values. Real ones stay real if this
+        A new program. Fake weights stay fake, and keep their known values. Real weights stay real if this
         machine has their new device; otherwise, they become fake tensors whose value
         `fakexport.constant_value` returns. The same applies to example inputs.
     Raises:
@@ -154,7 +154,7 @@ def _one_map(
 def retargeted(
     program: ExportedProgram, device_map: str | Mapping[str, str], *, topology: str | Topology | None = None
 ) -> Retargeted:
-    """Move a program like `retarget`, and return it with notes."""
+    """Move a program as `retarget` does, and return it with notes."""
     move = parse_move(program, device_map)
     with torch_logs_silenced(), devices_for(program, move, topology):
         tensors = MovedTensors(_mode(program))
@@ -177,7 +177,7 @@ def retargeted(
         raise RetargetError(found)
     moved_to = None if known is None else known.canonical
     keep_facts(made, _facts(program, made, devices, moved_to))
-    if isinstance(program, WeightlessProgram):  # It cannot run, and neither can this program.
+    if isinstance(program, WeightlessProgram):  # It cannot run, so the moved program cannot run either.
         made = WeightlessProgram.of(made)
     give_stand_in_inputs(made)
     return Retargeted(

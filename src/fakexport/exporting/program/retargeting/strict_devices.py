@@ -1,4 +1,4 @@
-"""Determine which operators accept, on real hardware, tensors on different devices.
+"""Determine which operators accept tensors on different devices when they run on real hardware.
 
 Fake mode is more permissive than a GPU. For example, it accepts a convolution with a weight on another
 device, a CPU tensor with a CUDA index, and a 0-d CPU tensor for any operator.
@@ -20,21 +20,21 @@ from fakexport.exporting.program.node_names import target_name
 MIXED = frozenset({
     "copy_", "copy", "_foreach_copy_", "_foreach_copy", "slice_scatter", "select_scatter",
     "diagonal_scatter", "as_strided_scatter", "expand_as", "view_as", "reshape_as", "is_same_size",
-    "_pack_padded_sequence",  # Its lengths are on the CPU, wherever the sequence is.
+    "_pack_padded_sequence",  # Its lengths are always on the CPU.
 })  # fmt: skip
-"""They copy from one tensor to another, or read only the shape of the second."""
+"""Operators that copy from one tensor to another, or read only the shape of the second tensor."""
 INDEXED = frozenset({
     "index", "_unsafe_index", "index_put", "index_put_", "_unsafe_index_put", "_index_put_impl_",
     "_unsafe_masked_index", "_unsafe_masked_index_put_accumulate",
 })  # fmt: skip
-"""The indices may be on the CPU for a tensor on any device; a CPU tensor needs indices on the CPU."""
+"""Operators whose indices may be on the CPU even if the tensor is not. A CPU tensor needs CPU indices."""
 WITH_SCALARS = frozenset({
     "fill", "fill_", "masked_fill", "masked_fill_", "index_fill", "index_fill_", "floor_divide",
     "rsub", "where", "bernoulli_", "lerp", "lerp_", "mse_loss", "smooth_l1_loss", "dist", "xlogy",
     "__and__", "__iand__", "__or__", "__ior__", "__xor__", "__ixor__",
     "binary_cross_entropy", "binary_cross_entropy_with_logits", "clip", "clip_", "index_put",
 })  # fmt: skip
-"""They use a 0-d CPU tensor as a number, like operators that torch tags as pointwise."""
+"""Operators that use a 0-d CPU tensor as a number, as do operators that torch tags as pointwise."""
 _POINTWISE_BUT_STRICT = frozenset({"equal"})
 
 
@@ -44,7 +44,8 @@ def device_clash(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     Operators of other libraries are not checked here. Their fake kernels may check devices themselves.
 
     Returns:
-        The violation as a clause, `aten.index_select.default gets self on cuda:0, index on cpu`, or None.
+        The violation as a clause, such as `aten.index_select.default gets self on cuda:0, index on cpu`, or
+        None.
     """
     tensors = list(_tensors(operator, args, kwargs))
     if len({tensor.device for _, tensor in tensors}) < 2 or operator.namespace != "aten":

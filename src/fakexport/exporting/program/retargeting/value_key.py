@@ -1,4 +1,4 @@
-"""Compare fake values while ignoring their devices, either directly or by a key."""
+"""Compare the metadata of fake values, either directly (ignoring devices) or by keys (including devices)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fakexport._torch.emulation.fake_tensors import FakeTensor
 from fakexport._torch.tracing.symbolic_numbers import expression_of, has_unbacked_symbols, noted_expression_of
 
 NO_KEY = object()
-"""The key of values that have none."""
+"""Returned instead of a key for values that cannot have a key."""
 
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout)
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
