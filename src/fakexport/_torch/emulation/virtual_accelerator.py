@@ -75,7 +75,9 @@ class AcceleratorHooks:
 
     @contextmanager
     def answering(self, is_built: bool) -> Iterator[None]:
-        """Enter a context in which torch reports `is_built` for this type. It can be nested, in any thread."""
+        """Enter a context in which torch reports `is_built` for this type. It can be nested, and is
+        thread-safe.
+        """
         with self._lock:
             self._users += 1
             if self._users == 1:
