@@ -40,7 +40,7 @@ class ContextStack(Generic[T]):
         self._entries.set(self._open())
 
     def top(self, default: T) -> T:
-        """Return the value of the topmost open entry in the current context, or `default` without one."""
+        """Return the value of the topmost open entry in the current context, else `default`."""
         for entry in reversed(self._entries.get()):
             if entry.is_open:
                 return entry.value

@@ -221,7 +221,7 @@ def _attributes_of_any_fake() -> frozenset[str]:
 
 
 def virtual_fakes() -> Patches:
-    """Return a context for fake tensors on devices that do not exist. It patches three things:
+    """Return a context for fake tensors on devices that do not exist. It patches three parts of torch.
 
     Initialization: `FakeTensorMode.avoid_device_init` is derived from `torch.cuda.is_available()`. With the
     result from the device profile, fake mode would allocate real memory: `torch.tensor([], device="cuda")`,

@@ -75,8 +75,9 @@ class AcceleratorHooks:
 
     @contextmanager
     def answering(self, is_built: bool) -> Iterator[None]:
-        """Enter a context in which torch reports `is_built` for this type. It can be nested, and is
-        thread-safe.
+        """Enter a context in which torch reports `is_built` for this type.
+
+        Contexts can be nested, and can overlap in different threads.
         """
         with self._lock:
             self._users += 1

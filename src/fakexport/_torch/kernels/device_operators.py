@@ -3,7 +3,7 @@
 `nn.GRUCell` and `nn.LSTMCell` call a fused operator on a GPU, but not on the CPU. torch has no meta kernel
 for the GRU operators, and its meta kernel for the LSTM operator fails without biases. Shapes and layouts of
 these fake kernels match the CUDA kernels. The fused `SGD` and `Adagrad` write to their arguments and return
-nothing. Of the fused optimizers, only `Adam` has a meta kernel in torch. Seen on torch 2.11 to 2.13.
+nothing. torch only has a meta kernel for the fused `Adam`. Seen on torch 2.11 to 2.13.
 
 Source: `aten/src/ATen/native/RNN.cpp:GRUCell, LSTMCell`, `aten/src/ATen/native/cuda/RNN.cu`;
 `aten/src/ATen/native/LossCTC.cpp:ctc_loss`; `torch/_subclasses/fake_impls.py:register_op_impl`;

@@ -108,7 +108,11 @@ def traced_past_faults(
 
 @contextmanager
 def operators_counted() -> Iterator[Callable[[], int]]:
-    """Enter a context that counts the operators of fake modes. It yields a function that returns the count."""
+    """Enter a context that counts the operators of fake modes.
+
+    Yields:
+        A function that returns the count so far.
+    """
     stock = in_force(FakeTensorMode, "dispatch")
     count = 0
 

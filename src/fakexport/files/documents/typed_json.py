@@ -276,7 +276,7 @@ def named_items(value: Any, limit: int = MAX_COUNT) -> Iterator[tuple[str, Any]]
 
 
 def union(value: Any) -> tuple[str, Any]:
-    """Read an object with a single field, whose name gives the type of its value: `{"as_int": 3}`."""
+    """Read an object with a single field, whose name determines its type, such as `{"as_int": 3}`."""
     if type(value) is not dict or len(value) != 1:
         raise DocumentError("expected an object with exactly one field")
     return next(iter(value.items()))
