@@ -144,8 +144,7 @@ def _answering(full_name: str, function: Callable[..., Any], answer: Callable[[]
 
 
 def _is_installed_wheel_meant(frame: FrameType | None, *, is_imported: bool) -> bool:
-    """Return whether a query decides what this process imports, so that its answer must fit the installed
-    wheel.
+    """Return whether a query decides what this process imports, and must be answered for the installed wheel.
 
     This is the case if an installed package makes the query while it is imported. If the query
     (`is_imported`) is about a module that torch imports, it is also the case if torch makes the query.

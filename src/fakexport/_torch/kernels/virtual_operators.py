@@ -96,8 +96,7 @@ def _unset_fake_on_cpu() -> Iterator[Any]:
 def _dispatch_without_device_constants(
     mode: FakeTensorMode, func: Any, types: Any, args: Any, kwargs: Mapping[str, Any]
 ) -> Any:
-    """Call `FakeTensorMode._dispatch_impl`. Hide constants if the operator creates a tensor on a virtual
-    device.
+    """Call `FakeTensorMode._dispatch_impl`, but hide constants that torch would fold on a virtual device.
 
     torch would run `constant.new_zeros(3, device="cuda")` on the real device, with dispatch disabled.
     Constants that are fake tensors are also hidden: torch would fold them if one lifted attribute is a view

@@ -115,10 +115,9 @@ def marked(state: torch.Tensor, payload: bytes) -> torch.Tensor:
 
 
 class MarkedState:
-    """A marked state whose payload can be replaced in place, which is fast enough to do on every recorded
-    draw.
+    """A marked state whose payload can be replaced in place.
 
-    New payloads must have the same length.
+    This is fast enough to be done on every recorded draw. New payloads must have the same length.
     """
 
     def __init__(self, state: torch.Tensor, payload: bytes) -> None:

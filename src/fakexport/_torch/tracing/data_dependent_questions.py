@@ -111,10 +111,10 @@ def answered_questions(
     answer: Callable[[Question], Answer | Unasserted | None],
     asserted: Callable[[Question, Asserted], None] = lambda question, assertion: None,
 ) -> Patches:
-    """Return a context that calls `answer` if a query would fail the trace. If it returns None, the trace
-    fails.
+    """Return a context that calls `answer` if a query would fail the trace.
 
     Args:
+        answer: Returns the answer to the query. If it returns None, the trace fails.
         asserted: Called with each answered query and its assertion.
     """
     stock = in_force(ShapeEnv, "evaluate_expr")

@@ -1,5 +1,4 @@
-"""Find size comparisons that torch decides without a guard because it assumes that dynamic sizes are at least
-2.
+"""Find size comparisons that torch decides without a guard, assuming that dynamic sizes are 2 or more.
 
 `if x.shape[1] == 1` is false for every dynamic dimension, so torch records no guard. The program still
 accepts sizes 0 and 1, but takes the branch for larger sizes. Seen on torch 2.11 to 2.13.

@@ -77,10 +77,10 @@ PYTHON_FUNCTIONS = _python_functions()
 
 
 def programs_of(path: str) -> dict[str, ExportedProgram]:
-    """Return all programs of a file by name. This also loads other content of the file, such as compiled
-    code.
+    """Return all programs of a file by name.
 
-    The file must be trusted, because loading it may run code from the file.
+    This also loads other content of the file, such as compiled code. The file must be trusted, because
+    loading it may run code from the file.
     """
     programs: dict[str, ExportedProgram] = load_pt2(path).exported_programs
     return programs

@@ -83,8 +83,7 @@ _SYMBOLS: tuple[dict[str, bool], ...] = (
 
 
 def assumptions_of(symbol: Any) -> dict[str, bool]:
-    """Return the assumptions with which torch created a symbol. sympy derives all other assumptions from
-    them.
+    """Return the assumptions with which torch created a symbol. sympy derives the other assumptions.
 
     Symbols with the same name and the same derived assumptions are equal, and sympy may return either symbol.
     """

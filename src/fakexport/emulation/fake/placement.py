@@ -27,8 +27,7 @@ Device = str | int | torch.device
 
 @dataclass(frozen=True)
 class DeviceMap:
-    """A map from module paths to devices, as in accelerate. The entry with the longest matching prefix
-    applies.
+    """A map from module paths to devices, as in accelerate. The longest matching prefix applies.
 
     Args:
         entries: Device by module path (or full name of a parameter or buffer). The path `""` matches

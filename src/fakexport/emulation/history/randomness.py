@@ -1,5 +1,4 @@
-"""Track which generator state each random operator has in eager mode, so that a replay draws the same
-numbers.
+"""Track the generator state of each random operator in eager mode, so that a replay draws the same numbers.
 
 No numbers are drawn while fake tensors are created. Instead, each random operator records its position in its
 generator's sequence: a known state, and the number of 32-bit words drawn since that state. For most of

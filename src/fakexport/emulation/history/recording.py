@@ -32,11 +32,10 @@ _detach = torch.ops.aten.detach.default
 
 
 class Recording:
-    """Records the histories of fake tensors that are created in a block. It can still be used after the
-    block.
+    """Records the histories of the fake tensors that are created in a block.
 
-    A recording does not reference the tensors or their histories. Each tensor owns its history, and both are
-    freed together.
+    A recording can still be used after the block. It does not reference the tensors or their histories. Each
+    tensor owns its history, and both are freed together.
     """
 
     def __init__(self, mode: FakeTensorMode) -> None:
