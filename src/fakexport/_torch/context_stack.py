@@ -22,7 +22,7 @@ class ContextStack(Generic[T]):
     Code that runs in a copy of a context starts with the entries of that context.
 
     Args:
-        name: Shown in debuggers. Create each stack once per process: Python never frees a `ContextVar`.
+        name: A name for debuggers. Create each stack once per process: Python never frees a `ContextVar`.
     """
 
     def __init__(self, name: str) -> None:
@@ -40,7 +40,7 @@ class ContextStack(Generic[T]):
         self._entries.set(self._open())
 
     def top(self, default: T) -> T:
-        """Return the value of the topmost open entry in the current context; `default` if there is none."""
+        """Return the value of the topmost open entry in the current context, else `default`."""
         for entry in reversed(self._entries.get()):
             if entry.is_open:
                 return entry.value

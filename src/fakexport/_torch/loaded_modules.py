@@ -30,7 +30,8 @@ class LoadedModules:
 
     def __init__(self, is_wanted: Callable[[str, Any], bool]) -> None:
         self._is_wanted = is_wanted
-        # The visited modules (names and objects, in the order of `sys.modules`), and those to visit again.
+        # Names and objects of the visited modules, in the order of `sys.modules`, and the modules to visit
+        # again.
         self._known: tuple[list[str], list[Any], dict[str, Any]] = ([], [], {})
 
     def find(self) -> dict[str, ModuleType]:

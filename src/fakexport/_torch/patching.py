@@ -33,15 +33,15 @@ if hasattr(os, "register_at_fork"):  # A child forked while another thread holds
 class Patches:
     """Context manager that replaces attributes in the current thread or task.
 
-    When the last context that replaces an attribute exits, the identical original object is restored; an
-    attribute that did not exist before is deleted. Contexts may be nested, may overlap across threads, and
-    may exit in any order. A thread started inside the block sees the originals, unless it runs in a copy of
-    the context (`contextvars.copy_context().run`, as in asyncio).
+    When the last context that replaces an attribute exits, the original object is restored; an attribute that
+    did not exist before is deleted. Contexts may be nested, may overlap across threads, and may exit in any
+    order. A thread started inside the block sees the originals, unless it runs in a copy of the context
+    (`contextvars.copy_context().run`), which asyncio tasks do.
 
     Args:
         replacements: `(owner, attribute name) -> replacement`. A replacement is a function, class, property,
             static method or dict; for a module, it can be any value. `(function, "__code__") -> replacement`
-            replaces the body of a Python function, under every name it was imported as.
+            replaces the body of a Python function, also in modules that have imported the function.
     """
 
     def __init__(self, replacements: Mapping[tuple[Any, str], Any]) -> None:
@@ -77,8 +77,8 @@ def _is_any_in_place() -> bool:
 def _fill_tables_of_dynamo() -> None:
     """Build TorchDynamo's tables of known functions while the attributes are still the originals.
 
-    TorchDynamo builds the tables on first use, and builds some again for the first process group. They store
-    the `id` of functions. They must not contain a replacement, because Python may reuse its `id` later.
+    TorchDynamo builds the tables on first use, and builds some again for the first process group. The tables
+    store the `id` of each function. They must not contain that of a replacement, because Python may reuse it.
     """
     trace_rules.get_torch_obj_rule_map()
     for table in vars(trace_rules).values():
@@ -93,9 +93,9 @@ _is_clearing_due = False
 def _clear_tables_later() -> None:
     """Postpone `trace_rules.clear_lru_cache` while any attribute is replaced.
 
-    Creating the first process group clears the tables, to add rules for torch.distributed that an early
-    import left out. The tables built here already contain these rules, and tables that are built again while
-    attributes are replaced would store replacements.
+    When the first process group is created, torch clears the tables, because they may lack rules for
+    torch.distributed. The tables built here already contain these rules, and tables that are built again
+    while attributes are replaced would contain replacements.
     """
     global _is_clearing_due
     _is_clearing_due = True
@@ -110,14 +110,14 @@ def _let_tables_be_cleared() -> None:
 
 
 def original_of(owner: Any, name: str) -> Any:
-    """Return an owner's own attribute, ignoring replacements, or None if it has no such attribute."""
+    """Return an owner's own attribute, ignoring replacements. Return None if it has no such attribute."""
     switch = _switches.get((owner, name))
     found = vars(owner).get(name) if switch is None or not switch.is_in_place else switch.original
     return None if found is _ABSENT else found
 
 
 def stock_function(function: Any) -> Callable[..., Any]:
-    """Return a function with its original code, even while the code is replaced."""
+    """Return a copy of a function with its original code, even while the code is replaced."""
     switch = _switches.get((function, "__code__"))
     if switch is None or not switch.is_in_place:
         return _copied(function, function.__code__)
@@ -125,9 +125,10 @@ def stock_function(function: Any) -> Callable[..., Any]:
 
 
 def in_force(owner: Any, name: str) -> Any:
-    """Return what `owner.name` is in this context: the replacement or the original, not the dispatcher.
+    """Return the value of `owner.name` in this context: the replacement or the original, not the dispatcher.
 
-    A replacement uses it to call the one before it. Through the dispatcher it would call itself.
+    A new replacement uses this function to call the previous one. Through the dispatcher, it would call
+    itself.
     """
     switch = _switches.get((owner, name))
     if switch is None or not switch.is_in_place:
@@ -144,10 +145,7 @@ def outside_of_patches(frame: FrameType | None) -> FrameType | None:
 
 @contextmanager
 def uses_noted() -> Iterator[list[str]]:
-    """Enter a context that collects the names of patched attributes as they are used.
-
-    Uses in other threads are collected too.
-    """
+    """Enter a context that collects the names of patched attributes when they are used, in any thread."""
     global _used
     before, _used = _used, []
     try:
@@ -161,7 +159,7 @@ _used: list[str] | None = None
 
 @contextmanager
 def traced_here() -> Iterator[None]:
-    """Make TorchDynamo see the replacements of this thread, even if other threads enter contexts."""
+    """Make TorchDynamo use the replacements of this thread, even if other threads enter contexts."""
     global _tracing_thread
     try:
         with _lock:
@@ -193,7 +191,7 @@ class _Switch:
     def turn(self, replacement: Any) -> Entry[Any]:
         if not self._open:
             is_needed = self.name[0] == "_" != self.name[1] and self.owner is not torch._C
-            if is_needed and not hasattr(self.owner, self.name):  # Some builds lack functions of C++.
+            if is_needed and not hasattr(self.owner, self.name):  # C++ functions are missing in some builds.
                 raise AttributeError(f"{self.owner!r} has no attribute {self.name!r}")
             # Use `vars`, not `getattr`, so that properties and inherited attributes are restored exactly.
             self.original = (
@@ -295,7 +293,7 @@ def _code_that_calls(function: Callable[..., Any], replaced: CodeType) -> CodeTy
 
 
 def set_in_class(kind: type, name: str, value: Any) -> None:
-    """Set or (with None) remove a class attribute, even on C++ classes that reject assignment."""
+    """Set a class attribute (None: remove it), even on C++ classes that reject assignment."""
     own = next(each for each in gc.get_referents(vars(kind)) if type(each) is dict)
     if value is None:
         own.pop(name, None)
@@ -323,7 +321,7 @@ def _chooser(switch: _Switch, replacement: Any) -> Any:
         return _ChosenClass(replacement.__name__, (), {"_switch": switch})
     inner = getattr(switch.original, "__wrapped__", None)
     if isinstance(switch.owner, ModuleType) and inner is None:
-        return switch.call  # A method: TorchDynamo mistakes functions that look like torch's for operators.
+        return switch.call  # A method, because TorchDynamo would take a function for a torch operator.
 
     call = switch.call
 
@@ -373,7 +371,7 @@ class _Chosen:
 
 
 def _choose_by_property(switch: _Switch) -> None:
-    """Add a property with this context's value to the module's class; keep the module's `__dict__`."""
+    """Give the module's class a property that returns this context's value. The module's dict is kept."""
     module = switch.owner
     if not isinstance(module, _Chosen):
         module.__class__ = type(type(module).__name__, (_Chosen, type(module)), {})
@@ -390,7 +388,7 @@ def _choose_by_property(switch: _Switch) -> None:
 
 
 def _forget_property(switch: _Switch) -> bool:
-    """Remove the property; if no property remains, the marker class too. Return whether it existed."""
+    """Remove the property and, if it was the last one, the marker class. Return whether it existed."""
     kind = type(switch.owner)
     if switch.name not in vars(kind):
         return False

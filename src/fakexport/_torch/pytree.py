@@ -1,7 +1,7 @@
-"""Pytree functions that see containers as `torch.export` does. Seen on torch 2.11 to 2.13.
+"""Pytree functions that use the same registry of containers as `torch.export`. Seen on torch 2.11 to 2.13.
 
-Source: `torch/utils/_pytree.py`. The public `torch.utils.pytree` may select a different implementation,
-with a different registry of containers than export uses.
+Source: `torch/utils/_pytree.py`. The public `torch.utils.pytree` may select a different implementation, which
+has a registry of its own.
 """
 
 from __future__ import annotations

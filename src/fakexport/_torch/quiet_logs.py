@@ -2,7 +2,7 @@
 
 When a trace fails, torch logs messages, such as the traceback of an operator's fake kernel or "unsupported",
 and prints the partial graph to stderr. Both would appear in the output of a script or of pytest. When torchao
-(0.18) is imported, it logs the native libraries that it cannot load, through `logging.lastResort`.
+(0.18) is imported, it logs which native libraries it cannot load, and the logs reach `logging.lastResort`.
 
 Source: `torch/_subclasses/fake_tensor.py:_dispatch_impl`, `torch/fx/experimental/symbolic_shapes.py`,
 `torch/export/_trace.py:_log_export_wrapper`; `torch/_logging/_internal.py:_init_logs`, which adds handlers
@@ -31,8 +31,8 @@ _is_allowed: ContextVar[bool] = ContextVar("fakexport_is_allowed", default=False
 def torch_logs_silenced() -> Iterator[None]:
     """Drop warnings and errors logged by torch, torchao and transformers, and graphs printed by torch.
 
-    Only this thread or task is silenced; other threads log as before. Messages enabled by `TORCH_LOGS` have
-    lower levels and are kept. Blocks may overlap in any order. The last block that exits restores the
+    Only this thread or task is silenced; other threads log as before. Messages that `TORCH_LOGS` enables have
+    lower levels and are kept. Blocks may overlap and exit in any order. The last block to exit restores the
     original state.
     """
     if _is_allowed.get():

@@ -29,7 +29,7 @@ HAS_LOCKS = fcntl is not None
 def exclusive(folder: Path) -> Iterator[None]:
     """Let only one process at a time run the block, for example to read a file in the folder and replace it.
 
-    The lock is on the folder itself (`flock`), so it leaves no file behind and ends with the process.
+    The folder itself is locked (`flock`), so no lock file is left behind, and the lock ends with the process.
 
     Raises:
         OSError: The folder cannot be opened, or its file system does not support locks.
@@ -46,7 +46,7 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 
 def lock_or_refuse(descriptor: int) -> None:
-    """Lock an open file until it is closed, or raise BlockingIOError. Does nothing on Windows."""
+    """Lock an open file until it is closed, or raise BlockingIOError if it is locked. No-op on Windows."""
     if fcntl is not None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -77,11 +77,11 @@ def new_file(
 ) -> Iterator[BufferedWriter]:
     """Open a file that replaces `path` when the block ends without an error.
 
-    If the system supports it, the file has no name until then, so a killed process leaves no file behind.
-    Otherwise, and for a moment when an existing file is replaced, the file has a temporary name,
-    `.NAME.XXXXXXXX.tmp`. On an error, the temporary file is removed. If the process was killed, it is removed
-    when the file is written again. The folder must exist. An existing file or symbolic link is replaced, but
-    not a device, a pipe, a directory, or a file that the command has read.
+    If the system supports it, the new file has no name until then, so a killed process leaves no file behind.
+    Otherwise, and for a moment when an existing file is replaced, the new file has a temporary name,
+    `.NAME.XXXXXXXX.tmp`. On an error, the temporary file is removed. If the process is killed, the temporary
+    file is removed when `path` is written again. The folder must exist. An existing file or symbolic link is
+    replaced, but not a device, a pipe, a directory, or a file that the command has read.
 
     Args:
         path: The file to write.
@@ -172,10 +172,10 @@ def _sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Create a folder that is renamed to `path`, which must be missing or empty, when the block ends.
+    """Create a folder that is renamed to `path` when the block ends. `path` must be missing or empty.
 
     Until then, the folder has a temporary name, which is yielded. On an error, the temporary folder is
-    removed. If the process was killed, it is removed when the folder is written again.
+    removed. If the process is killed, the temporary folder is removed when `path` is written again.
     """
     target = Path(path)
     _remove_leftovers(target)
@@ -195,7 +195,7 @@ def _make_folder(named: Path) -> int:
 
 
 _MOST_CHARACTERS = 60
-"""A name can have 255 bytes, and a character at most four."""
+"""File names are limited to 255 bytes, and a character takes at most four bytes."""
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
@@ -210,7 +210,7 @@ def _in_use(target: Path, create: Callable[[Path], int]) -> tuple[int, Path]:
         named = _temporary_name(target)
         descriptor = create(named)
         lock(descriptor)
-        if named.exists():  # Another process may have removed it as a leftover before it was locked.
+        if named.exists():  # Before it was locked, another process may have removed it as a leftover.
             return descriptor, named
         os.close(descriptor)
 

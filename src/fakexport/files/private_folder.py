@@ -1,7 +1,7 @@
 """Check that no other user can write to a folder whose content is executed.
 
-The rules are the same as sshd's for a user's files (`StrictModes`; `safe_path` in OpenSSH's misc.c), but also
-allow sticky parent folders such as /tmp, and write access for the user's own group.
+The rules are those that sshd applies to a user's files (`StrictModes`; `safe_path` in OpenSSH's misc.c), with
+two exceptions: sticky parent folders such as /tmp, and write access for the user's own group, are allowed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class PrivateFolderError(FakexportError):
 def private_folder(path: str | os.PathLike[str]) -> Path:
     """Return the resolved path of a folder, which must be missing or writable only by this user and root.
 
-    All parent folders are checked too, because anyone who can write to a parent can replace the folder.
+    All parent folders are also checked, because anyone who can write to a parent can replace the folder.
 
     Raises:
         PrivateFolderError: Another user owns or can write to one of the folders, or the path is not a folder.
@@ -45,7 +45,7 @@ def private_folder(path: str | os.PathLike[str]) -> Path:
 
 
 def make_private_folder(path: Path) -> None:
-    """Create a folder and its missing parents for this user only. Existing folders are checked again."""
+    """Create a folder and its missing parents for this user only, then check all of them."""
     missing = [place for place in (path, *path.parents) if not place.exists()]
     for place in reversed(missing):
         place.mkdir(mode=0o700, exist_ok=True)
@@ -53,7 +53,7 @@ def make_private_folder(path: Path) -> None:
 
 
 def fault_of_owner(status: os.stat_result, *, is_shared: bool = False) -> str | None:
-    """Return why another user could write to a folder, such as `belongs to user 1001`, or None.
+    """Return why another user could write to a folder, such as `belongs to user 1001`, or None if no one can.
 
     On Windows, the result is always None, because `os.stat` reports neither owners nor modes.
     """
@@ -71,7 +71,7 @@ def fault_of_owner(status: os.stat_result, *, is_shared: bool = False) -> str | 
 
 
 def _is_own_group(group: int) -> bool:
-    """Return whether this user is the only member of a group. root's group counts too."""
+    """Return whether this user is the only member of a group. For root's group, return True."""
     import grp
     import pwd
 

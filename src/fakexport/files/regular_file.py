@@ -1,8 +1,8 @@
 """Safely open an untrusted file, which may be replaced at any time.
 
-A path may lead to a pipe that no one writes to, an endless device, or a different file a moment later. So a
-path is opened only once, without blocking. All checks and reads of type, size and content then use the same
-descriptor.
+A path may lead to a pipe that no one writes to, to an endless device, or to a different file a moment later.
+Therefore, a path is opened only once, without blocking. Type, size and content are then all read from this
+one descriptor.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 
 Identity = tuple[int, int]
-"""Device and inode, which are the same for all names and links of a file."""
+"""Device and inode. All names and links of a file have the same identity."""
 
 _read: set[Identity] | None = None
 
@@ -60,10 +60,11 @@ def is_input(status: os.stat_result) -> bool:
 
 
 _PIECE_BYTES = 1 << 20
-# Python's `mmap` has this name since 3.12. Without it, Linux limits private mappings to its memory.
+# `mmap.MAP_NORESERVE` exists since Python 3.12. Without the flag, Linux limits the size of private mappings
+# to the available memory.
 _LINUX_NORESERVE = 0x4000
 _NAMES = ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY", "O_NOINHERIT")
-# Windows only has the last two.
+# Windows only has the last two flags.
 _FLAGS = os.O_RDONLY | functools.reduce(operator.or_, (int(getattr(os, name, 0)) for name in _NAMES))
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
@@ -100,8 +101,8 @@ class RegularFile:
     def same_file(self) -> Path:
         """Path of the file for libraries that open files themselves. It is valid while this object is open.
 
-        On Linux, it leads to exactly this file. On other systems it is the original path, which may be a
-        different file by now.
+        On Linux, the path leads to exactly this file. On other systems, it is the original path, which may
+        lead to a different file by now.
         """
         link = Path("/proc/self/fd", str(self._descriptor))
         return link if sys.platform == "linux" and link.exists() else Path(self.path)
@@ -125,13 +126,13 @@ class RegularFile:
             return os.read(self._descriptor, length)
 
     def pieces(self, offset: int = 0, length: int = sys.maxsize) -> Iterator[bytes]:
-        """Yield the bytes in pieces. Unlike pages of a mapping, pieces are freed from process memory."""
+        """Yield the bytes in pieces, so that, unlike with a mapping, the whole file is never in memory."""
         while length > 0 and (piece := self.read_at(offset, min(length, _PIECE_BYTES))):
             yield piece
             offset, length = offset + len(piece), length - len(piece)
 
     def read(self, most_bytes: int) -> bytes:
-        """Return the whole content. The reported size is not trusted, because some files have more bytes.
+        """Return the whole content. The reported size is not trusted, because some files are larger.
 
         Raises:
             OSError: The file has more than `most_bytes`, or cannot be read.
@@ -144,9 +145,10 @@ class RegularFile:
         return bytes(content)
 
     def mapped(self) -> mmap.mmap:
-        """Memory-map the content, private to this process, without reading it.
+        """Memory-map the content without reading it.
 
-        The mapping stays valid after the file is closed.
+        The mapping is private: writes into it do not change the file. It stays valid after the file is
+            closed.
 
         Raises:
             OSError: The file cannot be mapped, or its size has changed since it was opened.
@@ -197,9 +199,9 @@ def open_below(folder: str | os.PathLike[str], name: str) -> RegularFile:
         name: Path relative to the folder, separated by `/`. No part may be empty, `.` or `..`.
 
     Raises:
-        OSError: As for `open_regular`; or the path contains a symbolic link or leaves the folder.
+        OSError: The same errors as `open_regular`; or the path contains a symbolic link or leaves the folder.
     """
-    path = os.path.join(folder, name)  # noqa: PTH118 (for messages, as it was named)
+    path = os.path.join(folder, name)  # noqa: PTH118 (a path for messages, as the caller wrote it)
     *folders, last = name.split("/")
     if any(step in ("", ".", "..") for step in (*folders, last)):
         raise OSError(errno.EINVAL, "is not below its folder", path)
@@ -231,7 +233,7 @@ def _open_step_by_step(path: str, folder: Path, steps: list[str]) -> RegularFile
         place = place / step
         status = place.lstat()
         if stat.S_ISLNK(status.st_mode) or getattr(status, "st_reparse_tag", False):
-            raise OSError(errno.ELOOP, "is or is behind a symbolic link", path)
+            raise OSError(errno.ELOOP, "is a symbolic link or is reached through one", path)
     opened = open_regular(place)
     if not os.path.samestat(status, opened.status):
         opened.close()

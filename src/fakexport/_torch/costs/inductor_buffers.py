@@ -1,8 +1,8 @@
 """Read AOTInductor's memory plan without generating or compiling C++. Seen on torch 2.13.
 
 Inductor lowers a graph to loops and kernel calls, orders them, and plans which buffers are allocated, which
-buffers reuse the memory of others, and when each is freed. The plan is a list of wrapper lines. The
-generated C++ wrapper follows it, with an owning handle for each buffer. Sizes are sympy expressions.
+buffers reuse the memory of others, and when each buffer is freed. The plan is a list of wrapper lines. The
+generated C++ wrapper follows the plan, with an owning handle for each buffer. Sizes are sympy expressions.
 
 Source: `torch/_inductor/graph.py:GraphLowering.codegen`, `torch/_inductor/codegen/wrapper.py` (the lines),
 `torch/_inductor/codegen/cpp_wrapper_cpu.py:generate_c_shim_fallback_kernel` (results of kernels).
@@ -29,7 +29,7 @@ Act: TypeAlias = Literal["take", "alias", "rename", "free", "call"]
 
 @dataclass(frozen=True, slots=True)
 class BufferLine:
-    """The effect on memory of one line of the wrapper.
+    """The effect of one line of the wrapper on memory.
 
     Args:
         act: `take` allocates the memory of `name`, `free` frees it, `alias` and `rename` make `name` use the
@@ -41,7 +41,7 @@ class BufferLine:
     name: str  # Name of the buffer, or of the kernel.
     other: str = ""  # The buffer whose memory `name` uses.
     bytes: Any = 0  # Size of the allocation: a number, or an expression over the input sizes.
-    shape: tuple[Any, ...] = ()  # Shape of the buffer, also in numbers or expressions.
+    shape: tuple[Any, ...] = ()  # Shape of the buffer: numbers or expressions.
     dtype: torch.dtype | None = None  # Dtype of the buffer.
     device: str = ""  # Device of the buffer.
     node: Node | None = None  # The graph node that Inductor lowered to this buffer.
@@ -53,7 +53,7 @@ class PlannedWrapper:
     """Allocations and frees of one wrapper call.
 
     Args:
-        returned: For each graph output, the name of its buffer; "" for an input, a weight or a number.
+        returned: For each graph output, the name of its buffer, or "" for an input, a weight or a number.
     """
 
     lines: tuple[BufferLine, ...]  # In execution order.
@@ -66,7 +66,7 @@ class UnplannedGraph(Exception):
 
 
 class _Planned(Exception):
-    """Raised to stop compilation once memory is planned."""
+    """Raised to stop the compilation as soon as memory is planned."""
 
     def __init__(self, wrapper: PlannedWrapper) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ def planned_wrapper(
     options = compile_options(graph, has_weights=has_weights)
     replacements = {
         (GraphLowering, "codegen_with_cpp_wrapper"): plan,
-        # Both would run the compiler: to find the supported vector instructions, and its vendor.
+        # Both functions would run the compiler, to find the supported vector instructions and its vendor.
         (cpu_vec_isa, "pick_vec_isa"): _vectors(cpu_vec_isa.pick_vec_isa),
         (cpp_builder, "get_cpp_compiler"): lambda: "c++",
     }
@@ -113,7 +113,7 @@ def planned_wrapper(
 
 
 def _within(error: BaseException) -> BaseException | None:
-    """Return the exception that stopped compilation, which Inductor wraps in its own error."""
+    """Return the exception that stopped the compilation. Inductor wraps it in an error of its own."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, (_Planned, UnplannedGraph)):
         found = getattr(found, "inner_exception", None) or found.__cause__ or found.__context__
@@ -144,7 +144,7 @@ def _planned(lowering: Any, workspace: Workspace) -> PlannedWrapper:
 
 
 def _buffer_name(output: Any) -> str:
-    """Return the name of the buffer that contains an output; "" for a number."""
+    """Return the name of the buffer that contains an output, or "" for a number."""
     try:
         return str(output.get_name())
     except (AttributeError, NotImplementedError):
@@ -205,7 +205,7 @@ def _plain(size: Any) -> Any:
 
 
 def _results(node: Any) -> list[Any]:
-    """Return the outputs of a kernel that own memory. Each has a handle, even if no one reads it."""
+    """Return those outputs of a kernel that own memory. Each has a handle, even if it is not used."""
     from torch._inductor import ir
 
     if not isinstance(node.layout, ir.MultiOutputLayout):

@@ -1,8 +1,8 @@
 """Count the floating-point operations of one operator call with torch's FLOP formulas.
 
 Composite operators (`aten.matmul`, `aten.einsum`, `aten.conv2d`) run on fake tensors, and the formulas are
-applied to the operators inside, as in `FlopCounterMode`. Sizes may be symbolic. This module has formulas for
-operators that multiply but for which torch has no formula. Seen on torch 2.11 to 2.13.
+applied to the operators that they call, as in `FlopCounterMode`. Sizes may be symbolic. This module adds
+formulas for operators that multiply but have no formula in torch. Seen on torch 2.11 to 2.13.
 
 Source: `torch/utils/flop_counter.py`.
 """
@@ -32,14 +32,14 @@ class Product:
     """One executed operator that has a FLOP formula.
 
     Args:
-        least: FLOPs that every kernel needs at least. Attention may skip masked keys, and a convolution may
-            use a Winograd or Fourier transform.
+        least: The minimum number of FLOPs that any kernel needs. Attention may skip masked keys, and a
+            convolution may use a Winograd or Fourier transform.
     """
 
     operator: str  # For example `aten.mm.default`.
     device: str  # For example `cpu` or `cuda:0`.
-    dtype: torch.dtype  # The narrowest dtype among its tensors. A device's peak throughput depends on it.
-    flops: Any  # FLOPs by the formula: a number or a `SymInt`.
+    dtype: torch.dtype  # The narrowest dtype of its tensors, which determines the device's peak throughput.
+    flops: Any  # FLOPs according to the formula: a number or a `SymInt`.
     least: Any
 
 
@@ -52,10 +52,11 @@ def has_formula(operator: Any) -> bool:
 def call_products(
     mode: FakeTensorMode, operator: Any, args: Any, kwargs: Mapping[str, Any], result: Any
 ) -> tuple[Product, ...]:
-    """Return the operators with a formula that one call runs, in execution order.
+    """Return the operators with a FLOP formula that one call runs, in execution order.
 
     Args:
-        mode: The mode of the fakes. The call may add guards to its `ShapeEnv`; see `without_new_guards`.
+        mode: The mode of the fake tensors. The call may add guards to its `ShapeEnv`; `without_new_guards`
+            prevents that.
         args, kwargs, result: Fake tensors, and symbolic numbers for sizes.
     """
     if has_formula(operator) or _is_plain_linear(operator, args):
@@ -80,7 +81,7 @@ class _Recorder:
 
 
 def _is_plain_linear(operator: Any, args: _Args) -> bool:
-    """Return whether a call is a plain linear layer, a common case that is counted without running it."""
+    """Return whether a call is a plain linear layer. This common case is counted without running the call."""
     return (
         operator is aten.linear.default and args[1].dim() == 2 and not torch.is_autocast_enabled(_kind(args))
     )
@@ -103,14 +104,14 @@ def _product(operator: Any, args: _Args, kwargs: Mapping[str, Any], result: Any)
 
 
 def _factors(arguments: Any) -> list[torch.Tensor]:
-    """Return the tensors that are multiplied, without masks, and without the bias of a matrix product."""
+    """Return the tensors that are multiplied: no masks, and not the bias of a matrix product."""
     tensors = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
     numbers = [tensor for tensor in tensors if tensor.is_floating_point() or tensor.is_complex()] or tensors
     return [tensor for tensor in numbers if tensor.dim() > 1] or numbers
 
 
 def _attention(query: torch.Tensor, key: torch.Tensor, *args: Any, out_val: Any, **kwargs: Any) -> Any:
-    """Count the products of queries with keys, and of scores with values. Heads may share keys and values."""
+    """Count the FLOPs of queries times keys, and scores times values. Heads may share keys and values."""
     result = out_val[0] if isinstance(out_val, (list, tuple)) else out_val
     return 2 * math.prod(result.shape[:-1]) * key.shape[-2] * (query.shape[-1] + result.shape[-1])
 
@@ -126,15 +127,16 @@ def _integer_product(first: torch.Tensor, second: torch.Tensor, *args: Any, **kw
 
 
 def _grouped_product(first: torch.Tensor, second: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Count the operations that multiply each row by the matrix of its group."""
+    """Count the FLOPs that multiply each row by the matrix of its group."""
     groups = first.shape[0] if first.dim() == second.dim() == 3 else 1
     return 2 * groups * first.shape[-2] * first.shape[-1] * second.shape[-1]
 
 
 def _least_attention(flops: Any, named: Mapping[str, Any]) -> Any:
-    """Count only the keys that every mask leaves visible.
+    """Return the FLOPs for only those keys that no mask can hide.
 
-    A mask may hide all keys except those of one query. With `is_causal`, query i sees the keys up to i.
+    A mask may hide all keys from all queries except one. With `is_causal`, query i attends to the keys up to
+    i.
 
     Source: `aten/src/ATen/native/transformers/attention.cpp`, which aligns the causal mask to the upper left.
     """
@@ -149,12 +151,12 @@ def _least_attention(flops: Any, named: Mapping[str, Any]) -> Any:
 
 
 def _least_convolution(flops: Any, named: Mapping[str, Any]) -> Any:
-    """Count one multiplication per output element and input channel, the least that a transform needs."""
+    """Count one multiplication per output element and input channel, the minimum for any transform."""
     return flops // max(1, math.prod(named["weight"].shape[2:]))
 
 
 def _none(flops: Any, named: Mapping[str, Any]) -> Any:
-    """Return 0, because block masks or sequence lengths determine at run time how much is computed."""
+    """Return 0, because how much is computed depends on block masks or sequence lengths at run time."""
     return 0
 
 

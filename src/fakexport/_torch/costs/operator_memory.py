@@ -4,7 +4,7 @@ Composite operators (`aten.reshape`, `aten.matmul`, `aten.scaled_dot_product_att
 or a copy and may create intermediate tensors. The schema does not say which, but on fake tensors they run
 the same code as on real ones. Seen on torch 2.11 to 2.13.
 
-Source: `c10/core/StorageImpl.h`: the storage of a fake tensor has the same size as that of the real tensor;
+Source: `c10/core/StorageImpl.h` (the storage of a fake tensor has the same size as that of a real tensor);
 `c10/core/AllocatorConfig.h`; `aten/src/ATen/native/mkldnn/Utils.h:mkldnn_bf16_device_check`.
 """
 
@@ -25,28 +25,28 @@ from fakexport._torch.tracing.dispatch_observer import observed
 from fakexport._torch.tracing.symbolic_numbers import hint_of
 
 Workspace = Callable[[Any, Sequence[Any], Mapping[str, Any], Any], Iterable[tuple[str, Any]]]
-"""Callable from operator, arguments and result to (device, bytes) of the workspace of its kernel; bytes are
-None if unknown.
+"""A function that takes an operator, its arguments and its result, and returns the workspaces of its kernel.
+
+Each workspace is given as (device, bytes). `bytes` is None if it is unknown.
 """
 
 BLOCK_BYTES = 512
 """Allocation sizes are rounded up to a multiple of this: `kMinBlockSize`."""
 
 SMALL_BYTES = 1 << 20
-"""Largest allocation served from the small pool: `kSmallSize`."""
+"""Size of the largest allocation from the small pool: `kSmallSize`."""
 
 SMALL_SEGMENT_BYTES = 2 << 20
-"""Segment size that the small pool requests from the driver: `kSmallBuffer`."""
+"""Size of the segments that the small pool requests from the driver: `kSmallBuffer`."""
 
 OWN_SEGMENT_BYTES = 10 << 20
-"""Allocations of at least this size get their own segment: `kMinLargeAlloc`."""
+"""Allocations of at least this size get a segment of their own: `kMinLargeAlloc`."""
 
 LARGE_SEGMENT_BYTES = 20 << 20
-"""Segment size that the large pool requests from the driver for smaller allocations: `large_segment_size_`.
-"""
+"""Size of the segments that the large pool requests for smaller allocations: `large_segment_size_`."""
 
 ROUND_LARGE_BYTES = 2 << 20
-"""A segment that serves a single allocation is rounded up to a multiple of this: `kRoundLarge`."""
+"""A segment for a single allocation is rounded up to a multiple of this size: `kRoundLarge`."""
 
 _CHECKS: Mapping[torch.dtype, str] = {
     torch.bfloat16: "_is_mkldnn_bf16_supported",
@@ -54,7 +54,7 @@ _CHECKS: Mapping[torch.dtype, str] = {
 }
 _CELLS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _LINEAR = frozenset(f"aten::{name}" for name in ("linear", *_CELLS, *(f"{cell}_cell" for cell in _CELLS)))
-"""Operators that call `at::linear`, which adds the bias in place, but not for fake tensors.
+"""Operators that call `at::linear`. It adds the bias in place, except for fake tensors.
 
 Source: `aten/src/ATen/native/Linear.cpp:linear`, which checks `isTensorSubclassLike`.
 """
@@ -65,10 +65,10 @@ _PRODUCTS = ("aten.mm.default", "aten.bmm.default")
 class Allocation:
     """Memory allocated during a call."""
 
-    operator: str  # The operator that allocates it; the call may run several.
+    operator: str  # The operator that allocates the memory. A call may run several operators.
     device: str  # For example `cpu` or `cuda:0`.
     bytes: Any  # A number or a `SymInt`.
-    shape: tuple[Any, ...] | None = None  # Shape of the tensor it is allocated for; None for a workspace.
+    shape: tuple[Any, ...] | None = None  # Shape of the tensor that uses the memory; None for a workspace.
     dtype: torch.dtype | None = None  # Dtype of that tensor; None for a workspace.
 
 
@@ -77,8 +77,10 @@ class CallMemory:
     """Allocations and frees of one call.
 
     Args:
-        events: In order: `k` if allocation k is made, `~k` if it is freed. Memory of results is not freed.
-        outputs: For each result tensor: `k` for allocation k, `~i` for the memory of the i-th argument.
+        events: In execution order, `k` for making allocation k, and `~k` for freeing it. The memory of
+            results is not freed.
+        outputs: For each result tensor, `k` if it uses allocation k, or `~i` if it uses the memory of
+            argument i.
     """
 
     allocations: tuple[Allocation, ...]  # In the order in which they are made.
@@ -98,7 +100,8 @@ def call_memory(
     """Run an operator on fake tensors and return its allocations and frees.
 
     Args:
-        mode: The mode of the fakes. The call may add guards to its `ShapeEnv`; see `without_new_guards`.
+        mode: The mode of the fake tensors. The call may add guards to its `ShapeEnv`; `without_new_guards`
+            prevents that.
         args, kwargs: Fake tensors, and symbolic numbers for sizes.
     """
     recorder = _Recorder(tensors_in((args, kwargs)), workspace, is_linear=operator._schema.name in _LINEAR)
@@ -180,7 +183,7 @@ class _Recorder:
         self.allocations.append(allocation)
 
     def _give_back(self) -> None:
-        """Record what was freed since the last operator. Later tensors may reuse the freed addresses."""
+        """Record which memory was freed since the last operator. Later tensors may reuse its address."""
         for address, (index, reference) in list(self._alive.items()):
             if reference.expired():
                 del self._alive[address], self._homes[address]
@@ -190,7 +193,8 @@ class _Recorder:
 def _bytes(tensor: torch.Tensor, memory: torch.UntypedStorage) -> Any:
     """Return the size of a tensor's memory.
 
-    Some C++ code allocates memory for the example sizes even if the tensor's sizes are symbolic.
+    Some C++ code allocates memory for the sizes of the example inputs, even if the tensor's sizes are
+    symbolic. In this case, return the symbolic size.
     """
     held, needed = memory.nbytes(), tensor.numel() * tensor.itemsize
     if isinstance(held, int) and isinstance(needed, torch.SymInt) and hint_of(needed) == held:
@@ -206,7 +210,7 @@ def _memory(tensor: torch.Tensor) -> torch.UntypedStorage | None:
 
 @functools.cache
 def is_computed_by_onednn(dtype: torch.dtype) -> bool | None:
-    """Return whether oneDNN computes in a dtype on this processor; None if torch does not report it."""
+    """Return whether oneDNN supports a dtype on this processor, or None if torch does not report it."""
     if dtype is torch.float32:
         return bool(torch.backends.mkldnn.is_available())
     if dtype not in _CHECKS or not torch.backends.mkldnn.is_available():

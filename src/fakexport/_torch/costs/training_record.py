@@ -1,14 +1,14 @@
 """Record the allocations and frees of a training step on fake tensors, using torch's memory tracker.
 
-`MemTracker` knows when a tensor's memory is allocated and freed, and what it is used for, but keeps only
+`MemTracker` tracks when a tensor's memory is allocated and freed, and what it is used for, but only stores
 sums. This subclass records every update, with its order, location and size. It differs from `MemTracker` in
-four ways. There, runs on fake and on real tensors differ, or `MemTracker` does not cover the case:
+four cases that `MemTracker` does not cover, or in which runs on fake and real tensors differ:
 
 - Memory that an optimizer allocates and frees within a step is temporary, not optimizer state.
-- The autograd engine adds two gradients in place if nothing else references one of the two. On fake tensors
+- The autograd engine adds two gradients in place if nothing else references one of them. For fake tensors,
   it creates a third tensor, which is removed from the record.
-- There are no tensor hooks. The hooks of `ModTracker` keep gradients alive until all inputs of a module have
-  theirs, and cannot be registered on frozen parameters.
+- No tensor hooks are used. The hooks of `ModTracker` keep gradients alive until all inputs of a module have
+  their gradients, and cannot be registered on frozen parameters.
 - A backward operator belongs to the module of the forward operator that created its autograd node.
 
 Seen on torch 2.13.
@@ -58,8 +58,8 @@ class TrainingOperator:
     """One operator of a training step.
 
     Args:
-        file, line, function: Innermost user frame; for a backward operator, of its forward operator. If there
-            is none: "", 0, "".
+        file, line, function: Innermost frame of user code. For a backward operator, it is that of the forward
+            operator. "", 0 and "" if there is no such frame.
     """
 
     operator: str  # For example `aten.mm.default`.
@@ -75,14 +75,14 @@ class TrainingMemory:
     """Memory of a tensor and its views, or workspace of a kernel.
 
     Args:
-        owner: Name of the parameter or buffer that it stores, or whose gradient or optimizer state it stores;
-            otherwise "".
+        owner: If the memory stores a parameter or buffer, or a gradient or optimizer state of one, the name
+            of that parameter or buffer; otherwise "".
     """
 
-    purpose: Purpose  # The last use of the memory. A gradient has its purpose as soon as it is computed.
+    purpose: Purpose  # The last use of the memory. A gradient counts as one as soon as it is computed.
     device: str  # For example `cuda:0`.
     bytes: int  # Size before rounding by an allocator.
-    shape: tuple[int, ...] | None  # Shape of the first tensor in it; None for a workspace.
+    shape: tuple[int, ...] | None  # Shape of the first tensor that used it; None for a workspace.
     dtype: torch.dtype | None  # Dtype of that tensor; None for a workspace.
     operator: int  # Index of the operator that allocated it; -1 if it existed before.
     owner: str = ""
@@ -93,12 +93,12 @@ class TrainingRecord:
     """Allocations and frees of a training run.
 
     Args:
-        memory: Memory that exists from the start first, then the rest in allocation order.
-        events: Operator index, and `k` if memory k is allocated or `~k` if it is freed.
+        memory: First the memory that exists from the start, then the rest in allocation order.
+        events: The index of an operator, and `k` if it allocates memory k, or `~k` if memory k is freed.
     """
 
     memory: tuple[TrainingMemory, ...]
-    held: int  # Number of entries that exist from start to end: weights and inputs.
+    held: int  # Number of entries of `memory` that exist from start to end: weights and inputs.
     events: tuple[tuple[int, int], ...]
     operators: tuple[TrainingOperator, ...]  # In execution order.
     unknown: tuple[int, ...] = ()  # Indices of the operators whose workspace is unknown.
@@ -109,8 +109,8 @@ class TrainingTracker(MemTracker):
 
     Args:
         inputs: Tensors that the caller keeps alive during the run.
-        workspace: Called after each operator; returns the workspace of its kernel.
-        is_user_code: Whether a file belongs to the model's author; called once per file.
+        workspace: Called after each operator. Returns the workspaces of its kernel.
+        is_user_code: Called once per file. Returns whether the file belongs to the model's author.
     """
 
     def __init__(
@@ -223,13 +223,13 @@ class TrainingTracker(MemTracker):
         self._memory.append(memory)
 
     def _update_peak_stats(self, peak_state: Any) -> None:
-        """Skip the sums: the peak is computed from the record."""
+        """Do not compute sums, because the peak is computed from the record."""
 
     def _pre_fw_hook(self, module: nn.Module, inputs: Any) -> None:
-        """Skip the sums per module."""
+        """Do not compute sums per module."""
 
     def _post_fw_hook(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
-        """Skip the sums per module."""
+        """Do not compute sums per module."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -263,7 +263,8 @@ class TrainingTracker(MemTracker):
             return replace(forward, operator=name, phase="backward")
         phase: Phase = "backward" if is_backward else "forward"
         place = TrainingOperator(name, phase, self._module_path(), *self._line())
-        # The first operator to see a sequence number created that node; later operators may create none.
+        # The first operator after which a sequence number is current created that autograd node. Later
+        # operators may create no nodes.
         self._places.setdefault(torch._C._autograd._get_sequence_nr() - 1, place)
         return place
 
@@ -281,7 +282,7 @@ class TrainingTracker(MemTracker):
         return "", 0, ""
 
     def _is_engines_sum(self, func: Any) -> bool:
-        """Return whether the autograd engine itself called `add` on two gradients, not Python code."""
+        """Return whether the autograd engine, not Python code, called the operator to add two gradients."""
         if func is not torch.ops.aten.add.Tensor or not self._mod_tracker.is_bw or torch.is_grad_enabled():
             return False
         frame: FrameType | None = sys._getframe(2)
@@ -290,7 +291,7 @@ class TrainingTracker(MemTracker):
         return frame is not None and frame.f_code.co_name == _ENGINE
 
     def _settle_sum(self) -> None:
-        """Record the last sum of gradients as stored in the memory of the summand that was freed."""
+        """Correct the record: the last sum of gradients uses the memory of the summand that was freed."""
         if self._sum is None:
             return
         position, index, winfo = self._sum
@@ -328,7 +329,8 @@ def _memory_of(winfo: Any, tensor: torch.Tensor | None, operator: int, owner: st
 def optimizer_is_foreach(parameters: Iterable[torch.Tensor]) -> bool:
     """Return whether torch's optimizers use the foreach implementation for these parameters by default.
 
-    Optimizers check the class of the parameters, which differs for fakes. The result is for real parameters.
+    Optimizers check the class of the parameters, which differs for fake tensors. The result is that for real
+    parameters.
 
     Source: `torch/optim/optimizer.py:_default_to_fused_or_foreach`.
     """

@@ -1,8 +1,8 @@
-"""Errors about a device that the target does not have, as on the real machine.
+"""Raise errors about devices that the target does not have, as torch does on the real machine.
 
 Fake mode creates a tensor on any requested device, even one that this machine lacks. C++ code that is not
-emulated, such as `torch.Generator(device="cuda")`, needs the real device. If the device is missing, the error
-message depends on the build. Seen on torch 2.11 to 2.13, built for the CPU and for CUDA 13.0.
+emulated, such as `torch.Generator(device="cuda")`, needs the real device. If that device is missing, torch's
+error message depends on the build. Seen on torch 2.11 to 2.13, built for the CPU and for CUDA 13.0.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class AbsentDevice(torch.AcceleratorError, AssertionError, FakexportError):
 
     A CUDA build raises `AcceleratorError`, and a CPU-only build raises `AssertionError`. This class is
     both, so a model that catches one of the two behaves as it does with that build. It must not define a
-    constructor: TorchDynamo traces the callers and could not call it.
+    constructor, because TorchDynamo traces code that raises this error and cannot call the constructor.
     """
 
     device: torch.device
     """The device that does not exist. Set by `named`."""
 
     instead: torch.device
-    """An existing device to continue with. Set by `named`."""
+    """An existing device that can be used instead. Set by `named`."""
 
     @classmethod
     def named(cls, device: torch.device | str, present: str, *, instead: str) -> AbsentDevice:
@@ -40,7 +40,7 @@ class AbsentDevice(torch.AcceleratorError, AssertionError, FakexportError):
 
 
 def absence(device: str, present: str) -> str:
-    """Return the message of this error, by which an error that quotes it can be recognized."""
+    """Return the message of an `AbsentDevice`. It also identifies errors that quote the message."""
     return f"device {device} does not exist on this target: it has {present}"
 
 
@@ -56,5 +56,5 @@ _UNREACHED = {
 
 
 def unreached_device_type(message: str) -> str | None:
-    """Parse an error message of torch, and return the device type that torch needed but did not find."""
+    """Return the device type that torch did not find according to its error message, or None."""
     return next((kind for kind, pattern in _UNREACHED.items() if pattern.search(message)), None)

@@ -1,10 +1,10 @@
 """Choose the attention backend of a device that this machine does not have.
 
 `scaled_dot_product_attention` selects a backend by device capability. Backends return outputs with
-different strides, so a following `transpose` or `contiguous` may or may not copy, which makes the choice
-visible in the exported program. A CPU-only build has no selection for CUDA and uses the math backend; a
-CUDA build without a driver raises "Found no NVIDIA driver"; xpu and mps fail an internal assert. This
-module selects by the capability in the device profile. Seen on torch 2.11 to 2.13.
+different strides. Whether a following `transpose` or `contiguous` copies depends on the strides, so the
+choice is visible in the exported program. A CPU-only build cannot select a backend for CUDA and uses the math
+backend. A CUDA build without a driver raises "Found no NVIDIA driver". For xpu and mps, an internal assert
+fails. This module selects the backend by the capability in the device profile. Seen on torch 2.11 to 2.13.
 
 Source: `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp:select_sdp_backend`,
 `aten/src/ATen/native/transformers/sdp_utils_cpp.h`, `aten/src/ATen/native/mkldnn/xpu/Attention.cpp`.
@@ -40,7 +40,7 @@ class AttentionDevice:
 class Attention:
     """The arguments and the device of one attention call."""
 
-    query: Tensor  # Tensor of shape `[batch, heads, length, head_dim]`, as are key and value.
+    query: Tensor  # The shape of query, key and value is `[batch, heads, length, head_dim]`.
     key: Tensor
     value: Tensor
     mask: Tensor | None
@@ -71,7 +71,7 @@ def choose_backend(call: Attention) -> Backend:
         ("cudnn", _can_use_cudnn(call)),
     ]
     if call.device.capability[0] in (9, 10) and not call.device.is_rocm:
-        candidates.insert(0, candidates.pop())  # Since torch 2.11 Hopper and Blackwell prefer cuDNN.
+        candidates.insert(0, candidates.pop())  # Since torch 2.11, Hopper and Blackwell prefer cuDNN.
     return next((backend for backend, is_usable in candidates if is_usable), "math")
 
 
@@ -234,7 +234,7 @@ def _has_matching_heads(call: Attention, *, allows_groups: bool, needs_equal_kv:
 
 
 def _has_broadcastable_mask(call: Attention) -> bool:
-    """Return whether each mask dimension equals the score dimension or is a constant 1, as cuDNN requires."""
+    """Return whether each size of the mask is 1 or equals that of the attention scores, as cuDNN requires."""
     if call.mask is None:
         return True
     if call.mask.requires_grad or call.mask.dim() not in (2, 4):

@@ -1,8 +1,8 @@
-"""Register device guards for device types that this process cannot drive.
+"""Register device guards for device types that this process cannot use.
 
-Eager Python bindings (`uniform_`, `copy_`, indexing, `.to`) and the autograd engine ask `libc10` for the
-device guard of the tensor's type. Without one they raise "PyTorch is not linked with support for cuda
-devices"; where no code catches that error, the interpreter aborts. Seen on torch 2.11 to 2.13.
+Eager Python bindings (`uniform_`, `copy_`, indexing, `.to`) and the autograd engine get the device guard of a
+tensor's device type from `libc10`. If there is none, they raise "PyTorch is not linked with support for cuda
+devices". If no code catches that error, the interpreter aborts. Seen on torch 2.11 to 2.13.
 
 Source: `c10/core/impl/DeviceGuardImplInterface.cpp`.
 """
@@ -52,7 +52,7 @@ def _virtual_guard(device_type: str) -> VirtualGuard:
 
 @functools.cache
 def missing_guards() -> str | None:
-    """Return a clause that says why this process cannot have virtual guards, or None if it can."""
+    """Return why virtual guards cannot be registered in this process, as a clause, or None if they can."""
     if sys.platform == "win32":
         return "torch for Windows lays out its C++ objects differently from Linux and macOS"
     try:
@@ -63,11 +63,12 @@ def missing_guards() -> str | None:
 
 
 class VirtualGuards:
-    """Context manager that registers no-op guards for device types. Uses may overlap in threads.
+    """Context manager that registers no-op guards for device types. Blocks in different threads may overlap.
 
-    When the last use ends, the previous guard is restored. If there was none, the virtual guard stays
-    registered: without it, a fake tensor that outlives the block would abort the interpreter. Stock errors
-    for real tensors on that device come from missing kernels, not from the guard, so they do not change.
+    When the last block ends, the previous guard is restored. If there was none, the virtual guard stays
+    registered, because without a guard, a fake tensor that outlives the block would abort the interpreter.
+    torch's errors about real tensors on such a device do not change, because they come from missing kernels
+    and not from the guard.
 
     Raises:
         OSError, ValueError: Guards cannot be registered; `missing_guards` explains why.

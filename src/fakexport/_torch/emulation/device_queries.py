@@ -1,7 +1,7 @@
-"""Return results for a model's device queries from a device profile instead of a driver.
+"""Answer a model's device queries from a device profile instead of a driver.
 
-There is one class per device type; `query_patches.py` replaces torch's functions with their methods. Seen
-on torch 2.11 to 2.13.
+Each device type has a class, and `query_patches.py` replaces torch's functions with methods of the class.
+Seen on torch 2.11 to 2.13.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-# Import these before anything is patched. They query the devices once, on import, and `torch._inductor`
-# would bind CUDA functions that a CPU-only build does not have.
+# These modules must be imported before functions are patched: they query the devices once, on import, and
+# `torch._inductor` would then use CUDA functions that a CPU-only build does not have.
 import torch._dynamo
 import torch.cuda
 import torch.mps
@@ -44,7 +44,7 @@ class DeviceAnswers:
 
 
 class _CurrentDevice(threading.local):
-    """The current device. As with a driver, each thread has its own."""
+    """The current device. As with a real driver, each thread has its own current device."""
 
     _index = 0
 
@@ -68,7 +68,7 @@ class Backend:
         self._devices = tuple(devices)
         self._properties: dict[int, SimpleNamespace] = {}
         self._thread = _CurrentDevice()
-        # Classes, not methods: torch checks values with `isinstance(value, torch.cuda.Stream)`.
+        # These must be classes, because torch checks values with `isinstance(value, torch.cuda.Stream)`.
         self.Event = type("Event", (VirtualEvent,), {})
         self.Stream = type("Stream", (VirtualStream,), {"_resolve": self._device, "_event_type": self.Event})
 
@@ -102,7 +102,7 @@ class Backend:
         return self._thread.index if parsed.index is None else parsed.index
 
     def _described_index(self, device: Any = None) -> int:
-        """Return the device index of a query; reject invalid ones as `torch.cuda` does without the driver."""
+        """Return the device index of a query. Reject an invalid index with the error of `torch.cuda`."""
         index = self._asked_index(device)
         if self._devices and not 0 <= index < len(self._devices):
             raise self._absent(f"{self.device_type}:{index}", "Invalid device id")
@@ -123,15 +123,16 @@ class Backend:
         self._index()
 
     def _lazy_init(self) -> None:
-        """Do nothing in a fake mode; otherwise run the stock initialization.
+        """Skip initialization if a fake mode is active; otherwise run torch's initialization.
 
-        C++ calls this too. If it returned normally then, torch would consider the device initialized for the
-        rest of the process, and `torch.ones(1, device="cuda")` would raise a different error.
+        Outside of a fake mode, C++ also calls this method. If it returned without an error, torch would
+        consider the device initialized for the rest of the process, and `torch.ones(1, device="cuda")` would
+        raise a different error.
         """
         if self._devices and active_fake_mode() is not None:
             return
         module, is_initialized, lazy_init = _STOCK_INITIALISATION[self.device_type]
-        with Patches({(module, "is_initialized"): is_initialized}):  # Stock checks it first.
+        with Patches({(module, "is_initialized"): is_initialized}):  # torch's `lazy_init` calls it first.
             lazy_init()
 
     def current_device(self) -> int:
@@ -211,13 +212,13 @@ class Backend:
     set_sync_debug_mode = _sleep = _record_memory_history = _nothing
 
     def _leave_state(self, *args: Any, **kwargs: Any) -> None:
-        """Write back the CPU generator's state unchanged: virtual devices have no generator of their own."""
+        """Write back the CPU generator's state unchanged, because virtual devices have no generators."""
         torch.default_generator.set_state(torch.default_generator.get_state())
 
     manual_seed = manual_seed_all = seed = seed_all = set_rng_state = set_rng_state_all = _leave_state
 
     def _refused(self, *args: Any, **kwargs: Any) -> Any:
-        """Raise an error, because the function would return an address, a measurement or a recording."""
+        """Raise an error: a virtual device has no addresses, measurements or recordings to return."""
         raise RuntimeError(
             f"not available on a virtual {self.device_type} device: nothing runs on it. Guard the call: "
             "`if not torch.compiler.is_exporting():`"
@@ -234,15 +235,15 @@ class Backend:
         return torch.initial_seed()
 
     def get_rng_state(self, device: Any = None) -> torch.Tensor:
-        """Return the CPU generator's state: virtual devices have no generator of their own."""
+        """Return the CPU generator's state, because virtual devices have no generators."""
         return torch.get_rng_state()
 
     def get_rng_state_all(self) -> list[torch.Tensor]:
         return [torch.get_rng_state() for _ in self._devices]
 
     def is_bf16_supported(self, including_emulation: bool = True) -> bool:
-        # As in torch.cuda: older devices return True by default, since they can store and convert
-        # bfloat16.
+        # As in `torch.cuda`, the default result is True for older devices, too, because they can store and
+        # convert bfloat16.
         return bool(self._devices) and (including_emulation or self._of().has_native_bfloat16)
 
     def is_tf32_supported(self) -> bool:

@@ -1,10 +1,10 @@
 """Patch methods of fake tensors that bypass dispatch modes: printing, `.numpy()`, `.data = ...`, deep copies.
 
-Each method is patched on its class while a block runs. The patch handles tensors of one fake mode and
-forwards all others to the previous method. Seen on torch 2.11 to 2.13.
+Each method is patched on its class while a block runs. The patch handles tensors of one fake mode, and calls
+the previous method for all other tensors. Seen on torch 2.11 to 2.13.
 
-Writes to storages, such as `tensor.untyped_storage()[0] = 1`, bypass operators too. The storage of a fake
-tensor has no data, so torch ignores such a write without a warning. A trace rejects storages altogether.
+Writes to storages, such as `tensor.untyped_storage()[0] = 1`, also bypass operators. The storage of a fake
+tensor has no data, so torch ignores such a write without a warning. In a trace, any use of a storage raises.
 
 Source: `torch/_tensor.py:Tensor.__deepcopy__`, which reads a fake tensor's data pointer;
 `torch/csrc/autograd/python_variable.cpp:THPVariable_set_data`, which leaves `fake_device` stale;
@@ -42,8 +42,8 @@ def fake_methods(
     """Return a context in which fakes of `mode` print, copy and move with `Module.to` like real tensors.
 
     Args:
-        constant_value: Returns the real value of a fake tensor, or raises; used by `.numpy()` and
-            `.tolist()`.
+        constant_value: Returns the real value of a fake tensor, or raises an error. `.numpy()` and
+            `.tolist()` call it.
         data_assigned: Called after each `tensor.data = other`.
     """
     stock: dict[str, Any] = {name: in_force(FakeTensor, name) for name in _METHODS}
@@ -76,7 +76,7 @@ def fake_methods(
             data_assigned(self, other)
 
     def cuda(self: FakeTensor, device: Any = None, **options: Any) -> Any:
-        # Without a real accelerator, C++ does not know which device type an integer refers to.
+        # Without a real accelerator, C++ does not know the device type of an integer.
         if is_ours(self) and type(device) is int:
             device = torch.device("cuda", device)
         return stock["cuda"](self, device, **options)
@@ -85,14 +85,15 @@ def fake_methods(
         return _deep_copy(self, memo) if is_ours(self) and self.is_leaf else stock["__deepcopy__"](self, memo)
 
     def deep_copy_of_real(self: torch.Tensor, memo: dict[int, Any]) -> Any:
-        # Stock creates an empty tensor, which would be fake here, and sets its storage to the copied one.
+        # torch's method creates an empty tensor, which would be fake here, and then sets its storage.
         if type(self) is torch.Tensor and self.is_leaf and active_fake_mode() is mode:
             return _deep_copy(self, memo)
         return stock_deep_copy(self, memo)
 
     def swap_tensors(one: torch.Tensor, other: torch.Tensor) -> None:
-        # `Module._apply` needs `one` to get the data of `other` and keep its identity. That takes no swap,
-        # except from the meta device (`to_empty`, `skip_init`), where C++ rejects the new data.
+        # `Module._apply` only needs `one` to get the data of `other` and to stay the same object. An
+        # assignment to `data` does this, except from the meta device (`to_empty`, `skip_init`), where C++
+        # rejects it.
         if not (is_ours(one) and is_ours(other)):
             stock_swap(one, other)
         elif one.is_meta == other.is_meta:
@@ -120,7 +121,7 @@ def fake_methods(
 
 
 def _swap_fakes(one: torch.Tensor, other: torch.Tensor) -> None:
-    """Swap two fake tensors without the stock check that rejects tensors with weak references.
+    """Swap two fake tensors, even if they have weak references, which `torch.utils.swap_tensors` rejects.
 
     Fake mode itself keeps weak references to recognize views. After the swap, a reference to `one` still
     refers to the module's parameter.
@@ -130,7 +131,7 @@ def _swap_fakes(one: torch.Tensor, other: torch.Tensor) -> None:
 
 
 def _deep_copy(fake: torch.Tensor, memo: dict[int, Any]) -> Any:
-    """Return a deep copy as `Tensor.__deepcopy__` does for a leaf, but without reading a data pointer."""
+    """Return a deep copy of a leaf like `Tensor.__deepcopy__`, but without reading a data pointer."""
     if id(fake) in memo:
         return memo[id(fake)]
     with torch.no_grad():
@@ -147,14 +148,14 @@ def _deep_copy(fake: torch.Tensor, memo: dict[int, Any]) -> Any:
 def _copied(fake: torch.Tensor, memo: dict[Any, Any]) -> torch.Tensor:
     """Return a copy with identical strides.
 
-    As in torch, copies of tensors that share a storage share a new one. Also as in torch, a copy of a
-    parameter keeps neither strides nor sharing, and lazily conjugated or negated tensors get their own
-    storage.
+    As in torch, copies of tensors that share a storage share a new storage. A copy of a parameter keeps
+    neither the strides nor the shared storage, and a copy of a lazily conjugated or negated tensor gets a
+    storage of its own.
     """
     if isinstance(fake, torch.nn.Parameter) or fake.layout is not torch.strided:
         return fake.clone()
     storage = fake.untyped_storage()
-    # Elements that do not fill the storage cannot represent it, so the copy gets its own storage.
+    # If the storage is not a whole number of elements, `_flat` cannot represent it.
     if fake.is_conj() or fake.is_neg() or storage.nbytes() % fake.itemsize:
         return fake.clone()
     _, memory = memo.get(_memory_key(storage), (storage, None))
@@ -180,7 +181,7 @@ def _flat(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def describe_fake(fake: torch.Tensor) -> str:
-    """Return the repr of a fake tensor, with the non-default properties that torch shows for a real one."""
+    """Return the repr of a fake tensor, with the non-default properties that torch shows for real tensors."""
     parts = ["..."]
     if fake.device.type != "cpu":
         parts.append(f"device='{fake.device}'")
@@ -198,9 +199,9 @@ def describe_fake(fake: torch.Tensor) -> str:
 
 
 def storage_writes(written: Callable[[torch.UntypedStorage], bool]) -> Patches:
-    """Return a context that calls `written` before a write to a storage without data.
+    """Return a context that calls `written` before each write to a storage without data.
 
-    If it returns False, torch performs the write.
+    If `written` returns False, torch's own method then performs the write.
     """
 
     def replacement(stock: Any) -> Callable[..., Any]:

@@ -39,13 +39,13 @@ from .wrapper_subclasses import inner_tensors, is_wrapper
 _WITHOUT_STRIDES = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 NEEDS_VALUES = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
-"""Errors that fake mode raises for operators that are data-dependent or only have real kernels."""
+"""Errors that fake mode raises for operators that are data-dependent or have no fake kernel."""
 
 
 class _SameMode:
     """Replaces `mode.__deepcopy__`, so that a deep copy of a fake tensor stays in its mode.
 
-    Stock torch copies the mode too, so the copied tensor belongs to a mode that was never entered.
+    torch would also copy the mode, and the copied tensor would belong to a mode that was never entered.
     """
 
     def __init__(self, mode: FakeTensorMode) -> None:
@@ -64,8 +64,7 @@ def active_fake_mode() -> FakeTensorMode | None:
 def new_fake_mode() -> FakeTensorMode:
     """Return a fake mode whose tensors `torch.export` accepts, also with dynamic shapes."""
     mode = FakeTensorMode(shape_env=ShapeEnv(tracked_fakes=[]), allow_non_fake_inputs=True)
-    # Set on the instance, not the class: `copy.deepcopy` looks it up on the object, so torch is not
-    # patched.
+    # This is set on the instance, where `copy.deepcopy` looks it up, so that torch's class is not patched.
     mode.__dict__["__deepcopy__"] = _SameMode(mode)
     return mode
 
@@ -74,8 +73,8 @@ def new_fake_mode() -> FakeTensorMode:
 def unknown_values(tensors: Mapping[str, torch.Tensor]) -> Iterator[dict[str, torch.Tensor]]:
     """Enter a separate fake mode in which values are unknown, as in a trace. Other modes are disabled.
 
-    Operations that need a concrete number raise, as in a trace. Operations that `torch.export` supports
-    for unbacked symbols work.
+    As in a trace, operations that need a concrete number raise an error, and operations that `torch.export`
+    supports for unbacked symbols work.
 
     Yields:
         Tensors of the same shapes, strides, dtypes and devices.
@@ -104,7 +103,7 @@ def is_fake_tensor(value: object) -> bool:
 
 
 def is_fake_of(value: object, mode: FakeTensorMode) -> bool:
-    """Return whether `value` is a fake tensor of this mode, or a wrapper subclass of only such tensors."""
+    """Return whether `value` is a fake tensor of this mode, or a wrapper that contains only such tensors."""
     if isinstance(value, torch.Tensor) and is_wrapper(value):
         return all(is_fake_of(inner, mode) for _, inner in inner_tensors(value))
     return isinstance(value, FakeTensor) and value.fake_mode is mode
@@ -117,7 +116,7 @@ def mode_of(tensors: Iterable[torch.Tensor]) -> FakeTensorMode | None:
 
 
 def meta_of(fake: torch.Tensor) -> torch.Tensor:
-    """Return a meta tensor with the size, stride, offset, storage size and dtype of `fake`.
+    """Return a meta tensor with the shape, strides, offset, storage size and dtype of `fake`.
 
     It has no autograd state.
     """
@@ -131,9 +130,9 @@ def meta_of(fake: torch.Tensor) -> torch.Tensor:
 
 
 def real_to_fake(mode: FakeTensorMode, real: torch.Tensor, device: torch.device) -> FakeTensor:
-    """Return a fake tensor of `mode` with the sizes, layout and dtype of `real`, on the fake device `device`.
+    """Return a fake tensor of `mode` with the shape, layout and dtype of `real`, on the fake device `device`.
 
-    It shares no state with `real`, not even through the mode's converter memo.
+    It shares no state with `real`: it is not added to the mode's memo of converted tensors, either.
     """
     with real_execution():
         if real.layout is not torch.strided:
@@ -144,7 +143,7 @@ def real_to_fake(mode: FakeTensorMode, real: torch.Tensor, device: torch.device)
 
 
 def example_to_fake(mode: FakeTensorMode, real: torch.Tensor, device: torch.device) -> FakeTensor:
-    """Return a fake like `real_to_fake`, with the `requires_grad`, conj and neg bits of `real`."""
+    """Like `real_to_fake`, but also copy `requires_grad` and the conj and neg bits of `real`."""
     fake = real_to_fake(mode, real, device)
     if real.layout is torch.strided:
         meta = meta_of(fake)
@@ -158,9 +157,9 @@ def example_to_fake(mode: FakeTensorMode, real: torch.Tensor, device: torch.devi
 def fake_elsewhere(fake: FakeTensor, device: torch.device) -> FakeTensor:
     """Return a new fake tensor like `fake`, on the fake device `device`.
 
-    A literal keeps its constant only if `device` is the CPU, because fake mode computes with a constant on
-    the constant's own device. Sizes are copied without being inspected, so symbolic sizes cost no more than
-    static ones. Strides, storage and layout are kept. The result is detached from autograd.
+    A literal keeps its attribute `constant` only if `device` is the CPU, because fake mode computes with a
+    constant on the constant's own device. Sizes are copied without being inspected, so symbolic sizes cost no
+    more than static ones. Strides, storage and layout are kept. The result is detached from autograd.
     """
     if fake.layout in _WITHOUT_STRIDES:
         meta = meta_of(fake)
@@ -222,19 +221,18 @@ def _attributes_of_any_fake() -> frozenset[str]:
 
 
 def virtual_fakes() -> Patches:
-    """Return a context for fakes on devices that do not exist.
+    """Return a context for fake tensors on devices that do not exist. It patches three parts of torch.
 
-    Initialization. `FakeTensorMode.avoid_device_init` is derived from `torch.cuda.is_available()`. If the
-    device profile answers that query, fake mode would allocate real memory: `torch.tensor([],
-    device="cuda")`, which every transformers KV cache runs, fails with "Could not run
-    'aten::empty_strided' ... 'CUDA'". On torch 2.11, each fake tensor would also create a real tensor to
-    initialize its device.
+    Initialization: `FakeTensorMode.avoid_device_init` is derived from `torch.cuda.is_available()`. With the
+    result from the device profile, fake mode would allocate real memory: `torch.tensor([], device="cuda")`,
+    which every transformers KV cache runs, would fail with "Could not run 'aten::empty_strided' ... 'CUDA'".
+    On torch 2.11, each fake tensor would also create a real tensor to initialize its device.
 
-    Index. If fake mode avoids device initialization, torch's C++ uses index 0 for a device without an
+    Index: if fake mode avoids device initialization, torch's C++ uses index 0 for a device without an
     index ("to avoid device init"), although the index of `x` in `x.new_tensor(data)`, or of the current
     device, is known. Source: `torch/csrc/utils/tensor_new.cpp:internal_new_from_data`.
 
-    Dispatch cache. `FakeTensorMode` caches operator results by their arguments, for the whole process.
+    Dispatch cache: `FakeTensorMode` caches operator results by their arguments, for the whole process.
     Some results also depend on device queries: `torch.version.hip` determines the shape of flash
     attention's second output. Therefore, each emulated block has a separate cache.
     """
@@ -265,7 +263,7 @@ def on_current_device(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def forget_results() -> None:
-    """Clear the cache when the current device changes, because `device="cuda"` is cached without an index."""
+    """Clear the dispatch cache after the current device changed, because its keys contain plain `cuda`."""
     FakeTensorMode.cache.clear()
     mode = active_fake_mode()
     if mode is not None and mode.shape_env is not None:

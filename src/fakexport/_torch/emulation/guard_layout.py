@@ -2,7 +2,7 @@
 
 Calling a method at the wrong position would pass wrong arguments and crash the process. The methods of the
 guards of `cpu` and `meta` return constants, so this module reads the constants from the machine code. If it
-can decode no method, it calls the methods in a subprocess. Seen on torch 2.11 to 2.13.
+cannot decode any method, it calls the methods in a subprocess. Seen on torch 2.11 to 2.13.
 
 Source: `c10/core/impl/DeviceGuardImplInterface.h:NoOpDeviceGuardImpl`.
 """
@@ -97,7 +97,7 @@ def _read_methods(
 
 
 def _constant(code: bytes) -> int | None:
-    """Return the constant of a function that only returns a constant, or None."""
+    """Return the constant that a function returns, or None if the function does anything else."""
     if platform.machine() in ("x86_64", "AMD64"):
         found = _X86.match(code)
         return None if found is None else int.from_bytes(found["value"] or b"\0", "little")
@@ -122,7 +122,7 @@ def _constant_on_arm(words: list[int]) -> int | None:
 
 
 def _called_elsewhere(positions: Mapping[str, int]) -> list[int]:
-    """Return the results of the methods when called in a subprocess; an empty list if it crashes."""
+    """Call the methods in a subprocess, and return the results. If it crashes, return an empty list."""
     asked = json.dumps({name: positions[name] for name in _ASKED})
     command = [sys.executable, "-c", _PROBE, asked]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

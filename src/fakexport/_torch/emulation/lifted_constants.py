@@ -1,8 +1,8 @@
 """Trace `torch.tensor(..., device="cuda")` in `forward` as on a machine with that device.
 
-On a real device, `torch.tensor` moves the literal to the device before the trace lifts it as a constant.
-Under `avoid_device_init`, the trace lifts a CPU constant and then moves it, which adds one or two nodes
-per literal. Seen on torch 2.13.
+On a machine with the device, `torch.tensor` moves a literal to the device before the trace lifts it as a
+constant. Under `avoid_device_init`, the trace lifts a CPU constant and then moves it, which adds one or two
+nodes per literal. Seen on torch 2.13.
 
 Source: `torch/csrc/utils/tensor_new.cpp`, NOTE [torch.tensor, lift_fresh, and device movement].
 """
@@ -26,13 +26,13 @@ _MOVES = (
 
 
 def fold_lifted_moves(program: ExportedProgram) -> dict[str, torch.Tensor]:
-    """Put lifted literals on the device that the model requested, and remove the node that moves them.
+    """Put lifted literals on the device that the model requested, and remove the nodes that move them.
 
-    Only a move that `torch.tensor` itself added is folded: it directly follows the lift, and specifies a
-    device and nothing else. A `.to(device)` in the model also specifies dtype and layout.
+    Only a move that `torch.tensor` itself added is removed. Such a node directly follows the lift and only
+    specifies a device. A `.to(device)` in the model also specifies the dtype and layout.
 
     Returns:
-        The CPU values of the constants that became fake tensors on a virtual device, by name.
+        By name, the CPU values of the constants that became fake tensors on a virtual device.
     """
     constants = {
         spec.arg.name: spec.target
@@ -71,7 +71,7 @@ def note_lifted_value(placeholder: Node, constant: torch.Tensor) -> None:
     """Set the attribute `constant` of a placeholder's fake tensor, as torch does for real constants.
 
     Like torch, this skips buffers, which were not lifted. If the constant is a fake tensor, which has no
-    value, the attribute becomes None.
+    value, the attribute is set to None.
     """
     fake = placeholder.meta.get("val")
     if isinstance(fake, FakeTensor) and fake.constant is not None:
@@ -79,7 +79,7 @@ def note_lifted_value(placeholder: Node, constant: torch.Tensor) -> None:
 
 
 def _erase_unused(program: ExportedProgram, lift: Node) -> bool:
-    """Erase a literal that no node uses, because only its value was read (`.item()`), as export does."""
+    """Erase a literal that no node uses because only its value was read (`.item()`), as export does."""
     (placeholder,) = lift.all_input_nodes
     chain = [placeholder, lift]
     while len(chain[-1].users) == 1 and next(iter(chain[-1].users)).target is _DETACH:

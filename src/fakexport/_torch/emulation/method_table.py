@@ -32,7 +32,7 @@ def method_positions(header: str, base_header: str | None = None) -> dict[str, i
         header: Path of a header with one class, relative to torch's `include` folder.
         base_header: Header of its base class, whose methods come first.
     Returns:
-        Method name -> position; for overloads, the first position. A destructor takes two positions.
+        Method name -> position. For overloads, it is the first position. A destructor takes two positions.
     Raises:
         OSError: torch was installed without its headers.
     """
@@ -49,7 +49,7 @@ def method_positions(header: str, base_header: str | None = None) -> dict[str, i
 
 
 def made_once(make: Callable[[str], T]) -> Callable[[str], T]:
-    """Return a function that creates one object per argument and keeps it for the life of the process.
+    """Return a function that creates one object per argument and keeps it until the process ends.
 
     C++ stores the address of such an object. `functools.cache` is not safe here: if two threads call it at
     the same time, it creates two objects and frees one of them, which may be the one that C++ uses.
@@ -75,7 +75,7 @@ def table_of(address: int) -> int:
 
 
 def method_of(address: int, position: int, prototype: Any) -> Any:
-    """Return the method at this position as a `ctypes` function with this prototype."""
+    """Return the method at a vtable position as a `ctypes` function with the given prototype."""
     entry = ctypes.c_void_p.from_address(table_of(address) + position * _POINTER_BYTES)
     return prototype(entry.value)
 

@@ -1,16 +1,16 @@
 """Subclasses of `nn.Parameter` with fake data, including lazy parameters.
 
-In stock torch, `MyParameter(fake)` returns a plain fake tensor. The class, its methods and the attributes
-that its `__init__` sets are lost, and lazy parameters cannot be created at all. Here, the fake tensor gets a
-class that derives from `FakeTensor` and `MyParameter`. Seen on torch 2.11 to 2.13.
+In torch, `MyParameter(fake)` returns a plain fake tensor. The class, its methods and the attributes that its
+`__init__` sets are lost, and lazy parameters cannot be created at all. With the patches of this module, the
+fake tensor gets a class that derives from `FakeTensor` and `MyParameter`. Seen on torch 2.11 to 2.13.
 
 Source: `torch/nn/parameter.py:Parameter.__new__`, "path for custom tensors"; `UninitializedTensorMixin`,
 whose `materialize` sets `self.__class__`, which must remain a fake class.
 
-Wrapper subclasses. `right_inverse` of torch's and torchao's `UnwrapTensorSubclass` stops at inner tensors
-whose class is exactly `torch.Tensor`, so it mistakes an inner fake tensor for a wrapper. Here,
+Wrapper subclasses: `UnwrapTensorSubclass.right_inverse` of torch and torchao stops at inner tensors whose
+class is exactly `torch.Tensor`, so it mistakes an inner fake tensor for a wrapper. With the patches,
 `right_inverse` is called with a wrapper around meta tensors, and each returned meta tensor is replaced with
-the corresponding fake. Seen on torch 2.11 to 2.13, torchao 0.18.
+the corresponding fake tensor. Seen on torch 2.11 to 2.13, torchao 0.18.
 
 Source: `torch/_functorch/_aot_autograd/subclass_parametrization.py`, `torchao/utils.py`;
 `torch/nn/utils/parametrize.py:ParametrizationList.__init__`, which calls it.
@@ -78,7 +78,7 @@ def parameters_keep_their_class(mode: FakeTensorMode) -> Patches:
 
 
 def own_class(fake: FakeTensor) -> type[torch.Tensor]:
-    """Return the class of the real tensor: `Tensor`, `Parameter`, or a subclass of `Parameter`."""
+    """Return the class that the real tensor would have: `Tensor`, `Parameter`, or a subclass of it."""
     known: type[torch.Tensor] | None = getattr(type(fake), _OWN_CLASS, None)
     if known is not None:
         return known
@@ -94,7 +94,7 @@ def fake_parameter(cls: Any, fake: torch.Tensor, requires_grad: bool) -> torch.T
 
 
 def real_parameter(cls: Any, value: torch.Tensor, requires_grad: bool) -> torch.Tensor:
-    """Return a parameter of class `cls` with this data; for a lazy class, an uninitialized one."""
+    """Return a parameter of class `cls` with this data. For a lazy class, return an uninitialized one."""
     made: torch.Tensor
     if issubclass(cls, _UninitializedTensorMixin):
         made = cls(requires_grad=requires_grad, device=value.device, dtype=value.dtype)
@@ -110,13 +110,13 @@ def _fake_class(cls: Any) -> Any:
     """Return a fake tensor class that also derives from `cls` and has its name."""
     body: dict[str, Any] = {
         _OWN_CLASS: cls,
-        "__init__": cls.__init__,  # Python calls this after `__new__`, not FakeTensor's.
+        "__init__": cls.__init__,  # Otherwise, Python would call that of `FakeTensor` after `__new__`.
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
     }
     if issubclass(cls, _UninitializedTensorMixin):
         body["cls_to_become"] = FakeTensor
-        body["shape"] = torch.Tensor.shape  # Stock raises, but fake mode reads it.
+        body["shape"] = torch.Tensor.shape  # Fake mode reads it, but that of a lazy class raises an error.
     return type(cls)(cls.__name__, (FakeTensor, cls), body)
 
 

@@ -35,12 +35,12 @@ _PRIVATE = (
 def query_patches(devices: Mapping[str, Sequence[DeviceAnswers]], present: str = "cpu") -> Patches:
     """Return a context in which torch reports exactly these devices.
 
-    A type that is not in `devices` reports no devices, even if this machine has some, because the answers
-    describe the target.
+    If a type is not in `devices`, torch reports no devices of that type, even if this machine has some,
+    because the answers describe the target.
 
     Args:
-        devices: Device type (`cuda`, `xpu`, `mps`) to its devices in index order. `torch.accelerator` reports
-            the first type that has any.
+        devices: Device type (`cuda`, `xpu`, `mps`) -> its devices in index order. `torch.accelerator` reports
+            the first type that has devices.
     """
     cuda = Backend("cuda", devices.get("cuda", ()), present)
     xpu = Backend("xpu", devices.get("xpu", ()), present)
@@ -74,8 +74,8 @@ def _attending(device: DeviceAnswers) -> AttentionDevice:
     return AttentionDevice("cuda", device.capability or (0, 0), device.is_rocm)
 
 
-# A build without CUDA lacks these functions; with CUDA they would write markers to a profile that is not
-# taken.
+# A build without CUDA lacks these functions. A CUDA build would write markers for a profiler that is not
+# running.
 _MARKERS = ("range_push", "range_pop", "range_start", "range_end", "mark")
 
 
@@ -100,8 +100,8 @@ def _replacements(
 ) -> dict[tuple[Any, str], Callable[..., Any]]:
     """Return `(owner, name) -> answer` for every name of the package that `answers` implements.
 
-    The owner is the package. For a Python function its code is replaced too, so that names imported
-    earlier return the same results. A class is also replaced in the module that defines it.
+    The owner is the package. The code of a Python function is also replaced, so that code that imported the
+    function earlier gets the same results. A class is also replaced in the module that defines it.
     """
     found: dict[tuple[Any, str], Callable[..., Any]] = {}
     for name in sorted(vars(package).keys() & {*dir(answers)}):
@@ -121,7 +121,7 @@ def _replacements(
 _DTYPES = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 
 
-# Functions of `torch.accelerator`, and the method of the chosen backend that answers.
+# Function of `torch.accelerator` -> the method of the backend that replaces it.
 _FORWARDED = {
     "current_device_index": "current_device", "current_device_idx": "current_device",
     "set_device_index": "set_device", "set_device_idx": "set_device",

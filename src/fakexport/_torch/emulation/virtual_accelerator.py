@@ -1,9 +1,9 @@
-"""Make torch report one accelerator: integers as devices, such as `x.to(1)`, and backward passes.
+"""Make torch report one accelerator, so that integers as devices (`x.to(1)`) and backward passes work.
 
 C++ interprets an integer as an index of the accelerator that torch was built for, and the autograd engine
 queries that accelerator before it accumulates gradients. A CPU-only build raises "Cannot access accelerator
-device when none is available.". torch asks a singleton, the hooks object of the device type; this module
-swaps the object's vtable while a block runs. Seen on torch 2.11 to 2.13.
+device when none is available.". torch gets this information from a singleton, the hooks object of the device
+type. This module replaces the object's vtable while a block runs. Seen on torch 2.11 to 2.13.
 
 Source: `torch/csrc/utils/python_arg_parser.h:toDevice`; `aten/src/ATen/DeviceAccelerator.cpp`;
 `aten/src/ATen/detail/AcceleratorHooksInterface.h`; `torch/csrc/autograd/input_buffer.cpp:InputBuffer::add`.
@@ -39,7 +39,7 @@ _ASKS_OF_INDEX = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p, ctypes.c_int8)
 
 
 class AcceleratorHooks:
-    """The hooks object of one device type. torch asks it whether this build supports the type."""
+    """The hooks object of one device type, which tells torch whether this build supports the type."""
 
     def __init__(self, device_type: str) -> None:
         getter, header = _HOOKS[device_type]
@@ -49,7 +49,8 @@ class AcceleratorHooks:
         positions = method_positions(header, _BASE)
         stock_is_built = method_of(self._hooks, positions["isBuilt"], _ASKS)
         stock_has_context = method_of(self._hooks, positions["hasPrimaryContext"], _ASKS_OF_INDEX)
-        # C++ asks on the thread that uses the device. A thread without emulation gets the stock answer.
+        # C++ calls the hooks in the thread that uses the device. Threads without emulation get torch's
+        # answer.
         self._answers: ContextStack[bool | None] = ContextStack(f"fakexport {device_type}")
 
         def is_built(hooks: int) -> bool:
@@ -57,7 +58,7 @@ class AcceleratorHooks:
             return bool(stock_is_built(hooks)) if answer is None else answer
 
         def has_context(hooks: int, index: int) -> bool:
-            # A true answer would make the autograd engine ask the driver for its streams.
+            # If this returned True, the autograd engine would request streams from the driver.
             return self._answers.top(None) is None and bool(stock_has_context(hooks, index))
 
         self._table = MethodTable(
@@ -74,7 +75,10 @@ class AcceleratorHooks:
 
     @contextmanager
     def answering(self, is_built: bool) -> Iterator[None]:
-        """Enter a context in which torch reports `is_built` for this type. May be nested; thread-safe."""
+        """Enter a context in which torch reports `is_built` for this type.
+
+        Contexts can be nested, and can overlap in different threads.
+        """
         with self._lock:
             self._users += 1
             if self._users == 1:
@@ -98,7 +102,7 @@ class AcceleratorHooks:
 def only_accelerator(device_type: str) -> Iterator[None]:
     """Enter a context in which torch reports that it was built for this accelerator only.
 
-    C++ rejects more than one: "Cannot have both XPU and cuda.".
+    C++ rejects a build with several accelerators: "Cannot have both XPU and cuda.".
     """
     with ExitStack() as stack:
         for other in _HOOKS:
@@ -112,7 +116,10 @@ def accelerator_hooks(device_type: str) -> AcceleratorHooks:
 
 
 def virtual_accelerator(device_type: str) -> AbstractContextManager[None]:
-    """Return a context in which integers are devices of this type. Without stream support it does nothing."""
+    """Return a context in which integers are devices of this type.
+
+    If device guards cannot provide streams on this machine, the context does nothing.
+    """
     built_for = torch._C._accelerator_getAccelerator()
     is_that_already = built_for is not None and built_for.type == device_type
     return nullcontext() if is_that_already or not has_streams() else only_accelerator(device_type)
@@ -121,7 +128,8 @@ def virtual_accelerator(device_type: str) -> AbstractContextManager[None]:
 def virtual_backward(device_type: str) -> Patches:
     """Return a context in which `torch.autograd` runs backward passes over fakes of this device type.
 
-    If guards cannot provide streams (macOS), the stock error is raised with the reason appended.
+    If device guards cannot provide streams on this machine (macOS), torch's error is raised with the reason
+    appended.
     """
     stock = original_of(torch.autograd.graph, "_engine_run_backward")
 

@@ -1,8 +1,8 @@
 """A device guard for a device that does not exist: a C++ object with no-op methods.
 
-It copies the CPU's guard, which also does nothing, and replaces methods whose CPU result would be wrong:
-with `cpu` as the current device, `x.to("cuda")` would silently stay on `cpu`, and the autograd engine
-needs streams on the tensors' device. Seen on torch 2.11 to 2.13.
+It is a copy of the CPU's guard, which also does nothing. Methods whose results for the CPU would be wrong are
+replaced: with `cpu` as the current device, `x.to("cuda")` would silently stay on `cpu`, and the autograd
+engine needs streams on the tensors' device. Seen on torch 2.11 to 2.13.
 
 Source: `c10/core/impl/DeviceGuardImplInterface.h`; `c10/core/Device.h`; `c10/core/Stream.h`;
 `aten/src/ATen/native/TensorConversions.cpp:ensure_has_index`; `torch/csrc/autograd/engine.cpp`.
@@ -25,7 +25,8 @@ from .method_table import MethodTable, method_positions
 __all__ = ["DEVICE_TYPE_INDEX", "VirtualGuard", "has_streams", "missing_streams", "packed_device"]
 
 _HEADER = "c10/core/impl/DeviceGuardImplInterface.h"
-# The autograd engine keeps one stream per index, and a fake may use any index that fits a `DeviceIndex`.
+# The autograd engine keeps one stream per index, and fake tensors can have any index that `DeviceIndex`
+# allows.
 _MOST_DEVICES = 127
 
 _DEVICE = ctypes.CFUNCTYPE(ctypes.c_uint16, ctypes.c_void_p)
@@ -53,11 +54,12 @@ _GET_STREAM = {
 class VirtualGuard:
     """The guard of one device type. C++ stores its address, so it must live as long as the process.
 
-    The methods that set the current device are the CPU's, not Python functions. C++ calls them from
-    destructors, possibly while a Python exception is propagating, when Python code must not run.
+    The methods that set the current device are not replaced with Python functions: C++ calls them from
+    destructors, possibly while a Python exception is propagating, and then Python code must not run.
 
     Args:
-        guard_address: From a device type to the address of its guard; called for `cpu` and `meta`.
+        guard_address: Function that returns the address of a device type's guard. It is called for `cpu` and
+            `meta`.
 
     Raises:
         OSError: The guards of this torch build have an unknown layout.
@@ -90,7 +92,7 @@ def has_streams() -> bool:
 
 @functools.cache
 def missing_streams() -> str | None:
-    """Return a sentence that says why guards cannot provide streams on this machine, or None if they can."""
+    """Return why guards cannot provide streams on this machine, as a sentence, or None if they can."""
     if platform.system() != "Linux" or platform.machine() not in _GET_STREAM:
         return "a backward pass on fake tensors needs Linux on x86-64 or Arm64"
     try:
@@ -103,7 +105,7 @@ def missing_streams() -> str | None:
 def _current_device(device_type: str) -> int:
     try:
         index = 0 if device_type == "mps" else getattr(torch, device_type).current_device()
-    except Exception:  # Outside emulation. C++ is the caller, so nothing may be raised.
+    except Exception:  # Outside of emulation. C++ calls this function, so it must not raise.
         index = -1
     return packed_device(DEVICE_TYPE_INDEX[device_type], index)
 
@@ -122,7 +124,7 @@ def _code_page(code: bytes) -> int:
     The page is never writable and executable at the same time, and is never freed.
 
     Raises:
-        OSError: The system denies such a page; the message names the likely policy.
+        OSError: The system does not allow such a page. The message names policies that may be the cause.
     """
     c = ctypes.CDLL(None, use_errno=True)
     c.mmap.restype = ctypes.c_void_p

@@ -1,4 +1,4 @@
-"""Streams and events of virtual devices. Nothing is queued, so everything is complete at once."""
+"""Streams and events of virtual devices. Nothing is queued, so all work is complete immediately."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class VirtualStream:
         return False
 
     def wait_event(self, event: VirtualEvent) -> None:
-        """Return at once: every event has completed."""
+        """Return immediately, because every event has completed."""
 
     def wait_stream(self, stream: VirtualStream) -> None:
-        """Return at once: every stream is empty."""
+        """Return immediately, because every stream is empty."""
 
     def record_event(self, event: VirtualEvent | None = None) -> VirtualEvent:
         return type(self)._event_type() if event is None else event
@@ -71,7 +71,7 @@ class VirtualStream:
 
 
 class VirtualEvent:
-    """Replacement for `torch.cuda.Event` that has always completed and has an elapsed time of 0."""
+    """Replacement for `torch.cuda.Event`. It has always completed, and its elapsed time is 0."""
 
     event_id = 0
     cuda_event = native_handle = sycl_event = 0
@@ -82,7 +82,7 @@ class VirtualEvent:
         """Accept and ignore the arguments of `torch.cuda.Event` (timing, blocking, interprocess)."""
 
     def record(self, stream: Any = None) -> None:
-        """Store the device only, because there is no queue to record the event in."""
+        """Only store the device, because there is no queue in which to record the event."""
         self.device = getattr(stream, "device", None)
 
     def wait(self, stream: Any = None) -> None:

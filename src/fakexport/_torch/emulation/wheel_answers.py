@@ -1,8 +1,8 @@
-"""Return the CUDA wheel's results for queries about the build, where a CPU wheel's results differ.
+"""Answer queries about the torch build as the CUDA wheel does, if the CPU wheel's results differ.
 
-`wheel_answers.toml` stores the results of each version's CUDA wheel, collected without a GPU by
-tools/wheel_answers.py. A query that is not listed there depends on the device, and `device_queries.py`
-handles it, or it has the same result in both wheels. Seen on torch 2.11 to 2.15.
+`wheel_answers.toml` stores the results of the CUDA wheel of each torch version. tools/wheel_answers.py
+collected them without a GPU. If a query is not listed there, either it depends on the device and
+`device_queries.py` handles it, or its result is the same in both wheels. Seen on torch 2.11 to 2.15.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PAGE = Path(__file__).with_suffix(".toml")
 _IMPORTED_BY_TORCH = ("torch.distributed.", "torch.utils._triton.", "torch.cuda.nccl.")
 _QUESTION = re.compile(r"^_?(?:is|has|can|get|supports)_|_availability$|^__getattr__$")
 _ABOUT_DEVICES = re.compile(r"cuda|xpu|mps|npu|rocm|hip|triton|accelerator|device|nccl", re.IGNORECASE)
-# A ROCm wheel presents its GPU as CUDA. These answers are from torch's source, not from a ROCm wheel.
+# A ROCm wheel presents its GPU as CUDA. These answers were taken from torch's source, not from a ROCm wheel.
 _BUILT_FOR_ROCM = """
     _C._has_cuda _C._has_cudnn _C._has_magma cuda.has_magma backends.cuda.is_built
     backends.cudnn.is_available backends.cuda.is_flash_attention_available
@@ -52,7 +52,7 @@ def _not_here(*args: Any) -> None:
     raise RuntimeError("NCCL cannot run on a virtual device")
 
 
-# `cudnn.is_acceptable` and `cudnn.flags` call these if cuDNN is available.
+# If cuDNN is available, `cudnn.is_acceptable` and `cudnn.flags` call these functions.
 _CALLED_THEN: dict[tuple[Any, str], Callable[..., Any]] = {
     (torch.backends.cudnn._init, "__code__"): lambda: True,
     (torch._C, "_cuda_get_cudnn_benchmark_limit"): lambda: 10,
@@ -78,9 +78,9 @@ def wheel_patches(capability: Callable[[], tuple[int, int]], *, is_rocm: bool) -
     """Return `(owner, name) -> replacement` pairs for `Patches`, for a CUDA or ROCm device.
 
     Args:
-        capability: Returns the capability of the first device. If it is not stored, the next lower one is
-            used.
-        is_rocm: Whether it is a ROCm device. Queries that the table has no answer for raise `UnknownAnswer`.
+        capability: Returns the capability of the first device. If the table has no entry for it, that of the
+            next lower capability is used.
+        is_rocm: Whether the device is a ROCm device. Queries without a known answer raise `UnknownAnswer`.
     """
     stored = _stored()
     if not is_rocm:
@@ -144,15 +144,15 @@ def _answering(full_name: str, function: Callable[..., Any], answer: Callable[[]
 
 
 def _is_installed_wheel_meant(frame: FrameType | None, *, is_imported: bool) -> bool:
-    """Return whether a query decides what this process imports, so that it must see the installed wheel.
+    """Return whether a query decides what this process imports, and must be answered for the installed wheel.
 
-    This is the case if an installed package makes the query while it is imported. If the query is about a
-    module that torch imports, it is also the case if torch makes it.
+    This is the case if an installed package makes the query while it is imported. If the query
+    (`is_imported`) is about a module that torch imports, it is also the case if torch makes the query.
     """
     while (frame := outside_of_patches(frame)) is not None:
         is_torch = frame.f_globals.get("__name__", "").partition(".")[0] == "torch"
         if frame.f_globals is globals() or (is_torch and _QUESTION.search(frame.f_code.co_name)):
-            frame = frame.f_back  # An outer query: look at its caller.
+            frame = frame.f_back  # The caller is itself a query, so look at its caller.
             continue
         is_import = frame.f_code.co_name == "<module>" and "-packages" in frame.f_code.co_filename
         return is_import or (is_torch and is_imported)
@@ -161,9 +161,9 @@ def _is_installed_wheel_meant(frame: FrameType | None, *, is_imported: bool) -> 
 
 @contextmanager
 def questions_asked_again() -> Iterator[None]:
-    """Clear the cached device queries of installed packages, on entry and again on exit.
+    """Clear the caches of device queries in installed packages, on entry and again on exit.
 
-    An example is `transformers.utils.is_torch_cuda_available`.
+    An example is `transformers.utils.is_torch_cuda_available`, which caches its result.
     """
     _forget()
     try:

@@ -24,7 +24,7 @@ def is_wrapper(value: object) -> bool:
 def inner_tensors(tensor: torch.Tensor) -> Iterator[tuple[tuple[str, ...], torch.Tensor]]:
     """Yield the plain tensors inside a tensor, each with its path of attributes.
 
-    The order is the same as in `run_decompositions`. A plain tensor is yielded itself, with an empty path.
+    The order is the same as in `run_decompositions`. For a plain tensor, yield that tensor and an empty path.
     """
     if not is_wrapper(tensor):
         yield (), tensor
@@ -89,8 +89,8 @@ def rewrapped(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tenso
 
 
 def held_bytes(tensor: torch.Tensor) -> int:
-    """Return the size of a tensor's elements in bytes; for a wrapper, of its inner tensors.
+    """Return the size of a tensor's elements in bytes. For a wrapper, add up its inner tensors.
 
-    `nbytes` of a wrapper is computed from the dtype that the wrapper presents.
+    The `nbytes` of a wrapper would be wrong: it is computed from the dtype that the wrapper presents.
     """
     return sum(inner.numel() * inner.itemsize for _, inner in inner_tensors(tensor))

@@ -1,9 +1,9 @@
-"""Fake kernels for operators that torch only calls on an accelerator and has no meta kernel for.
+"""Fake kernels for operators that torch only calls on an accelerator, and that have no meta kernels.
 
-`nn.GRUCell` and `nn.LSTMCell` call one fused operator on a GPU but not on the CPU. torch has no meta kernel
-for the GRU operators, and the LSTM meta kernel fails without biases. Shapes and layouts match the CUDA
-kernels. The fused `SGD` and `Adagrad` write to their arguments and return nothing; torch has a meta kernel
-only for the fused `Adam`. Seen on torch 2.11 to 2.13.
+`nn.GRUCell` and `nn.LSTMCell` call a fused operator on a GPU, but not on the CPU. torch has no meta kernel
+for the GRU operators, and its meta kernel for the LSTM operator fails without biases. Shapes and layouts of
+these fake kernels match the CUDA kernels. The fused `SGD` and `Adagrad` write to their arguments and return
+nothing. torch only has a meta kernel for the fused `Adam`. Seen on torch 2.11 to 2.13.
 
 Source: `aten/src/ATen/native/RNN.cpp:GRUCell, LSTMCell`, `aten/src/ATen/native/cuda/RNN.cu`;
 `aten/src/ATen/native/LossCTC.cpp:ctc_loss`; `torch/_subclasses/fake_impls.py:register_op_impl`;
@@ -111,7 +111,7 @@ def _like(tensor: Tensor) -> Tensor:
 
 
 def _is_not_used(mode: FakeTensorMode, operator: Any, *args: Any, **kwargs: Any) -> bool:
-    """Return False for queries whether cuDNN or MIOpen is used: the result has the same shape either way."""
+    """Answer that cuDNN or MIOpen is not used. The result of the loss has the same shape either way."""
     return False
 
 

@@ -1,8 +1,8 @@
 """fp8 matrix products with row-wise scales, as used by `fbgemm_fp8` checkpoints.
 
-transformers calls two FBGEMM operators for them. The package FBGEMM needs a CUDA build of torch
-(transformers/integrations/fbgemm_fp8.py, 5.23). If FBGEMM has not registered them, this module registers
-operators with the same names and arguments (fbgemm-gpu-genai 1.8). On real data they compute the same result
+For these products, transformers calls two FBGEMM operators (transformers/integrations/fbgemm_fp8.py, 5.23).
+The FBGEMM package needs a CUDA build of torch. If it has not registered the operators, this module registers
+operators with the same names and arguments (fbgemm-gpu-genai 1.8). On real data, they compute the same result
 in plain torch, on any device.
 
 Source: `fbgemm_gpu/experimental/gen_ai/src/quantize/quantize.cpp` and `quantize.cu`.
@@ -27,7 +27,7 @@ _SMALLEST_SCALE = 1 / (_LARGEST * 512)
 
 
 def register_fbgemm_products() -> None:
-    """Register the operators that FBGEMM has not registered, and a FLOP formula."""
+    """Register the operators, unless FBGEMM has registered them, and the FLOP formula of the product."""
     register_operator(
         f"{NAMESPACE}::quantize_fp8_per_row",
         "(Tensor input, Tensor? bs=None, Tensor? scale_ub=None, ScalarType? output_dtype=None, "
@@ -53,7 +53,7 @@ def is_fbgemm_installed() -> bool:
 
 
 def quantize_on_a_gpu(given: Tensor, *args: Any, **kwargs: Any) -> list[Tensor]:
-    """Call the operator that quantizes rows; raise for the CPU, for which FBGEMM has no kernel."""
+    """Call the operator that quantizes rows. Raise for CPU tensors, because FBGEMM has no CPU kernel."""
     if given.device.type == "cpu":
         raise NotImplementedError("layers of fbgemm_fp8 run on a GPU only: FBGEMM has no kernels for a CPU")
     result: list[Tensor] = getattr(torch.ops, NAMESPACE).quantize_fp8_per_row(given, *args, **kwargs)

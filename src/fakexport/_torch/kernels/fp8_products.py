@@ -1,10 +1,10 @@
 """fp8 matrix products with block-wise scales, as used by fp8 checkpoints such as DeepSeek's.
 
-transformers calls a Triton kernel for them, which it downloads from the hub:
-`kernels-community/finegrained-fp8` (transformers/integrations/finegrained_fp8.py, 5.23). The operators in
-this module have the same names and arguments, in a namespace without a build number. On real data they
-compute the same result in plain torch: each row is quantized to fp8 with one scale per block of columns,
-and products are accumulated in float32.
+For these products, transformers calls the Triton kernel `kernels-community/finegrained-fp8`, which it
+downloads from the hub (transformers/integrations/finegrained_fp8.py, 5.23). The operators in this module have
+the same names and arguments as the kernel's, in a namespace without a build number. On real data, they
+compute the same result in plain torch: each row is quantized to fp8 with one scale per block of columns, and
+products are accumulated in float32.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MX_BLOCK = 32
 
 
 def register_fp8_products() -> None:
-    """Register the operators and their FLOP formula, as the kernel has them."""
+    """Register the operators, with the kernel's names and arguments, and their FLOP formula."""
     rest = "int[] block_size, ScalarType? output_dtype=None) -> Tensor"
     for name, arguments, kernel in (
         (_ROWS, f"(Tensor A, Tensor B, Tensor Bs, {rest}", _rows),
@@ -67,10 +67,11 @@ def matmul(
         given: Activations `[..., K]`, bfloat16, float16 or float32.
         weight: `[N, K]`, float8_e4m3fn.
         scales: `[ceil(N / n), ceil(K / k)]`; one element if `block_size`, `[n, k]`, is None.
-        activation_scale: One scale for all activations; None to compute one per row and block of columns.
+        activation_scale: One scale for all activations, or None to compute a scale per row and block of
+            columns.
     Raises:
-        NotImplementedError: For 4-bit weights, one scale per 32 columns (MXFP8), or static activation scales
-            with one scale per weight; the kernel's `matmul` rejects these.
+        NotImplementedError: The weight has 4 bits, there is one scale per 32 columns (MXFP8), or there are a
+            static activation scale and a single scale for the weight. The kernel's `matmul` rejects the last.
     """
     _check(weight, scales)
     if block_size is None or list(block_size) == list(weight.shape):
@@ -96,8 +97,11 @@ def grouped_matmul(
 ) -> Tensor:
     """Return the product of each row `[S, K]`, sorted by group, with the matrix of its group.
 
-    The weight is `[E, N, K]`, its scales `[E, N / n, K / k]`, and the end of each group's rows `[E]`. Raises
-    NotImplementedError as `matmul` does, and if there are no blocks.
+    The weight is `[E, N, K]`, its scales are `[E, N / n, K / k]`, and `offsets`, the end of each group's
+    rows, is `[E]`.
+
+    Raises:
+        NotImplementedError: The weight has 4 bits, is MXFP8, or is not quantized in blocks.
     """
     _check(weight, scales, block_size)
     return _call(_GROUPED, given, weight, scales, offsets, tokens_per_expert, block_size)
@@ -106,7 +110,7 @@ def grouped_matmul(
 def batched_matmul(
     given: Tensor, weight: Tensor, scales: Tensor, block_size: list[int] | None, expert_ids: Tensor
 ) -> Tensor:
-    """Return the product of each row with the matrix that `expert_ids` selects, as `grouped_matmul` does."""
+    """Like `grouped_matmul`, but `expert_ids` selects the matrix for each row."""
     _check(weight, scales, block_size)
     return _call(_BATCHED, given, weight, scales, expert_ids, block_size)
 
@@ -138,7 +142,7 @@ def _check(weight: Tensor, scales: Tensor, block_size: Sequence[int] | None = ()
 def _empty(
     given: Tensor, weight: Tensor, *rest: Any, output_dtype: torch.dtype | None = None, **more: Any
 ) -> Tensor:
-    """Return an uninitialized result for these operators; raise if the kernel would raise."""
+    """Return an uninitialized result of one of these operators. Raise if the kernel would raise."""
     dtype = output_dtype or next((value for value in rest if isinstance(value, torch.dtype)), given.dtype)
     if not given.is_contiguous() or not weight.is_contiguous():
         raise RuntimeError("the kernel finegrained-fp8 takes contiguous tensors only")
@@ -216,7 +220,7 @@ def _batched(
 
 
 def _rounded(given: Tensor, block: int) -> Tensor:
-    """Return activations, rounded to fp8 with one scale per row and block of columns, as float32."""
+    """Round activations to fp8, with one scale per row and block of columns, and return them as float32."""
     columns = given.shape[-1]
     padded = torch.nn.functional.pad(given.float(), (0, -columns % block)).unflatten(-1, (-1, block))
     largest = padded.abs().amax(dim=-1, keepdim=True)

@@ -1,9 +1,9 @@
 """Grouped matrix products, as used by mixtures of experts: each group of rows has its own matrix.
 
-`aten._grouped_mm` has a meta kernel only for bfloat16 (torch 2.13). For other dtypes transformers traces
-its own Python operator, `transformers::grouped_mm_fallback` (transformers/integrations/moe.py, 5.23). This
-module handles both. Arguments are rows `[S, K]` sorted by group, matrices `[G, K, N]` and the end of each
-group's rows; the result is `[S, N]`.
+The meta kernel of `aten._grouped_mm` only supports bfloat16 (torch 2.13). For other dtypes, transformers
+traces its own Python operator, `transformers::grouped_mm_fallback` (transformers/integrations/moe.py, 5.23).
+This module handles both. The arguments are the rows `[S, K]` sorted by group, the matrices `[G, K, N]`, and
+the end of each group's rows, `[G]`. The result is `[S, N]`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _NAME, _MODULE = "transformers::grouped_mm_fallback", "transformers.integrations
 def register_grouped_product() -> None:
     """Register the transformers operator if it is missing.
 
-    If transformers is installed, import the module that registers it. Otherwise register an equivalent
-    operator. Two libraries cannot define the same operator, so if transformers can still be imported, it
-    must define it.
+    If transformers is installed, import the module that registers the operator. Otherwise, register an
+    equivalent operator. Two libraries cannot define the same operator, so fakexport must not define it if
+    transformers can be imported.
     """
     with suppress(ImportError):
         importlib.import_module(_MODULE)
@@ -43,7 +43,7 @@ def register_grouped_product() -> None:
 def product_arguments(node: Node) -> tuple[Node, Node, Node] | None:
     """Return the arguments of a node that is a grouped product: rows, matrices, group ends.
 
-    Returns None for a node of torch's operator with other arguments: batched matrices, or a bias.
+    Return None for other nodes, and for torch's operator with batched matrices or a bias.
     """
     more = [value for value in node.kwargs.values() if value is not None]
     given = [value for value in (*node.args, *more) if value is not None]
@@ -55,9 +55,9 @@ def product_arguments(node: Node) -> tuple[Node, Node, Node] | None:
 def composed_product(rows: torch.Tensor, matrices: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
     """Return the product using only operators that every runtime has.
 
-    It multiplies all rows by each matrix, and keeps the products of the rows in that matrix's group. With G
-    groups this takes G times the work, but needs no data-dependent sizes. Rows beyond the last group are
-    zeros.
+    All rows are multiplied by each matrix, and only the products of rows in that matrix's group are kept.
+    With G groups, this takes G times the work, but needs no data-dependent sizes. Rows beyond the last group
+    are zeros.
     """
     numbers = torch.arange(rows.shape[0], dtype=offs.dtype, device=rows.device)
     group = (numbers[:, None] >= offs[None, :]).sum(dim=1)

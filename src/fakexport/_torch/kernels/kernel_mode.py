@@ -13,7 +13,7 @@ from fakexport._torch.emulation.fake_tensors import FakeTensorMode
 
 _C: Any = torch._C
 alias_of: Any = vars(_C.TensorBase)["data"].__get__
-"""Return an alias of a tensor, as `.data` does. Stored here because tracing patches that attribute."""
+"""Return an alias of a tensor, as `.data` does. The getter is stored here because a trace patches `.data`."""
 
 
 class kernel_mode:  # noqa: N801 # Used as a function.

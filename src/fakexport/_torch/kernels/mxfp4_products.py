@@ -1,10 +1,11 @@
 """Grouped products with MXFP4 matrices, as used by the experts of gpt-oss checkpoints.
 
-An MXFP4 number has 4 bits: sign, two exponent bits, one mantissa bit. A byte stores two numbers, the first
-in the lower half. 32 consecutive numbers share a scale, a power of two stored as its exponent plus 127.
-transformers uses Triton kernels from the hub, `kernels-community/gpt-oss-triton-kernels`, which are not
-registered with torch (transformers/integrations/mxfp4.py, 5.23), so the operator in this module has its
-own name. On real data it dequantizes the matrix of each group and multiplies in the dtype of the rows.
+An MXFP4 number has 4 bits: a sign bit, two exponent bits and one mantissa bit. A byte stores two numbers, the
+first in the lower half. 32 consecutive numbers share a scale: a power of two, stored as its exponent plus
+127. transformers uses Triton kernels from the hub, `kernels-community/gpt-oss-triton-kernels`
+(transformers/integrations/mxfp4.py, 5.23). They are not registered with torch, so the operator in this module
+has a name of its own. On real data, it dequantizes the matrix of each group and multiplies in the dtype of
+the rows.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def register_mxfp4_product() -> None:
 def grouped_matmul(rows: Tensor, blocks: Tensor, scales: Tensor, offs: Tensor) -> Tensor:
     """Return the product of each row with the transposed matrix of its group, `[S, N]`.
 
-    Rows `[S, K]` are sorted by group, blocks are `[G, N, K / 32, 16]` and scales `[G, N, K / 32]`, both
-    uint8, and `offs` is the end of each group's rows. Rows beyond the last group are zeros.
+    The rows `[S, K]` are sorted by group. The blocks `[G, N, K / 32, 16]` and scales `[G, N, K / 32]` are
+    uint8. `offs` is the end of each group's rows. Rows of the result beyond the last group are zeros.
     """
     result: Tensor = getattr(torch.ops, NAMESPACE).grouped_mm(rows, blocks, scales, offs)
     return result
@@ -59,7 +60,7 @@ def dequantized(blocks: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def composed_packed_product(rows: Tensor, blocks: Tensor, scales: Tensor, offs: Tensor) -> Tensor:
-    """Return the product using only operators that every runtime has; see `composed_product`."""
+    """Return the product using only operators that every runtime has. See `composed_product`."""
     return composed_product(rows, dequantized(blocks, scales, rows.dtype).mT, offs)
 
 

@@ -1,7 +1,7 @@
 """Run `scaled_dot_product_attention` on fake tensors with the backend that their device would select.
 
-The operator is composite. A kernel registered for a device's autograd key takes precedence over the
-composite kernel; the CPU is not affected. Seen on torch 2.11 to 2.13.
+The operator is composite. A kernel that is registered for a device's autograd key takes precedence over the
+composite kernel. Attention on the CPU is not affected. Seen on torch 2.11 to 2.13.
 
 Source: `aten/src/ATen/native/transformers/attention.cpp:scaled_dot_product_attention`.
 """
@@ -21,8 +21,8 @@ from fakexport._torch.emulation.attention_backend import Attention, AttentionDev
 
 _aten = torch.ops.aten
 _OPERATOR = _aten.scaled_dot_product_attention.default
-# Fake tensors have no backend key. In inference mode, which skips the autograd keys, the composite kernel
-# still runs.
+# Autograd keys are used because fake tensors have no backend key. Inference mode skips autograd keys, so the
+# composite kernel still runs there.
 _KEYS = ("AutogradCUDA", "AutogradXPU", "AutogradMPS")
 
 
@@ -87,7 +87,7 @@ def _attend(call: Attention, scale: float | None) -> Tensor:
 
 
 def _flash(call: Attention, scale: float | None) -> Tensor:
-    """Pad the head dimension to a multiple of 8, as the flash kernel requires; keep the original scale."""
+    """Call the flash kernel with the head dimension padded to a multiple of 8 and the original scale."""
     head_dim = call.query.size(-1)
     padded = [_padded(tensor) for tensor in (call.query, call.key, call.value)]
     wanted_scale = scale if scale is not None else float(head_dim) ** -0.5

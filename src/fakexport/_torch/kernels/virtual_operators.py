@@ -1,19 +1,19 @@
-"""What fake mode does with operators on a virtual device, instead of using the real device.
+"""Keep fake mode from using the real device in operators on a virtual device.
 
-Constants. During tracing, torch folds operations on `torch.tensor` literals by executing them on the device
-they name. On a virtual device that raises `Torch not compiled with CUDA enabled` (40 of 105 transformers
-architectures, because it affects every `torch.tensor(..., device=input.device)` in `forward`). The values do
-not depend on the device, so they are folded on the CPU; the traced graph does not change. Source:
+Constants: during tracing, torch folds operations on `torch.tensor` literals by running them on the device
+that they name. On a virtual device, this raises `Torch not compiled with CUDA enabled`. It affects every
+`torch.tensor(..., device=input.device)` in `forward`, and thus 40 of 105 transformers architectures. The
+values do not depend on the device, so they are folded on the CPU. The traced graph does not change. Source:
 `torch/fx/experimental/proxy_tensor.py:proxy_call`, `torch/_subclasses/fake_tensor.py:_dispatch_impl`.
 
-Operators without a meta kernel. Fake mode runs the real kernel on zeros, on the device of the tensors. Shapes
-do not depend on the device, so the CPU kernel runs here, and its outputs are placed on the device of the
-inputs. Source: `torch/_subclasses/fake_tensor.py:run_fallback_kernel`.
+Operators without a meta kernel: fake mode runs the real kernel on zeros, on the device of the tensors. Shapes
+do not depend on the device. With the patches, the CPU kernel runs instead, and its outputs are placed on the
+device of the inputs. Source: `torch/_subclasses/fake_tensor.py:run_fallback_kernel`.
 
-Sparse COO tensors. To detach a tensor, torch copies its implementation. For these tensors it allocates empty
-indices on the tensor's device, below fake mode. A CPU-only build fails with "Could not run
-'aten::empty.memory_format'", a CUDA build without a GPU with "Found no NVIDIA driver", and with a GPU the
-memory is allocated on it. A trace detaches every tensor, so they are rejected. Source:
+Sparse COO tensors: to detach such a tensor, torch allocates empty indices on the tensor's device, below fake
+mode. In a CPU-only build, this fails with "Could not run 'aten::empty.memory_format'". In a CUDA build
+without a GPU, it fails with "Found no NVIDIA driver". With a GPU, memory is allocated on the GPU. A trace
+detaches every tensor, so sparse COO tensors on virtual devices are rejected. Source:
 `aten/src/ATen/SparseTensorImpl.cpp:SparseTensorImpl`, `torch/fx/experimental/proxy_tensor.py:snapshot_fake`.
 
 Seen on torch 2.11 to 2.13, built for the CPU and for CUDA 13.0.
@@ -38,7 +38,7 @@ from fakexport._torch.emulation.absent_devices import ALWAYS_THERE
 from fakexport._torch.patching import Patches
 from fakexport.error import FakexportError
 
-# A real kernel needs real memory. Above this size the operator counts as having no fake kernel.
+# A real kernel needs real memory. If the inputs are larger than this, the operator has no fake kernel.
 LARGEST_FALLBACK_BYTES = 256 * 2**20
 
 _DETACH = torch.ops.aten.detach.default
@@ -55,8 +55,8 @@ def virtual_operators(check_device: Callable[[torch.device], None] = lambda devi
     """Return a context in which fake mode runs no operator on a virtual device.
 
     Args:
-        check_device: Called with each device argument of an operator on fakes; may raise. Results that fake
-            mode caches in the block were checked when they were computed.
+        check_device: Called with each device argument of an operator on fake tensors. It may raise an error.
+            It is not called again for results that fake mode has cached in the block.
     """
 
     def dispatch(mode: FakeTensorMode, func: Any, types: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
@@ -96,11 +96,11 @@ def _unset_fake_on_cpu() -> Iterator[Any]:
 def _dispatch_without_device_constants(
     mode: FakeTensorMode, func: Any, types: Any, args: Any, kwargs: Mapping[str, Any]
 ) -> Any:
-    """Call `FakeTensorMode._dispatch_impl`, without constants if the operator creates on a virtual device.
+    """Call `FakeTensorMode._dispatch_impl`, but hide constants that torch would fold on a virtual device.
 
-    Stock torch would run `constant.new_zeros(3, device="cuda")` on the real device, with dispatch disabled.
-    Constants that are fake tensors are not folded either. Stock torch would fold them if one lifted attribute
-    is a view of another.
+    torch would run `constant.new_zeros(3, device="cuda")` on the real device, with dispatch disabled.
+    Constants that are fake tensors are also hidden: torch would fold them if one lifted attribute is a view
+    of another.
     """
     device = kwargs.get("device")
     is_created_there = isinstance(device, torch.device) and device.type not in ALWAYS_THERE
@@ -169,7 +169,7 @@ def _meta_of(leaf: Any, storages: set[int | None], not_implemented: RuntimeError
     if not isinstance(leaf, torch.Tensor):
         return leaf
     if _storage(leaf) in storages:
-        raise not_implemented  # An alias of an input, which the fake could not represent.
+        raise not_implemented  # It is an alias of an input, which the fake result could not be.
     return leaf.to("meta")
 
 

@@ -1,7 +1,7 @@
 """Compute constants on the CPU with operators that return identical bits on every device. Seen on torch 2.13.
 
 Float sums, `exp`, `argmax` with ties and division by a Python number (CUDA multiplies by the reciprocal)
-are excluded: they differ between devices, so a trace could take a branch that the device does not take.
+are excluded: their results differ between devices, so a trace could take a different branch than the device.
 
 Source: `aten/src/ATen/native/cuda/BinaryDivTrueKernel.cu`.
 """
@@ -35,13 +35,13 @@ _INTEGERS_ALONE = frozenset({
     "floor_divide", "remainder", "fmod", "diff", "bitwise_and", "bitwise_or", "bitwise_not", "bitwise_xor",
     "__and__", "__or__", "__xor__",
 })  # fmt: skip
-# Other overloads return the index of one of two equal elements, or round to tens.
+# Other overloads also return the index of one of several equal elements, or round to a number of decimals.
 _ONLY_DEFAULT = frozenset({"max", "min", "round"})
 _DIVIDING_DEVICES = ("cpu", "cuda")  # Devices that round float division correctly.
 
 
 class NotExact(Exception):
-    """A value cannot be computed on the CPU with the same bits as on every device; the message says why."""
+    """A value cannot be computed on the CPU with the same bits as on every device. The message says why."""
 
 
 def exact_result(node: Node, values: Mapping[Node, Any]) -> Any:
@@ -96,7 +96,7 @@ def _check_before(node: Node, target: OpOverload, args: Any, kwargs: Any) -> Non
 
 
 def _check_division(node: Node, args: Any, kwargs: Any) -> None:
-    """Reject divisions whose result may differ on another device, such as a division by a CPU scalar."""
+    """Raise `NotExact` for divisions that may differ between devices, such as a division by a CPU scalar."""
     if kwargs.get("rounding_mode") is not None:
         raise NotExact("a rounded division may return different bits on another device")
     divisor = args[1]
@@ -121,10 +121,11 @@ def _check_result(target: OpOverload, result: Any, fake: Any) -> None:
 
 
 def check_kind(value: torch.Tensor) -> None:
-    """Raise for a tensor whose operators or integer casts may differ between devices.
+    """Check that operators on a tensor, and its conversion to integers, are the same on all devices.
 
     Raises:
-        NotExact: The tensor is complex, quantized, not strided, float16 or bfloat16.
+        NotExact: The tensor is complex, quantized or not strided, is a float tensor other than float32 and
+            float64, or has elements that are not finite or have an absolute value of 2**31 or more.
     """
     is_plain = value.layout is torch.strided and not value.is_quantized and not value.is_complex()
     if not is_plain or value.dtype in (torch.float16, torch.bfloat16):

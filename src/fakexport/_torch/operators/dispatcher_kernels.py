@@ -35,7 +35,7 @@ class KernelOrigins:
         self._foreign: bool | None = None
 
     def are_of_torch(self, func: OpOverload) -> bool:
-        """Return whether every kernel of an operator, and of ATen operators it may call, is torch's own."""
+        """Return whether all kernels of an operator, and of ATen operators it may call, are torch's own."""
         if self._foreign is None:
             self._foreign = any(map(_is_foreign, _overridden()))
         return (

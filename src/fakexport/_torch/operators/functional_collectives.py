@@ -43,5 +43,5 @@ def all_gather(value: torch.Tensor, ranks: int) -> torch.Tensor:
 
 
 def collective_of(node: Node) -> str | None:
-    """Return the kind of collective of a node, such as `all_reduce` or `all_gather`; None for other nodes."""
+    """Return the kind of a collective, such as `all_reduce` or `all_gather`. Return None for other nodes."""
     return KINDS.get(str(node.target)) if node.op == "call_function" else None

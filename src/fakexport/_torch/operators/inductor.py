@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-# Without these options the code depends on the values of weights that are bound later, because
-# `GraphLowering.get_attr` writes small constants into it.
+# Without these options, the code would depend on the values of weights that are bound later, because
+# `GraphLowering.get_attr` writes small constants into the code.
 _WITHOUT_VALUES = {
     "aot_inductor.package_constants_in_so": False,
     "always_keep_tensor_constants": True,
@@ -37,7 +37,7 @@ def compile_graph(
         graph: `ExportedProgram.module(check_guards=False)`. It is modified.
         folder: Output folder. Precompiled headers are cached in Inductor's own folder.
         has_weights: Whether to embed the values of weights and constants. If False, all of them are bound
-            later, and the code depends on none of the values.
+            later, and the code does not depend on their values.
     Raises:
         Exception: Any error that Inductor raises; see `failed_node` and `root_cause`.
     """
@@ -50,17 +50,17 @@ def compile_graph(
 
 
 def compile_options(graph: GraphModule, *, has_weights: bool) -> dict[str, Any]:
-    """Return the options for Inductor. They also affect which buffers it plans."""
+    """Return the options for Inductor. They also affect which buffers Inductor plans."""
     options: dict[str, Any] = {
         "aot_inductor.package": True,
         "aot_inductor.metadata": {},  # Inductor modifies it, and the default is shared by all compilations.
-        # It treats one-element tensors as constants even if they are weights that are bound later, or
-        # buffers that the program mutates, whose new values would be lost.
+        # Constant folding would treat one-element tensors as constants, even weights that are bound later,
+        # and buffers that the program mutates (their new values would be lost).
         "joint_graph_constant_folding": False,
         **({} if has_weights else _WITHOUT_VALUES),
     }
     if all(node.meta["val"].device.type == "cpu" for node in _tensors(graph)):
-        options["compile_threads"] = 1  # CPU code is not compiled in parallel, and the pool takes memory.
+        options["compile_threads"] = 1  # CPU code is not compiled in parallel, and a pool would take memory.
     return options
 
 
@@ -81,7 +81,7 @@ def compiler_command() -> str | None:
 
 
 def is_compiler_fault(error: BaseException) -> bool:
-    """Return whether an error reports that the C++ compiler failed, with its output in the message."""
+    """Return whether an error reports that the C++ compiler failed. Its message has the compiler's output."""
     from torch._inductor.exc import CppCompileError
 
     return isinstance(error, CppCompileError)
@@ -112,16 +112,19 @@ def failed_node(error: BaseException) -> Node | None:
 
 
 def _node_in(variables: Mapping[str, Any]) -> Node | None:
-    """Return the node that an interpreter stores as `n`, or that is recorded on the kernel, `self`."""
+    """Return the node that an interpreter frame stores as `n`, or a kernel (`self`) in its attributes."""
     noted = getattr(variables.get("self"), "__dict__", {})
     places = (variables.get("n"), noted.get("fx_node"), noted.get("origin_node"))
     return next((node for node in places if isinstance(node, Node)), None)
 
 
 class AotiPackage:
-    """A package whose native code is loaded into this process. Loading it executes its code.
+    """A package whose native code is loaded into this process. Loading a package can execute its code.
 
-    `device_index` is -1 for the device it was compiled for. Raises RuntimeError if it cannot be loaded.
+    Args:
+        device_index: The device to run on, or -1 for the device that the package was compiled for.
+    Raises:
+        RuntimeError: The package cannot be loaded.
     """
 
     def __init__(self, path: Path, *, device_index: int = -1) -> None:
@@ -129,7 +132,7 @@ class AotiPackage:
 
     @property
     def constant_names(self) -> tuple[str, ...]:
-        """The names of the weights and constants that it uses, with tied weights listed once."""
+        """The names of the weights and constants that the package uses. A tied weight is listed once."""
         return tuple(self._loader.get_constant_fqns())
 
     def bind(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -140,9 +143,12 @@ class AotiPackage:
         self._loader.load_constants(dict(tensors), False, True, True)
 
     def run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the flat outputs. The inputs are the flattened call's tensors, with the compiled layouts.
+        """Return the flat outputs.
 
         Running a package whose weights are not bound crashes the process.
+
+        Args:
+            inputs: The tensors of the flattened call, with the layouts that the code was compiled for.
         """
         result: list[torch.Tensor] = self._loader.boxed_run(list(inputs))
         return result

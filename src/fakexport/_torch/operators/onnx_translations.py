@@ -1,7 +1,8 @@
 """Find the nodes that torch's ONNX exporter cannot translate. Seen on torch 2.11 to 2.13.
 
-Source: `torch/onnx/_internal/exporter/_core.py`, `_dispatching.py`, `_registration.py`. The exporter
-itself stops at the first such node and reports it only in its message.
+The exporter itself stops at the first such node, and names it only in its error message.
+
+Source: `torch/onnx/_internal/exporter/_core.py`, `_dispatching.py`, `_registration.py`.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from torch.fx import GraphModule, Node
 
 
 def prepared(program: ExportedProgram, translations: Mapping[Any, Callable[..., Any]]) -> ExportedProgram:
-    """Return the program as the exporter translates it: decomposed and functionalized.
+    """Decompose and functionalize a program, as the exporter does before it translates the nodes.
 
-    `translations` are additional ones, as in `torch.onnx.export(custom_translation_table=...)`.
+    Args:
+        translations: Additional translations, in the format of `torch.onnx.export`'s argument
+            `custom_translation_table`.
     """
     from torch.onnx._internal.exporter import _core
 
@@ -55,7 +58,7 @@ def _registry(translations: Mapping[Any, Callable[..., Any]]) -> Any:
 def node_of_failure(error: BaseException) -> Node | None:
     """Return the node at which a conversion failed, read from the frames of the error's traceback.
 
-    Returns None if no frame shows the node.
+    If no frame contains the node, return None.
     """
     seen: BaseException | None = error
     while seen is not None:

@@ -1,6 +1,7 @@
-"""The effects of an operator: mutation and aliasing of arguments, random draws, reads of data.
+"""The effects of an operator: mutation and aliasing of arguments, random draws, and reads of data.
 
-The operator's schema describes them, and torch exposes it only as `_schema`. Seen on torch 2.11 to 2.13.
+They are read from the operator's schema, which torch only exposes as the private attribute `_schema`. Seen on
+torch 2.11 to 2.13.
 """
 
 from __future__ import annotations
@@ -11,30 +12,30 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-# Read data and return a Python value, but lack the tag for it.
+# Operators that read data and return a Python value, but do not have a tag that declares it.
 _UNTAGGED_READS = frozenset({"aten::equal", "aten::is_nonzero", "aten::allclose", "aten::item"})
-# Return a view of their argument, but the schema does not declare it.
+# Operators that return a view of their argument, although their schema does not declare it.
 _UNDECLARED_VIEWS = frozenset({"aten::_unsafe_view", "prims::view_of", "_c10d_functional::wait_tensor"})
-# Update the running statistics in training, but the schema does not declare it.
+# Operators that update the running statistics in training, although their schema does not declare it.
 _UNDECLARED_WRITES = {
     f"aten::{name}": ("running_mean", "running_var")
     for name in ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")
 }
 _LIFTS = frozenset({"aten::lift_fresh", "aten::lift_fresh_copy", "aten::lift"})
-# Overwrite every element of their first argument regardless of the old value.
+# Operators that overwrite every element of their first argument, regardless of the old value.
 _OVERWRITES = frozenset(
     f"aten::{name}_" for name in ("fill", "zero", "normal", "uniform", "copy", "bernoulli", "random",
                                   "exponential", "cauchy", "log_normal", "geometric")
 )  # fmt: skip
 
-# Read only the shape, dtype and device of their first argument. Overloads with another tensor read that
-# one.
+# Operators that only read the shape, dtype and device of their first argument. Overloads with a second tensor
+# also read the data of that tensor.
 _LIKE = frozenset(
     f"aten::{name}" for name in ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like",
                                  "randn_like", "randint_like", "new_empty", "new_empty_strided",
                                  "new_zeros", "new_ones", "new_full")
 )  # fmt: skip
-# Return uninitialized memory.
+# Operators that return uninitialized memory.
 _UNINITIALISED = frozenset(
     f"aten::{name}" for name in ("empty", "empty_strided", "empty_permuted", "empty_like", "new_empty",
                                  "new_empty_strided")
@@ -46,16 +47,17 @@ class Effects:
     """Effects of one operator overload.
 
     Args:
-        writes: The arguments that it mutates: position in the schema, and name.
-        ignores_values: It uses only the shape, dtype and device of its tensors, not their data
+        writes: The arguments that the operator mutates: the position in the schema, and the name.
+        ignores_values: The operator only uses the shape, dtype and device of its tensors, not their data
             (`zeros_like`).
-        is_lift: Its argument is a real tensor that Python just created (`torch.tensor`, `torch.from_numpy`).
+        is_lift: The operator's argument is a real tensor that Python has just created (`torch.tensor`,
+            `torch.from_numpy`).
     """
 
     writes: tuple[tuple[int, str], ...] = ()
     aliased: tuple[int, str] | None = None  # The argument that its outputs alias, or None.
-    is_random: bool = False  # It draws from a random generator.
-    reads_values: bool = False  # Its result or the result's shape is data-dependent.
+    is_random: bool = False  # It draws random numbers from a generator.
+    reads_values: bool = False  # Its result is a data-dependent Python value, or has a data-dependent shape.
     ignores_values: bool = False
     leaves_uninitialised: bool = False  # Its result contains uninitialized memory.
     is_identity: bool = False  # Its output equals its argument, except for autograd.
@@ -67,10 +69,11 @@ class Effects:
 
 
 def effects_of(operator: Any) -> Effects:
-    """Return the effects of an operator overload; for a higher-order operator, none."""
+    """Return the effects of an operator overload. For a higher-order operator, no effects are reported."""
     known = _known.get(id(operator))
     if known is None:
-        # Keyed by id, because overloads hash in Python. The overload is stored, so its id is not reused.
+        # The key is the id, because hashing an overload is slow. The overload is stored, so that its id is
+        # not reused.
         known = _known[id(operator)] = (operator, _effects_of(operator))
     return known[1]
 
@@ -114,6 +117,6 @@ def _is_alias(argument: Any) -> bool:
 
 
 def _reads_values(operator: OpOverload, name: str) -> bool:
-    # `index` is data-dependent only with boolean masks; callers must handle that case themselves.
+    # `index` is data-dependent only with boolean masks, and callers must handle that case themselves.
     tags = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
     return name in _UNTAGGED_READS or (any(tag in operator.tags for tag in tags) and name != "aten::index")

@@ -1,10 +1,10 @@
-"""Find the operators that do more than compute, so that an untrusted program may not call them.
+"""Find operators that do more than compute. An untrusted program must not call them.
 
-Three rules reject an operator, in this order: its torch namespace communicates with other processes or
-belongs to an interpreter; it is listed here with a reason; or the name and type of an argument suggest a
-path, host, command or memory address. The last rule also applies to operators of libraries, and to those that
-later torch releases add. The remaining operators with a string argument are listed in
-`tests/torch_facts/operators_that_only_compute.txt`; a test names those missing from the list.
+An operator is rejected for one of three reasons, which are checked in this order: its namespace in torch
+communicates with other processes or belongs to an interpreter; it is listed here with a reason; or the name
+and type of an argument suggest a path, host, command or memory address. The last check also covers operators
+of libraries, and operators that later torch releases add. The other operators with a string argument are
+listed in `tests/torch_facts/operators_that_only_compute.txt`. A test names those that the list lacks.
 
 Seen on torch 2.13. Source: `torch._C._jit_get_all_schemas()`.
 """
@@ -29,7 +29,8 @@ _NAMESPACES = {
          "device_mesh", "symm_mem"), PROCESSES,
     ),
 }  # fmt: skip
-# The second half: byte tensors that contain a C++ object, so that writing to one forges the object.
+# The operators after the empty line use byte tensors that contain a C++ object. A program that writes to such
+# a tensor could forge the object.
 _ADDRESSES = """
     aten::_reshape_alias aten::_reshape_alias_copy aten::_sparse_bsc_tensor_unsafe
     aten::_sparse_bsr_tensor_unsafe aten::_sparse_compressed_tensor_unsafe aten::_sparse_coo_tensor_unsafe
@@ -58,10 +59,11 @@ _OF_MEMORY = frozenset(("ptr", "ptrs", "pointer", "pointers", "address", "addr",
 
 
 def outside_reason(name: str) -> str | None:
-    """Return the reason that an untrusted program may not call an operator; None if it only computes.
+    """Return why an untrusted program must not call an operator, or None if the operator only computes.
 
     Args:
-        name: `aten.from_file.default`, or `aten.from_file` for all overloads. It need not be registered.
+        name: A name such as `aten.from_file.default`, or `aten.from_file` for all overloads. The operator
+            need not be registered.
     """
     namespace, _, rest = name.partition(".")
     qualified = f"{namespace}::{rest.partition('.')[0]}"
@@ -73,7 +75,7 @@ def outside_reason(name: str) -> str | None:
 
 
 def outside_reach(kind: str, name: str) -> str | None:
-    """Return what an argument of this type and name lets an operator access; None for a plain value."""
+    """Return what an operator can access through an argument of this type and name, or None if nothing."""
     words = set(name.lower().split("_"))
     if "str" in kind:
         if words & _OF_FILES:
@@ -90,7 +92,7 @@ def outside_reach(kind: str, name: str) -> str | None:
 def _reason_of_schemas(qualified: str) -> str | None:
     for schema in torch._C._jit_get_schemas_for_operator(qualified):
         for argument in schema.arguments:
-            # `einsum` has a `path` argument for the order of contractions, which is a list of integers.
+            # The type matters: the argument `path` of `einsum` is a list of integers, not a file.
             if found := outside_reach(str(argument.type), argument.name):
                 return found
     return None
@@ -98,5 +100,5 @@ def _reason_of_schemas(qualified: str) -> str | None:
 
 @cache
 def _dispatched() -> frozenset[str]:
-    """Return torch's operators that have kernels; the TorchScript interpreter has more operators."""
+    """Return the operators that have kernels. Other operators belong to the TorchScript interpreter."""
     return frozenset(name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names())

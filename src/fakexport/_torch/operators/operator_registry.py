@@ -24,7 +24,7 @@ TORCH_NAMESPACES = frozenset(
         *("quantized_decomposed", "rngprims", "sparse", "static_runtime", "streams", "symm_mem"),
     )
 )
-"""Namespaces of torch's own operators, including its submodules. All others belong to libraries."""
+"""Namespaces of operators of torch and its submodules. All other namespaces belong to libraries."""
 
 _LIST_KINDS = {"bool": "as_bools", "int": "as_ints", "float": "as_floats", "str": "as_strings"} | {
     "Tensor": "as_tensors",
@@ -32,7 +32,7 @@ _LIST_KINDS = {"bool": "as_bools", "int": "as_ints", "float": "as_floats", "str"
 }
 
 
-_registered: list[Any] = []  # torch holds its operators weakly.
+_registered: list[Any] = []  # Keeps the operators alive, because torch only has weak references to them.
 
 
 def register_operator(
@@ -42,9 +42,10 @@ def register_operator(
     fake: Callable[..., Any],
     flops: Callable[..., Any] | None = None,
 ) -> None:
-    """Register an operator such as `mxfp4::grouped_mm`, unless there is one, and its FLOP formula.
+    """Register an operator such as `mxfp4::grouped_mm` and its FLOP formula, unless already registered.
 
-    `kernel` computes it on any device, and `fake` the metadata of its result. It mutates nothing.
+    `kernel` computes the result on any device, and `fake` computes the metadata of the result. The operator
+    must not mutate its arguments.
     """
     namespace, short = name.split("::")
     if registered_overload(namespace, short, "default") is None:
@@ -59,7 +60,7 @@ def register_operator(
 def registered_overload(namespace: str, name: str, overload: str) -> OpOverload | None:
     """Return `torch.ops.<namespace>.<name>.<overload>`, or None if it is not registered.
 
-    Query the dispatcher first, because reading an attribute of `torch.ops` creates it.
+    The dispatcher is queried first, because reading an attribute of `torch.ops` would create it.
     """
     wanted = "" if overload == "default" else overload
     schemas = torch._C._jit_get_schemas_for_operator(f"{namespace}::{name}")
@@ -75,7 +76,7 @@ def higher_order_operator(name: str) -> HigherOrderOperator | None:
 
 
 def operator_text(target: Any) -> str:
-    """Return torch's serialized name of an operator or function, such as `torch.ops.aten.add.Tensor`."""
+    """Return the name with which torch serializes an operator or function: `torch.ops.aten.add.Tensor`."""
     module: str = target.__module__
     if module.startswith("torch._ops"):
         module = module.replace("torch._ops", "torch.ops", 1)
@@ -83,7 +84,7 @@ def operator_text(target: Any) -> str:
 
 
 def schema_arguments(operator: OpOverload) -> tuple[tuple[str, bool, str | None], ...]:
-    """Return each argument's name, whether it is keyword-only, and the kind of an empty list for it."""
+    """Return, for each argument, its name, whether it is keyword-only, and its `empty_list_kind`."""
     return tuple(
         (argument.name, argument.kwarg_only, empty_list_kind(argument.type))
         for argument in operator._schema.arguments
@@ -91,7 +92,10 @@ def schema_arguments(operator: OpOverload) -> tuple[tuple[str, bool, str | None]
 
 
 def empty_list_kind(argument_type: Any) -> str | None:
-    """Return the kind that torch serializes for an empty list of this argument type."""
+    """Return the kind, such as `as_ints`, with which torch serializes an empty list for this argument type.
+
+    Return None if the argument is not a list.
+    """
     if isinstance(argument_type, torch.OptionalType):
         argument_type = argument_type.getElementType()
     if not isinstance(argument_type, torch.ListType):
@@ -103,7 +107,7 @@ def empty_list_kind(argument_type: Any) -> str | None:
 
 
 def has_tensor_list_return(operator: OpOverload) -> bool:
-    """Return whether the operator returns one list of tensors."""
+    """Return whether the operator's only result is a list of tensors."""
     returns = operator._schema.returns
     if len(returns) != 1 or not isinstance(returns[0].real_type, torch.ListType):
         return False
@@ -111,5 +115,5 @@ def has_tensor_list_return(operator: OpOverload) -> bool:
 
 
 def return_count(operator: OpOverload) -> int:
-    """Return the number of returns in the operator's schema."""
+    """Return the number of results in the operator's schema."""
     return len(operator._schema.returns)

@@ -49,25 +49,28 @@ def operator_schema(name: str) -> OperatorSchema | None:
 
 
 def is_python_operator(name: str) -> bool:
-    """Return whether `torch.library.custom_op` created the operator. Its kernels can raise but not crash."""
+    """Return whether `torch.library.custom_op` created the operator.
+
+    The kernels of such an operator can raise exceptions, but do not crash the process.
+    """
     return name in OPDEFS
 
 
 def defining_module(name: str) -> str | None:
-    """Return the module of the function passed to `torch.library.custom_op`, or None."""
+    """Return the module of the function that was passed to `torch.library.custom_op`, or None."""
     found = OPDEFS.get(name)
     module = getattr(found._init_fn, "__module__", None) if found is not None else None
     return module if isinstance(module, str) and module in sys.modules else None
 
 
 def argument_names(operator: Any) -> tuple[str, ...]:
-    """Return the names of the operator's arguments in schema order; empty if it has no schema."""
+    """Return the names of the operator's arguments in schema order. Without a schema, return no names."""
     schema = getattr(operator, "_schema", None)
     return tuple(argument.name for argument in schema.arguments) if schema is not None else ()
 
 
 def argument_values(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the argument values by name, including defaults; empty for a target without a schema."""
+    """Return the argument values by name, including defaults. Without a schema, return no values."""
     schema = getattr(operator, "_schema", None)
     if schema is None:
         return {}
@@ -81,7 +84,7 @@ def is_mutating(operator: Any) -> bool:
 
 
 def returns_tensor(operator: Any) -> bool:
-    """Return whether an operator returns a tensor or list of tensors; `_foreach_add_` does not."""
+    """Return whether an operator returns a tensor or a list of tensors, unlike `_foreach_add_`."""
     return any(str(result.type) in ("Tensor", "List[Tensor]") for result in operator._schema.returns)
 
 
@@ -101,7 +104,7 @@ _UNDECLARED = {
 
 
 def aliased_arguments(operator: Any) -> tuple[str | None, ...]:
-    """Return for each result of an operator overload the argument that it aliases according to the schema.
+    """Return, for each result of an operator overload, the argument that the result is an alias of.
 
     An entry is None if the result has its own memory.
 
@@ -113,7 +116,7 @@ def aliased_arguments(operator: Any) -> tuple[str | None, ...]:
         return known
     arguments = [a for a in operator._schema.arguments if a.alias_info is not None]
     owners = {name: a.name for a in arguments for name in a.alias_info.before_set}
-    # The views in a list (`unbind`) have their own alias set.
+    # If the result is a list of views (`unbind`), the views have an alias set of their own.
     only = arguments[0].name if len(arguments) == 1 else None
     return tuple(
         None

@@ -1,7 +1,7 @@
-"""Contexts in which operators run: on real CPU tensors, on meta tensors, or on fakes as in an export.
+"""Contexts that run operators on real CPU tensors, on meta tensors, or on fake tensors as an export does.
 
-Seen on torch 2.11 to 2.13. Source, for the Python kernels: `torch/export/_trace.py`,
-`torch/fx/experimental/proxy_tensor.py:_MakefxTracer`, which enable them.
+Seen on torch 2.11 to 2.13. Source: `torch/export/_trace.py` and
+`torch/fx/experimental/proxy_tensor.py:_MakefxTracer`, which enable the Python kernels.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def meta_execution() -> Iterator[None]:
 def real_execution() -> Iterator[None]:
     """Enter a context in which operators compute real data: without modes, autograd or autocast.
 
-    It also works inside a mode's own dispatch, where that mode is already disabled.
+    It also works while a mode dispatches an operator, when that mode is already disabled.
     """
     with (
         _disable_current_modes(),
@@ -38,10 +38,10 @@ def real_execution() -> Iterator[None]:
 
 
 def python_kernels() -> AbstractContextManager[None]:
-    """Return a context in which operators on fakes use torch's Python kernels, as during export.
+    """Return a context in which operators on fake tensors use torch's Python kernels, as during export.
 
-    Fake mode alone does not use them. Some exist next to a C++ kernel that needs concrete sizes, for example
-    `aten.constant_pad_nd` with a data-dependent size.
+    Fake mode alone does not use these kernels. Some of them support data-dependent sizes although the C++
+    kernel of the operator does not, for example that of `aten.constant_pad_nd`.
     """
     guard: AbstractContextManager[None] = enable_python_dispatcher()
     return guard

@@ -1,8 +1,8 @@
 """Advance the state of torch's CPU generator by any number of words without drawing, and attach data to it.
 
 `torch.Generator.get_state()` returns the seed, the 624 words of a Mersenne Twister, the position of the
-next word, and a cached normal number (normals are computed in pairs). This module runs no operators, so it
-works the same under any mode. Seen on torch 2.11 to 2.13.
+next word, and a cached normal number (normals are computed in pairs). This module runs no operators, so
+active dispatch modes do not affect it. Seen on torch 2.11 to 2.13.
 
 A recurrence that is linear over GF(2) can be advanced by n steps with the polynomial t^n modulo its
 characteristic polynomial: the state after n steps is the sum of those among the next 19937 states that the
@@ -28,7 +28,7 @@ STATE_BYTES = 5056
 _WORDS = 624
 _OTHER = 397  # A new word combines the oldest word, the next one, and the one at this offset.
 _TWIST = 0x9908B0DF
-_DEGREE = 19937  # Bits of a state; only the top bit of its oldest word counts.
+_DEGREE = 19937  # Bits of a state. Of its oldest word, only the top bit counts.
 
 _SEED = struct.Struct("=Q")
 # Words left in the block plus one, whether it was seeded, position of the next word.
@@ -36,22 +36,23 @@ _PLACE = struct.Struct("=iiQ")
 _PLACE_AT = 8
 _BLOCK = struct.Struct(f"={_WORDS}Q")  # 32 significant bits each
 _BLOCK_AT = _PLACE_AT + _PLACE.size
-# The cached second normal of a pair as a double, an unused field, and whether there is one. The float
-# version follows, but no torch operator fills it.
+# The cached second normal of a pair as a double, an unused field, and whether a normal is cached. A field for
+# a cached float follows, but no torch operator fills it.
 _NORMAL = struct.Struct("=ddi")
 _NORMAL_AT = _BLOCK_AT + _BLOCK.size + 8
 _PACKED_BLOCK = struct.Struct(f"<{_WORDS}I")
 
 _MARK_BYTES = 32
 _MARK_WORDS = struct.Struct(f"<{_MARK_BYTES // 4}I")
-# A used-up block, so that the next draw generates a new one; then two magic words.
+# The position fields say that the block is used up, so that the next draw generates a new block. Then follow
+# two magic words.
 _MARK_HEAD = struct.pack("=iiQQQ", 1, 1, 0, 0x66616B65, 0x6D61726B)
 _HEAD = struct.Struct(f"={len(_MARK_HEAD)}s")
 _MARK = struct.Struct(f"={len(_MARK_HEAD)}sQ{_MARK_BYTES // 4}Q")  # Length of the payload, and its words.
 
 _Memory = ctypes.c_char * STATE_BYTES
 
-# Source of new state tensors that no mode sees. Nothing is drawn from it.
+# `get_state` of this generator creates state tensors without calling operators. Nothing is drawn from it.
 _blank = torch.Generator("cpu")
 
 
@@ -63,7 +64,7 @@ def seed_of(state: torch.Tensor) -> int:
 
 
 def drawn_since_seeded(state: torch.Tensor) -> int:
-    """Return how many words were drawn since seeding. The result is correct up to 624 words."""
+    """Return how many words were drawn since seeding. The result is only correct for up to 624 words."""
     left: int
     left, _, place = _PLACE.unpack_from(_memory_of(state), _PLACE_AT)
     return 0 if (left, place) == (1, 0) else _WORDS + 1 - left
@@ -72,7 +73,7 @@ def drawn_since_seeded(state: torch.Tensor) -> int:
 def is_as_far(before: torch.Tensor, after: torch.Tensor, words: int) -> bool:
     """Return whether `after` can be `words` words after `before`, judging by their positions in a block.
 
-    This check is cheap, but accepts one wrong count in 624.
+    This check is cheap, but one of 624 wrong counts passes it.
     """
     lefts = [_PLACE.unpack_from(_memory_of(state), _PLACE_AT)[0] for state in (before, after)]
     return bool((lefts[0] - lefts[1] - words) % _WORDS == 0)
@@ -81,15 +82,15 @@ def is_as_far(before: torch.Tensor, after: torch.Tensor, words: int) -> bool:
 def cached_normal(state: torch.Tensor) -> float | None:
     """Return the cached standard normal number that the next single draw uses, or None if there is none.
 
-    Single normal numbers are generated in pairs. The next call uses the second number, whatever the dtype.
-    Long contiguous tensors are filled without the cache.
+    Single normal numbers are generated in pairs. The next call uses the second number, regardless of the
+    dtype. Long contiguous tensors are filled without the cache.
     """
     value, _, is_there = _NORMAL.unpack_from(_memory_of(state), _NORMAL_AT)
     return float(value) if is_there else None
 
 
 def with_cached_normal(state: torch.Tensor, value: float | None) -> torch.Tensor:
-    """Return a copy of the state with `value` as its cached normal number; None means no number."""
+    """Return a copy of the state with `value` as its cached normal number. None means no cached number."""
     result = _copy(state)
     _NORMAL.pack_into(_memory_of(result), _NORMAL_AT, value or 0.0, 0.0, value is not None)
     return result
@@ -98,9 +99,12 @@ def with_cached_normal(state: torch.Tensor, value: float | None) -> torch.Tensor
 def marked(state: torch.Tensor, payload: bytes) -> torch.Tensor:
     """Return a copy of the state that carries a payload until the first number is drawn from it.
 
-    The copy has the same seed. A generator set to it keeps the payload, which `mark_of(get_state())` returns.
-    Numbers drawn from it are random, but differ from those of `state`. A cached normal is dropped, because
-    drawing it would not change the payload. Raises ValueError for a payload of more than 32 bytes.
+    The copy has the same seed. If a generator is set to it, `mark_of(generator.get_state())` returns the
+    payload. Numbers that are then drawn are random, but differ from those of `state`. A cached normal is
+    dropped, because drawing it would not change the payload.
+
+    Raises:
+        ValueError: The payload has more than 32 bytes.
     """
     if len(payload) > _MARK_BYTES:
         raise ValueError(f"a mark holds {_MARK_BYTES} bytes, not {len(payload)}")
@@ -111,9 +115,9 @@ def marked(state: torch.Tensor, payload: bytes) -> torch.Tensor:
 
 
 class MarkedState:
-    """A marked state with a payload that can be replaced in place, because every recorded draw replaces it.
+    """A marked state whose payload can be replaced in place.
 
-    Later payloads must have the same length.
+    This is fast enough to be done on every recorded draw. New payloads must have the same length.
     """
 
     def __init__(self, state: torch.Tensor, payload: bytes) -> None:
@@ -122,7 +126,7 @@ class MarkedState:
         self._memory = _memory_of(self.state)
 
     def mark(self, payload: bytes) -> bytes:
-        """Replace the payload. Return `raw_mark` of the state, for comparison with a generator's state."""
+        """Replace the payload. Return the `raw_mark` of the state, to compare it with that of a generator."""
         words = _MARK_WORDS.unpack(payload.ljust(_MARK_BYTES, b"\0"))
         _MARK.pack_into(self._memory, _PLACE_AT, _MARK_HEAD, self._length, *words)
         return raw_mark(self.state)
@@ -134,7 +138,7 @@ def raw_mark(state: torch.Tensor) -> bytes:
 
 
 def mark_of(state: torch.Tensor) -> bytes | None:
-    """Return the payload of a marked state; None if the state is not marked or a number was drawn from it."""
+    """Return the payload of a marked state, or None if it has no mark or a number was drawn since."""
     memory = _memory_of(state)
     if _HEAD.unpack_from(memory, _PLACE_AT) != (_MARK_HEAD,):
         return None
@@ -145,8 +149,11 @@ def mark_of(state: torch.Tensor) -> bytes | None:
 def advanced(state: torch.Tensor, words: int) -> torch.Tensor:
     """Return the exact state that drawing `words` 32-bit numbers would leave, without drawing them.
 
-    Takes about 12 ns per word; for more than half a million words, 7 to 15 ms regardless of the number. A
-    cached normal is kept. Raises ValueError if `state` is not the state of a CPU generator.
+    This takes about 12 ns per word, and 7 to 15 ms for any number of words above half a million. A cached
+    normal is kept.
+
+    Raises:
+        ValueError: `state` is not the state of a CPU generator, or `words` is negative.
     """
     if words < 0:
         raise ValueError(f"a generator cannot be moved back: {words} words")
@@ -167,7 +174,7 @@ def advanced(state: torch.Tensor, words: int) -> torch.Tensor:
 
 
 def _copy(state: torch.Tensor, size: int = STATE_BYTES) -> torch.Tensor:
-    """Return a copy of the first `size` bytes of a state. Bytes after them are 0: no cached normal."""
+    """Return a copy of a state, in which bytes after the first `size` bytes are 0 (no cached normal)."""
     result = _blank.get_state()
     ctypes.memmove(result.data_ptr(), _address_of(state), size)
     return result
@@ -186,7 +193,8 @@ def _address_of(state: torch.Tensor) -> int:
     return address
 
 
-# Below, a window is 624 consecutive words as one integer, with the oldest word lowest.
+# In the functions below, a window is 624 consecutive words as one integer, with the oldest word in the lowest
+# bits.
 
 _AHEAD = _WORDS - _OTHER  # This many new words do not depend on each other.
 _WINDOW_MASK = (1 << 32 * _WORDS) - 1
@@ -202,8 +210,8 @@ def _moved(window: int, steps: int) -> int:
     """Return the window that starts `steps` words later. `steps` is at least 1."""
     if steps <= _LONGEST_WALK:
         return _walked(window, steps)
-    # Only the top bit of the first word is part of the recurrence, but all bits of later words are. So the
-    # jump starts at the second word.
+    # Only the top bit of the first word is part of the recurrence, but all bits of later words are.
+    # Therefore, the jump starts at the second word.
     return _selected_sum(_power(steps - 1), _walked(window, 1))
 
 
@@ -254,9 +262,9 @@ def _power(exponent: int) -> int:
 def _remainder(polynomial: int) -> int:
     """Return the polynomial modulo the characteristic polynomial t^19937 * c(1/t).
 
-    The quotient is the upper part divided by c, which has only 135 terms: 1, and terms from s^623 on.
-    Since c * c * c^2 * c^4 * ... is 1 plus terms of arbitrarily high degree, multiplying by c, c^2, c^4
-    and so on divides. c^2 has the terms of c, spaced twice as far apart.
+    The quotient is the upper part divided by c, which has only 135 terms: 1, and terms from s^623 on. The
+    product c * c * c^2 * c^4 * ... is 1 plus terms of arbitrarily high degree, so multiplying by c, c^2, c^4
+    and so on is the same as dividing by c. c^2 has the terms of c, spaced twice as far apart.
     """
     quotient = polynomial >> _DEGREE
     terms = _characteristic_terms()

@@ -1,16 +1,16 @@
 """Compute how many numbers a random operator draws from the CPU generator, without running it.
 
 To create tensors without drawing their values, fakexport must know the generator state that eager
-execution would leave. For most kernels, the number of 32-bit words follows from the size, memory layout
-and dtype of the result. Seen on torch 2.11 to 2.13. Numbers that depend on the version, build or processor
-are measured once, on a separate generator.
+execution would leave. For most kernels, the size, memory layout and dtype of the result determine how many
+32-bit words are drawn. Seen on torch 2.11 to 2.13. If the number depends on the version, build or processor,
+it is measured once, on a separate generator.
 
 Source: `aten/src/ATen/native/cpu/DistributionTemplates.h`, `aten/src/ATen/native/DistributionTemplates.h`,
 `aten/src/ATen/core/DistributionsHelper.h`, `native/TensorFactories.cpp:randperm_cpu`, `native/Dropout.cpp`.
 
 `nn.init.trunc_normal_` draws, checks whether any value is out of bounds, and if so draws again. On fake
 tensors, each check would have to draw the whole weight, so the function is recorded as a single step. Seen on
-torch 2.13; 2.11 makes no such check. Source: `torch/nn/init.py:_no_grad_trunc_normal_`, which all
+torch 2.13; torch 2.11 makes no such check. Source: `torch/nn/init.py:_no_grad_trunc_normal_`, which all
 initializers of torch and transformers call.
 """
 
@@ -36,8 +36,9 @@ class Drawn(NamedTuple):
     """The count of numbers that an operator draws. At most one of the two fields is nonzero.
 
     Args:
-        serial_normals: Normal numbers drawn one at a time. Two of them consume four words, and the second one
-            is cached for the next draw, so the number of words depends on `mersenne_twister.cached_normal`.
+        serial_normals: Count of normal numbers drawn one at a time. Two of them consume four words, and the
+            second number is cached for the next draw. Therefore, the number of words depends on whether the
+            generator has a cached number (`mersenne_twister.cached_normal`).
     """
 
     words: int = 0  # 32-bit outputs.
@@ -53,17 +54,17 @@ Rule = Callable[[torch.Tensor, int, Sequence[Any]], Drawn | None]
 def drawn_by(
     operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
 ) -> Drawn | None:
-    """Return what the operator's CPU kernel draws, or None if that is unknown or data-dependent.
+    """Return how many numbers the operator's CPU kernel draws, or None if that is unknown or data-dependent.
 
-    It reads no data and ignores devices: the tensors may be fake and on any device. The call is as in
-    `__torch_dispatch__`, below autograd.
+    No data is read and devices are ignored: the tensors may be fake and on any device. The arguments are
+    those that `__torch_dispatch__` gets, below autograd.
     """
     known = _rules.get(id(operator))
     if known is None:
         return None
     filled = result if isinstance(result, torch.Tensor) else args[0]
     count = filled.numel()
-    # A symbolic size would end up in the result, and comparing it would add a guard.
+    # With a symbolic size, the result would be symbolic, and comparing it would add a guard.
     return known[1](filled, count, args) if type(count) is int else None
 
 
@@ -92,7 +93,7 @@ def _normal(filled: torch.Tensor, count: int, args: Sequence[Any]) -> Drawn | No
 
 
 def _normal_around_tensors(filled: torch.Tensor, count: int, args: Sequence[Any]) -> Drawn | None:
-    # The kernel fills a new contiguous tensor. In fake mode, the result has the strides of the argument.
+    # The kernel fills a new contiguous tensor, although in fake mode the result has the argument's strides.
     return _normals(filled.dtype, count, is_contiguous=True)
 
 
@@ -118,7 +119,7 @@ def _doubles(filled: torch.Tensor, count: int, args: Sequence[Any]) -> Drawn | N
     return Drawn(2 * count)
 
 
-# From this range on, an integer takes two words, whatever its dtype.
+# If the range is at least this large, an integer takes two words, regardless of its dtype.
 _WIDE = 1 << 28
 _LOWEST = -(1 << 63)
 _DIGITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
@@ -170,7 +171,7 @@ def _permutation(filled: torch.Tensor, count: int, args: Sequence[Any]) -> Drawn
 
 
 def _bernoulli_of(position: int) -> Rule:
-    """Return the rule for an operator whose argument at this position has a probability per element."""
+    """Return the rule for an operator whose argument at this position contains a probability per element."""
     return lambda filled, count, args: Drawn(2 * count if args[position].dtype is torch.float64 else count)
 
 
@@ -204,7 +205,7 @@ def _nothing(filled: torch.Tensor, count: int, args: Sequence[Any]) -> Drawn | N
 
 
 def _stream(fill: str, dtype: torch.dtype, count: int) -> Drawn | None:
-    """Return the draws of a kernel. If the kernel uses MKL, it draws only a seed."""
+    """Return what a kernel draws, from measurements. A kernel that uses MKL only draws a seed."""
     if not count:
         return _NOTHING
     words = _words_per_call_and_element(fill, dtype)
@@ -225,14 +226,14 @@ def _words_per_call_and_element(fill: str, dtype: torch.dtype) -> tuple[int, int
 def _draws_rest_twice(dtype: torch.dtype) -> bool:
     """Return whether `normal_` draws the elements after the last full block of 16 twice.
 
-    torch 2.11 does so for every dtype, torch 2.13 for all but 16-bit dtypes.
+    torch 2.11 does this for every dtype, and torch 2.13 for all dtypes except 16-bit ones.
     """
     reals, words = _REALS[dtype]
     return _measured("normal_", _LANES + 1, dtype.to_real() if reals == 2 else dtype) > 2 * _LANES * words
 
 
 def _measured(fill: str, count: int, dtype: torch.dtype) -> int:
-    """Return how many words a tensor method draws. The result is correct up to 624 words."""
+    """Return how many words a tensor method draws. The result is only correct for up to 624 words."""
     with real_execution():
         generator = torch.Generator("cpu")
         getattr(torch.empty(count, dtype=dtype), fill)(generator=generator)
@@ -271,11 +272,14 @@ _RULES: dict[Rule, str] = {
 
 
 def _rules_by_id() -> dict[int, tuple[OpOverload, Rule]]:
-    """Return the rules by `id` of the operator, which is faster than hashing. Each `id` stays valid."""
+    """Return the rules by the `id` of the operator, which is faster to look up than the operator itself.
+
+    The operators are stored with the rules, so that no `id` is reused.
+    """
     rules = {}
     for rule, names in _RULES.items():
         for packet, overload in (name.split(".") for name in names.split()):
-            # Some versions of torch lack some of them.
+            # Some operators are missing in some versions of torch.
             operator = getattr(getattr(torch.ops.aten, packet, None), overload, None)
             if operator is not None:
                 rules[id(operator)] = (operator, rule)
@@ -289,12 +293,13 @@ def truncated_normal_as_one_step(
     mode: FakeTensorMode,
     note: Callable[[Callable[..., Any], torch.Tensor, tuple[Any, ...], Drawn | None], bool],
 ) -> Patches:
-    """Return a context in which the initialization of a fake of `mode` is recorded instead of run.
+    """Return a context in which `nn.init.trunc_normal_` of a fake tensor is recorded instead of run.
 
     Args:
         mode: The fake mode whose tensors are recorded.
         note: Called with the function that fills a real tensor, the fake tensor, the other arguments, and the
-            numbers it draws if known. Returns whether it recorded them; if not, the stock function runs.
+            amount of numbers drawn, if known. Returns whether it recorded the call. If not, torch's function
+            runs.
     """
     stock: Callable[..., torch.Tensor] = in_force(init, "_no_grad_trunc_normal_")
 
@@ -317,7 +322,7 @@ _FARTHEST = 9.0  # Box-Muller with 53-bit numbers reaches at most sqrt(2 * 53 * 
 def _drawn_within(
     function: Callable[..., Any], tensor: torch.Tensor, mean: float, std: float, a: float, b: float
 ) -> Drawn | None:
-    """Return what the function draws, or None if it may draw again because a number is out of bounds."""
+    """Return how many numbers the function draws, or None if it may draw again because of the bounds."""
     is_within = a < mean - _FARTHEST * std and mean + _FARTHEST * std < b
     if not is_within or not _draws_normals(function):
         return None

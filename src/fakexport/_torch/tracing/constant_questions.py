@@ -1,11 +1,11 @@
-"""Return the values of constants that a traced `forward` reads.
+"""Compute the values of constants that a traced `forward` reads.
 
 Such reads are `bool(t)`, `int(t)`, `t.item()`, `t.tolist()` and `torch.tensor([t])`. `x[mask]` and
 `mask.nonzero()` read how many elements of a mask are True.
 
-A trace contains only fake tensors, so each such value becomes an unbacked symbol, or the trace fails. The
-graph so far shows how the tensor was computed. If it was computed from constants only, with operators that
-return identical bits on every device, this module computes the value on the CPU. Seen on torch 2.13.
+A trace contains only fake tensors, so each value that is read becomes an unbacked symbol, or the trace fails.
+The graph so far shows how the tensor was computed. If it was computed from constants only, with operators
+that return identical bits on every device, this module computes the value on the CPU. Seen on torch 2.13.
 
 Source: `torch/fx/experimental/proxy_tensor.py:proxy_call`,
 `torch/csrc/utils/tensor_new.cpp:internal_new_from_data`.
@@ -42,7 +42,7 @@ _MOST_NODES = 1_000
 
 
 class ConstantGraph:
-    """The graph of a trace so far."""
+    """The graph that a trace has recorded so far."""
 
     def __init__(self, tracer: Any) -> None:
         self._tracer = tracer
@@ -86,10 +86,10 @@ class ConstantGraph:
         """Return the value of a one-element tensor, or the count or sum of a tensor's elements.
 
         Args:
-            leaf: Returns the value of a graph input; raises `NotExact` if it is unknown.
+            leaf: Returns the value of a graph input, or raises `NotExact` if the value is unknown.
             reading: `value` reads the only element, `count` counts nonzero elements, `sum` adds all elements.
         Raises:
-            NotExact: The value depends on more than constants, or may have different bits on some device.
+            NotExact: The value does not only depend on constants, or may have different bits on some device.
         """
         node = self.node_of(tensor)
         if node is None:
@@ -110,11 +110,11 @@ class ConstantGraph:
 
 
 def constant_questions(answer: Callable[[ConstantGraph, FakeTensor, Reading], Any]) -> Patches:
-    """Return a context that calls `answer` when a fake tensor's value is read, before it becomes unbacked.
+    """Return a context that calls `answer` when a fake tensor's value is read.
 
     Args:
-        answer: Called with the graph so far, the tensor and the kind of read. Returns a number, or None to
-            let stock torch continue.
+        answer: Called with the graph so far, the tensor and the kind of read. Returns the number that was
+            read, or None. If it is None, torch creates an unbacked symbol or raises an error, as usual.
     """
     stock = in_force(proxy_tensor, "proxy_call")
 
@@ -138,10 +138,13 @@ def constant_questions(answer: Callable[[ConstantGraph, FakeTensor, Reading], An
 
 
 class ListedConstants(TorchFunctionMode):
-    """Replace constants in lists passed to `torch.tensor` and `torch.as_tensor` with numbers in a trace.
+    """In a trace, replace constants with numbers in lists passed to `torch.tensor` and `torch.as_tensor`.
 
-    torch reads these elements below every other mode. This is a function mode because torch.export
-    compares these functions by identity, so they cannot be patched. `answer` is as for `constant_questions`.
+    torch reads the elements of these lists below all dispatch modes. The functions cannot be patched, because
+    torch.export compares them by identity, so a function mode is used.
+
+    Args:
+        answer: The same function as for `constant_questions`.
     """
 
     def __init__(self, answer: Callable[[ConstantGraph, FakeTensor, Reading], Any]) -> None:
@@ -158,7 +161,7 @@ class ListedConstants(TorchFunctionMode):
 
 
 def _told_by(func: OpOverload, args: Any) -> tuple[FakeTensor | None, Reading]:
-    """Return the tensor that determines the first size of a result, and whether by its count or its sum."""
+    """Return the tensor that determines the first size of a result, and how: by its `count` or its `sum`."""
     name, tensor, reading = func._schema.name, None, "count"
     if name in _NONZERO or func is torch.ops.aten.repeat_interleave.Tensor:
         tensor = args[0]
@@ -173,8 +176,8 @@ def _told_by(func: OpOverload, args: Any) -> tuple[FakeTensor | None, Reading]:
 def _with_numbers(data: Any, answer: Callable[[FakeTensor], Any]) -> Any:
     """Return the argument of `torch.tensor` with constant tensors replaced by numbers.
 
-    The dtype of a tensor affects the dtype of the result. So a tensor is replaced only if its dtype, int64 or
-    bool, is the one that `torch.tensor` gives a Python number.
+    The dtype of a tensor affects the dtype of the result. Therefore, only tensors of int64 and bool are
+    replaced, because `torch.tensor` uses these dtypes for Python numbers.
     """
     if isinstance(data, (list, tuple)):
         return [_with_numbers(each, answer) for each in data]
@@ -185,14 +188,14 @@ def _with_numbers(data: Any, answer: Callable[[FakeTensor], Any]) -> Any:
 
 
 def _is_nested() -> bool:
-    """Return whether the graph may hide mutations: in a body of a `torch.cond`, or under `vmap`."""
+    """Return whether the graph may not show all mutations: in a body of `torch.cond`, or under `vmap`."""
     current = proxy_tensor._CURRENT_MAKE_FX_TRACER
     is_transformed = torch._C._functorch.peek_interpreter_stack() is not None
     return is_transformed or current is None or current.is_hop_subgraph_tracer()
 
 
 def _written(node: Node) -> Iterator[Node]:
-    """Yield the inputs that a node may mutate. If its target is not an operator, these are all inputs."""
+    """Yield the inputs that a node may mutate. If its target is not an operator, yield all inputs."""
     operator: Any = node.target
     if not isinstance(operator, OpOverload):
         if getattr(operator, "__name__", "") != "getitem":
@@ -206,7 +209,10 @@ def _written(node: Node) -> Iterator[Node]:
 
 
 def _aliased(node: Node) -> Iterator[Node]:
-    """Yield a node and the nodes that it is a view of. For a view of an attribute torch records no base."""
+    """Yield a node and the nodes that it is a view of.
+
+    The graph is searched, because torch records no base for a view of an attribute.
+    """
     source: Any = node
     while isinstance(source, Node):
         yield source
@@ -218,7 +224,7 @@ def _aliased(node: Node) -> Iterator[Node]:
 
 
 def _fixed_size(node: Node) -> int | None:
-    """Return the value of a dynamic size if a guard of the model has specialized it, otherwise None."""
+    """Return the value of a symbolic size if a guard has specialized it, otherwise None."""
     size = node.meta.get("val")
     return size.node.maybe_as_int() if isinstance(size, torch.SymInt) else None
 

@@ -1,10 +1,10 @@
-"""Let a callback decide data-dependent guards, so that a trace continues where stock torch raises.
+"""Let a callback decide data-dependent guards, so that a trace continues where torch would raise an error.
 
-Torch asks the shape environment whether an expression is true, or for its value. If the result depends on
-unbacked symbols, the environment raises `GuardOnDataDependentSymNode`; in this context, a callback may
-answer instead. The environment adds the answer as a runtime assertion, as in torch's draft export, so that
-later queries can be derived from it. A trace can also continue after a conversion to NumPy or a loop over a
-data-dependent number of rows. Seen on torch 2.11 to 2.13.
+torch queries the shape environment for the truth or the value of an expression. If the result depends on
+unbacked symbols, the environment raises `GuardOnDataDependentSymNode`. With the patches of this module, a
+callback may answer the query instead. The environment adds the answer as a runtime assertion, as in torch's
+draft export, so that the results of later queries can be derived from it. A trace can also continue after a
+conversion to NumPy or a loop over a data-dependent number of rows. Seen on torch 2.11 to 2.13.
 
 Source: `torch/fx/experimental/symbolic_shapes.py:ShapeEnv.evaluate_expr`, `_log_real_tensor_propagation`,
 `torch/_subclasses/fake_tensor.py:FakeTensorMode._get_output_info_for_cache_entry`;
@@ -59,16 +59,19 @@ class Question:
     expression: str  # For example `Eq(u0, 1)` or `u0`.
     kind: Kind  # Whether the query is for a truth value, an integer or a float.
     is_of_size: bool  # Whether the expression contains the size of a tensor.
-    is_fit: bool  # Whether it is an equality that checks that shapes match, unlike a comparison with 0 or 1.
+    is_fit: bool  # Whether it is an equality that checks whether shapes match (not a comparison with 0 or 1).
     low: int | None
     high: int | None
-    error: RuntimeError  # The error of stock torch.
-    asking: str | None  # File of the code that makes the query, skipping torch code that only forwards it.
+    error: RuntimeError  # The error that torch raised.
+    asking: str | None  # File of the code that makes the query. torch code that only forwards it is skipped.
     environment: ShapeEnv  # The shape environment of the trace.
-    asked: Any  # The sympy expression.
+    asked: Any  # The expression as a sympy expression.
 
     def answer_for(self, values: Mapping[str, Answer]) -> Answer | None:
-        """Compute the answer from values of the unbacked symbols, by name. Return None if one is missing."""
+        """Compute the answer from the values of the unbacked symbols, given by name.
+
+        Return None if a value is missing.
+        """
         symbols = {symbol: values.get(str(symbol)) for symbol in self.asked.free_symbols}
         if not symbols or None in symbols.values():
             return None
@@ -87,19 +90,19 @@ class Question:
 class Unasserted:
     """An answer without an assertion, because the program's result is the same with the opposite answer."""
 
-    answer: bool  # The answer.
+    answer: bool
 
 
 @dataclass(frozen=True)
 class Asserted:
-    """The assertion, as torch prints it, with which a program checks that an answer is correct.
+    """The assertion with which a program checks that an answer is correct, in the format that torch prints.
 
     Args:
         same: Bounds that together are equivalent to the assertion: `u0 >= 4` for `3 < u0`. May be empty.
-        bounds: Bounds that follow from this assertion and earlier ones, and that the program asserts first.
+        bounds: Bounds that follow from this assertion and earlier ones. The program asserts them first.
     """
 
-    text: str  # The assertion. A program may omit it if bounds are equivalent.
+    text: str  # The assertion. A program may omit it if it asserts the equivalent bounds.
     same: frozenset[str]
     bounds: frozenset[str]
 
@@ -108,7 +111,12 @@ def answered_questions(
     answer: Callable[[Question], Answer | Unasserted | None],
     asserted: Callable[[Question, Asserted], None] = lambda question, assertion: None,
 ) -> Patches:
-    """Return a context that calls `answer` before a query fails the trace. None lets the trace fail."""
+    """Return a context that calls `answer` if a query would fail the trace.
+
+    Args:
+        answer: Returns the answer to the query. If it returns None, the trace fails.
+        asserted: Called with each answered query and its assertion.
+    """
     stock = in_force(ShapeEnv, "evaluate_expr")
 
     def evaluate_expr(environment: ShapeEnv, orig_expr: Any, *args: Any, **kwargs: Any) -> Any:
@@ -155,7 +163,11 @@ def unknowns_noted(note: Callable[[str], None]) -> Patches:
 
 
 def named_assertions(program: ExportedProgram, names: Mapping[str, str]) -> set[str]:
-    """Set the messages of a program's assertions, and return the assertions that were found."""
+    """Set the messages of a program's assertions. Return those assertions in `names` that the program has.
+
+    Args:
+        names: The text of an assertion -> its message.
+    """
     found = set()
     for module in program.graph_module.modules():
         if not isinstance(module, torch.fx.GraphModule):
@@ -169,9 +181,9 @@ def named_assertions(program: ExportedProgram, names: Mapping[str, str]) -> set[
 
 
 def drop_unused_truths(program: ExportedProgram) -> None:
-    """Remove nodes that read a truth value, if the program only asserts that the value is 0 or 1.
+    """Remove nodes that read a truth value, if the program only uses it to assert that it is 0 or 1.
 
-    Each such read makes the device synchronize with the host on every call.
+    Each such read would synchronize the device with the host on every call.
     """
     for module in program.graph_module.modules():
         if not isinstance(module, torch.fx.GraphModule):
@@ -210,7 +222,7 @@ def _is_bound_of_truth(node: torch.fx.Node) -> bool:
 
 
 def _is_caught(frame: FrameType | None) -> bool:
-    """Return whether torch catches the error itself. It does so while it writes a cache entry."""
+    """Return whether torch catches the error itself, which is the case while it writes a cache entry."""
     while frame is not None and frame.f_code is not _WRITES_ENTRY:
         frame = frame.f_back
     return frame is not None
@@ -235,10 +247,10 @@ def _question(environment: ShapeEnv, expression: Any, error: RuntimeError, askin
 
 
 def _what_holds(environment: ShapeEnv, expression: Any, value: Any) -> Any:
-    """Return the condition under which an expression has a value.
+    """Return the condition that an expression has a value.
 
-    If a nonnegative size is not 0, the condition is that it is greater than 0. This is equivalent, and
-    torch derives a bound from it.
+    If the condition is that a nonnegative size is not 0, return the equivalent condition that it is greater
+    than 0, because torch derives a bound from that.
     """
     if value is not sympy.true and value is not sympy.false:
         return sympy.Eq(expression, value)
@@ -252,7 +264,7 @@ def _what_holds(environment: ShapeEnv, expression: Any, value: Any) -> Any:
 
 
 def _as_bounds(holds: Any) -> frozenset[str]:
-    """Return bounds of an integer that together are equivalent to a condition."""
+    """Return the bounds of an integer that together are equivalent to a condition, if there are any."""
     match holds:
         case sympy.Eq(args=(sympy.Symbol() as symbol, sympy.Integer() as number)):
             return frozenset({f"{symbol} >= {number}", f"{symbol} <= {number}"})
@@ -268,7 +280,7 @@ def _as_bounds(holds: Any) -> frozenset[str]:
 
 
 def _ends(environment: ShapeEnv, expression: Any) -> set[str]:
-    """Return the bounds of an expression's symbols, as torch prints its assertions about them."""
+    """Return the bounds of an expression's symbols, in the format in which torch prints assertions."""
     ranges = {symbol: environment.var_to_range.get(symbol) for symbol in expression.free_symbols}
     return {
         f"{symbol} {sign} {end}"
@@ -281,8 +293,8 @@ def _ends(environment: ShapeEnv, expression: Any) -> set[str]:
 def _is_fit(equality: Any) -> bool:
     """Return whether an equality checks that two shapes match.
 
-    A comparison of a size with 0 or 1 detects a special case instead. But a comparison of a remainder with 0
-    checks divisibility, and counts.
+    A comparison of a size with 0 or 1 detects a special case instead, so return False. If a remainder is
+    compared with 0, return True, because this checks whether sizes are divisible.
     """
     return equality.has(*_MODULI) or not {0, 1} & {int(side) for side in equality.args if side.is_Integer}
 
@@ -296,7 +308,7 @@ def _bounds(environment: ShapeEnv, expression: Any) -> tuple[int | None, int | N
 def answered_numpy_reads(may_go_on: Callable[[Exception], bool]) -> Patches:
     """Return a context in which a failing `numpy()` returns an array of ones if `may_go_on(error)` is true.
 
-    `numpy()` rejects tensor subclasses, such as the tensors of a trace. `numpy.asarray(tensor)` calls it too.
+    `numpy()` rejects tensor subclasses such as the tensors of a trace. `numpy.asarray(tensor)` also calls it.
     """
     stock = in_force(torch.Tensor, "numpy")
 

@@ -1,4 +1,4 @@
-"""Find size comparisons that torch decides without a guard, because it assumes dynamic sizes of 2 or more.
+"""Find size comparisons that torch decides without a guard, assuming that dynamic sizes are 2 or more.
 
 `if x.shape[1] == 1` is false for every dynamic dimension, so torch records no guard. The program still
 accepts sizes 0 and 1, but takes the branch for larger sizes. Seen on torch 2.11 to 2.13.
@@ -34,15 +34,18 @@ _ASKING = frozenset(
 
 
 class DecidedBranches:
-    """Collect the decisions about sizes in the context `watched()` that would differ for a size of 0 or 1.
+    """Collect the comparisons of sizes that have a different result for a size of 0 or 1.
+
+    Comparisons are collected in the context `watched()`.
 
     Args:
-        is_user_code: Whether a file belongs to the model's author. Comparisons in model libraries (is the
-            batch size 1, so that it can be packed?) rarely affect values, and guards on them would reject a
-            batch size of 1. They are kept only in causal attention with fewer queries than keys, because
-            there they do affect values.
-        is_library_code: Whether a file belongs to a model library. Comparisons in torch itself (is a size 1,
-            so that it is broadcast?) are never kept.
+        is_user_code: Returns whether a file belongs to the model's author. All comparisons in such files are
+            kept.
+        is_library_code: Returns whether a file belongs to a model library. Comparisons in libraries (such as
+            a check whether the batch size is 1) rarely affect values, and guards on them would reject a batch
+            size of 1. They are only kept for query lengths in causal attention whose keys may be longer,
+            because there they do affect values. Comparisons in torch itself (such as a check whether a
+            dimension is broadcast) are never kept.
     """
 
     def __init__(self, is_user_code: Callable[[str], bool], is_library_code: Callable[[str], bool]) -> None:
@@ -53,7 +56,7 @@ class DecidedBranches:
         self._guarded: set[Any] = set()
 
     def watched(self) -> Patches:
-        """Return the context for a trace."""
+        """Return the context in which a trace is observed."""
         stock = in_force(ShapeEnv, "evaluate_expr")
 
         def evaluate_expr(environment: ShapeEnv, orig_expr: Any, *args: Any, **kwargs: Any) -> Any:
@@ -63,7 +66,7 @@ class DecidedBranches:
             answer = stock(environment, orig_expr, *args, **kwargs)
             if len(environment.guards) > before:
                 self._guarded.add(orig_expr)
-            # The operator memo queries with guards suppressed, which is no decision of the code.
+            # Queries with suppressed guards come from fakexport's cache of operators, not from the code.
             elif (
                 not environment._suppress_guards_tls()
                 and (asking := asking_file(sys._getframe(1))) is not None
@@ -74,7 +77,7 @@ class DecidedBranches:
         return Patches({(ShapeEnv, "evaluate_expr"): evaluate_expr})
 
     def guards(self, program: ExportedProgram) -> list[str]:
-        """Return the kept decisions as torch prints guards, except those that the program already checks."""
+        """Return guards for the kept comparisons, in torch's format, that the program does not check yet."""
         environment = _environment(program)
         if environment is None or not (self._found or self._found_by_libraries):
             return []
@@ -103,7 +106,7 @@ class DecidedBranches:
 
 
 def asking_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the frame of the code that queries, skipping only torch frames that forward the query."""
+    """Return the frame of the code that makes a query. Frames of torch that only forward it are skipped."""
     while frame is not None and (
         frame.f_code.co_filename in _ASKING or frame.f_code.co_filename.startswith("<")
     ):
@@ -120,9 +123,9 @@ def asking_file(frame: FrameType | None) -> str | None:
 def _short_query_lengths(program: ExportedProgram) -> set[Any]:
     """Return the symbols of query lengths in causal attention whose keys may be longer.
 
-    With a causal mask, a single query would see only the first key. Libraries therefore pass no mask for it:
-    transformers checks `query.shape[2] > 1`, and cuts off the keys. If there are as many keys as queries, the
-    mask makes no difference.
+    With a causal mask, a single query would only attend to the first key. Therefore, libraries pass no mask
+    in this case: transformers checks `query.shape[2] > 1`, and slices the keys. If there are as many keys as
+    queries, the mask makes no difference.
     """
     symbols: set[Any] = set()
     for module in program.graph_module.modules():
@@ -151,7 +154,7 @@ def _length(node: Any) -> Any:
 
 @cache
 def _is_turned(holds: Any) -> bool:
-    """Return whether the condition is false for a size of 0 or 1, in one dimension or in all of them."""
+    """Return whether a condition is false if one of its sizes, or all of them, are 0 or 1."""
     symbols = sorted(holds.free_symbols, key=str)
     if not symbols or len(symbols) > 4:
         return False

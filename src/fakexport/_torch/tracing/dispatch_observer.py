@@ -1,9 +1,9 @@
 """Observe every operator that a fake mode runs, or every kernel that real and meta tensors run.
 
-For a fake mode, there is no other mode on the dispatch stack. An additional mode would make every operator
-pass through the dispatcher twice, and a subclass of `FakeTensorMode` would remain in the exported program.
-Instead, an instance attribute of the mode replaces its `dispatch` method while the block runs, and is deleted
-afterwards. Seen on torch 2.11 to 2.13.
+To observe a fake mode, no additional dispatch mode is used, because every operator would then pass through
+the dispatcher twice. A subclass of `FakeTensorMode` would remain in the exported program. Instead, an
+instance attribute of the mode replaces the `dispatch` method while the block runs, and is deleted afterwards.
+Seen on torch 2.11 to 2.13.
 
 Source: `torch/_subclasses/fake_tensor.py:FakeTensorMode.__torch_dispatch__`, which calls `self.dispatch`;
 `torch/utils/_python_dispatch.py:TorchDispatchMode`.
@@ -24,20 +24,20 @@ from fakexport._torch.operators.operator_registry import HigherOrderOperator
 
 
 class Observer(Protocol):
-    """A function that is called once for each operator that user code runs, not for operators inside it."""
+    """A function that is called for each operator that user code runs, but not for operators inside these."""
 
     def __call__(
         self, run: Callable[..., Any], operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         """Return the result that user code gets.
 
-        `run()` returns fake mode's result; `run(name=value)` does so with a changed keyword argument.
+        `run()` returns fake mode's result, and `run(name=value)` the result for a changed keyword argument.
         """
 
 
 @contextmanager
 def observed(mode: FakeTensorMode, observer: Observer) -> Iterator[None]:
-    """Enter a context in which `observer` handles the operators of `mode` and replaces any other observer."""
+    """Enter a context in which `observer` handles the operators of `mode`, instead of any other observer."""
     before = vars(mode).get("dispatch")
     observe(mode, observer)
     try:
@@ -50,7 +50,7 @@ def observed(mode: FakeTensorMode, observer: Observer) -> Iterator[None]:
 
 
 def observe(mode: FakeTensorMode, observer: Observer) -> None:
-    """Let `observer` handle the operators of `mode` for the rest of the mode's life."""
+    """Let `observer` handle the operators of `mode` from now on."""
     stock = types.MethodType(type(mode).dispatch, mode)
     is_inside = False
 
@@ -59,7 +59,7 @@ def observe(mode: FakeTensorMode, observer: Observer) -> None:
     ) -> Any:
         nonlocal is_inside
         kwargs = kwargs or {}
-        # A wrapper subclass of fakes calls operators itself, which are observed one by one.
+        # A wrapper subclass calls operators on its inner fake tensors, and each of these is observed.
         if is_inside or not all(issubclass(kind, FakeTensor) for kind in classes):
             return stock(func, classes, args, kwargs)
         is_inside = True
@@ -121,6 +121,6 @@ def kernels_observed(observer: KernelObserver) -> Iterator[None]:
             yield
     finally:
         if observing.has_compiled:
-            # These operators compile their caller for this mode; a later export would trace into that
-            # code.
+            # Higher-order operators compile their caller for this mode, and a later export would trace into
+            # that code.
             torch.compiler.reset()

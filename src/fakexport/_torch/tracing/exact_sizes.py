@@ -1,30 +1,30 @@
-"""Python's arithmetic on dynamic sizes, where torch's differs or fails.
+"""Compute with dynamic sizes as Python does, in cases in which torch's results differ or torch fails.
 
-Bounds. For `u0 == 1024 * s0`, torch divides the bounds of `u0` and rounds the quotients to integers through a
+Bounds: for `u0 == 1024 * s0`, torch divides the bounds of `u0` and rounds the quotients to integers through a
 float. The quotient of 2**63 - 2, the upper bound of every data-dependent size, is rounded up. torch then
 finds that `1024 * s0` may exceed `u0`, and raises an AssertionError. This affects models that compare the
-number of image or audio tokens with their features. Seen on torch 2.11 to 2.13. Source:
+number of image or audio tokens with the number of features. Seen on torch 2.11 to 2.13. Source:
 `torch/fx/experimental/symbolic_shapes.py:ShapeEnv._set_replacement`,
 `torch/utils/_sympy/functions.py:FloorToInt`.
 
-`round(size, -1)` and `round(size / 2)`. For `round(size, -1)`, torch returns the size unchanged. For
-`round(size / 2)`, torch adds Python's `round` to the program, whose format does not support it. Seen on torch
-2.13. Source: `torch/__init__.py:SymInt.__round__`, `SymFloat.__round__`; pytorch#138852.
+Rounding: for `round(size, -1)`, torch returns the size unchanged. For `round(size / 2)`, torch adds Python's
+`round` to the program, but the program's format does not support it. Seen on torch 2.13. Source:
+`torch/__init__.py:SymInt.__round__`, `SymFloat.__round__`; pytorch#138852.
 
-Modulo by a float. When deciding a condition, torch assumes that `x.shape[0] % 2.5` is an integer:
+Modulo by a float: when torch decides a condition, it assumes that `x.shape[0] % 2.5` is an integer. So
 `x.shape[0] % 2.5 == 0.5` is false for every size, and the program then differs from eager mode without an
-error. For `height % 0.5` torch raises a ValueRangeError. Here, sizes and floats are treated as fractions,
-since `a / b` modulo `c / d` is `(a * d) % (c * b) / (b * d)`. Python computes the same result, unless a
-number has so many digits that the result is rounded. Seen on torch 2.13 and 2.15. Source:
+error. For `height % 0.5`, torch raises a ValueRangeError. This module treats sizes and floats as fractions:
+`a / b` modulo `c / d` is `(a * d) % (c * b) / (b * d)`. Python computes the same result, unless a number has
+so many digits that the result is rounded. Seen on torch 2.13 and 2.15. Source:
 `torch/fx/experimental/sym_node.py:_make_node_magic`, `torch/utils/_sympy/functions.py:Mod`.
 
-Equations. At the end of a trace, torch solves the guards on each size, only to suggest in error messages
-which dynamic shapes to declare. It ignores guards that sympy cannot solve, unless one of them is an equation;
-then the export raises a NotImplementedError. In SAM 2, one equation says that a size is 64, and a second one
-divides and rounds this size. The solution affects only the messages, since the program contains the guards
-anyway. If sympy finds no solution, this module uses the size in the example inputs, which satisfies every
-guard. torch then rejects a size that is declared dynamic; any other size keeps its guards. Seen on torch 2.13
-and 2.15. Source: `torch/fx/experimental/symbolic_shapes.py:DimConstraints.solve`.
+Equations: at the end of a trace, torch solves the guards on each size. It only uses the solutions to suggest
+dynamic shapes in error messages, because the program contains the guards anyway. torch ignores guards that
+sympy cannot solve. However, if one of them is an equation, the export raises a NotImplementedError. In SAM 2,
+one equation says that a size is 64, and a second one divides and rounds this size. If sympy finds no
+solution, this module uses the size in the example inputs, which satisfies every guard. If the size is
+declared dynamic, torch then rejects it; otherwise, it keeps its guards. Seen on torch 2.13 and 2.15. Source:
+`torch/fx/experimental/symbolic_shapes.py:DimConstraints.solve`.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ from fakexport._torch.patching import Patches, in_force
 
 INEXACT_MODULO = "torch cannot decide a condition on `size % x` if x is a float"
 
-# Largest denominator, and largest numerator of a constant. Their products with a size are exact as floats.
-# The numerator and denominator of 0.1 are larger.
+# The largest denominator, and the largest numerator of a constant. Products of such numbers with a size are
+# exact as floats. The numerator and denominator of 0.1 are larger than this.
 _LARGEST = 2**15
 _POWERS_OF_TWO = [2**exponent for exponent in range(16)]
 
-# An integer or an integer expression, and a power of two.
+# The numerator, which is an integer or an integer expression, and the denominator, which is a power of two.
 _Fraction = tuple[Any, int]
 
 
 def exact_sizes() -> Patches:
     """Return a context in which sizes are computed as in Python, and equations do not fail an export.
 
-    For a modulo without an exact result, such as by 0.1, it raises a RuntimeError that starts with
+    A modulo whose result is not exact, such as a modulo by 0.1, raises a RuntimeError that starts with
     `INEXACT_MODULO`.
     """
     rounded, rounded_float = _rounding()
@@ -85,7 +85,7 @@ def _bound(name: str, exact: Callable[[Any], int]) -> Callable[[Any], Any]:
 
 
 def _rounding() -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return `__round__` for symbolic integers and for symbolic floats. Ties round to the even multiple."""
+    """Return `__round__` for symbolic integers and for symbolic floats. Halves round to the even multiple."""
     stock = in_force(torch.SymFloat, "__round__")
 
     def rounded(size: Any, ndigits: int | None = None) -> Any:
@@ -99,7 +99,7 @@ def _rounding() -> tuple[Callable[..., Any], Callable[..., Any]]:
     def rounded_float(number: Any, ndigits: int | None = None) -> Any:
         if ndigits is not None:
             return stock(number, ndigits)
-        # Uses integer operations: torch can print guards on these, but not on `torch.sym_ite`.
+        # This uses integer operations, because torch can print guards on these, but not on `torch.sym_ite`.
         below = math.floor(number)
         twice = 2 * (number - below)
         is_half_or_more = math.floor(twice)
@@ -120,7 +120,7 @@ def _solving() -> Callable[[DimConstraints], None]:
                 return stock_reduce(conditions, symbol)
             except NotImplementedError:
                 if not any(isinstance(each, sympy.Eq) for each in conditions):
-                    raise  # torch handles this.
+                    raise  # torch handles this error.
                 return sympy.Eq(symbol, constraints._var_to_val[symbol])
 
         with Patches({(inequalities, "reduce_inequalities"): reduce}):
@@ -133,7 +133,7 @@ def _modulo() -> Callable[[SymNode, SymNode], Any]:
     stock = in_force(SymNode, "mod")
 
     def mod(node: SymNode, other: SymNode) -> Any:
-        # With a proxy mode active, torch records the operator and then calls this again without the mode.
+        # If a proxy mode is active, torch records the operator, and then calls this again without the mode.
         if float not in (node.pytype, other.pytype) or get_proxy_mode() is not None:
             return stock(node, other)
         left, right = _fraction(node.expr), _fraction(other.expr)
@@ -157,7 +157,7 @@ def _scaled(node: SymNode, expr: Any, factor: int) -> SymNode:
 
 
 def _fraction(expr: Any) -> _Fraction | None:
-    """Return the numerator and power-of-two denominator of an expression, or None if it may be inexact."""
+    """Return an expression as a fraction with a power of two as denominator, or None if it may be inexact."""
     match expr:
         case sympy.Integer() | sympy.Float():
             above, below = float(expr).as_integer_ratio()

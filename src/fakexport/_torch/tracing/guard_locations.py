@@ -1,9 +1,9 @@
-"""Find the user code that a guard on sizes came from, and make torch report it. Seen on torch 2.11 to 2.13.
+"""Find the user code that caused a guard on sizes, and make torch report it. Seen on torch 2.11 to 2.13.
 
-`name_user_frames` changes two results of a trace. The stack trace of a node leaves out a set of torch's own
-files; this module adds fakexport's files, since some of its functions replace torch's. For a guard, torch
-reports the innermost frame outside a few files, which for `reshape` is in a torch file; here, it is a frame
-of user code.
+`name_user_frames` changes two results of a trace. First, torch leaves some of its own files out of the stack
+trace of a node; this module adds fakexport's files, because some of its functions replace functions of torch.
+Second, torch reports the innermost frame outside of a few files as the origin of a guard, which for `reshape`
+is in a torch file; with this module, it is a frame of user code.
 
 Source: `torch/fx/experimental/symbolic_shapes.py:ShapeGuard`, `torch/_guards.py:SLoc`,
 `torch/_export/non_strict_utils.py:make_fake_inputs`;
@@ -48,9 +48,9 @@ class Guard:
     _symbols: tuple[Any, ...] = field(repr=False, compare=False)
 
     def first_refused(self, sizes: Iterable[int]) -> int | None:
-        """Return the first of these sizes that the guard rejects, or None if it accepts all.
+        """Return the first of these sizes that the guard rejects, or None if it accepts all of them.
 
-        Returns None for a guard on several dimensions.
+        For a guard on several dimensions, return None.
         """
         if len(self._symbols) != 1:
             return None
@@ -59,7 +59,7 @@ class Guard:
 
     @property
     def order(self) -> str | None:
-        """The required order of two dimensions, such as `x.1 > y.1`; None for any other guard."""
+        """The order of two dimensions that the guard requires, such as `x.1 > y.1`; None for other guards."""
         is_plain = isinstance(self._condition, (sympy.Lt, sympy.Le, sympy.Gt, sympy.Ge)) and all(
             side.is_Symbol for side in self._condition.args
         )
@@ -72,7 +72,7 @@ class Guard:
     def first_refused_pair(self, first: Iterable[int], second: Sequence[int]) -> tuple[int, int] | None:
         """Return the first pair of these sizes that a guard on two dimensions rejects, or None.
 
-        Returns None for a guard on a different number of dimensions.
+        For a guard on a different number of dimensions, return None.
         """
         if len(self._symbols) != 2 or len(self.dims) != 2:
             return None
@@ -85,13 +85,13 @@ class Guard:
 
 
 def guards_of_error(error: BaseException) -> list[Guard]:
-    """Return the guards of the shape environment that an export used before it raised.
+    """Return the guards of the shape environment that an export used before it raised an error.
 
-    Export creates its own fake mode and stores it only in local variables. So this function finds the mode in
-    the frames of the traceback.
+    An export creates its own fake mode and only stores it in local variables. Therefore, this function looks
+    for the mode in the frames of the traceback.
 
     Returns:
-        The guards in the order in which they were added. Empty if no size was symbolic.
+        The guards in the order in which they were added. There are none if no size was symbolic.
     """
     seen: dict[int, ShapeEnv] = {}
     for environment in _environments(error):
@@ -102,7 +102,7 @@ def guards_of_error(error: BaseException) -> list[Guard]:
 def guards_of_program(program: ExportedProgram) -> list[Guard]:
     """Return the guards of the shape environment that a program was captured with.
 
-    Returns no guards for a loaded program.
+    For a program that was loaded from a file, return no guards.
     """
     for node in program.graph.nodes:
         mode = getattr(node.meta.get("val"), "fake_mode", None)
@@ -135,7 +135,7 @@ def _environments(error: BaseException) -> Iterator[ShapeEnv]:
 
 
 def _places(sloc: Any) -> list[Place]:
-    """Return the locations in an `SLoc`. torch stores frames, and stack traces of user code as text."""
+    """Return the locations in an `SLoc`, which stores frames, and stack traces of user code as text."""
     found: list[Place] = []
     for place in (sloc.framework_loc, sloc.maybe_user_loc):
         if isinstance(place, traceback.FrameSummary):
@@ -148,7 +148,7 @@ def _places(sloc: Any) -> list[Place]:
 @contextmanager
 def name_user_frames(is_user_code: Callable[[str], bool]) -> Iterator[None]:
     """Enter a context in which torch reports the innermost frame of user code as the origin of a guard."""
-    files = uninteresting_files()  # Cached by torch: the same set object that it uses.
+    files = uninteresting_files()  # torch caches the result, so this is the set object that torch uses.
     added = _own_files() - files
     files |= added
     try:
@@ -166,10 +166,11 @@ def _own_files() -> frozenset[str]:
 def _innermost(is_user_code: Callable[[str], bool]) -> Callable[..., Any]:
     stock = in_force(ShapeEnv, "_get_stack_summary")
 
-    # Not `_get_user_frame`: torch also uses it to check for an `assert`, which affects what is traced.
+    # `_get_user_frame` is not patched, because torch also uses it to check for an `assert`, which affects the
+    # trace.
     def stack_summary(environment: ShapeEnv, is_debug: bool = False, framework_loc: Any = None) -> Any:
         frame: FrameType | None = sys._getframe(1)
-        # The model is called from there; outer frames belong to the caller of export.
+        # `_trace` calls the model, so frames outside of it belong to the caller of the export.
         while framework_loc is None and frame is not None and frame.f_code.co_filename != _trace.__file__:
             if is_user_code(frame.f_code.co_filename):
                 code = frame.f_code

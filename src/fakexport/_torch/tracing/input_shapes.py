@@ -1,9 +1,9 @@
-"""Shapes of the inputs of an export: check them, specialize them, and share symbols between them.
+"""Check and specialize the shapes of the inputs of an export, and let sizes share a symbol.
 
-`torch.export` creates a separate symbol for each dynamic size and learns during the trace which of them are
-equal. For a cache, that means separate symbols per layer. In `shared_sizes`, sizes with the same label share
-one symbol, as with duck shaping, and the program rejects inputs in which they differ. Seen on torch 2.13 and
-2.15.
+`torch.export` creates a separate symbol for each dynamic size, and finds out during the trace which of them
+are equal. For a cache, this means separate symbols for each layer. In the context `shared_sizes`, sizes with
+the same label share a symbol, as with duck shaping, and the program rejects inputs in which these sizes
+differ. Seen on torch 2.13 and 2.15.
 
 Source: `torch/export/dynamic_shapes.py:_check_dynamic_shapes`, which `torch.export.export` calls while it
 traces; it does not check that a tensor has the dimension. `torch/_export/non_strict_utils.py:fakify`,
@@ -29,7 +29,7 @@ from fakexport._torch.patching import Patches, in_force
 
 
 def why_shapes_do_not_fit(inputs: Mapping[str, Any], shapes: Any) -> str | None:
-    """Return a one-line reason why dynamic shapes do not match, or None if they do.
+    """Return why dynamic shapes do not match the inputs, as one line, or None if they match.
 
     Args:
         shapes: A value for `torch.export.export(dynamic_shapes=...)`. A `ShapesCollection` is not checked.
@@ -56,7 +56,7 @@ def _absent_dims(inputs: Mapping[str, Any], shapes: Any) -> Iterator[str]:
 
 
 def check_shape(tensor: torch.Tensor, shape: tuple[int, ...], message: str) -> None:
-    """Raise `RuntimeError` unless a tensor has a shape. The check does not count as a use of the tensor."""
+    """Raise `RuntimeError` unless a tensor has this shape. Function modes do not observe the check."""
     with torch._C.DisableTorchFunction():
         sizes = tuple(tensor.shape)
     for size, taken in zip(sizes, shape, strict=True):
@@ -67,8 +67,8 @@ def shared_sizes(labelled: Sequence[tuple[torch.Tensor, Sequence[str | None]]]) 
     """Return a context for a non-strict export in which sizes with the same label share a symbol.
 
     Args:
-        labelled: Inputs of the export, each with a label for each dimension. Equal labels mean equal sizes; a
-            dimension without a label is static.
+        labelled: Inputs of the export, each with the labels of its dimensions. Equal labels mean equal sizes.
+            A dimension without a label is static.
     """
     stock_fakify = in_force(non_strict_utils, "fakify")
     stock_create = in_force(ShapeEnv, "create_symbol")

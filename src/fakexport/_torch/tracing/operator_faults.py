@@ -1,9 +1,9 @@
 """Continue a trace after an operator that cannot be traced, with a plausible result or moved tensors.
 
 Every operator of a trace reaches `FakeTensorMode.dispatch`, including those inside a decomposition. In the
-context of this module, five kinds of errors are passed to a handler, which may let the trace continue. To
-find the errors of a trace, `ended_after_trace` stops before export processes the graph, which takes as long
-as the trace. Seen on torch 2.11 to 2.13.
+context `traced_past_faults`, five kinds of errors are passed to a handler, which may let the trace continue.
+To only find the errors of a trace, `ended_after_trace` stops the export before it processes the graph, which
+takes as long as the trace. Seen on torch 2.11 to 2.13.
 
 Source: `torch/_subclasses/fake_tensor.py:FakeTensorMode.dispatch, _dispatch_impl, _find_common_device`;
 `torch/_library/custom_ops.py:CustomOpDef`; `torch/export/_trace.py:_non_strict_export`.
@@ -48,16 +48,18 @@ class OperatorFault:
     """An operator that cannot be traced.
 
     Args:
-        kind: Why it cannot be traced: it has no fake kernel; the shape or value of its result is
-            data-dependent; its tensors are on different devices; or it names a device that does not exist.
-        remedy: What a continued trace uses: `a tensor like its first argument`, or arguments on one device.
+        kind: Why the operator cannot be traced. `kernel`: it has no fake kernel. `shape`, `value`: the shape
+            or value of its result is data-dependent. `devices`: its tensors are on different devices.
+            `absent`: it names a device that does not exist.
+        remedy: What a trace uses to continue: a result such as `a tensor like its first argument`, or
+            arguments on one device.
         args, kwargs: The arguments of the call, such as fake tensors and numbers.
     """
 
     kind: FaultKind
     operator: str  # For example `acme::scale`.
     remedy: str
-    error: RuntimeError  # The error of stock torch.
+    error: RuntimeError  # The error that torch raised.
     overload: Any  # The operator overload.
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
@@ -66,7 +68,11 @@ class OperatorFault:
 def traced_past_faults(
     may_go_on: Callable[[OperatorFault], bool], *, before_each: Callable[[], None]
 ) -> Patches:
-    """Return a context in which `may_go_on` decides whether an untraceable operator stops the trace."""
+    """Return a context in which a trace continues after an untraceable operator if `may_go_on` returns true.
+
+    Args:
+        before_each: Called before each operator.
+    """
     stock = in_force(FakeTensorMode, "dispatch")
 
     def dispatch(
@@ -104,7 +110,8 @@ def traced_past_faults(
 def operators_counted() -> Iterator[Callable[[], int]]:
     """Enter a context that counts the operators of fake modes.
 
-    The context yields a function that returns the count so far.
+    Yields:
+        A function that returns the count so far.
     """
     stock = in_force(FakeTensorMode, "dispatch")
     count = 0
@@ -126,7 +133,7 @@ def _kind(error: RuntimeError) -> FaultKind | None:
 
 
 def _named_tensors(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Iterator[tuple[Any, FakeTensor]]:
-    """Yield each tensor among the arguments with its entry in the schema."""
+    """Yield each tensor among the arguments, after the schema's entry for the argument."""
     given = zip(func._schema.arguments, args, strict=False)
     named = (
         (argument, kwargs[argument.name]) for argument in func._schema.arguments if argument.name in kwargs
@@ -136,7 +143,7 @@ def _named_tensors(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Iterator[
 
 
 def _common_device(func: Any, args: Any, kwargs: Mapping[str, Any]) -> torch.device | None:
-    """Return the device of the first mutated tensor; if none is mutated, the first accelerator."""
+    """Return the device of the first mutated tensor. Without one, return the first accelerator or device."""
     tensors = list(_named_tensors(func, args, kwargs))
     written = [tensor.device for argument, tensor in tensors if argument.is_write]
     accelerators = [tensor.device for _, tensor in tensors if tensor.device.type != "cpu"]
@@ -158,7 +165,7 @@ def _result_text(func: Any) -> str:
 
 
 def _plausible_result(mode: FakeTensorMode, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """Return a result with the return types of the schema. Its tensors are like the first tensor argument."""
+    """Return a result with the types that the schema declares. Tensors are like the first tensor argument."""
     tensors = list(_named_tensors(func, args, kwargs))
     with mode:
         results = [_plausible(returned, tensors) for returned in func._schema.returns]
@@ -181,11 +188,11 @@ def _plausible(returned: Any, tensors: list[tuple[Any, FakeTensor]]) -> Any:
 
 
 class TraceFinished(BaseException):
-    """The trace is complete. It does not derive from `Exception`, so that no code in between catches it."""
+    """The trace is complete. This is not an `Exception`, so that no code in the export catches it."""
 
 
 def ended_after_trace() -> Patches:
-    """Return a context in which a non-strict export raises `TraceFinished` after checking dimensions."""
+    """Return a context in which a non-strict export raises `TraceFinished` after checking the dimensions."""
     stock = in_force(_trace, "produce_guards_and_solve_constraints")
 
     def produce_guards_and_solve_constraints(*args: Any, **kwargs: Any) -> None:

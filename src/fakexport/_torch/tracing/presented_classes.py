@@ -5,8 +5,8 @@ During a trace, tensors are `FakeTensor`s, and numbers unknown to the trace are 
 must still see the real classes, so the result depends on the namespace (the dict of globals) of the function
 that makes the check:
 
-- `x.__class__`, `isinstance(x, int)`, `case int():`, `functools.singledispatch`: Python reads `__class__`
-  of the value, for which the classes get a property.
+- `x.__class__`, `isinstance(x, int)`, `case int():`, `functools.singledispatch`: Python reads the value's
+  `__class__`, so these classes get a property with that name.
 - `type(x)` reads no attribute, so namespaces of user code get a global named `type`, which shadows the
   built-in.
 
@@ -35,7 +35,7 @@ from fakexport._torch.patching import set_in_class
 
 _NUMBERS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 _CLASS: Any = vars(object)["__class__"]
-# torch runs these packages during a trace, on its own numbers. Shadowing `type` there would only cost
+# torch calls these packages during a trace, with its own numbers. Shadowing `type` in them would only take
 # time.
 _RUN_BY_TORCH = re.compile(r"[/\\]site-packages[/\\](?:sympy|mpmath|numpy|networkx)[/\\]")
 
@@ -50,12 +50,13 @@ def presented_class(value: object) -> type:
     return next((own for held, name, own in _own_parameters if held.get(name) is value), own_class(value))
 
 
-# torch traces plain parameters instead of subclasses: where they are stored, and their class.
+# torch traces plain parameters instead of parameters of a subclass. For each of these, this list contains the
+# dict that stores it, its name, and its class.
 _own_parameters: list[tuple[dict[str, Any], str, type]] = []
 
 
 class _TypeOfType(type):
-    """The metaclass that makes `_type` behave like `type`. Subclasses of `_type` are ordinary metaclasses."""
+    """The metaclass of `_type`, which makes it behave like `type`. Subclasses of `_type` are not affected."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls is not _type:
@@ -100,7 +101,7 @@ _STAND_INS: tuple[tuple[Any, Any], ...] = ((type, _type), (builtins, _Builtins("
 
 
 class _Namespaces:
-    """The namespaces whose functions see eager-mode classes, with the original values of replaced globals."""
+    """The namespaces whose functions see eager-mode classes, and the original values of replaced globals."""
 
     def __init__(self) -> None:
         self.replaced: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
@@ -123,14 +124,14 @@ class _Namespaces:
         names.update(stand_ins)
 
     def add_for_attribute(self, names: dict[str, Any]) -> None:
-        """Add a namespace that gets no global `type`, because its functions do not call `type`."""
+        """Add a namespace without a global `type`, because its functions do not call `type`."""
         self.replaced.setdefault(id(names), (names, {}))
 
     def restore(self) -> None:
         for names, originals in self.replaced.values():
             for name, original in originals.items():
                 if not any(names.get(name) is stand_in for _, stand_in in _STAND_INS):
-                    continue  # The module assigned it.
+                    continue  # The module itself has assigned this global.
                 if original is _CLASS:
                     del names[name]
                 else:
@@ -146,12 +147,13 @@ _is_presented = False
 def classes_presented(is_user_code: Callable[[str], bool], model: nn.Module | None = None) -> Iterator[None]:
     """Enter a context in which user code sees eager-mode classes.
 
-    It applies to loaded modules, modules imported inside the context, and the model's functions whose
-    namespace belongs to no module. Only one model is built or traced at a time. A nested context extends the
-    outer one, because a factory may export another model.
+    This applies to loaded modules, to modules that are imported inside the context, and to functions of the
+    model whose namespace does not belong to a module. Only one model is built or traced at a time. A nested
+    context extends the outer one, because a factory may export another model.
 
-    `is_user_code` is true for files of the model's author and of model libraries. `model` is None while it is
-    built.
+    Args:
+        is_user_code: Returns whether a file belongs to the model's author or to a model library.
+        model: The model, or None while it is being built.
     """
     global _is_presented
     if _is_presented:
@@ -226,7 +228,7 @@ _presented = property(_read, _CLASS.__set__)
 def _set_property(new: property | None) -> None:
     """Set or remove a property named `__class__` on the classes.
 
-    `FakeTensor.__class__ = ...` would change the metaclass, so this modifies the class dict.
+    `FakeTensor.__class__ = ...` would change the metaclass, so the class's `__dict__` is modified directly.
     """
     for kind in (FakeTensor, *_NUMBERS):
         set_in_class(kind, "__class__", new)

@@ -21,32 +21,36 @@ from torch.utils import _pytree
 from fakexport._torch.speed.lazy_graph_module import graph_module_of, programs_without_code
 
 DIALECTS = ("ATEN", "TRAINING")
-"""Names of the verifiers that a program may request."""
+"""Names of the verifiers that a program may use."""
 _VIEW, _RESHAPE = torch.ops.aten.view.default, torch.ops.aten.reshape.default
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
 def guards_code(program: ExportedProgram) -> list[str]:
-    """Return the guards on inputs that `program.module()` checks, as Python expressions."""
+    """Return the input guards that `program.module()` checks, as Python expressions."""
     return list(program._guards_code)
 
 
 def add_guards(program: ExportedProgram, guards: Sequence[str]) -> None:
-    """Add guards on inputs, as text that torch prints, to the guards that `program.module()` checks."""
+    """Add input guards to those that `program.module()` checks.
+
+    Args:
+        guards: Python expressions, in the format in which torch prints guards.
+    """
     set_guards(program, list(dict.fromkeys((*program._guards_code, *guards))))
 
 
 def set_guards(program: ExportedProgram, guards: list[str]) -> None:
-    """Replace the guards on inputs that `program.module()` checks."""
+    """Replace the input guards that `program.module()` checks."""
     program._guards_code = guards
 
 
 def check_guards(module: torch.nn.Module, leaves: Sequence[Any]) -> None:
-    """Check the flat inputs of a call as `program.module()` does, without calling it.
+    """Check the flat inputs of a call as `program.module()` does, without calling the module.
 
     Raises:
-        AssertionError: A guard fails; the message names it.
+        AssertionError: A guard fails. The message names the guard.
     """
     guards = getattr(module, "_guards_fn", None)
     if guards is not None:
@@ -56,7 +60,7 @@ def check_guards(module: torch.nn.Module, leaves: Sequence[Any]) -> None:
 def plain_meta(sizes: Sequence[Any], strides: Sequence[Any], offset: Any, dtype: torch.dtype) -> torch.Tensor:
     """Return a meta tensor for `fake_of`.
 
-    A symbolic storage offset is dropped if the storage size depends on the value of an unbacked symbol.
+    If the size of the storage depends on the value of an unbacked symbol, the storage offset is dropped.
     """
     sizes, strides = tuple(sizes), tuple(strides)
     if type(offset) is not int or offset != 0:
@@ -74,8 +78,8 @@ def fake_of(
 ) -> torch.Tensor:
     """Return a new fake tensor with the empty storage of `meta`, on any device, even without emulation.
 
-    With symbolic sizes this is about 20 times faster than `torch.empty_strided` in the fake mode, because
-    properties that torch derives from strides (contiguity) are copied from `meta`.
+    With symbolic sizes, this is about 20 times faster than `torch.empty_strided` in the fake mode, because
+    properties that torch derives from strides, such as contiguity, are copied from `meta`.
     """
     fake = FakeTensor(mode, meta, device)
     return fake.requires_grad_() if requires_grad else fake
@@ -88,7 +92,7 @@ def as_parameter(fake: torch.Tensor) -> torch.Tensor:
 
 
 def new_subgraph(root: torch.nn.Module, graph: torch.fx.Graph) -> torch.fx.GraphModule:
-    """Return the graph module of a subgraph. It generates its code on first use."""
+    """Return the graph module of a subgraph, which generates its code on first use."""
     return graph_module_of(root, graph)
 
 
@@ -105,9 +109,10 @@ def assemble(
     guards: list[str],
     meta: Mapping[str, Any],
 ) -> ExportedProgram:
-    """Return the validated program.
+    """Assemble and validate a program. It generates its code on first use.
 
-    It generates its code on first use. `root` contains the subgraphs.
+    Args:
+        root: The module that contains the subgraphs.
     """
     with programs_without_code():
         program = ExportedProgram(
@@ -136,8 +141,8 @@ def reassemble(
 ) -> ExportedProgram:
     """Return a validated copy of a program with a different graph and different tensors.
 
-    The guards are copied, because torch would derive them from a shape environment that may have changed, and
-    would derive none for a loaded program.
+    The guards are copied. torch would derive them from the shape environment, which may have changed, and
+    which has no guards if the program was loaded from a file.
     """
     with programs_without_code():
         made = ExportedProgram(
@@ -162,7 +167,7 @@ def _copied(signature: ExportGraphSignature) -> ExportGraphSignature:
 
 
 def tree_spec(kind: type, context: Any, children: list[Any]) -> Any:
-    """Return the `TreeSpec` of a container. `context` has torch's form, such as a list of a dict's keys."""
+    """Return the `TreeSpec` of a container. `context` is torch's context for it, such as a dict's keys."""
     return _pytree.TreeSpec(kind, context, children)
 
 
@@ -172,12 +177,13 @@ def leaf_spec() -> Any:
 
 
 def functional_program(program: ExportedProgram) -> ExportedProgram:
-    """Return the functionalized program with attention decomposed, and with `view` replaced where needed.
+    """Return the functionalized program, in which attention is decomposed.
 
-    Buffer and input mutations become outputs. The decomposition lays out its result as `[query, batch, head,
-    dim]` in memory, unlike the operator. The `view` that then merges the heads is invalid for batch sizes
-    above one, and torch's `run_decompositions` fails. Since a functional program writes nothing in place,
-    `reshape` is equivalent to `view` and copies if necessary. Seen on torch 2.13. Source:
+    Mutations of buffers and inputs become outputs. In programs with attention, each `view` is replaced with
+    `reshape`. The reason is that the result of the decomposed attention has the memory layout `[query, batch,
+    head, dim]`, unlike that of the operator. The `view` that merges the heads would be invalid for batch
+    sizes above one, and torch's `run_decompositions` would fail. A functional program does not mutate views,
+    so `reshape` is equivalent, and copies if necessary. Seen on torch 2.13. Source:
     `torch/_decomp/decompositions.py:scaled_dot_product_flash_attention_for_cpu`.
     """
     functional = cast(ExportedProgram, program.run_decompositions({}))

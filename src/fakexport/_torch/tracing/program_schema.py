@@ -1,8 +1,8 @@
-"""torch's own file format of a program: versions, enum codes, and reading with torch. Seen on torch 2.11 to
-2.13.
+"""torch's own file format for programs: versions, enum codes, and reading files with torch.
 
-Source: `torch/_export/serde/schema.py` and `serialize.py`; `torch/export/__init__.py:load`, which returns
-only the program named `model`. If `load_pt2` fails, it logs the error and raises one that refers to the log.
+Seen on torch 2.11 to 2.13. Source: `torch/_export/serde/schema.py` and `serialize.py`;
+`torch/export/__init__.py:load`, which only returns the program named `model`. If `load_pt2` fails, `load`
+logs the error and raises a different error that refers to the log.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SYMBOLIC_OPERATORS: dict[str, Callable[..., Any]] = {
     f"{function.__module__}.{function.__name__}": function
     for function in sorted(_SYM_OPS, key=lambda function: (function.__module__, function.__name__))
 }
-"""Python functions on symbolic numbers that a program may contain, by their serialized name."""
+"""Python functions on symbolic numbers that a program may contain, by serialized name."""
 
 
 def aten_version() -> int:
@@ -49,7 +49,7 @@ def aten_version() -> int:
 
 
 def _python_functions() -> dict[str, Callable[..., Any]]:
-    """Return the functions that torch's verifier accepts besides operators and symbolic arithmetic."""
+    """Return the functions that torch's verifier accepts besides operators and `SYMBOLIC_OPERATORS`."""
     found: list[Callable[..., Any]] = [operator.getitem, operator.abs, operator.index, torch.sym_sum]
     found += [getattr(math, name) for name in ("ceil", "floor", "sqrt", "log2", "exp") if hasattr(math, name)]
     found += [torch._C._set_grad_enabled, autocast_mode._enter_autocast, autocast_mode._exit_autocast]
@@ -73,13 +73,14 @@ def _python_functions() -> dict[str, Callable[..., Any]]:
 
 
 PYTHON_FUNCTIONS = _python_functions()
-"""Python functions that a program may contain, by their serialized name."""
+"""Other Python functions that a program may contain, by serialized name."""
 
 
 def programs_of(path: str) -> dict[str, ExportedProgram]:
-    """Return all programs of a file by name. This also loads its other content, such as compiled code.
+    """Return all programs of a file by name.
 
-    The file must be trusted: loading it may run its code.
+    This also loads other content of the file, such as compiled code. The file must be trusted, because
+    loading it may run code from the file.
     """
     programs: dict[str, ExportedProgram] = load_pt2(path).exported_programs
     return programs
@@ -88,7 +89,7 @@ def programs_of(path: str) -> dict[str, ExportedProgram]:
 def reading_fault(path: str, raised: Exception) -> Exception:
     """Read a file again, and return the cause of the error that `torch.export.load` raised.
 
-    The file must be trusted: loading it may run its code.
+    The file must be trusted, because loading it may run code from the file.
     """
     if not str(raised).startswith("We ran into an error when deserializing"):
         return raised
@@ -100,6 +101,9 @@ def reading_fault(path: str, raised: Exception) -> Exception:
 
 
 def unregistered_class(fault: Exception) -> str | None:
-    """Return the C++ class, such as `acme::Table`, of an object in the file whose library is not loaded."""
+    """Return the C++ class that an error reports as unknown, such as `acme::Table`, or None.
+
+    The library that registers the class is not loaded.
+    """
     found = _UNKNOWN_CLASS.search(str(fault))
     return f"{found[1]}::{found[2]}" if found else None

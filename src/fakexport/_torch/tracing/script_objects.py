@@ -1,4 +1,4 @@
-"""Objects of C++ classes (TorchBind): find the object that made an export fail, and read and restore states.
+"""Objects of C++ classes (TorchBind): find the object that made an export fail, and save and restore states.
 
 Seen on torch 2.11 to 2.13.
 
@@ -27,7 +27,7 @@ TORCH_CLASS_NAMESPACES = frozenset((
     "mkldnn_prepacked", "onednn", "profiling", "quantized", "rnn", "sparse", "static_runtime", "vulkan",
     "xnnpack",
 ))  # fmt: skip
-"""Namespaces of torch's own classes, in any build."""
+"""Namespaces of the classes that torch itself registers in any of its builds."""
 
 _PREFIX = "__torch__.torch.classes."
 
@@ -37,18 +37,21 @@ class HeldObject:
     """An object of a C++ class, and the module that has it as an attribute.
 
     Args:
-        owner_file, owner_class: Where the module's class is defined; empty if unknown.
+        owner_file, owner_class: The file that defines the module's class, and the class; empty if unknown.
     """
 
     class_name: str  # For example `profiling::_ScriptProfile`.
     methods: tuple[tuple[str, str], ...]  # Name and schema text of each method.
-    attribute: str = ""  # Name of the module's attribute; empty if it is not an attribute.
+    attribute: str = ""  # Name of the module's attribute; empty if no module has the object as an attribute.
     owner_file: str = ""
     owner_class: str = ""
 
 
 def held_script_object(error: BaseException) -> HeldObject | None:
-    """Return the object that an export was processing when it raised, from the traceback's frames."""
+    """Return the object that an export was processing when it raised an error, or None.
+
+    The object is found in the frames of the traceback.
+    """
     values = [
         value for frame, _ in traceback.walk_tb(error.__traceback__) for value in frame.f_locals.values()
     ]
@@ -70,12 +73,12 @@ def class_name(script_object: torch.ScriptObject) -> str:
 
 
 def class_of(qualified: str) -> str:
-    """Return the C++ class name for a qualified name; the inverse of `qualified_name`."""
+    """Return the C++ class name for a qualified name. This is the inverse of `qualified_name`."""
     return qualified.removeprefix(_PREFIX).replace(".", "::")
 
 
 def is_class_of_torch(name: str) -> bool:
-    """Return whether torch itself registers this class, so that no library has to be loaded."""
+    """Return whether torch itself registers this class, so that no library must be loaded for it."""
     return name.partition("::")[0] in TORCH_CLASS_NAMESPACES
 
 
@@ -94,9 +97,9 @@ def is_class_registered(name: str) -> bool:
 
 
 def fake_object(script_object: torch.ScriptObject, mode: FakeTensorMode) -> Any:
-    """Return the fake object, whose methods return fakes of `mode`; None if it cannot be created.
+    """Return the fake of an object, whose methods return fake tensors of `mode`.
 
-    It cannot if the class has no fake class, or the fake class rejects the result of `__obj_flatten__`.
+    Return None if the class has no fake class, or if the fake class rejects the result of `__obj_flatten__`.
     """
     try:
         return maybe_to_fake_obj(mode, script_object)
@@ -105,12 +108,12 @@ def fake_object(script_object: torch.ScriptObject, mode: FakeTensorMode) -> Any:
 
 
 def is_fake_object(value: object) -> bool:
-    """Return whether the value is the fake of an object."""
+    """Return whether the value is the fake of a C++ object."""
     return isinstance(value, FakeScriptObject)
 
 
 def pickled_object(script_object: torch.ScriptObject) -> bytes:
-    """Return the record that `torch.export.save` writes for an object. Equal states have equal records.
+    """Return the bytes that `torch.export.save` writes for an object. They are equal for equal states.
 
     Raises:
         ValueError: The class has no `def_pickle`.
@@ -130,9 +133,10 @@ def state_text(script_object: torch.ScriptObject) -> str:
 def object_of_state(name: str, state: Any) -> torch.ScriptObject:
     """Return an object of a registered class, created by the `__setstate__` of its `def_pickle`.
 
-    Nothing is unpickled: torch checks the state against the schema of `__setstate__` and passes it on.
+    Nothing is unpickled: torch checks the state against the schema of `__setstate__`, and passes it on.
 
-    Raises ValueError with one line if the class does not accept the state.
+    Raises:
+        ValueError: The class does not accept the state. The message is one line.
     """
     made = torch.ScriptObject.__new__(torch.ScriptObject)
     try:
@@ -144,11 +148,12 @@ def object_of_state(name: str, state: Any) -> torch.ScriptObject:
 
 
 def hold_real_objects(program: ExportedProgram) -> None:
-    """Replace fakes of C++ objects among the program's constants with the objects.
+    """Replace fakes of C++ objects in the program's constants with the real objects.
 
-    A strict export leaves the fakes in the constants, and the program cannot run with them. Their names are
-    TorchDynamo sources, which go through the closure of a wrapped `forward` and are not attribute paths. A
-    non-strict export has the objects, and attribute paths as names. Seen on torch 2.13.
+    A strict export leaves the fakes in the constants, and the program cannot run with them. It also names
+    them after TorchDynamo's sources, which contain the closure of a wrapped `forward`, so the names are
+    replaced with attribute paths. A non-strict export stores real objects under attribute paths. Seen on
+    torch 2.13.
     """
     for spec in program.graph_signature.input_specs:
         if spec.kind is not InputKind.CUSTOM_OBJ or spec.target is None:

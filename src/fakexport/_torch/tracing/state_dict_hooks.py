@@ -16,9 +16,9 @@ _LOADING = "_load_from_state_dict"
 
 
 def load_steps(module: nn.Module) -> list[tuple[str, Callable[..., Any]]]:
-    """Return the names and callables, in order, that may change a state dict before a module loads from it.
+    """Return the callables that may change a state dict before a module loads it, in order, with their names.
 
-    They are the hooks, and `_load_from_state_dict` if the module's class overrides it. All have the same
+    These are the pre-hooks, and `_load_from_state_dict` if the module's class overrides it. All have the same
     signature.
     """
     hooks = vars(module).get("_load_state_dict_pre_hooks", {}).values()
@@ -29,14 +29,14 @@ def load_steps(module: nn.Module) -> list[tuple[str, Callable[..., Any]]]:
 
 
 def other_loading(module: nn.Module) -> Iterator[str]:
-    """Yield the names of all other code that runs during loading. It may do anything to the module."""
+    """Yield the names of all other functions that run during loading and may change the module in any way."""
     hooks = vars(module).get("_load_state_dict_post_hooks", {}).values()
     yield from (getattr(hook, "__name__", type(hook).__name__) for hook in hooks)
     yield from (name for name in ("set_extra_state", "load_state_dict") if _is_own(module, name))
 
 
 def _is_own(module: nn.Module, name: str) -> bool:
-    """Return whether a class outside torch overrides this method of the module."""
+    """Return whether a class outside of torch overrides this method of the module."""
     owner = next((kind for kind in type(module).__mro__ if name in vars(kind)), nn.Module)
     return owner.__module__.partition(".")[0] != "torch"
 

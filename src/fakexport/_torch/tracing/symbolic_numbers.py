@@ -83,21 +83,21 @@ _SYMBOLS: tuple[dict[str, bool], ...] = (
 
 
 def assumptions_of(symbol: Any) -> dict[str, bool]:
-    """Return the assumptions with which torch created a symbol. sympy derives all others from them.
+    """Return the assumptions with which torch created a symbol. sympy derives the other assumptions.
 
-    Symbols of one name are equal if the derived assumptions are equal, and sympy may return either one.
+    Symbols with the same name and the same derived assumptions are equal, and sympy may return either symbol.
     """
     derived = symbol.assumptions0
     return next((kind for kind in _SYMBOLS if sympy.Symbol("x", **kind).assumptions0 == derived), derived)
 
 
 def shape_functions() -> dict[str, Any]:
-    """Return the functions for shape expressions that torch adds to sympy, by serialized name."""
+    """Return the functions that torch adds to sympy for shape expressions, by serialized name."""
     return {name: getattr(functions, name) for name in _NAMES if hasattr(functions, name)}
 
 
 def infinite_integer() -> Any:
-    """Return torch's integer infinity, which is the upper bound of an unbounded symbol."""
+    """Return torch's integer infinity, the upper bound of an unbounded symbol."""
     return int_oo
 
 
@@ -121,7 +121,7 @@ def has_unbacked_symbols(number: Any) -> bool:
 
 @contextmanager
 def without_new_guards(environment: ShapeEnv) -> Iterator[None]:
-    """Enter a context in which computing with fakes adds nothing to their shape environment.
+    """Enter a context in which computing with fake tensors adds nothing to their shape environment.
 
     Guards are evaluated with the sizes of the example inputs, and new unbacked symbols are ignored.
     """
@@ -131,11 +131,11 @@ def without_new_guards(environment: ShapeEnv) -> Iterator[None]:
 
 @contextmanager
 def pending_symbols_dropped(program: ExportedProgram) -> Iterator[None]:
-    """On exit, forget the unbacked symbols that became pending in a program's shape environment.
+    """Enter a context that, on exit, drops the unbacked symbols that became pending in it.
 
-    If a pass computes fakes and discards them, their symbols stay pending. The next pass that uses the
-    environment would fail with `PendingUnbackedSymbolNotFound` at the first operator that creates unbacked
-    symbols.
+    If a pass over the program computes fake tensors and discards them, their symbols stay pending in the
+    shape environment. The next pass that uses the environment would fail with `PendingUnbackedSymbolNotFound`
+    at the first operator that creates unbacked symbols.
     """
     values = (node.meta.get("val") for node in program.graph.nodes)
     fakes = (leaf for value in values for leaf in tree_leaves(value) if isinstance(leaf, FakeTensor))
@@ -151,8 +151,9 @@ def pending_symbols_dropped(program: ExportedProgram) -> Iterator[None]:
 def keep_ranges(program: ExportedProgram) -> None:
     """Copy a program's range constraints to the shape environments of its inputs.
 
-    torch keeps the range of `Dim.DYNAMIC(min=2, max=8)` only in `range_constraints`. The environment may
-    still have 2 to infinity, so a query for the largest size would return the size in the example inputs.
+    torch stores the range of `Dim.DYNAMIC(min=2, max=8)` only in `range_constraints`. In the environment, the
+    range may still be 2 to infinity, and a query for the largest size would return the size in the example
+    inputs.
     """
     for node in program.graph.find_nodes(op="placeholder"):
         value = node.meta.get("val")
@@ -167,17 +168,17 @@ def keep_ranges(program: ExportedProgram) -> None:
 
 
 def hint_of(number: torch.SymInt | torch.SymFloat | torch.SymBool) -> Any:
-    """Return the value of a symbolic number in the example inputs, or None."""
+    """Return the value of a symbolic number for the example inputs, or None."""
     return number.node.hint
 
 
 def expression_python(expression: Any) -> str:
-    """Return an expression as torch prints it into guards, with symbols by name."""
+    """Return an expression as text, in the format in which torch prints guards, with symbols by name."""
     return str(PythonPrinter().doprint(expression))
 
 
 def finite_bound(bound: Any) -> int | None:
-    """Return a bound of a range as an integer; None for infinity.
+    """Return a bound of a range as an integer, or None for infinity.
 
     Raises:
         ValueError: The bound is finite but not an integer.
@@ -197,9 +198,9 @@ def value_range(lower: int | None, upper: int | None) -> Any:
 
 
 def unbacked_index(name: str) -> tuple[str, int] | None:
-    """Return `("u", 3)` for the unbacked symbol `u3`.
+    """Return the prefix and the index in an unbacked symbol's name, such as `("u", 3)` for `u3`.
 
-    Returns None for other symbols.
+    For other symbols, return None.
     """
     for prefix in ("zuf", "u"):
         if name.startswith(prefix) and name[len(prefix) :].isdecimal():
@@ -248,7 +249,7 @@ class SymbolTable:
             )
 
     def remember_hint(self, expression: Any, hint: int | float) -> None:
-        """Store the value that a symbol has in the example inputs. Other expressions are skipped."""
+        """Store a symbol's value for the example inputs. Expressions other than symbols are skipped."""
         if expression.is_Symbol and expression not in self.environment.backed_var_to_val:
             self.environment.add_backed_var_to_val(expression, hint)  # type: ignore[arg-type]
 
@@ -262,7 +263,7 @@ class SymbolTable:
         return self.environment.create_symboolnode(expression)
 
     def unbacked_bindings(self, value: Any) -> dict[Any, Any]:
-        """Find the unbacked symbols that no earlier value contained; return the path of each in `value`."""
+        """Return the unbacked symbols in `value` that no earlier value contained, with the path of each."""
         if not self._pending:
             return {}
         return _free_unbacked_symbols_with_path(
@@ -274,7 +275,7 @@ class SymbolTable:
         return sorted(symbol.name for symbol in self._pending)
 
     def keep_promise(self, node: torch.fx.Node) -> None:
-        """If a node asserts something about symbols, add it to the shape environment."""
+        """If a node is an assertion about symbols, add the assertion to the shape environment."""
         argument = node.args[0] if node.args else None
         value = argument.meta.get("val") if isinstance(argument, torch.fx.Node) else None
         if node.target is torch.ops.aten._assert_scalar.default and isinstance(value, torch.SymBool):
@@ -285,7 +286,7 @@ class SymbolTable:
 
 
 def symbols_of(expression: Any) -> frozenset[sympy.Symbol]:
-    """Return the symbols of an expression; an integer has none."""
+    """Return the symbols of an expression. An integer has no symbols."""
     return frozenset(getattr(expression, "free_symbols", ()))
 
 

@@ -1,8 +1,8 @@
-"""Observe queries about strides, views, gradients and conjugation of tensors, not sizes or values.
+"""Observe queries about strides, views, gradients and conjugation of tensors, but not about sizes or values.
 
-During a trace, such a query reads a fake tensor, and no guard is recorded. A torch function mode sees each
-query that Python code makes, including attribute getters. Queries inside a C++ operator are not observed.
-Seen on torch 2.11 to 2.13.
+During a trace, such a query reads a fake tensor, and no guard is recorded. A torch function mode observes
+each query that Python code makes, including attribute getters. Queries inside a C++ operator are not
+observed. Seen on torch 2.11 to 2.13.
 
 Source: `torch/csrc/autograd/python_variable.cpp:THPVariable_get_requires_grad`, `torch/overrides.py`.
 """
@@ -28,7 +28,7 @@ Property = Literal[
     "contiguous", "channels_last", "channels_last_3d", "strides", "offset", "storage",
     "requires_grad", "is_leaf", "is_view", "is_inference", "is_conj", "is_neg",
 ]  # fmt: skip
-"""Tensor properties that code can query. `storage` is any query of its memory, such as `data_ptr()`."""
+"""Tensor properties that code can query. `storage` means any query about the memory, such as `data_ptr()`."""
 
 _FORMATS: Mapping[Any, Property] = {
     torch.contiguous_format: "contiguous",
@@ -87,7 +87,7 @@ class TensorQuestions(TorchFunctionMode):
 
 
 def inference_mode_questions(ask: Callable[[FrameType | None], None]) -> Patches:
-    """Return a context that calls `ask` with the frame of each query whether inference mode is on."""
+    """Return a context that calls `ask` with the frame of each call of `torch.is_inference_mode_enabled`."""
 
     def is_inference_mode_enabled() -> bool:
         frame: FrameType | None = sys._getframe(1)
@@ -122,9 +122,9 @@ def has_property(tensor: Tensor, asked: Property) -> bool:
 
 
 def node_of(tensor: Tensor) -> Node | None:
-    """Return a tensor's node in the current trace, or None if it has none.
+    """Return a tensor's node in the current trace, or None if it has no node.
 
-    Tensors inside `vmap` or a body of `torch.cond` have none.
+    Tensors inside `vmap` or a body of `torch.cond` have no nodes.
     """
     mode = proxy_tensor.get_proxy_mode()
     slot = None if mode is None else proxy_tensor.get_proxy_slot(tensor, mode.tracer, None)

@@ -1,8 +1,8 @@
-"""Read the state of all torch settings that an operator may depend on, as one number. Seen on torch 2.13.
+"""Represent the state of all torch settings that an operator may depend on as one number. Seen on torch 2.13.
 
-The settings are found in `torch._C`: everything with a setter and a getter without arguments, and everything
-that reports whether something is enabled. So the settings of a new torch release are included;
-`tests/torch_facts/test_torch_settings.py` lists those without a getter.
+The settings are found by name in `torch._C`: all settings with a setter and a getter without arguments, and
+all functions that report whether something is enabled. Therefore, settings that a new torch release adds are
+included. `tests/torch_facts/test_torch_settings.py` lists the settings without a getter.
 
 Source: the module `torch._C`.
 """
@@ -21,7 +21,7 @@ _C = torch._C
 _PLAIN = (bool, int, float, str, torch.dtype, torch.device, list, tuple, type(None))
 # Dispatcher state during a call, which differs even between equivalent calls.
 _OF_THE_CALL = frozenset({"_meta_in_tls_dispatch_include", "_get_thread_name"})
-# Deprecated getters for single device types. They warn; `TorchSettings` reads autocast with the new ones.
+# Deprecated getters for single device types, which warn. `_settings` uses the new getters for autocast.
 _OF_AUTOCAST = re.compile(r"(is_autocast_(?!cache)\w+_enabled|get_autocast_\w+_dtype)$")
 
 
@@ -31,7 +31,7 @@ def setting_names() -> list[str]:
 
 
 def getter_of(setter: str) -> str | None:
-    """Return the getter of a setting, which takes no arguments; None if there is no such getter."""
+    """Return the getter without arguments for a setting, or None if there is no such getter."""
     name = setter.partition("set_")[2]
     candidates = (f"_get_{name}", f"get_{name}", f"_is_{name}", f"is_{name}", f"_{name}")
     return next((getter for getter in candidates if _is_plain_getter(getter)), None)
@@ -46,7 +46,7 @@ def _is_plain_getter(name: str) -> bool:
         return isinstance(value, _PLAIN) or hasattr(type(value), "__int__")  # A C++ enum.
     except TypeError:  # It takes an argument.
         return False
-    except RuntimeError:  # Set through both an old and a new API, which is also a state.
+    except RuntimeError:  # The setting was set through an old and a new API. This error is a state, too.
         return True
 
 
@@ -64,7 +64,7 @@ _AUTOCAST = tuple(
 
 
 class TorchSettings:
-    """Number the states of all settings. Equal numbers mean that all settings are equal."""
+    """Assigns a number to each state of all settings. Equal numbers mean that all settings are equal."""
 
     def __init__(self) -> None:
         self._known: dict[Any, int] = {}
@@ -72,7 +72,7 @@ class TorchSettings:
         self._number = 0
 
     def number(self) -> int:
-        """Return the number of the current settings of this thread and process."""
+        """Return the number that stands for the current settings of this thread and process."""
         now = _settings()
         if now != self._last:
             self._last = now
@@ -89,7 +89,7 @@ def _settings() -> tuple[Any, ...]:
     if _C._is_any_autocast_enabled():
         for kind in _AUTOCAST:
             settings += (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
-    # torch reads environment variables when an operator is called. `os.environ` would decode each of them.
+    # Operators may read environment variables. `os.environ` would decode each variable, which takes time.
     return (*settings, os.environ._data.copy())  # type: ignore[attr-defined]
 
 

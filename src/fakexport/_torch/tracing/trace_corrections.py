@@ -1,31 +1,33 @@
-"""Corrections of `torch.export`, which returns a wrong program or fails in these cases.
+"""Corrections of `torch.export` for cases in which it returns a wrong program or fails.
 
-Fakes of a different mode. Export converts the tensors that it finds (parameters, buffers, inputs) to its own
-fake mode, but not a tensor in a plain attribute or another Python object. Some operators return their
+Fake tensors of a different mode: export converts the tensors that it finds (parameters, buffers, inputs) to
+its own fake mode, but not tensors in plain attributes or other Python objects. Some operators return their
 argument itself (`copy_`, a no-op `.to`). If the argument is such a tensor, the value of the operator's node
-is a fake of the model's mode, and export rejects the program. For a real tensor, stock torch creates a new
-fake in the trace's mode; so does this module for a fake of a different mode. Seen on torch 2.11 to 2.13.
-Source: `torch/fx/experimental/proxy_tensor.py:extract_val`, `torch/_guards.py:detect_fake_mode`.
+is a fake tensor of the model's mode, and export rejects the program. For a real tensor, torch creates a new
+fake tensor in the trace's mode. With this module, the same happens for a fake tensor of a different mode.
+Seen on torch 2.11 to 2.13. Source: `torch/fx/experimental/proxy_tensor.py:extract_val`,
+`torch/_guards.py:detect_fake_mode`.
 
-`tensor.data` bypasses dispatch modes. The tensor that `x.data` returns is unknown to the trace and becomes a
-constant; after `x.data = y`, the trace continues with the old value. torch.export rejects a read of `.data`
-if the constant is a fake tensor, and returns a wrong program after an assignment. Here, a trace sees `x.data`
-as `x.detach()`, and `x.data = y` raises an error. Seen on torch 2.13 and 2.15. Source:
-`torch/csrc/autograd/python_variable.cpp:THPVariable_get_data`, `THPVariable_set_data`.
+`tensor.data`: this attribute bypasses dispatch modes. The tensor that `x.data` returns is unknown to the
+trace and becomes a constant. After `x.data = y`, the trace continues with the old value. torch.export rejects
+a read of `.data` if the constant is a fake tensor, and returns a wrong program after an assignment. With this
+module, a trace sees `x.data` as `x.detach()`, and `x.data = y` raises an error. Seen on torch 2.13 and 2.15.
+Source: `torch/csrc/autograd/python_variable.cpp:THPVariable_get_data`, `THPVariable_set_data`.
 
-Slices of unknown size. If `rows` has a data-dependent number of rows, `rows[:1]` has `Min(1, u0)` rows. In
+Slices of unknown size: if `rows` has a data-dependent number of rows, `rows[:1]` has `Min(1, u0)` rows. In
 `rows + rows[:1]`, torch assumes that an unknown size is not 1 and adds the assertion `u0 == Min(1, u0)` to
 the program. The program then rejects more than one row, although eager mode broadcasts.
-`torch._check(rows.shape[0] != 0)` has no effect, because torch derives no bound from it;
-`torch._check(rows.shape[0] > 0)` makes the size 1. Seen on torch 2.11 to 2.15. Source:
+`torch._check(rows.shape[0] != 0)` has no effect, because torch derives no bound from it. With
+`torch._check(rows.shape[0] > 0)`, torch knows that the size is 1. Seen on torch 2.11 to 2.15. Source:
 `torch/_subclasses/fake_impls.py:infer_size`, `torch/_refs/__init__.py:_broadcast_shapes`,
 `torch/_prims/__init__.py:_broadcast_in_dim_meta`.
 
-Assigned buffers. At the end of the program, torch.export copies the last value into the buffer (`self.steps =
-self.steps + 1`), but only for buffers of the root module; buffers of submodules keep their first value,
-without a warning. A buffer that `forward` registers is not an input of the program. torch.export then writes
-its copy to the input at the buffer's position, and overwrites a tensor that the caller passes. Seen on torch
-2.13 and 2.15. Source: `torch/_functorch/_aot_autograd/utils.py:register_buffer_assignment_hook`,
+Assigned buffers (`self.steps = self.steps + 1`): at the end of the program, torch.export copies the last
+value into the buffer, but only for buffers of the root module. Buffers of submodules keep their first value,
+and there is no warning. A buffer that `forward` registers is not an input of the program. torch.export then
+writes the last value to the input at the buffer's position, and so overwrites a tensor that the caller
+passes. Seen on torch 2.13 and 2.15. Source:
+`torch/_functorch/_aot_autograd/utils.py:register_buffer_assignment_hook`,
 `torch/export/_trace.py:_export_to_aten_ir_make_fx`.
 """
 
@@ -65,9 +67,9 @@ _BROADCASTS = frozenset(
 def corrected_traces() -> Patches:
     """Return a context with all corrections of a trace except `buffer_assignments_ignored`.
 
-    An assignment to `.data` raises a RuntimeError that starts with `DATA_ASSIGNED`; `Module.to` may assign
-    it, and fails in a trace for other reasons. A broadcast slice of unknown size raises a RuntimeError that
-    starts with `UNKNOWN_BROADCAST`.
+    An assignment to `.data` raises a RuntimeError that starts with `DATA_ASSIGNED`. `Module.to` may still
+    assign it, but fails in a trace for other reasons. A broadcast slice of unknown size raises a RuntimeError
+    that starts with `UNKNOWN_BROADCAST`.
     """
     stock_snapshot = in_force(proxy_tensor, "snapshot_fake")
     stock_data: Any = in_force(FakeTensor, "data")
@@ -117,7 +119,7 @@ def corrected_traces() -> Patches:
 
 
 def _is_one_unless_empty(size: Any) -> bool:
-    """Return whether an expression with symbols is 1 if its symbols are large."""
+    """Return whether an expression with symbols is 1 for large values of its symbols."""
     symbols = sorted(size.free_symbols, key=str)
     return bool(symbols) and all(
         size.xreplace({symbol: sympy.Integer(start + 7 * i) for i, symbol in enumerate(symbols)}) == 1
@@ -131,7 +133,7 @@ class _Handle:
 
 
 def buffer_assignments_ignored() -> Patches:
-    """Return a context in which torch.export does not write assigned buffers back; the caller does it."""
+    """Return a context in which torch.export does not write assigned buffers back. The caller must do it."""
 
     def register(module: Any, assigned_buffers: dict[str, str]) -> _Handle:
         return _Handle()

@@ -2,8 +2,8 @@
 
 `vmap` is not an operator. The program contains a function that opens a level, a function that converts a
 tensor to a batched tensor, the mapped operators, and then the inverses of both functions. Each thread has a
-stack of levels. In Python, the class of a batched tensor is `Tensor` whatever it wraps, and its sizes are
-those of one element.
+stack of levels. In Python, the class of a batched tensor is always `Tensor`, even if it wraps a subclass, and
+its shape is that of one element.
 
 Seen on torch 2.11 to 2.13. Source: `torch/_functorch/predispatch.py`; `torch/_export/verifier.py`.
 """
@@ -30,10 +30,10 @@ VMAP_LEVEL_STEPS = frozenset(
 
 @contextmanager
 def transform_levels_closed() -> Iterator[None]:
-    """Close, on exit from this context, all levels that were opened in it, even after an error.
+    """Enter a context that, on exit, closes all levels that were opened in it, even after an error.
 
-    Stock torch leaves levels open after some failed exports. Then every later call in the same process counts
-    as inside the transform.
+    torch leaves levels open after some failed exports. Every later call in the same process would then run
+    inside the transform.
     """
     before = _functorch.get_dynamic_layer_stack_depth()
     try:
@@ -48,7 +48,7 @@ def is_transformed(tensor: torch.Tensor) -> bool:
 
 
 def without_levels(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the innermost tensor inside all levels, which has the storage; a plain tensor unchanged."""
+    """Return the innermost tensor inside all levels, which has the storage. Return a plain tensor itself."""
     while is_transformed(tensor):
         tensor = _functorch.get_unwrapped(tensor)
     return tensor
@@ -66,7 +66,7 @@ def with_other_memory(tensor: torch.Tensor, change: Callable[[torch.Tensor], tor
 
 
 def want_gradient(tensor: torch.Tensor) -> torch.Tensor:
-    """Call `requires_grad_()` on a plain tensor although a level is open, where torch forbids it."""
+    """Call `requires_grad_()` on a plain tensor, even while a level is open, when torch forbids it."""
     if _functorch.maybe_current_level() is None:
         return tensor.requires_grad_()
     was_allowed = _functorch.get_inplace_requires_grad_allowed()

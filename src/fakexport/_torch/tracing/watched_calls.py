@@ -1,7 +1,7 @@
 """Observe calls that a program does not contain because they are not operators.
 
-A non-strict export calls each submodule through `call_module` of its tracer. A module hook would be visible
-to the model, and to TorchDynamo if it traces a part of the model.
+Calls of submodules are observed by patching `call_module` of the tracer, which a non-strict export uses. A
+module hook would be visible to the model, and to TorchDynamo if it traces a part of the model.
 
 Seen on torch 2.11 to 2.15. Source, for settings: `torch/nn/attention/__init__.py:_sdpa_kernel`,
 `torch/backends/cuda/__init__.py`, `torch/backends/cudnn/__init__.py` and
@@ -47,7 +47,8 @@ _METHODS = tuple(
     for name, value in vars(torch.Generator).items()
     if callable(value) and not name.startswith("__") and name not in _READING
 )
-# `str` of a symbolic number returns the name of its symbol, such as `s77`; of a fake tensor, no values.
+# `str` of a symbolic number returns the name of its symbol, such as `s77`. `str` of a fake tensor has no
+# values.
 _PLACES = (
     *((kind, "__repr__") for kind in (torch.SymInt, torch.SymFloat, torch.SymBool, FakeTensor)),
     (FakeTensor, "__format__"),
@@ -60,9 +61,10 @@ def backend_choices_watched(seen: Callable[[FrameType | None], None]) -> Patches
 
 
 def default_generators_watched(seen: Callable[[str, FrameType | None], None]) -> Patches:
-    """Return a context that calls `seen` with each generator method's name and the frame of its caller.
+    """Return a context that calls `seen` for each call of a generator's method.
 
-    Only default generators are observed; other generators are arguments of the operators that draw from them.
+    `seen` gets the name of the method and the frame of the caller. Only default generators are observed,
+    since other generators are arguments of the operators that draw from them.
     """
 
     def called(name: str, args: tuple[Any, ...], result: Any, frame: FrameType | None) -> None:
@@ -73,8 +75,9 @@ def default_generators_watched(seen: Callable[[str, FrameType | None], None]) ->
 
 
 def texts_watched(seen: Callable[[str, FrameType | None], None]) -> Patches:
-    """Return a context in which `seen` is called with each text of a value that a trace does not know, and
-    the caller's frame.
+    """Return a context that calls `seen` if a value that the trace does not know is converted to text.
+
+    `seen` gets the text and the frame of the caller.
     """
     return _watched(_PLACES, lambda name, args, result, frame: seen(result, frame))
 
@@ -83,7 +86,7 @@ def _watched(
     places: Iterable[tuple[Any, str]],
     called: Callable[[str, tuple[Any, ...], Any, FrameType | None], None],
 ) -> Patches:
-    """Return a context in which `called` gets the name, arguments, result and caller of each call."""
+    """Return a context that calls `called` with the name, arguments, result and caller of each call."""
 
     def watched(owner: Any, name: str) -> Callable[..., Any]:
         stock = in_force(owner, name)

@@ -34,7 +34,7 @@ _OPTIONAL_ON_CUDA = ("aliases", "gcn_arch_name", "sources")
 _REQUIRED = (
     "vendor_name", "memory_bytes", "multiprocessor_count", "peak_flops", "memory_bandwidth_bytes_per_s"
 )  # fmt: skip
-# Names that a topology can contain: not `8xH100`, not `cuda:0`, not `cpu+H100`.
+# Names that a topology can contain. Not allowed are, for example, `8xH100`, `cuda:0` and `cpu+H100`.
 _NAME = re.compile(r"(?![0-9]+[xX])[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -50,8 +50,8 @@ def device_profiles(file: str | os.PathLike[str]) -> Iterator[Mapping[str, Devic
     ones.
 
     Args:
-        file: A `.toml` or `.json` file with one table per profile, whose fields are those of `DeviceProfile`
-            (docs/devices.md). `base` names an existing profile that provides the fields the table omits.
+        file: A `.toml` or `.json` file with one table per profile. A table has the fields of `DeviceProfile`
+            (docs/devices.md). Its `base` may name an existing profile, which provides the omitted fields.
     Returns:
         On entry, the profiles of the file by name.
     Raises:
@@ -115,11 +115,11 @@ def _tables(path: Path) -> dict[str, Any]:
 
 
 def _check_name(name: str, taken: set[str]) -> None:
-    """Check that a topology can contain the name and no other profile uses it, then add it to `taken`."""
+    """Check that a topology can contain the name and that no other profile uses it. Add it to `taken`."""
     if not _NAME.fullmatch(name):
         raise InvalidValue(
             f"the name {name[:80]!r} cannot be used in a topology: use at most 64 letters, "
-            "digits, `.`, `_` and `-`, and no count as in 8xH100"
+            "digits, `.`, `_` and `-`, and do not start with a count such as `8x`"
         )
     if name.casefold() in taken:
         raise InvalidValue(f"the name {name!r} is already used")

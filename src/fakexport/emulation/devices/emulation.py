@@ -40,23 +40,23 @@ if hasattr(os, "register_at_fork"):  # Lock order: acquired before the lock of `
 
 
 class EmulationUnavailableError(FakexportError, RuntimeError):
-    """This platform does not support emulated devices. The message says what works instead."""
+    """Devices cannot be emulated on this platform. The message names alternatives."""
 
 
 class emulate:  # noqa: N801 - used as a verb: `with emulate("H100")`
     """Emulate the devices of a topology for fake tensors, with the properties of their profiles.
 
-    Works with a CPU-only wheel, with a CUDA wheel without a driver, and on a machine with a different real
-    device. The context can be nested, re-entered, and exited by an exception; on exit, all patched functions
-    of torch are restored. Real tensors on a virtual device fail as they do without emulation. An operator on
-    fake tensors that uses a device outside of the topology raises an `AcceleratorError` that is also an
-    `AssertionError`, as on the real machine. Backward passes on fake tensors work on Linux (x86-64, Arm64);
-    on macOS they raise the same error as without fakexport.
+    This works with a CPU-only wheel of torch, with a CUDA wheel but no driver, and on a machine with a
+    different real device. The context can be nested, re-entered, and exited by an exception. On exit, all
+    patched functions of torch are restored. Creating a real tensor on a virtual device fails as it does
+    without emulation. If an operator on fake tensors uses a device outside of the topology, it raises an
+    `AcceleratorError` that is also an `AssertionError`, as on the real machine. Backward passes on fake
+    tensors work on Linux (x86-64, Arm64); on macOS they raise the same error as without fakexport.
 
-    The devices exist in this thread or asyncio task only. Blocks in different threads or tasks may overlap,
-    with different topologies, and exit in any order. To use the devices in a thread that is started within
-    the block, run it in a copy of the context: `Thread(target=contextvars.copy_context().run,
-    args=(function,))`, or `asyncio.to_thread`.
+    The devices exist only in this thread or asyncio task. Blocks in different threads or tasks may use
+    different topologies, overlap, and exit in any order. To use the devices in a thread that is started
+    within the block, run the thread in a copy of the context: `Thread(target=contextvars.copy_context().run,
+    args=(function,))`, or use `asyncio.to_thread`.
 
     Args:
         topology: `"H100"`, `"8xH100"`, `"cpu+2xA100-40GB"`, ..., or a `Topology`.
@@ -101,16 +101,17 @@ class emulate:  # noqa: N801 - used as a verb: `with emulate("H100")`
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         with _lock:
-            # Other threads may have entered the same object later.
+            # Another thread may have entered the same object after this one.
             own = [index for index, (where, _) in enumerate(self._stacks) if where == _here()]
             self._stacks.pop(own[-1] if own else -1)[1].close()
 
 
 def check_emulation(topology: Topology) -> None:
-    """Reject a topology with accelerators that this machine lacks if torch cannot emulate them.
+    """Raise an error if the topology has accelerators that this machine lacks and cannot emulate.
 
     Raises:
-        EmulationUnavailableError: one line with the reason. docs/support.md lists such platforms.
+        EmulationUnavailableError: The message is one line with the reason. docs/support.md lists the
+            platforms.
     """
     if (reason := missing_guards()) is None:
         return
@@ -122,9 +123,10 @@ def check_emulation(topology: Topology) -> None:
 
 
 class _Kernels:
-    """Context manager: register the kernels that torch lacks for virtual devices, once per process.
+    """Context manager: register the kernels that torch lacks for virtual devices.
 
-    Kernels use the topology of the context that calls them. torch warns if a kernel is registered twice.
+    Nested and overlapping blocks share one registration, because torch warns if a kernel is registered twice.
+    A kernel uses the topology of the context in which it is called.
     """
 
     def __init__(self) -> None:
@@ -161,7 +163,8 @@ def _here() -> tuple[int, int]:
 def _types_to_guard(topology: Topology) -> list[str]:
     """Return the device types that need a no-op device guard because this machine has too few such devices.
 
-    If the machine has enough devices, the real guard stays, so real work in other threads is not affected.
+    If the machine has enough devices of a type, the real guard is kept, so that real work in other threads
+    is not affected.
     """
     real = {kind: real_device_count(kind) for kind in _VIRTUAL_TYPES}
     if missing_guards() is not None:
@@ -175,7 +178,7 @@ def emulated_topology() -> Topology | None:
 
 
 def _refuse_absent(device: torch.device) -> None:
-    """Raise the error that a real machine raises if the innermost topology lacks a device."""
+    """If the innermost topology lacks the device, raise the error that a real machine raises."""
     topology = emulated_topology()
     if device.type in ALWAYS_THERE or topology is None or topology.has_device(str(device)):
         return
@@ -233,7 +236,7 @@ def _properties(profile: DeviceProfile) -> dict[str, object]:
 
 
 class UntestedTorch(UserWarning):
-    """Warning: this version of torch is outside the tested range."""
+    """This version of torch is outside the tested range."""
 
 
 @functools.cache

@@ -12,7 +12,7 @@ _STATUS = Path("/proc/self/status")
 def peak_bytes() -> int:
     """Return the peak resident memory.
 
-    On Linux, `ru_maxrss` starts at the value of the parent process, `VmHWM` at zero.
+    On Linux, this reads `VmHWM`, which starts at zero; `ru_maxrss` starts at the parent process's value.
     """
     if _STATUS.exists():
         return _kib("VmHWM") * 1024

@@ -15,7 +15,7 @@ from typing import Any
 from fakexport.error import InvalidValue
 
 PEAK_DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16", "float8", "int8")
-"""The keys that `DeviceProfile.peak_flops` may have; tf32 is float32 input at reduced precision."""
+"""The keys that `DeviceProfile.peak_flops` may have. `tf32` means float32 inputs at reduced precision."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class DeviceProfile:
         vendor_name: Name reported by the driver, `NVIDIA H100 80GB HBM3`.
         aliases: Alternative names of this model.
         capability: CUDA compute capability (major, minor). None for types other than `cuda`.
-        memory_bytes: Total memory as reported by the driver if that is known, else as marketed.
-            None for the host.
+        memory_bytes: Total memory reported by the driver. If that is not known, the marketed size. None for
+            the host.
         multiprocessor_count: Streaming multiprocessors, compute units, Xe-cores or GPU cores.
         shared_memory_per_block_bytes: Maximum shared memory of a thread block without opt-in.
         shared_memory_per_block_optin_bytes: Maximum shared memory of a thread block with opt-in.
@@ -41,12 +41,14 @@ class DeviceProfile:
         max_threads_per_multiprocessor: Maximum number of resident threads of a multiprocessor.
         warp_size: Threads that run in lockstep.
         l2_cache_bytes: Size of the L2 cache as reported by the driver.
-        peak_flops: Dense FLOP/s (OP/s for int8) by dtype of `PEAK_DTYPES`; unsupported dtypes are missing.
+        peak_flops: Dense FLOP/s (OP/s for int8) by dtype, with keys from `PEAK_DTYPES`. Unsupported dtypes
+            are missing.
         memory_bandwidth_bytes_per_s: Bytes per second between the device and its own memory.
-        link_bandwidth_bytes_per_s: Bytes per second to other devices, sum of all links and both directions.
+        link_bandwidth_bytes_per_s: Bytes per second to other devices, summed over all links and both
+            directions.
         gcn_arch_name: AMD's architecture name with its features, `gfx942:sramecc+:xnack-`.
-        sources: Field name -> URL and quotation of the public source. The key `peak_flops.float64` is used if
-            that rate has a different source than the other rates.
+        sources: Field name -> URL of the public source and a quotation from it. A rate whose source differs
+            from that of the other rates has a key of its own, such as `peak_flops.float64`.
     """
 
     name: str
@@ -93,10 +95,10 @@ def default_profiles() -> Mapping[str, DeviceProfile]:
 
 
 def profile_named(name: str) -> DeviceProfile:
-    """Return the profile with a name, an alias or a device type; case is ignored.
+    """Return the profile with the given name, alias or device type; case is ignored.
 
     Raises:
-        ValueError: no profile matches. The message is a single line with the closest names.
+        ValueError: no profile matches. The message is a single line that names the closest matches.
 
     Example:
         >>> profile_named("h100").capability
@@ -113,7 +115,10 @@ def profile_named(name: str) -> DeviceProfile:
 
 @functools.cache
 def _shipped() -> tuple[Mapping[str, DeviceProfile], Mapping[str, DeviceProfile]]:
-    """Return the built-in profiles by name, and the default of each device type. Tests check the file."""
+    """Return the built-in profiles by name, and the default profile of each device type.
+
+    The file is not validated here; tests do that.
+    """
     file = resources.files("fakexport.emulation.devices") / "profiles.toml"
     tables = tomllib.loads(file.read_text(encoding="utf-8"))
     defaults = tables.pop("defaults")
@@ -123,7 +128,7 @@ def _shipped() -> tuple[Mapping[str, DeviceProfile], Mapping[str, DeviceProfile]
 
 
 def field_values(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a profile from a table of a file, which has lists for tuples."""
+    """Return the fields of a profile from a table of a file. Lists become tuples."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
 
 

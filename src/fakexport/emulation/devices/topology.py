@@ -1,4 +1,4 @@
-"""Topologies: the virtual devices of one target, such as `cpu`, `H100`, `8xH100` or `cpu+2xA100-40GB`."""
+"""Topologies: the virtual devices of one target, written as `cpu`, `H100`, `8xH100` or `cpu+2xA100-40GB`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class VirtualDevice:
     """A device that a process can use under emulation.
 
     Args:
-        name: torch's name of the device: `cuda:0`, `mps:0`, and `cpu` without an index.
+        name: torch's name of the device, such as `cuda:0` or `mps:0`. The host is `cpu`, without an index.
         type: torch's device type.
-        index: Number of the device among those of its type, starting at 0; 0 for the host.
+        index: Index of the device among all devices of its type, starting at 0; 0 for the host.
         profile: The properties that the device reports.
     """
 
@@ -38,12 +38,12 @@ class VirtualDevice:
 
 @dataclass(frozen=True)
 class Topology:
-    """The devices of one target. Every topology includes the host `cpu`, listed or not.
+    """The devices of one target. Every topology includes the host `cpu`, whether it is listed or not.
 
     Args:
         spec: The text as the user wrote it.
         devices: The listed devices, in order. Each device type is numbered separately from 0.
-        assumptions: Sentences about how ambiguous text was interpreted.
+        assumptions: Sentences that explain how ambiguous text was interpreted.
     """
 
     spec: str
@@ -56,14 +56,14 @@ class Topology:
 
         Args:
             spec: `cpu`, `H100`, `8xH100-80GB`, `cpu+2xA100-40GB`, `cuda`, `cuda:0`. Case is ignored; spaces
-                are allowed around `+` and `x`. A device type means its default model, which `assumptions`
-                then mentions. Indices of a type must be listed in order: `cuda:0+cuda:1`.
+                are allowed around `+` and `x`. A device type means its default model, and `assumptions` then
+                names that model. The indices of a device type must be listed in order: `cuda:0+cuda:1`.
         Returns:
             The topology. Models of one type can be mixed: in `H100+T4`, cuda:0 is an H100 and cuda:1 a T4.
         Raises:
-            ValueError: an unknown name (with the closest names), an empty part, a count of 0, an index that
-                is not the next one, more than one cpu or mps, more than `MAX_DEVICES` devices. The message is
-                a single line.
+            ValueError: an unknown name (the message names the closest matches), an empty part, a count of 0,
+                an index that is not the next one, more than one cpu or mps, or more than `MAX_DEVICES`
+                devices. The message is a single line.
 
         Example:
             >>> Topology.parse("cpu + 2xA100-40GB").listed
@@ -96,7 +96,7 @@ class Topology:
 
     @property
     def listed(self) -> tuple[str, ...]:
-        """Return the names of the listed devices, in order."""
+        """The names of the listed devices, in order."""
         return tuple(device.name for device in self.devices)
 
     @property
@@ -106,16 +106,16 @@ class Topology:
 
     @property
     def accelerators(self) -> tuple[VirtualDevice, ...]:
-        """The listed devices without the host."""
+        """The listed devices except the host."""
         return tuple(device for device in self.devices if device.type != "cpu")
 
     @property
     def default_device(self) -> str:
-        """Name of the device that models use by default: the first accelerator, else cpu."""
+        """The device that models use by default: the first accelerator, or `cpu` if there is none."""
         return next((device.name for device in self.accelerators), "cpu")
 
     def devices_of(self, device_type: str) -> tuple[VirtualDevice, ...]:
-        """Return the devices of one type, by index. `cpu` always has one."""
+        """Return the devices of one type, ordered by index. There is always one `cpu`."""
         if device_type == "cpu":
             return (self.device("cpu"),)
         return tuple(device for device in self.devices if device.type == device_type)
@@ -124,7 +124,7 @@ class Topology:
         """Return a device by name.
 
         Raises:
-            ValueError: the topology has no such device. The message is a single line with the existing
+            ValueError: the topology has no such device. The message is a single line that lists the existing
                 devices.
         """
         found = self._find(name)
@@ -159,7 +159,11 @@ def _counted(part: str, spec: str) -> tuple[int, str]:
 
 
 def _without_index(name: str, count: int, before: Iterable[DeviceProfile]) -> str:
-    """Return `cuda` for `cuda:0`, and names without an index unchanged. Indices must be in order."""
+    """Return a device name without its index: `cuda` for `cuda:0`. Other names are returned unchanged.
+
+    Raises:
+        ValueError: the index is not the next one after the devices in `before`, or `count` is not 1.
+    """
     indexed = _INDEXED.fullmatch(name)
     device_type = indexed[1].casefold() if indexed else ""
     if indexed is None or device_type not in default_profiles():
@@ -187,7 +191,7 @@ def _numbered(profiles: Iterable[DeviceProfile]) -> tuple[VirtualDevice, ...]:
 
 
 def _ranges(devices: Iterable[VirtualDevice]) -> str:
-    """Return the names of the host and the devices, with consecutive indices as a range: `cuda:0..cuda:7`."""
+    """Return the names of the host and of the devices. Devices of one type are a range: `cuda:0..cuda:7`."""
     counts = Counter(device.type for device in devices if device.type != "cpu")
     rows = (f"{t}:0" if count == 1 else f"{t}:0..{t}:{count - 1}" for t, count in counts.items())
     return ", ".join(["cpu", *rows])

@@ -1,4 +1,4 @@
-"""Convert a module with real, meta or foreign fake tensors to fake tensors of a given mode."""
+"""Convert a module with real, meta or foreign fake tensors to a module with fake tensors of a given mode."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ from .module_tensors import Inventory
 from .subclasses import changed_inside, check_class
 
 LARGE_REAL_BYTES = 2**20
-"""Size above which the value of a real parameter is dropped, and a note reports the memory that it took."""
+"""If a real parameter is larger than this, its value is dropped, and a note reports its size."""
 
 
 def foreign_tensors(inventory: Inventory, mode: FakeTensorMode) -> dict[str, torch.Tensor]:
-    """Return, by name, the tensors that are real, on `meta`, or fake tensors of a different mode."""
+    """Return, by name, the real tensors, the tensors on `meta`, and the fake tensors of a different mode."""
     return {name: t for name, t in _tensors(inventory) if not is_fake_of(t, mode) or t.device.type == "meta"}
 
 
 def adopt(inventory: Inventory, recording: Recording, device: torch.device | None) -> nn.Module:
     """Return a copy of the module with fake tensors of the recording's mode; the module is not modified.
 
-    No data is copied. Values of real tensors are kept by reference (except large parameters), and fake
-    tensors keep their records. Ties, classes and attributes of tensors are preserved.
+    No data is copied. The values of real tensors are referenced (except those of large parameters), and fake
+    tensors keep their records. Tied tensors stay tied, and tensors keep their classes and attributes.
 
     Args:
-        device: Device for `meta` tensors; by default the CPU.
+        device: Device for `meta` tensors. Default: the CPU.
     Raises:
         TypeError: the module cannot be copied.
-        UnsupportedSubclassError: a tensor subclass would be lost.
+        UnsupportedSubclassError: a tensor has an unsupported class, which the copy would lose.
     """
     adopted = _Adopted(recording, device)
-    # Also fake tensors in lists and dicts, since they belong to their mode. Real ones are copied with the
-    # module.
+    # Fake tensors in lists and dicts must be converted, too, because they belong to another mode. Real
+    # tensors there are copied with the module.
     contained = ((held.path, held.tensor) for held in inventory.held if is_fake_tensor(held.tensor))
     for name, tensor in (*_tensors(inventory), *contained):
         adopted.take(name, tensor)
@@ -101,12 +101,12 @@ class _Adopted:
             else:
                 withhold_value(fake, f"it was {edit}, which was not recorded")
         elif not is_meta and not (is_weight and held_bytes(tensor) > LARGE_REAL_BYTES):
-            with real_execution():  # While recording is paused, the mode would return a fake tensor.
+            with real_execution():  # Under the mode, `detach` could return a fake tensor.
                 set_constant_value(fake, tensor.detach())
         return fake
 
     def _described(self, name: str, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-        """Return a fake tensor with the sizes, class and attributes of a tensor, without its value."""
+        """Return a fake tensor with a tensor's shape, class and attributes, but without its value."""
         with self._recording.paused():
             fake: torch.Tensor = real_to_fake(self._recording.mode, tensor, device)
             if isinstance(tensor, nn.Parameter):

@@ -41,17 +41,18 @@ class FakeModel:
 
     Args:
         module: The model; every parameter and buffer is a fake tensor of `mode`.
-        args: Positional example inputs from the factory, as fake tensors; real ones are moved to the input
-            device.
+        args: Positional example inputs from the factory, as fake tensors. Inputs that were real tensors are
+            on the input device.
         kwargs: Keyword example inputs.
         mode: The fake mode, a regular `FakeTensorMode` with a `ShapeEnv`.
         recording: The recording of the tensors' history; `recording.constant_value(t)` returns a tensor's
             value.
         placement: The devices of the tensors.
         build_seconds: Wall time of the construction and the placement.
-        notes: Sentences about deviations from the request: real tensors above 1 MiB, different dtypes, ties.
-        has_inputs: Whether the factory returned example inputs. This includes `()`: `forward` then has no
-            inputs.
+        notes: Sentences about differences from what was requested: real tensors above 1 MiB, parameters of a
+            different dtype, and tied weights on a different device.
+        has_inputs: Whether the factory returned example inputs. True also for `()`, which means that
+            `forward` has no inputs.
     """
 
     module: nn.Module
@@ -75,27 +76,28 @@ def build(
 ) -> FakeModel:
     """Build a model without data, place it, and record how its tensors are created.
 
-    Values that the constructor reads are computed from the recorded operators. To inspect a model without
-    placing it, use `fake_mode`.
+    Values that the constructor reads are computed from the recorded operators. To build a model without
+    placing it on devices, use `fake_mode`.
 
     Args:
         factory: A function without arguments that returns a module, `(module, args)` or
             `(module, args, kwargs)`; or a module, which is copied without its data.
-        device_map: An argument of `DeviceMap.parse`. By default, the factory determines the devices of its
-            model, and a module is placed on the default device.
-        dtype: Floating point dtype of the model. A factory runs with it as torch's default dtype. Tensors
-            created with an explicit dtype (float32 norms, `inv_freq`) keep that dtype, and a note counts
-            them. A module is converted like with `module.to(dtype)`.
-        default_device: Device on which the factory creates tensors before they are placed. Default: the map's
-            only device, else the topology's default device.
+        device_map: A device map in any form that `DeviceMap.parse` accepts. By default, a factory determines
+            the devices itself, and a module is placed on the default device.
+        dtype: Floating point dtype of the model. A factory runs with `dtype` as torch's default dtype.
+            Tensors created with an explicit dtype (float32 norms, `inv_freq`) keep that dtype, and a note
+            counts such parameters. A module is converted with `module.to(dtype)`.
+        default_device: Device on which the factory creates tensors before they are placed. Default: the
+            device of the map if it has only one, otherwise the topology's default device.
     Returns:
         The model and facts about its construction.
     Raises:
-        TypeError: the factory returns anything else, or the module cannot be copied. The message is one line.
+        TypeError: the factory returns something else, or the module cannot be copied. The message is one
+            line.
         ValueError: the map does not match the model or the topology, or `dtype` is not a floating point
             dtype.
         DataReadError: the constructor reads a value that cannot be computed.
-        UnsupportedSubclassError: a tensor of the model, or an input, has an unsupported class.
+        UnsupportedSubclassError: a tensor of the model or an example input has an unsupported class.
         Exception: any error of the factory.
 
     Example:
@@ -123,7 +125,7 @@ def build(
         notes = _real_notes(inventory)
         if foreign := foreign_tensors(inventory, mode):
             if wanted is None and all(slot.path in foreign for slot in inventory.slots):
-                # A module that was built elsewhere was not built for the target.
+                # All tensors were created outside of this fake mode, so their devices are not the target's.
                 wanted = DeviceMap.parse(usual)
             inventory = Inventory.of(adopt(inventory, recorded, device))
         if dtype is not None and isinstance(factory, nn.Module):
@@ -168,7 +170,7 @@ def _defaults(device: torch.device, dtype: torch.dtype | None) -> Iterator[None]
 def _made(
     factory: Callable[[], Any] | nn.Module,
 ) -> tuple[nn.Module, tuple[tuple[Any, ...], dict[str, Any]] | None]:
-    """Call the factory. Return the module and, if there are example inputs, (args, kwargs), else None."""
+    """Call the factory. Return the module, and the example inputs as (args, kwargs) or None."""
     made = factory if isinstance(factory, nn.Module) else factory()
     match made:
         case nn.Module():
@@ -187,8 +189,8 @@ def _made(
 def _as_fakes(inputs: Any, mode: FakeTensorMode, target: torch.device) -> Any:
     """Return the example inputs as fake tensors.
 
-    Real inputs cannot be on a virtual device, so they move to `target`. Inputs that the factory computed from
-    real tensors also move there.
+    Real inputs cannot be on a virtual device, so they are moved to `target`. Inputs that the factory computed
+    from real tensors are also moved there.
     """
 
     def fake(value: Any) -> Any:

@@ -1,6 +1,7 @@
-"""Clear `functools.lru_cache` functions that would keep fake tensors after a build or a trace.
+"""Clear the caches of `functools.lru_cache` functions that contain fake tensors after a build or a trace.
 
-The next trace would treat these tensors as constants without a value, and eager mode would compute with them.
+Otherwise, the next trace would treat these tensors as constants without a value, and eager mode would compute
+with them.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ _MOST_LOOKED_AT = 8
 
 
 def _may_have_cached(name: str, module: Any) -> bool:
-    """Leave out torch's own: it has thousands, and to search them takes as long as a small trace."""
+    """Skip torch's own modules: there are thousands, and searching them takes as long as a small trace."""
     return isinstance(module, ModuleType) and name.partition(".")[0] not in _OF_TORCH
 
 
 _modules = LoadedModules(_may_have_cached)
-# By name, the module, its number of names when it was searched, and its cached functions.
+# By module name: the module, the number of its attributes when it was searched, and its cached functions.
 _searched: dict[str, tuple[ModuleType, int, list[functools._lru_cache_wrapper[Any]]]] = {}
 
 
 def forget_cached_fakes() -> None:
     """Clear each cached function of user code and model libraries whose cache contains a fake tensor.
 
-    Other caches are not cleared, because callers may rely on the identity of the results.
+    Other caches are not cleared, because callers may rely on getting the identical object again.
     """
     for function in _cached_functions():
         if function.cache_info().currsize and any(map(_holds_fakes, _kept_by(function))):
@@ -43,7 +44,7 @@ def forget_cached_fakes() -> None:
 
 
 def _kept_by(cached: Any) -> Iterator[Any]:
-    """Yield the cached arguments and results of a function, which only the garbage collector exposes."""
+    """Yield the cached arguments and results of a function. Only the garbage collector exposes them."""
     for held in gc.get_referents(cached):
         if type(held) is dict and held is not vars(cached):
             yield from held.values()
@@ -52,7 +53,7 @@ def _kept_by(cached: Any) -> Iterator[Any]:
 
 
 def _holds_fakes(value: Any, depth: int = 1) -> bool:
-    """Return whether a result is a fake tensor, or a container whose first items include a fake tensor."""
+    """Return whether a value is a fake tensor, or a container with a fake tensor among its first items."""
     if isinstance(value, torch.Tensor):
         return is_fake_tensor(value)
     if depth and isinstance(value, (tuple, list, dict)):
@@ -64,7 +65,7 @@ def _holds_fakes(value: Any, depth: int = 1) -> bool:
 def _cached_functions() -> Iterator[functools._lru_cache_wrapper[Any]]:
     """Yield the cached functions of loaded modules and their classes.
 
-    A module is searched again if it was replaced or has more names than before.
+    A module is searched again if it was replaced or if its number of attributes changed.
     """
     for name, module in _modules.find().items():
         known = _searched.get(name)
@@ -76,7 +77,7 @@ def _cached_functions() -> Iterator[functools._lru_cache_wrapper[Any]]:
 def _found(module: ModuleType) -> Iterator[functools._lru_cache_wrapper[Any]]:
     kinds = (functools._lru_cache_wrapper, type)
     for value in list(vars(module).values()):
-        # Asked only of these: a module of transformers may import others to find a name.
+        # `__module__` is only read from these types: on a lazy module of transformers, it may import others.
         if not isinstance(value, kinds) or getattr(value, "__module__", None) != module.__name__:
             continue
         if isinstance(value, functools._lru_cache_wrapper):

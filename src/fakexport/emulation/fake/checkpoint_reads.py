@@ -1,4 +1,7 @@
-"""Fake the weights of checkpoints that a constructor loads: only the headers of the files are read."""
+"""Replace the weights of checkpoints that a constructor loads with fake tensors.
+
+Only the headers of the files are read.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +26,16 @@ DTYPES = {
     "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64,
     "C64": torch.complex64,
 }  # fmt: skip
-"""Dtype names of the safetensors format, and torch's dtypes. Dtypes smaller than a byte are not supported."""
+"""Dtype name in the safetensors format -> torch dtype. Dtypes smaller than a byte are not supported."""
 
 
 @contextmanager
 def headers_alone() -> Iterator[None]:
-    """Enter a context in which `safetensors.safe_open` reads only headers under a fake mode.
+    """Enter a context in which `safetensors.safe_open` reads only headers if a fake mode is active.
 
-    `transformers`, `safetensors.torch.load_file`, diffusers and timm all read through this function. Threads
-    without a fake mode still read weights. On exit, the original function is also restored in modules that
-    were imported within the block.
+    `transformers`, `safetensors.torch.load_file`, diffusers and timm all read files with this function.
+    Threads without a fake mode still read weights. On exit, the original function is restored, also in
+    modules that were imported within the block.
     """
     try:
         import safetensors
@@ -53,7 +56,7 @@ def _opener(real: Callable[..., Any]) -> Callable[..., Any]:
         mode = active_fake_mode()
         if mode is None or framework not in ("pt", "torch", "pytorch"):
             return real(filename, framework, device, **options)
-        # With NumPy: with torch, it would map the whole file.
+        # NumPy is used because safetensors would map the whole file for torch.
         return _Headers(real(filename, "np"), mode, torch.empty(0, device=device).device)
 
     return safe_open
@@ -69,7 +72,7 @@ def _exchange(old: object, new: object) -> None:
 
 
 class _Headers:
-    """An open safetensors file that returns fake tensors. It replaces the object that `safe_open` returns."""
+    """An open safetensors file that returns fake tensors. It replaces the object returned by `safe_open`."""
 
     def __init__(self, file: Any, mode: FakeTensorMode, device: torch.device) -> None:
         self._file, self._mode, self._device = file, mode, device
@@ -92,7 +95,7 @@ class _Headers:
 
 
 class _Slice:
-    """A tensor of a safetensors file, with shape and dtype of the header. Indexing returns a fake tensor."""
+    """A tensor of a safetensors file, with the shape and dtype from the header. Indexing returns a fake."""
 
     def __init__(self, entry: Any, name: str, mode: FakeTensorMode, device: torch.device) -> None:
         self.get_shape, self.get_dtype = entry.get_shape, entry.get_dtype

@@ -28,18 +28,18 @@ T = TypeVar("T")
 
 
 def deferred_init(fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call `fn` with fake tensors, and record how each is created.
+    """Call `fn` in fake mode, and record how each fake tensor is created.
 
-    `materialize_module` and `materialize_tensor` replay the record. With torch's current seed, the result
-    equals `fn(*args, **kwargs)` bit for bit, for any selection and order of materialized tensors. The random
-    generators end in the same state as after the eager call.
+    `materialize_module` and `materialize_tensor` replay the record. The results equal those of calling
+    `fn(*args, **kwargs)` eagerly with the same seed, bit for bit, no matter which tensors are materialized
+    and in which order. The random generators end in the same state as after the eager call.
 
     Tensors of several calls can be combined: `deferred_init(lambda: nn.Sequential(a, b))`. Later changes must
-    be made inside a call, too: `deferred_init(model.half)`.
+    also be made inside a call: `deferred_init(model.half)`.
 
     Args:
         fn: Returns a module or a tensor, or a container of them.
-        args, kwargs: Passed to `fn`. Real tensors among them are kept by reference until the replay.
+        args, kwargs: Arguments of `fn`. Real tensors among them are referenced, not copied, until the replay.
     Returns:
         The result of `fn`.
     Raises:
@@ -47,9 +47,9 @@ def deferred_init(fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T
         Exception: any error of `fn`.
     Warns:
         RuntimeWarning: finding the final state of the generator would require drawing more than 134 million
-            numbers (a truncated normal distribution with bounds near its mean), so they were not drawn. The
-            next `deferred_init` draws the correct numbers, but real numbers that are drawn before it differ
-            from those of eager mode.
+            numbers, so they were not drawn. This can happen for a truncated normal distribution with bounds
+            near its mean. The next `deferred_init` still draws the correct numbers, but numbers that are
+            drawn outside of `deferred_init` before then differ from those in eager mode.
     Source: torchdistx `deferred_init`; pytorch issues 93947, 96161.
 
     Example:
@@ -67,10 +67,10 @@ def deferred_init(fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T
 
 
 def is_deferred(obj: torch.Tensor | nn.Module) -> bool:
-    """Return whether a tensor, or any tensor of a module, is fake and can be materialized from its record.
+    """Return whether a tensor, or any tensor of a module, is fake and was created by a recorded operator.
 
     Args:
-        obj: A tensor, or a module with the tensors that `materialize_module` would materialize.
+        obj: A tensor or a module. A module's tensors are those that `materialize_module` would materialize.
     Raises:
         ValueError: `obj` is neither a tensor nor a module.
     Source: torchdistx `is_deferred`.
@@ -85,7 +85,7 @@ def is_deferred(obj: torch.Tensor | nn.Module) -> bool:
 
 
 def _tensors_of(value: object) -> Iterator[torch.Tensor]:
-    """Yield the plain tensors of a value; for a wrapper subclass, its inner tensors."""
+    """Yield the plain tensors in a value. A wrapper subclass is replaced by its inner tensors."""
     if isinstance(value, torch.Tensor):
         yield from (inner for _, inner in inner_tensors(value))
     elif isinstance(value, nn.Module):

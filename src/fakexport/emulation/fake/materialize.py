@@ -34,7 +34,7 @@ from .module_tensors import Held, held_tensors
 from .subclasses import changed_inside
 
 Index = slice | int | tuple[slice | int, ...]
-"""The part of a tensor to keep, as in `tensor[index]`."""
+"""The index of the part of a tensor to keep, which is `tensor[index]`."""
 
 _REAL = "_fakexport_real"
 
@@ -54,18 +54,18 @@ class MaterializeError(FakexportError, RuntimeError):
 
 
 def materialize_tensor(tensor: torch.Tensor, *, device: str | torch.device | None = None) -> torch.Tensor:
-    """Return the real tensor for a fake one that was created in `deferred_init` or `fake_mode`.
+    """Return the real tensor for a fake tensor that was created in `deferred_init` or `fake_mode`.
 
-    The same fake tensor always returns the same real tensor, and fake tensors that share memory return
-    tensors that share memory. Class, attributes and `requires_grad` are those of the fake tensor; the result
-    is a leaf of the autograd graph.
+    Calls with the same fake tensor return the same real tensor, and fake tensors that share memory result in
+    real tensors that share memory. The result has the class, attributes and `requires_grad` of the fake
+    tensor, and is a leaf of the autograd graph.
 
     Args:
         tensor: A fake tensor. A real tensor is returned unchanged.
-        device: Device of the result. Default: the recorded device. The values are computed on the CPU.
+        device: Device of the result. Default: the fake tensor's device. The values are computed on the CPU.
     Raises:
-        MaterializeError: the tensor's record is missing, is outdated by an unrecorded change, or cannot be
-            replayed; the device does not exist here; or a fake mode is active.
+        MaterializeError: the tensor has no record, the record lacks a later change or cannot be replayed, the
+            device does not exist on this machine, or a fake mode is active.
     Source: torchdistx `materialize_tensor`.
 
     Example:
@@ -86,21 +86,22 @@ def materialize_module(
     *,
     shard_fn: Callable[[str, torch.Tensor], Index | None] | None = None,
 ) -> None:
-    """Replace the fake tensors of a module and its submodules by real ones.
+    """Replace the fake tensors of a module and its submodules with real ones.
 
-    This includes parameters, buffers, and tensors that are plain attributes or in lists, tuples and dicts.
-    Real tensors are not changed. Records that are no longer needed are freed. Either all tensors are replaced
-    or none.
+    This includes parameters, buffers, and tensors that are plain attributes or items of lists, tuples and
+    dicts in attributes. Real tensors are not changed. Records that are no longer needed are freed. If an
+    error is raised, no tensor is replaced.
 
     Args:
         module: A module created in `deferred_init` or `fake_mode`, or a submodule.
         buffers_only: Do not materialize parameters.
-        check_fn: Returns for each module, including the root, whether to materialize its own tensors. It is
-            called for all submodules.
-        device: Device of the results. Default: the recorded devices. The values are computed on the CPU.
-        shard_fn: Receives the full name and the fake tensor, and returns the part to keep, as in
-            `tensor[part]`; None keeps the whole tensor. Peak memory is the largest whole tensor plus the kept
-            parts.
+        check_fn: Called with each module, including the root. Returns whether to materialize the tensors of
+            that module. Its result does not affect submodules, for which it is called separately.
+        device: Device of the results. Default: the devices of the fake tensors. The values are computed on
+            the CPU.
+        shard_fn: Called with the full name and the fake tensor. Returns the index `i` of the part to keep,
+            `tensor[i]`, or None to keep the whole tensor. Peak memory is the largest whole tensor plus the
+            kept parts.
     Raises:
         MaterializeError: as for `materialize_tensor`; or two tensors share memory and are sharded
             differently.
@@ -139,7 +140,7 @@ def materialize_module(
 
 
 def _check(fake: torch.Tensor, name: str, device: torch.device | None) -> None:
-    """Raise if it is clear without a replay that the fake tensor cannot be materialized."""
+    """Raise an error if it is known without a replay that the fake tensor cannot be materialized."""
     if is_wrapper(fake):
         for path, inner in inner_tensors(fake):
             _check(inner, ".".join((name, *path)), device)
@@ -167,9 +168,9 @@ def _check(fake: torch.Tensor, name: str, device: torch.device | None) -> None:
 
 
 def _real(fake: torch.Tensor, name: str, device: torch.device | None) -> torch.Tensor:
-    """Return the real tensor.
+    """Return the real tensor for a fake one.
 
-    For a wrapper subclass, the same wrapper is returned as long as its inner tensors are the same.
+    A wrapper subclass is only recreated if one of its real inner tensors changed since the last call.
     """
     if not is_wrapper(fake):
         return _plain_real(fake, name, device) if isinstance(fake, FakeTensor) else fake
@@ -201,7 +202,8 @@ def _plain_real(fake: FakeTensor, name: str, device: torch.device | None) -> tor
 def _data(fake: FakeTensor, record: TensorRecord, name: str, target: torch.device) -> torch.Tensor:
     """Return the values of a fake tensor on a device.
 
-    Fake tensors that shared memory with it get real tensors that share memory with the result.
+    If the fake tensor shares memory with another one that is already materialized, the result shares memory
+    with that real tensor.
     """
     shared = record.storage.real
     if shared is not None and shared[1] is record.storage.last_write and _is_on(shared[0], target):
@@ -211,7 +213,7 @@ def _data(fake: FakeTensor, record: TensorRecord, name: str, target: torch.devic
         reason = f"it is {_described(fake)} now, but was recorded as {_described(value)}"
         raise MaterializeError(name, f"{reason}; make the change inside deferred_init")
     if value.layout is not torch.strided or value.is_conj() or value.is_neg():
-        return value.to(target)  # The memory alone does not determine the tensor.
+        return value.to(target)  # Such a tensor cannot be recreated from its memory and strides.
     storage = value.untyped_storage()
     if target.type != "cpu":
         flat = torch.empty(0, dtype=torch.uint8).set_(storage)
@@ -253,7 +255,7 @@ def _dressed(fake: FakeTensor, value: torch.Tensor) -> torch.Tensor:
 
 
 class _Cut:
-    """The shard of one fake tensor. A tied tensor has one shard for all of its names."""
+    """The part to keep of one sharded fake tensor. A tied tensor has one part for all of its names."""
 
     def __init__(self, held: Held, index: Index) -> None:
         self.fake = held.tensor
@@ -262,7 +264,7 @@ class _Cut:
         self.part: torch.Tensor | None = None
 
     def take(self, device: torch.device | None) -> torch.Tensor:
-        """Return the materialized shard. It is a copy, so the whole tensor can be freed."""
+        """Return the materialized part. It is a copy, so that the whole tensor can be freed."""
         assert isinstance(self.fake, FakeTensor)
         target = device or self.fake.device
         if self.part is None:
@@ -276,7 +278,7 @@ class _Cut:
 def _cuts(
     wanted: Iterable[Held], shard_fn: Callable[[str, torch.Tensor], Index | None] | None
 ) -> dict[int, _Cut]:
-    """Return the shard of each sharded fake tensor, by the tensor's id."""
+    """Return the part to keep of each sharded fake tensor, by the tensor's id."""
     if shard_fn is None:
         return {}
     asked: dict[int, tuple[str, Index | None]] = {}
@@ -302,7 +304,10 @@ def _cuts(
 
 
 def _when_made(held: Held) -> int:
-    """Return the number of the operator that set the values; this order avoids drawing a number twice."""
+    """Return the number of the last operator that wrote the values.
+
+    Materializing in this order avoids drawing the same random numbers twice.
+    """
     return max(_plain_when_made(tensor) for _, tensor in inner_tensors(held.tensor))
 
 

@@ -27,23 +27,23 @@ from .pretrained_models import pretrained_models
 def fake_mode(topology: str | Topology | None = None, *, fake_cuda: bool = False) -> Iterator[FakeTensorMode]:
     """Enter a context in which every created tensor is fake.
 
-    A fake tensor has shape, dtype, strides and device, and no data. Within the block it prints as
+    A fake tensor has a shape, dtype, strides and device, but no data. Within the block it prints as
     `tensor(..., device='cuda:0', size=(10,), fake=True)`; after the block it prints in torch's own format.
     Values that the block reads (`.item()`, `.tolist()`, `.numpy()`, `bool(t)`) are computed on the CPU from
-    the recorded operators. `.to(...)`, `.half()` and `.cuda()` of a fake module work reliably within the
-    block. Writing into a tensor after the block makes its value unknown. A nested block uses the mode of the
-    outer block. If the block loads safetensors files, directly or with `from_pretrained` of transformers,
-    only their headers are read.
+    the recorded operators. Call `.to(...)`, `.half()` and `.cuda()` of a fake module within the block; after
+    it, they are not reliable. Writing into a tensor after the block makes its value unknown. A nested block
+    uses the mode of the outer block. If the block loads safetensors files, directly or with transformers'
+    `from_pretrained`, only the headers of the files are read.
 
     Args:
         topology: Virtual devices that exist in the block: `"H100"`, `"8xH100"`, `"cpu+2xA100-40GB"`. Default:
             the devices that exist outside the block.
-        fake_cuda: Same meaning as in torchdistx: `topology="8xH100"` if no topology is given.
+        fake_cuda: Emulate `8xH100` if no topology is given. torchdistx has the same option.
     Returns:
         On entry, torch's `FakeTensorMode`.
     Raises:
         ValueError: the topology contains an unknown device.
-        DataReadError: (in the block) code reads a value that cannot be computed from its history.
+        DataReadError: code in the block reads a value that cannot be computed from the recorded operators.
     Source: torchdistx `fake_mode`; pytorch issues 93947, 96161.
 
     Example:
@@ -83,7 +83,7 @@ def is_fake(tensor: object) -> bool:
 
 
 def meta_like(fake: torch.Tensor) -> torch.Tensor:
-    """Return a meta tensor with the size, strides, storage offset and dtype of a fake tensor.
+    """Return a meta tensor with the shape, strides, storage offset and dtype of a fake tensor.
 
     Args:
         fake: The fake tensor.

@@ -1,4 +1,4 @@
-"""Find the tensors of a module by name in one walk, and replace them."""
+"""Find all tensors of a module and their names in one walk, and replace them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Slot:
-    """A registered parameter or buffer of a module, as an attribute to which a tensor can be assigned."""
+    """The place of a registered parameter or buffer in a module."""
 
     path: str  # Full name of the tensor: `model.layers.0.weight`. As in torch, components can be empty.
     owner: nn.Module  # The module in which the tensor is registered.
@@ -40,7 +40,7 @@ def slots(module: nn.Module) -> Iterator[Slot]:
 
 
 def tensor_slots(module_path: str, owner: nn.Module) -> Iterator[Slot]:
-    """Yield the slots of one module, without the slots of its children."""
+    """Yield the slots of a module itself, without those of its children."""
     prefix = f"{module_path}." if module_path else ""
     for is_parameter, held in ((True, owner._parameters), (False, owner._buffers)):
         for name, tensor in held.items():
@@ -50,12 +50,12 @@ def tensor_slots(module_path: str, owner: nn.Module) -> Iterator[Slot]:
 
 @dataclass(frozen=True)
 class Held:
-    """A tensor in a module, whether it is registered or not, and where it was found."""
+    """A tensor of a module, registered or not, and the place where it was found."""
 
     path: str  # Full name: `model.layers.0.weight`, `model.masks[1]`.
-    tensor: torch.Tensor  # The tensor that was found there.
-    is_parameter: bool  # Whether it is registered as a parameter.
-    put: Callable[[torch.Tensor], None]  # Function that replaces the tensor.
+    tensor: torch.Tensor
+    is_parameter: bool  # Whether the tensor is registered as a parameter.
+    put: Callable[[torch.Tensor], None]  # Function that stores a different tensor in this place.
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ class Inventory:
     """All modules and tensors of a module, found in one walk.
 
     Args:
-        parts: Every module by path, in the order of `named_modules`. A module with several paths is listed
-            under each.
+        parts: The path of each module and the module, in the order of `named_modules`. A module with several
+            paths is listed once for each path.
         slots: Every slot with a tensor. A slot remains valid if its tensor is replaced. Tied tensors have one
             slot per name.
-        held: Every tensor and where it was found, at the time of the walk, as `held_tensors` yields them.
+        held: Every tensor at the time of the walk, as `held_tensors` yields them.
     """
 
     module: nn.Module  # The root.
@@ -93,7 +93,7 @@ class Inventory:
         return {slot.path: str(slot.tensor.device) for slot in self.slots}
 
     def plain_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the tensors that are unregistered attributes of modules, by full name."""
+        """Yield the full name of each unregistered tensor attribute of a module, and the tensor."""
         for module_path, owner in _distinct(self.parts):
             for name, value in vars(owner).items():
                 if isinstance(value, torch.Tensor):
@@ -111,7 +111,8 @@ def _distinct(parts: Iterable[tuple[str, nn.Module]]) -> list[tuple[str, nn.Modu
 def held_tensors(module: nn.Module, check_fn: Callable[[nn.Module], bool] | None = None) -> Iterator[Held]:
     """Yield every tensor of a module: parameters, buffers, attributes, and items of containers in attributes.
 
-    Unregistered modules in lists, tuples and dicts are searched, too.
+    Unregistered modules in lists, tuples and dicts are also searched. Modules that `check_fn` rejects are
+    not.
     """
     yield from _held_in_parts(list(module.named_modules()), check_fn)
 
@@ -121,7 +122,7 @@ def _held_in_parts(
     check_fn: Callable[[nn.Module], bool] | None,
     seen: set[int] | None = None,
 ) -> Iterator[Held]:
-    """Yield the tensors of modules, and of unregistered modules below them that are not in `seen`."""
+    """Yield the tensors of the given modules, and of unregistered modules in them that are not in `seen`."""
     seen = set() if seen is None else seen
     seen.update(id(part) for _, part in parts)
     for module_path, owner in parts:
@@ -139,7 +140,7 @@ def _held_in_parts(
 
 
 def _unregistered(path: str, value: Any, seen: set[int]) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the modules in nested lists, tuples and dicts that are not searched yet."""
+    """Yield those modules in nested lists, tuples and dicts that were not searched yet, with their paths."""
     match value:
         case nn.Module():
             if id(value) not in seen:

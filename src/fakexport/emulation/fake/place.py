@@ -27,13 +27,13 @@ def place(
 ) -> Placement:
     """Move the parameters and buffers of a fake module to the devices of a map, in place.
 
-    A tied weight stays one tensor, on the device of its first name. Other modules that use the tied weight
-    then run on that device, too, and a note reports it. Recorded values stay available.
+    A tied weight stays a single tensor, on the device assigned to its first name. If the map assigns another
+    of its names to a different device, a note reports this. Recorded values stay available.
 
     Args:
         module: A module of fake tensors of one fake mode, or its inventory.
-        device_map: An argument of `DeviceMap.parse`.
-        topology: The existing devices. Default: the emulated ones.
+        device_map: A device map in any form that `DeviceMap.parse` accepts.
+        topology: The existing devices. Default: the emulated topology.
     Raises:
         ValueError: the map does not match the model or the topology. No tensor was moved.
 
@@ -65,8 +65,9 @@ def place(
 def placement_as_made(inventory: Inventory, recording: Recording, device: torch.device) -> Placement:
     """Return the placement of a module whose factory chose the devices itself.
 
-    Only tensors whose device the code did not choose move to the default device: those from
-    `torch.Tensor(n)`, and those computed from NumPy arrays. A user would move them with `model.to(device)`.
+    Only tensors whose device the code did not choose are moved to the default device: those created by
+    `torch.Tensor(n)`, and those computed from NumPy arrays. On a real machine, a user would move them with
+    `model.to(device)`.
     """
     with recording.paused():
         for slot in inventory.slots:
@@ -79,7 +80,7 @@ def placement_as_made(inventory: Inventory, recording: Recording, device: torch.
 
 
 def _homes(held: Iterable[Slot], wanted: Mapping[str, str]) -> tuple[dict[int, str], tuple[str, ...]]:
-    """Return the device of each tensor by id, and a note for each tie that the map assigns to two devices."""
+    """Return the device of each tensor by id, and a note for each tied tensor that got two devices."""
     first: dict[int, str] = {}
     notes: list[str] = []
     for slot in held:
@@ -93,14 +94,14 @@ def _homes(held: Iterable[Slot], wanted: Mapping[str, str]) -> tuple[dict[int, s
 
 
 class _Moved:
-    """Moves plain tensors in place, and copies wrapper subclasses. A tied wrapper is copied only once."""
+    """Moves plain tensors in place, and wrapper subclasses by copying. A tied wrapper is copied only once."""
 
     def __init__(self) -> None:
         self._wrappers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._inner: dict[tuple[int, torch.device], tuple[torch.Tensor, torch.Tensor]] = {}
 
     def to(self, device: torch.device, held: Held) -> torch.Tensor:
-        """Return the tensor on the device: a new one for a wrapper subclass, else the same."""
+        """Return the tensor on the device: a new tensor for a wrapper subclass, otherwise the same tensor."""
         tensor = held.tensor
         if not is_wrapper(tensor):
             _move(tensor, device)
@@ -140,9 +141,9 @@ def _move(tensor: torch.Tensor, device: torch.device) -> None:
 
 
 def _devices_in_use(entries: Mapping[str, str], tensor_devices: Mapping[str, str]) -> dict[str, str]:
-    """Return the entries with their actual devices.
+    """Return the entries of the device map with the devices that are used.
 
-    If ties moved all tensors of an entry, its device changes accordingly.
+    If tied weights put all tensors of an entry on a different device, that device is returned.
     """
     found: dict[str, set[str]] = {entry: set() for entry in entries}
     for path, device in tensor_devices.items():
@@ -151,7 +152,7 @@ def _devices_in_use(entries: Mapping[str, str], tensor_devices: Mapping[str, str
 
 
 def _input_device(inventory: Inventory, entries: Mapping[str, str]) -> str:
-    """Return the device for the model's inputs, which is assumed to be the device of its first parameter."""
+    """Return the device for the model's inputs. It is assumed to be that of the model's first parameter."""
     parameters = [slot for slot in inventory.slots if slot.is_parameter]
     first = next((slot for slot in parameters if "." in slot.path), next(iter(parameters), None))
     return str(first.tensor.device) if first is not None else next(iter(entries.values()), "cpu")

@@ -1,4 +1,4 @@
-"""Device maps: the assignment of modules to devices."""
+"""Device maps, which assign modules to devices."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class DeviceMap:
 
     Args:
         entries: Device by module path (or full name of a parameter or buffer). The path `""` matches
-            everything else. The mapping is empty for `balanced`, whose entries depend on the model.
-        spec: The original text or mapping, as text.
+            everything else. For `balanced`, the mapping is empty, because the entries depend on the model.
+        spec: The original text, or the original mapping as text.
     """
 
     entries: Mapping[str, str]
@@ -49,8 +49,8 @@ class DeviceMap:
         Returns:
             The map. Devices without an index get index 0.
         Raises:
-            ValueError: no device, an empty or repeated path; a JSON file that cannot be read, is larger than
-                16 MiB, or is invalid. The message is a single line.
+            ValueError: the map is empty, a device is missing or invalid, a path is repeated, or a JSON file
+                is invalid, larger than 16 MiB, or cannot be read. The message is a single line.
 
         Example:
             >>> dict(DeviceMap.parse("fc1=cpu,fc2=cuda").entries)
@@ -78,7 +78,7 @@ class DeviceMap:
 
     @property
     def only_device(self) -> str | None:
-        """The device, if the map places everything on a single one, else None."""
+        """The device if the map has only one, otherwise None."""
         devices = set(self.entries.values())
         return devices.pop() if len(devices) == 1 else None
 
@@ -89,9 +89,10 @@ class Placement:
 
     Args:
         device_map: The device map that was applied, by module path. Every path exists in the model.
-        tensor_devices: Device of each parameter and buffer by full name; tied names have the same device.
-        input_device: Device on which the model expects its inputs: the device of the first module to run.
-        notes: Sentences about entries that could not be applied, such as a tie across two devices.
+        tensor_devices: Device of each parameter and buffer by full name. The names of a tied tensor have the
+            same device.
+        input_device: Device on which the model expects its inputs: that of the first module to run.
+        notes: Sentences about entries that could not be applied: a tied tensor that is assigned two devices.
     """
 
     device_map: Mapping[str, str]
@@ -105,7 +106,7 @@ class Placement:
         return tuple(dict.fromkeys(self.device_map.values()))
 
     def device_of(self, path: str) -> str:
-        """Return the device of a module or tensor by the longest prefix of its path.
+        """Return the device of a module or tensor: that of the entry with the longest prefix of its path.
 
         Raises:
             KeyError: no entry matches.
@@ -117,8 +118,8 @@ def resolve(inventory: Inventory, device_map: DeviceMap, topology: Topology | No
     """Return the entries of a device map for a given model, in the order of its modules.
 
     Raises:
-        ValueError: a path matches no module (with the closest ones), a tensor has no entry, a device does not
-            exist in the topology. The message is a single line.
+        ValueError: a path matches no module (the message names the closest ones), a tensor has no entry, or a
+            device does not exist in the topology. The message is a single line.
     """
     if device_map.is_balanced:
         return balanced_map(inventory, topology or emulated_topology())
@@ -142,7 +143,7 @@ def check_device(device: str, topology: Topology | None) -> None:
 def covering_entry(path: str, entries: Container[str]) -> str | None:
     """Return the entry that applies to a path: the path itself, or its longest prefix of whole components.
 
-    Returns None if no entry matches.
+    If no entry matches, return None.
     """
     while path not in entries:
         if not path:
@@ -230,11 +231,14 @@ class _Unit:
 
 
 def balanced_map(inventory: Inventory, topology: Topology | None) -> dict[str, str]:
-    """Split the blocks over the devices in order, in proportion to memory. Return a device by module path.
+    """Distribute the modules over the devices in order, in proportion to the devices' memory.
 
     Modules without parameters (rotary embeddings) are placed on the first device. Modules that share a
-    parameter are placed together, at the position of the first one, because an operator needs its weights on
-    one device. The host is used only if it is the only device.
+    parameter are placed on one device, at the position of the first of these modules, because an operator
+    needs its weights on one device. The host is used only if there is no accelerator.
+
+    Returns:
+        The device by module path.
     """
     devices = [(d.name, d.profile.memory_bytes or 1) for d in topology.accelerators] if topology else []
     if len(devices) < 2:
@@ -256,7 +260,11 @@ def balanced_map(inventory: Inventory, topology: Topology | None) -> dict[str, s
 
 
 def _tied(units: Sequence[_Unit]) -> list[int]:
-    """Group units that share a parameter, even indirectly. Return, for each unit, its group's first index."""
+    """Group units that share a parameter, even indirectly.
+
+    Returns:
+        For each unit, the index of the first unit in its group.
+    """
     groups = list(range(len(units)))
     owners: dict[int, int] = {}
     for index, unit in enumerate(units):
@@ -304,7 +312,10 @@ def _units(inventory: Inventory, device_count: int) -> Iterator[_Unit]:
 
 
 def _bytes_by_path(inventory: Inventory) -> Counter[str]:
-    """Return the bytes of the parameters below each module. Within a module, a tied parameter counts once."""
+    """Return the bytes of the parameters of each module and its submodules, by path.
+
+    Within a module, a tied parameter counts once.
+    """
     found = Counter[str]()
     counted: set[tuple[str, int]] = set()
     for slot in inventory.slots:

@@ -1,4 +1,4 @@
-"""Make `from_pretrained` of transformers work in a factory, on emulated devices and without accelerate."""
+"""Make transformers' `from_pretrained` work in a factory, on emulated devices and without accelerate."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ _finders = threading.Lock()
 def pretrained_models() -> Iterator[None]:
     """Enter a context in which `from_pretrained` accepts emulated devices under a fake mode.
 
-    For a single device, the call then does not need accelerate, does not warm up an allocator, and loads in
-    the calling thread, the only one with the fake mode. It rejects a quantized checkpoint that transformers
-    would load unquantized. transformers is patched when a factory imports it, and not imported here.
+    The call then does not warm up an allocator, and it loads weights in the calling thread, because the fake
+    mode is active only there. For a single device, it does not need accelerate. It rejects a quantized
+    checkpoint that transformers would load unquantized. transformers is not imported here; if it is not
+    loaded yet, it is patched when a factory imports it.
     """
     with ExitStack() as patched:
         if _LOADER in sys.modules or "transformers" in sys.modules:
@@ -47,7 +48,7 @@ def pretrained_models() -> Iterator[None]:
 def register_caches(inventory: Inventory) -> None:
     """Register the cache classes of a transformers model, or of its submodules, as pytree nodes.
 
-    Uses the same registration as `transformers.exporters`. Models of other libraries are skipped early.
+    This calls the registration of `transformers.exporters`. Models of other libraries are skipped.
     """
     loading = sys.modules.get(_LOADER)
     models = [part for _, part in inventory.parts if loading and isinstance(part, loading.PreTrainedModel)]
@@ -62,7 +63,8 @@ def register_caches(inventory: Inventory) -> None:
 class _OnImport(MetaPathFinder):
     """Runs a function after the first import of the transformers module that loads weights.
 
-    Imports in other threads iterate over `sys.meta_path`, so the list is replaced instead of modified.
+    The list `sys.meta_path` is replaced instead of modified, because imports in other threads iterate over
+    it.
     """
 
     def __init__(self, act: Callable[[], None]) -> None:
@@ -125,7 +127,7 @@ def _in_reality(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def _device_map(check: Callable[[Any], Any], device_map: Any) -> Any:
-    """Check a device map with transformers. Without accelerate, only single-device maps are accepted."""
+    """Check a device map as transformers does. Without accelerate, only single-device maps are accepted."""
     rules = importlib.import_module("transformers.integrations.accelerate")
     if active_fake_mode() is None or rules.is_accelerate_available():
         return check(device_map)
@@ -142,7 +144,10 @@ def _device_map(check: Callable[[Any], Any], device_map: Any) -> Any:
 
 
 def _without_offload(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments of `dispatch_model`. Raise if accelerate would copy offloaded weights per call."""
+    """Return the arguments of `dispatch_model` unchanged, or raise if the device map offloads weights.
+
+    accelerate would copy offloaded weights to a GPU on every call.
+    """
     offloaded = {str(device) for device in args[2].values()} & {"cpu", "disk"}
     if active_fake_mode() is not None and offloaded:
         raise InvalidValue(
@@ -154,7 +159,7 @@ def _without_offload(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _kept(choose: Callable[..., Any], config: Any, given: Any, *args: Any, **rest: Any) -> Any:
-    """Return transformers' choice of quantization config. Raise if it silently dequantizes the checkpoint."""
+    """Return the quantizer that transformers chose. Raise if it would silently dequantize the checkpoint."""
     stored = getattr(config, "quantization_config", None)
     is_asked = any(_setting(part, "dequantize") for part in (stored, given))
     found = choose(config, given, *args, **rest)

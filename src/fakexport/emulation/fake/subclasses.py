@@ -1,4 +1,4 @@
-"""Decide which subclasses of `torch.Tensor` are supported without data, and reject all others."""
+"""Check that tensors are of supported classes, and reject unsupported subclasses of `torch.Tensor`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .module_tensors import Inventory, slots
 
 
 class UnsupportedSubclassError(FakexportError, RuntimeError):
-    """The program cannot preserve a tensor subclass, so nothing is exported.
+    """An exported program cannot preserve a tensor subclass, so nothing is exported.
 
     Args:
         name: The name of a weight, or a description of the tensor.
@@ -44,9 +44,10 @@ class UnsupportedSubclassError(FakexportError, RuntimeError):
 
 
 def check_class(name: str, tensor: torch.Tensor) -> None:
-    """Raise `UnsupportedSubclassError` for a tensor of the model with an unsupported class.
+    """Raise `UnsupportedSubclassError` if a tensor of the model has an unsupported class.
 
-    Supported are plain tensors, buffers, parameters of any class, and wrappers with `__tensor_flatten__`.
+    Supported classes are plain tensors, buffers, subclasses of `nn.Parameter` without dispatch hooks, and
+    wrapper subclasses with `__tensor_flatten__`.
     """
     if _is_distributed(tensor):
         reason = "its program depends on the mesh and on the rank; `full_tensor()` returns the plain tensor"
@@ -69,7 +70,7 @@ def check_class(name: str, tensor: torch.Tensor) -> None:
 
 
 def check_initialized(module: nn.Module) -> None:
-    """Raise `UnsupportedSubclassError` for an uninitialized tensor of a lazy module."""
+    """Raise `UnsupportedSubclassError` if the module has an uninitialized tensor of a lazy module."""
     for slot in slots(module):
         if is_lazy(slot.tensor):
             raise UnsupportedSubclassError.of(
@@ -89,13 +90,14 @@ def check_input(name: str, value: object) -> None:
 def changed_inside(
     name: str, tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]
 ) -> torch.Tensor:
-    """Return the wrapper with changed inner tensors, and check that its metadata matches them.
+    """Return a copy of a wrapper tensor with changed inner tensors.
 
     Args:
-        change: Returns a new inner tensor of the same shape and dtype; all results are on one device.
+        change: Returns the new inner tensor, of the same shape and dtype, for an inner tensor. All results
+            must be on one device.
     Raises:
-        UnsupportedSubclassError: the class cannot be recreated from its inner tensors, or its metadata
-            differs afterwards.
+        UnsupportedSubclassError: the wrapper cannot be recreated from its inner tensors, or its class, shape
+            or dtype then differs.
     """
     try:
         made = rewrapped(tensor, change)
@@ -121,7 +123,7 @@ _PLAIN: frozenset[type[Any]] = frozenset({torch.Tensor, nn.Parameter, Buffer, Un
 
 
 def _own_hook(cls: type[torch.Tensor]) -> str | None:
-    """Return the name of a dispatch hook that the class overrides and that its fake tensors do not call."""
+    """Return the name of a dispatch hook that the class overrides; fake tensors would not call it."""
     own = (kind for kind in cls.__mro__ if kind.__module__.partition(".")[0] != "torch")
     return next((hook for kind in own for hook in _HOOKS if hook in vars(kind)), None)
 

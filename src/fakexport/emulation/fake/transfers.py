@@ -1,7 +1,6 @@
-"""Move tensors between the devices of a model's modules with hooks.
+"""Install hooks that move the inputs of each module to the device of the module.
 
-As with accelerate's `dispatch_model`, the inputs of a module are moved to its device. In a trace, each move
-is one node.
+accelerate's `dispatch_model` does the same. In a trace, each move is one node.
 """
 
 from __future__ import annotations
@@ -18,10 +17,9 @@ from .placement import Placement
 
 
 class MovedTensors(dict[tuple[int, int, torch.device], tuple[torch.Tensor, torch.Tensor]]):
-    """Copies of moved tensors within a run. The key is the original's identity and version, and the copy's
-    device.
+    """The tensors that were moved during a run, each with its copy on the new device.
 
-    The hook of a module moves only the tensors that are passed to that module.
+    The key is the id and version of the original tensor, and the device of the copy.
     """
 
 
@@ -46,10 +44,10 @@ class Transfers:
 def install_transfers(module: nn.Module, placement: Placement) -> Transfers:
     """Move the inputs of each placed module to its device, until the hooks are removed.
 
-    Tensors that are already there are not moved, so a model that moves tensors itself is unaffected. A tensor
-    that several modules on one device use (the cos and sin of 126 layers) is moved once per run, or once per
-    module with `strict=True`. Tensors are found in nested tuples, lists, dicts and dataclasses. A model on
-    one device gets no hooks.
+    Tensors that are already on the device are not moved, so a model that moves tensors itself is unaffected.
+    A tensor that several modules on one device use (such as the cos and sin of 126 layers) is moved once per
+    run, or once per module with `strict=True`. Tensors are also found in nested tuples, lists, dicts and
+    dataclasses. If the whole model is on one device, no hooks are installed.
     """
     points = dict(_points("", module, _devices_below(placement))) if len(placement.devices) > 1 else {}
     moved = MovedTensors()
@@ -99,7 +97,7 @@ def _version(tensor: torch.Tensor) -> int:
 def _mapped(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """Return `value` with the function applied to the tensors in it.
 
-    Unchanged containers are returned as they are.
+    A container in which nothing changes is returned itself, not as a copy.
     """
     if isinstance(value, torch.Tensor):
         return function(value)
@@ -119,13 +117,13 @@ def _mapped_fields(value: Any, function: Callable[[torch.Tensor], torch.Tensor])
     items = {name: _mapped(item, function) for name, item in fields.items()}
     if all(items[name] is fields[name] for name in items):
         return value
-    # Not `dataclasses.replace`: an output of transformers is also a dict, without items for None.
+    # Not `dataclasses.replace`: outputs of transformers are also dicts, which have no items for None fields.
     make: Callable[..., Any] = type(value)
     return make(**items) if dataclasses.is_dataclass(value) else make(items)
 
 
 def _devices_below(placement: Placement) -> dict[str, set[str]]:
-    """Return the devices of the tensors of each module and its submodules, by path."""
+    """Return, by module path, the devices of the tensors of the module and its submodules."""
     found: dict[str, set[str]] = {}
     for path, device in placement.tensor_devices.items():
         while path:

@@ -1,6 +1,6 @@
 """Record the operators that create each fake tensor, and replay the record to compute the tensor's value.
 
-It works on tensors only. The package `fake` uses it, and builds and places modules.
+This package handles tensors only. The package `fake` builds and places modules, and uses this package.
 """
 
 from .example_values import example_recording

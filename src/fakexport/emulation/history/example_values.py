@@ -1,4 +1,7 @@
-"""During a call on fake tensors, compute values that code reads from the example inputs, if that is cheap."""
+"""During a call on fake tensors, compute the values that code reads from the example inputs.
+
+Expensive operators are not run; their results are random numbers.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from .records import Args, Kwargs, Operation, Output, Run, TensorRecord, Unknown
 from .references import Inputs, record_of, set_record
 from .replay import Replay
 
-# In floating point operations; reading or writing an element counts as `_OF_ELEMENT`.
+# Limits in floating point operations. Reading or writing one element counts as `_OF_ELEMENT` operations.
 _MOST_OF_CALL = 5e9
 _MOST_OF_OPERATOR = 5e8
 _LITTLE = 1e7
@@ -32,7 +35,7 @@ class ExampleRecording(Recording):
     """A recording in which expensive operators return random numbers with mean 0 and standard deviation 1.
 
     Args:
-        on_read: Called with each number, list, array or data-dependent result that Python code reads.
+        on_read: Called with each number, list, array or data-dependent result that code reads.
     """
 
     def __init__(self, mode: FakeTensorMode, on_read: Callable[[Any], None]) -> None:
@@ -86,10 +89,11 @@ class ExampleRecording(Recording):
 def example_recording(
     mode: FakeTensorMode, tensors: Iterable[torch.Tensor], on_read: Callable[[Any], None]
 ) -> Iterator[None]:
-    """Enter a context in which a call on fake tensors reads values computed from the example inputs.
+    """Enter a context in which code that reads values gets values computed from the example inputs.
 
     Args:
-        tensors: Weights and inputs. Floating point tensors without a value get random ones within the block.
+        tensors: Weights and inputs. Floating point tensors whose value is unknown get random values within
+            the block.
     """
     origins = Provenance({})
     records = []

@@ -1,4 +1,4 @@
-"""Compute how many elements a mask selects, from the values of the mask alone."""
+"""Compute how many elements a mask selects. Only the values of the mask are computed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def selected(
 ) -> torch.Tensor:
     """Return the elements that a mask selects, as a fake tensor.
 
-    The masked tensor itself is not computed: it may be the output of a whole encoder that needs a GPU.
+    The values of the masked tensor are not computed: it may be the output of a whole encoder on a GPU.
     """
     source, masks = args
     if operator is _masked_select:

@@ -30,30 +30,32 @@ class Dependence:
 
     Args:
         kind: `memory`: the tensor is a parameter or persistent buffer, or shares memory with one;
-            `parameter`: it was computed from the values of a parameter; `random`: an unseeded draw;
-            `unknown`: a tensor without a recorded history; `uninitialised`: uninitialized memory.
-        operator: The operator that read the weight's values, drew the numbers, or allocated the memory. None
-            if there is no such operator.
+            `parameter`: it was computed from the values of a parameter; `random`: it depends on an unseeded
+            draw; `unknown`: on a tensor without a recorded history; `uninitialised`: on uninitialized memory.
+        operator: The operator that read the parameter's values, drew the numbers, or allocated the memory.
+            None if there is no such operator.
     """
 
     kind: DependenceKind
-    source: str  # The name of the weight, or a description of the unknown tensor, or the operator.
+    source: str  # The name of the weight, a description of the unknown tensor, or the name of the operator.
     operator: str | None = None
 
 
 class Provenance:
-    """Finds the dependences of the tensors of one model.
+    """Finds what the values of a model's tensors depend on, besides the code.
 
     Tensors that share memory have the same value: a tensor computed from `x` depends on the parameter
     `nn.Parameter(x)`, even if it was computed before the parameter was created. Shapes, dtypes and devices
-    are not values: `zeros_like(weight)` depends on nothing. Computing from persistent buffers does not count
-    either, since the constructor computes with their initial values, before a checkpoint is loaded. Values
-    that pass through a Python number (`weight.std().item()`) or a conversion of the model's dtype are not
-    tracked.
+    are not values: `zeros_like(weight)` depends on nothing. A tensor computed from a persistent buffer does
+    not depend on it either, because the constructor computes with the buffer's initial values, before a
+    checkpoint is loaded. A dependence is not found if it passes through a Python number
+    (`weight.std().item()`) or through a conversion of the model's dtype.
 
     Args:
         parameters: Parameters of the model, by name. Tied parameters are reported by their first name.
-        is_seed_enough: Whether the code determines random numbers drawn after `torch.manual_seed`.
+        buffers: Persistent buffers of the model, by name.
+        is_seed_enough: Whether random numbers that are drawn after `torch.manual_seed` count as determined by
+            the code.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class Provenance:
         self._parameters = _memories(parameters)
         weights = {**parameters, **(buffers or {})}
         self._weights = self._parameters | _memories(weights)
-        # Also matches if a tensor has no record: torch detaches parameters in lists.
+        # This also finds tensors without a record: torch detaches parameters in lists.
         self._storages = {
             StorageWeakRef(t.untyped_storage()): name
             for name, t in reversed(weights.items())
@@ -75,9 +77,10 @@ class Provenance:
         }
 
     def dependence_of(self, tensor: torch.Tensor) -> Dependence | None:
-        """Return what a tensor's value depends on besides the code, parameters first; None if on nothing.
+        """Return what a tensor's value depends on besides the code. If there is a parameter, return that.
 
-        Even then, `constant_value` may not be able to compute the value on this machine.
+        If the result is None, the code determines the value, but `constant_value` may still be unable to
+        compute it on this machine.
         """
         if not isinstance(tensor, FakeTensor) or tensor.numel() == 0:
             return None
@@ -91,9 +94,9 @@ class Provenance:
         return search.of(record.output, record.writes())
 
     def recipe_of(self, tensor: torch.Tensor) -> str:
-        """Return a digest of the operators that compute a tensor; "" if it has no record.
+        """Return a digest of the operators that compute a tensor; "" if the tensor has no record.
 
-        Operators that compute a parameter are not included, because a checkpoint provides its value.
+        Operators that compute a parameter are not included, because a checkpoint provides the parameter.
         """
         if not isinstance(tensor, FakeTensor) or not has_record(tensor):
             return ""
@@ -104,7 +107,7 @@ class Provenance:
 
 
 class _Recipe:
-    """Serializes operators, numbered in execution order."""
+    """Converts operators to text, with numbers in execution order."""
 
     def __init__(self, parameters: Mapping[Hashable, str]) -> None:
         self._parameters = parameters
@@ -183,7 +186,7 @@ class _Search:
         return next((self._found[kind] for kind in order if kind in self._found), None)
 
     def _visit(self, operation: Operation) -> None:
-        """Visit everything whose values the operator read."""
+        """Follow all tensors whose values the operator read."""
         if operation.number in self._seen:
             return
         self._seen.add(operation.number)
@@ -200,11 +203,11 @@ class _Search:
         explained: set[int] = set()
         for reference in references:
             explained |= self._read(reference, after, reader)
-        # After `set_`, a write may be recorded for another tensor that had this memory before.
+        # After `set_`, a write may be recorded for a different tensor, which had this memory before.
         self._pending.extend(write for write in after if write.number not in explained)
 
     def _read(self, reference: Any, after: tuple[Operation, ...], reader: Operation | None) -> set[int]:
-        """Visit the operations in `after` that write to the reference's memory. Return their numbers."""
+        """Visit the operators in `after` that wrote into the memory of a reference. Return their numbers."""
         root = _root(reference)
         key = _key(root)
         if (name := self._parameters.get(key)) is not None:
@@ -216,13 +219,13 @@ class _Search:
         return {write.number for write in writes}
 
     def _first_content(self, root: Any, *, is_partial: bool) -> None:
-        """Visit the operator that allocated a storage, or record that its first contents are unknown."""
+        """Visit the operator that allocated some memory, or record that its initial contents are unknown."""
         if isinstance(root, Unknown):
             self._note("unknown", root.description, None)
         elif isinstance(root, Output):
             made_by = root.operation
             self._pending.append(made_by)
-            # If the first write covers only a part, it is not known whether the rest was initialized.
+            # If the first write covers only a part of the memory, the rest may or may not be read.
             if not is_partial and _is_uninitialised(made_by):
                 self._note("uninitialised", made_by.name, made_by)
 
@@ -231,7 +234,7 @@ class _Search:
 
 
 def _memories(tensors: Mapping[str, torch.Tensor]) -> dict[Hashable, str]:
-    """Map the memory of each tensor to the tensor's name, and shared memory to the first name."""
+    """Map the memory of each tensor to the tensor's name. Shared memory is mapped to the first name."""
     memories: dict[Hashable, str] = {}
     for name, tensor in tensors.items():
         if isinstance(tensor, FakeTensor) and has_record(tensor):
@@ -242,13 +245,13 @@ def _memories(tensors: Mapping[str, torch.Tensor]) -> dict[Hashable, str]:
 
 
 def _moved_to(write: Operation | None) -> Iterator[Any]:
-    """Yield the tensor that provides the new memory if the write is a `set_`."""
+    """If the write is a `set_`, yield the tensor that provides the new memory."""
     if write is not None and effects_of(write.operator).moves_storage:
         yield from (argument for argument in write.args[1:2] if isinstance(argument, Output | Unknown))
 
 
 def _root(reference: Any) -> Any:
-    """Return the reference to the base tensor of a chain of views."""
+    """Follow a chain of views back to the base tensor, and return the reference to it."""
     while isinstance(reference, Output):
         operation = reference.operation
         place = effects_of(operation.operator).aliased
@@ -260,7 +263,7 @@ def _root(reference: Any) -> Any:
 
 
 def _key(root: Any) -> Hashable:
-    """Return a key that identifies the memory of a root reference while the records exist."""
+    """Return a key that identifies the memory of a base tensor as long as the records exist."""
     if isinstance(root, Output):
         return (root.operation.number, root.index)
     return id(root.tensor if isinstance(root, Constant) else root)
@@ -268,7 +271,7 @@ def _key(root: Any) -> Hashable:
 
 def _written(operation: Operation) -> set[Hashable]:
     """Return the memories that the operator wrote into."""
-    if isinstance(operation.operator, FunctionType):  # It fills its first argument.
+    if isinstance(operation.operator, FunctionType):  # Recorded Python functions fill their first argument.
         written = [operation.args[0]]
     else:
         written = [_argument(operation, place) for place in effects_of(operation.operator).writes]
@@ -283,9 +286,9 @@ def _read_references(operation: Operation, effects: Effects) -> list[Any]:
 
 
 def _covers_its_memory(operation: Operation) -> bool:
-    """Return whether an operator that overwrites its first argument replaces all old values of its memory."""
+    """Return whether an operator that overwrites its first argument overwrites all of that memory."""
     first, *others = operation.args
-    # NumPy may have written into memory that it shares; the real tensor has no version counter then.
+    # A constant without a version is the contents of a NumPy array, which may be written into only in part.
     is_shared = operation.operator is _copy and isinstance(others[0], Constant) and others[0].version is None
     return isinstance(first, Output) and _root(first) is first and not is_shared
 

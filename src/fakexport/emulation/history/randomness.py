@@ -2,16 +2,16 @@
 
 No numbers are drawn while fake tensors are created. Instead, each random operator records its position in its
 generator's sequence: a known state, and the number of 32-bit words drawn since that state. For most of
-torch's kernels, the sizes of the arguments determine how many words are drawn. If the count depends on the
-values (rejection sampling), counting starts again after that operator, and it must run before later numbers
-can be computed.
+torch's kernels, the sizes of the arguments determine how many words are drawn. If the number of words depends
+on the drawn values (rejection sampling), counting starts again after that operator, and the operator must run
+before later numbers can be computed.
 
-The generator itself carries the position, as a mark in its state (`_torch.mersenne_twister.marked`). So
-`torch.manual_seed`, `get_rng_state`, `set_rng_state` and `fork_rng` in a constructor behave as in eager mode
-without being patched. The marks are removed when the recording ends.
+The position is stored in the generator itself, as a mark in its state (`_torch.random.mersenne_twister`).
+Therefore, `torch.manual_seed`, `get_rng_state`, `set_rng_state` and `fork_rng` in a constructor behave as in
+eager mode without being patched. The marks are removed when the recording ends.
 
-Virtual devices have no generator: their random numbers come from the default CPU generator. A model that is
-built partly on virtual devices gets the same numbers as if it was built on the CPU.
+Virtual devices have no generators: their random numbers come from the default CPU generator. A model that is
+built partly on virtual devices gets the same numbers as a model that is built on the CPU.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ from .records import Operation
 
 T = TypeVar("T")
 
-# torch does not record who chose a seed. Unless a user sets one, the default generator has 64 random bits,
-# and a new `torch.Generator()` has 67280421310721 (c10/core/GeneratorImpl.h:default_rng_seed_val).
+# torch does not record whether a user set the seed. Otherwise, the seed of the default generator has 64
+# random bits, and that of a new `torch.Generator()` is 67280421310721
+# (c10/core/GeneratorImpl.h:default_rng_seed_val).
 _CHOSEN_SEEDS = 2**40
 
-_MARK = struct.Struct("<QQq")  # Number of the origin, words, position of the pair.
+_MARK = struct.Struct("<QQq")  # Number of the origin, number of words, and position of the pair.
 _WORDS_PER_PAIR = 4  # Box-Muller uses two 64-bit doubles.
 _KEPT_BY_ORIGIN = -1
 _NONE_KEPT = -2  # Only in a mark.
@@ -55,9 +56,9 @@ _numbers = itertools.count(1)
 
 
 class Origin:
-    """A generator state from which the random 32-bit words that are drawn are counted.
+    """A generator state from which drawn random 32-bit words are counted.
 
-    The state is known, or is the state after an operator that has not run yet.
+    The state is either known, or it is the state after an operator that has not run yet.
 
     Args:
         first: The real generator state from which this one is derived, as returned by
@@ -96,7 +97,7 @@ class Origin:
         return elements
 
     def mark(self, generator: torch.Generator, words: int, pair_at: int | None) -> bytes:
-        """Mark the generator's state as `words` words after this origin. Return the bytes of the mark."""
+        """Mark the generator as being `words` words after this origin. Return the bytes of the mark."""
         mark = _MARK.pack(self.number, words, _NONE_KEPT if pair_at is None else pair_at)
         if self._marked is None:
             self._marked = MarkedState(self.first, mark)
@@ -105,11 +106,11 @@ class Origin:
         return raw
 
     def reach(self, words: int, state: torch.Tensor) -> None:
-        """Cache the state after `words` words, so that `state_after` can continue from it."""
+        """Cache the state after `words` words, so that `state_after` can start from it."""
         self._reached = (words, state)
 
     def state_after(self, words: int) -> torch.Tensor:
-        """Return the state after `words` 32-bit words, continuing from the last result if possible."""
+        """Return the state after `words` 32-bit words. Start from the last result if possible."""
         assert self.state is not None
         start, state = self._reached or (0, self.state)
         if start > words:
@@ -120,7 +121,7 @@ class Origin:
 
 
 _origins: weakref.WeakValueDictionary[int, Origin] = weakref.WeakValueDictionary()
-_left_behind: dict[int, Origin] = {}  # By generator: the origin of the mark that it kept after a recording.
+_left_behind: dict[int, Origin] = {}  # By generator: the origin of a mark that was not removed from it.
 
 
 class Position(NamedTuple):
@@ -128,8 +129,8 @@ class Position(NamedTuple):
 
     Args:
         pair_at: Position of the pair of normally distributed numbers whose second number is cached for the
-            next call, as words since the origin; -1 for a pair that the origin itself may have cached; None
-            for no pair.
+            next call, in words since the origin. -1 if the origin's state may have such a cached number; None
+            if no number is cached.
     """
 
     origin: Origin  # The start of the count.
@@ -137,7 +138,7 @@ class Position(NamedTuple):
     pair_at: int | None = _KEPT_BY_ORIGIN
 
     def after(self, drawn: Drawn | None) -> Position | None:
-        """Return the position after a draw, or None if it cannot be known without drawing."""
+        """Return the position after a draw, or None if it is not known without drawing."""
         if drawn is None:
             return None
         origin, words, pair_at = self
@@ -176,8 +177,8 @@ class Draw:
     """The random numbers of one operator.
 
     Args:
-        drawn: The amount of numbers, or None if the operator must run to determine it. `leaves` is then the
-            end position.
+        drawn: The amount of numbers, or None if the operator must run to determine it.
+        leaves: The generator state after the draw, if `drawn` is None.
     """
 
     __slots__ = ("_leaves", "drawn", "elements", "start")
@@ -188,8 +189,8 @@ class Draw:
         self.start = start
         self.elements = elements
         self.drawn = drawn
-        # Weak, because the origin references the operator and so the draw. Histories must be freed without a
-        # garbage collection.
+        # A weak reference: the origin references the operator, which references this draw. With a reference
+        # cycle, histories would only be freed by a garbage collection.
         self._leaves = None if leaves is None else weakref.ref(leaves)
 
     @property
@@ -199,16 +200,22 @@ class Draw:
 
     @property
     def leaves(self) -> Origin | None:
-        """The end position if the operator must run to determine it, else None. None if it was freed."""
+        """The state after the draw, if the operator must run to determine it.
+
+        None if the operator need not run, or if the state was freed because nothing else uses it.
+        """
         return None if self._leaves is None else self._leaves()
 
     def belongs_to(self, operation: RandomOperation) -> None:
-        """Set the operator that makes this draw. The operator calls this once."""
+        """Set the operator that makes this draw. The operator's constructor calls this."""
         if (leaves := self.leaves) is not None:
             leaves.operation = operation
 
     def run(self, function: Callable[[], T]) -> T:
-        """Call the function with the default CPU generator at the start of this draw, then restore it."""
+        """Call the function with the default CPU generator in the state before this draw.
+
+        Afterwards, the generator's own state is restored.
+        """
         generator = torch.default_generator
         before, start = generator.get_state(), self.start.state()
         generator.set_state(start)
@@ -232,7 +239,7 @@ class Draw:
 class RandomOperation(Operation):
     """One call of an operator that draws random numbers."""
 
-    draw: Draw = field(kw_only=True)  # The random numbers that it draws.
+    draw: Draw = field(kw_only=True)  # The random numbers that the operator draws.
 
     def __post_init__(self) -> None:
         self.draw.belongs_to(self)
@@ -243,10 +250,10 @@ class Draws:
 
     def __init__(self) -> None:
         self._generators: dict[int, torch.Generator] = {}
-        # By generator: its state on entry, and the state that this one is derived from.
+        # By generator: its state before the recording, and the real state that this one is derived from.
         self._entered: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._last: dict[int, tuple[bytes, Position]] = {}  # By generator: the mark in its state.
-        # Kept alive because marks refer to them; `get_rng_state` copies marks.
+        self._last: dict[int, tuple[bytes, Position]] = {}  # By generator: its mark, and the marked position.
+        # Kept alive because marks refer to them by number, also copies of marks from `get_rng_state`.
         self._origins: list[Origin] = []
 
     def next(self, drawn: Drawn | None, generator: torch.Generator | None = None, elements: int = 0) -> Draw:
@@ -264,9 +271,10 @@ class Draws:
 
         Args:
             resolve: Function that computes the state of an origin by running the draws before it, and returns
-                whether that succeeded. The generators then end in the state of eager construction. A
-                generator with an unknown position keeps its mark: a later recording continues correctly, but
-                numbers drawn before it differ. Default: restore the generators as if nothing was drawn.
+                whether that succeeded. The generators are then left in the state of eager construction. If
+                the state of a generator cannot be computed, the generator keeps its mark: a later recording
+                continues correctly, but numbers that are drawn before that differ from eager mode. If
+                `resolve` is None, the generators are restored as if nothing was drawn.
         """
         for key, generator in self._generators.items():
             position = _marked_position(generator.get_state())
@@ -274,7 +282,7 @@ class Draws:
                 continue  # It was seeded again, outside of the recording.
             if resolve is None:
                 entered, first = self._entered[key]
-                # Otherwise it was seeded again, outside of the recording.
+                # If the states differ, the generator was seeded again during the recording.
                 is_same = position.origin.first is first
                 generator.set_state(entered if is_same else position.origin.first)
             elif position.origin.state is not None or resolve(position.origin):
@@ -287,7 +295,7 @@ class Draws:
         self._origins.clear()
 
     def position(self, generator: torch.Generator) -> Position:
-        """Return the position of a generator."""
+        """Return the current position of a generator."""
         state = generator.get_state()
         last = self._last.get(id(generator))
         if last is not None and last[0] == raw_mark(state):

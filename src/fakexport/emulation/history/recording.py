@@ -32,9 +32,10 @@ _detach = torch.ops.aten.detach.default
 
 
 class Recording:
-    """Records the histories of fake tensors that one block creates. It can still be used after the block.
+    """Records the histories of the fake tensors that are created in a block.
 
-    It does not reference the tensors or histories. Each tensor owns its history; both are freed together.
+    A recording can still be used after the block. It does not reference the tensors or their histories. Each
+    tensor owns its history, and both are freed together.
     """
 
     def __init__(self, mode: FakeTensorMode) -> None:
@@ -44,7 +45,7 @@ class Recording:
         self._replay = Replay()
 
     def constant_value(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the real value of a tensor created in the block, as `values.constant_value` returns it."""
+        """Return the real value of a tensor created in the block. See `values.constant_value`."""
         return constant_value(tensor)
 
     def take_over(self, fake: torch.Tensor, other: torch.Tensor) -> None:
@@ -102,7 +103,7 @@ class Recording:
                 return selected(self.mode, operator, args, self._value)
         if not effects.reads_values:
             try:
-                # Some of torch's fake rules reject a generator, and none of them draws.
+                # Some of torch's fake kernels reject a generator, and none of them uses it.
                 return run(generator=None) if kwargs.get("generator") is not None else run()
             except NEEDS_VALUES:
                 pass
@@ -146,7 +147,7 @@ class Recording:
         return self._draws.next(drawn, kwargs.get("generator"), filled.numel())
 
     def _answer(self, operator: Any, args: Args, kwargs: Kwargs) -> Any:
-        """Run the operator on real tensors: the values of its fake inputs."""
+        """Run the operator on the real values of its fake inputs."""
         if effects_of(operator).is_random:
             self._draw_for_real(kwargs.get("generator") or torch.default_generator)
         records = [record_of(t) for t in leaves((args, dict(kwargs))) if isinstance(t, FakeTensor)]
@@ -170,7 +171,7 @@ class Recording:
         return self._replay.values([record_of(tensor)])[0] if isinstance(tensor, FakeTensor) else tensor
 
     def _fake_answer(self, operator: Any, args: Any, kwargs: Any) -> Any:
-        """Run the operator on real tensors; return its results as fake tensors on the inputs' device."""
+        """Run the operator on real values, and return its results as fake tensors on the inputs' device."""
         device = _device_of(args, kwargs)
         generator = kwargs.get("generator") or torch.default_generator
 
@@ -189,13 +190,13 @@ class Recording:
         return fake(result)
 
     def _draw_for_real(self, generator: torch.Generator) -> None:
-        """Set a generator to its state in eager mode, for a draw that happens now instead of in a replay."""
+        """Set a generator to its state in eager mode, because a draw happens now instead of in a replay."""
         position = self._draws.position(generator)
         resolve_origin(position.origin)
         generator.set_state(position.state())
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the value for `.numpy()` and `.tolist()`. It then shares memory with the fake tensor."""
+        """Return the value for `.numpy()` and `.tolist()`, which then shares memory with the fake tensor."""
         record = record_of(tensor)
         for known in record.storage.shown:
             if known.output is record.output:
@@ -213,7 +214,11 @@ class Recording:
             self.take_over(tensor, other)
 
     def storage_written(self, storage: torch.UntypedStorage) -> bool:
-        """Record that Python writes into a storage without an operator; return False if it has no record."""
+        """Record that Python writes into a storage without an operator.
+
+        Returns:
+            False if the storage has no record.
+        """
         record = owner_of(storage)
         if record is not None and not self.is_paused:
             record.write_unseen("a write through a storage, without an operator")
@@ -222,10 +227,12 @@ class Recording:
     def filled(
         self, function: Callable[..., Any], tensor: torch.Tensor, args: tuple[Any, ...], drawn: Drawn | None
     ) -> bool:
-        """Record that `function` fills `tensor` with random numbers. Return False if that is not recorded.
+        """Record that `function` fills `tensor` with random numbers.
 
         Args:
-            drawn: The amount of numbers that it draws, or None if the amount depends on the numbers.
+            drawn: The amount of numbers that are drawn, or None if it depends on the numbers.
+        Returns:
+            False if nothing is being recorded.
         """
         if self.is_paused or torch.compiler.is_exporting():
             return False
@@ -245,13 +252,13 @@ class Recording:
 def recording(
     mode: FakeTensorMode, is_eager: bool = False, recorder: Recording | None = None
 ) -> Iterator[Recording]:
-    """Enter a context in which the tensors of an active fake mode are recorded and can be read.
+    """Enter a context that records the tensors of an active fake mode, so that code can read their values.
 
     Within a block that already records the same mode, that recording continues.
 
     Args:
         is_eager: Set the random generators to their state after eager construction, if it can be computed
-            cheaply. By default, restore them as if nothing was drawn.
+            cheaply. By default, restore the generators as if nothing was drawn.
     """
     active: Recording | None = vars(mode).get(_RECORDING)
     if active is not None:
@@ -279,7 +286,7 @@ def _argument(place: tuple[int, str], args: Args, kwargs: Kwargs) -> Any:
 
 
 def _stays_real(effects: Effects, inputs: Inputs, args: Args, kwargs: Kwargs) -> bool:
-    """Return whether a call must use real tensors because it writes into a real tensor or only reads one."""
+    """Return whether a call must use real tensors: it writes into a real tensor, or returns a view of one."""
     written = (tensor for place in effects.writes for tensor in leaves(_argument(place, args, kwargs)))
     if any(isinstance(t, torch.Tensor) and not isinstance(t, FakeTensor) for t in written):
         return True
@@ -287,7 +294,7 @@ def _stays_real(effects: Effects, inputs: Inputs, args: Args, kwargs: Kwargs) ->
 
 
 def _aliased_storage(effects: Effects, args: Args, kwargs: Kwargs) -> StorageRecord | None:
-    """Return the memory that the outputs share with an argument, or None if they have their own."""
+    """Return the memory that the outputs share with an argument, or None if they do not share memory."""
     if effects.aliased is None:
         return None
     source = _argument(effects.aliased, args, kwargs)
@@ -295,7 +302,7 @@ def _aliased_storage(effects: Effects, args: Args, kwargs: Kwargs) -> StorageRec
 
 
 def _separate(tensor: Any) -> None:
-    """Give a tensor its own record before its sizes change, because it may share its record."""
+    """Give a tensor a record of its own before its sizes change. Until then, other tensors may share it."""
     if isinstance(tensor, FakeTensor):
         record = record_of(tensor)
         own = Operation(_detach, (record.output,), {}, record.writes())
@@ -303,7 +310,7 @@ def _separate(tensor: Any) -> None:
 
 
 def _overwritten(effects: Effects, args: Args) -> TensorRecord | None:
-    """Return the record of the tensor if the operator overwrites all of its values, else None."""
+    """Return the record of the first argument if the operator overwrites all of its values, else None."""
     if not effects.overwrites or not isinstance(args[0], FakeTensor):
         return None
     record = record_of(args[0])
@@ -327,7 +334,7 @@ def _note_writes(operation: Operation, effects: Effects, args: Args, kwargs: Kwa
 
 
 def _note_new_storage(tensor: FakeTensor, source: Any, operation: Operation) -> None:
-    """Record `tensor.set_(source)`: the tensor uses a different memory from now on."""
+    """Record `tensor.set_(source)`: the tensor uses different memory from now on."""
     if isinstance(source, FakeTensor):
         storage = record_of(source).storage
     else:

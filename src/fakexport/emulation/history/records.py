@@ -1,8 +1,9 @@
 """Records of how a fake tensor was created: operators and their dependencies.
 
-The records form a graph that points strictly backwards in time: an operator references the outputs that it
-used and, for each output, the last operator that wrote into its memory. So an operator's record is kept
-exactly as long as a tensor or a later operator needs it. Records reference no fake tensors.
+The records form a graph whose references point backwards in time: an operator references the outputs that it
+used and, for each of these outputs, the last operator that wrote into the output's memory. Therefore, an
+operator's record is freed as soon as no tensor and no later operator needs it. Records do not reference fake
+tensors.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from fakexport._torch.operators.real_execution import real_execution
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the bytes of each element of a strided tensor, as an additional dimension."""
+    """Return the elements of a strided tensor as bytes, with an additional last dimension."""
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     return plain.unsqueeze(-1).view(torch.uint8)
 
@@ -38,7 +39,7 @@ class Operation:
     """One recorded operator call.
 
     Args:
-        after: The last operators that wrote into the memory of the arguments before the call.
+        after: For the memory of each argument, the last operator that wrote into it before the call.
     """
 
     operator: Any  # The operator overload, or a Python function with the same arguments.
@@ -58,7 +59,7 @@ class Operation:
         return f"%{self.number} = {self.name}({', '.join(shown)})"
 
     def references(self) -> Iterator[Output]:
-        """Return the outputs among the arguments."""
+        """Return those arguments that are outputs of other operators."""
         return (value for value in leaves((self.args, self.kwargs)) if isinstance(value, Output))
 
     def needs(self) -> Iterator[Operation]:
@@ -81,10 +82,10 @@ class Constant:
     """A real tensor that an operator used.
 
     Args:
-        tensor: The tensor itself. A copy if torch does not count changes of the tensor: for inference
-            tensors, and for memory of NumPy or other libraries.
-        version: The tensor's version counter at the time of the call, or None for the contents of a NumPy
-            array that shares memory with a recorded tensor.
+        tensor: The tensor itself. It is a copy if torch does not count changes of the tensor, which is the
+            case for inference tensors and for memory of NumPy or other libraries.
+        version: The tensor's version counter at the time of the call, or None if the tensor holds the
+            contents of a NumPy array that shares memory with a recorded tensor.
     """
 
     tensor: torch.Tensor
@@ -93,11 +94,12 @@ class Constant:
 
 
 class Shown:
-    """A NumPy array that shares memory with a recorded tensor. Python can write into the array without an
-    operator.
+    """A NumPy array that shares memory with a recorded tensor.
+
+    Python can write into the array without calling an operator.
 
     Args:
-        real: A real tensor that uses the memory of the array. A replay never writes to it.
+        real: A real tensor that uses the memory of the array. A replay does not write into it.
     """
 
     __slots__ = ("_known", "output", "real")
@@ -122,18 +124,19 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A tensor without a recorded history that an operator used."""
+    """A tensor that an operator used, but that has no recorded history."""
 
     description: str
 
 
 class StorageRecord:
-    """The record of memory that a tensor and its views share, with the last operator that wrote into it.
+    """The record of memory that a tensor and its views share.
 
-    `edits` describes unrecorded changes. After `copy.deepcopy`, copies of tensors that share memory also
-    share this list: outside of a block, the copies themselves do not share memory, unlike copies of real
-    tensors. Once a tensor that uses the memory was materialized, `real` is the real memory and the last write
-    at that time. `shown` are NumPy arrays in the same memory.
+    `last_write` is the last operator that wrote into the memory. `edits` describes unrecorded changes. If
+    tensors that share memory are copied with `copy.deepcopy`, their copies share this list. (Outside of a
+    block, these copies do not share memory, unlike copies of real tensors.) After a tensor in this memory was
+    materialized, `real` holds the real memory and the last write at that time. `shown` lists the NumPy arrays
+    that share the memory.
     """
 
     __slots__ = ("__weakref__", "_last_write", "edits", "has_changed_geometry", "real", "shown")
@@ -147,7 +150,7 @@ class StorageRecord:
 
     @property
     def last_write(self) -> Operation | None:
-        """The last operator that wrote into the memory; writes through NumPy are first turned into one."""
+        """The last operator that wrote into the memory. This includes writes through NumPy."""
         if self.shown:
             self._note_changes()
         return self._last_write
@@ -166,7 +169,7 @@ class StorageRecord:
                 self._write(output, Constant(value, None))
 
     def write_unseen(self, description: str) -> None:
-        """Record a write of unknown values: later reads of the memory cannot be computed."""
+        """Record a write of unknown values. Values that are read from the memory later cannot be computed."""
         self._write(Unknown(description), Unknown(description))
 
     def _write(self, *args: Any) -> None:
@@ -175,7 +178,7 @@ class StorageRecord:
 
 
 class TensorRecord:
-    """The record of a fake tensor: the operator output that produced it, and the memory that it uses.
+    """The record of a fake tensor: the operator output that it is, and the record of its memory.
 
     A tensor and its `detach()` or `.data` share one record.
     """
@@ -187,7 +190,7 @@ class TensorRecord:
         self.storage = storage or StorageRecord()
 
     def writes(self) -> tuple[Operation, ...]:
-        """Return the last write into the memory, if there was one."""
+        """Return a tuple with the last write into the memory, or an empty tuple if there was none."""
         last = self.storage.last_write
         return () if last is None else (last,)
 
@@ -217,7 +220,7 @@ def history_of(records: Iterable[TensorRecord]) -> list[Operation]:
 
 
 def history_up_to(operations: Iterable[Operation]) -> list[Operation]:
-    """Return the operators and everything that must run before them, in execution order."""
+    """Return the operators and all operators that must run before them, in execution order."""
     found: dict[int, Operation] = {}
     pending = list(operations)
     while pending:

@@ -1,8 +1,8 @@
 """Map the arguments of a call to their records.
 
-A record is an attribute of its fake tensor, so that both are freed together, and the record moves along when
-tensor contents are swapped. With a weak map, every parameter would have a weak reference, and `Module.to`
-rejects such parameters.
+A record is stored as an attribute of its fake tensor. Therefore, both are freed together, and
+`torch.utils.swap_tensors` also swaps the records. A weak map would need a weak reference to every parameter,
+and `Module.to` rejects such parameters.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _MEMORY = "_fakexport_memory"
 _PLAIN = frozenset(
     {int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
 )
-# Without numbers, because 1, 1.0 and True are the same dict key.
+# Numbers are not included, because 1, 1.0 and True are the same dict key.
 _SHAREABLE = frozenset({bool, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format})
-# Argument types besides tensors whose values do not change until a replay.
+# Types of non-tensor arguments whose values cannot change before a replay.
 _UNCHANGING = (
     int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format,
     torch.SymInt, torch.SymFloat, torch.SymBool, torch.Size, enum.Enum,
@@ -48,7 +48,7 @@ def has_record(tensor: torch.Tensor) -> bool:
 
 
 def set_record(tensor: torch.Tensor, record: TensorRecord) -> None:
-    """Replace the record of a fake tensor, and store which memory the record describes."""
+    """Set the record of a fake tensor, and store which memory the record describes."""
     attributes = vars(tensor)
     attributes[_RECORD] = record
     memory = memory_of(tensor)
@@ -68,7 +68,7 @@ def owner_of(storage: Any) -> StorageRecord | None:
 
 
 def has_other_memory(tensor: torch.Tensor) -> bool:
-    """Return whether a fake tensor's memory is not the recorded one, for example after `tensor.data = x`."""
+    """Return whether a fake tensor's memory differs from the recorded one, as after `tensor.data = x`."""
     known: _Memory | None = vars(tensor).get(_MEMORY)
     if known is None or known.storage is None:
         return False
@@ -77,7 +77,7 @@ def has_other_memory(tensor: torch.Tensor) -> bool:
 
 
 def note_clone(tensor: torch.Tensor, clone: torch.Tensor) -> None:
-    """Store the memory of a clone, because `copy.deepcopy` then copies the tensor's record to the clone."""
+    """Store the memory of a clone, because `copy.deepcopy` copies the tensor's record after cloning it."""
     known: _Memory | None = vars(tensor).get(_MEMORY)
     if known is not None and not has_other_memory(tensor):
         known.cloned = memory_of(clone)
@@ -98,7 +98,7 @@ class _Memory:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Memory:
         # `copy.deepcopy` of a fake tensor clones it, and then copies its attributes, including this one. If
-        # the copy is no such clone, its memory differs from the one in its record.
+        # no clone was made, the memory of the copy differs from the memory in its record.
         cloned, self.cloned = self.cloned, None
         return _Memory(cloned if cloned is not None else self.storage)
 
@@ -121,14 +121,14 @@ def constant_of(real: torch.Tensor) -> Constant | Unknown:
 
 
 def is_of_other_library(tensor: torch.Tensor) -> bool:
-    """Return whether torch does not own the memory of a real tensor, for example after `torch.from_numpy`."""
+    """Return whether torch does not own the memory of a real tensor, as after `torch.from_numpy`."""
     return (
         tensor.layout is torch.strided and not is_wrapper(tensor) and not tensor.untyped_storage().resizable()
     )
 
 
 def made_from(real: torch.Tensor) -> TensorRecord:
-    """Return a record for a fake tensor that has the value of a real tensor. The value is not copied."""
+    """Return a record for a fake tensor whose value is that of a real tensor. The value is not copied."""
     return TensorRecord(Output(Operation(_clone, (constant_of(real),), {}), 0))
 
 
@@ -143,8 +143,8 @@ def _new_record(tensor: torch.Tensor) -> TensorRecord:
 class Inputs:
     """The arguments of an operator call, with references to records instead of tensors.
 
-    `records` are the records of the fake tensor arguments, in order. `has_real` is whether real tensors are
-    also among the arguments.
+    `records` are the records of the arguments that are fake tensors, in order. `has_real` is true if real
+    tensors are also among the arguments.
     """
 
     __slots__ = ("args", "has_real", "kwargs", "records")
@@ -177,12 +177,12 @@ class Inputs:
         return {k: a if type(a) in _PLAIN else self._refer(a) for k, a in kwargs.items()}
 
     def writes_before(self, overwritten: TensorRecord | None) -> tuple[Operation, ...]:
-        """Return the last write into each input's memory, except for memory that is overwritten entirely."""
+        """Return the last write into the memory of each input, except memory that is fully overwritten."""
         if not self.records:
             return ()
         spared = overwritten.storage if overwritten is not None else None
         if spared is not None and sum(record.storage is spared for record in self.records) > 1:
-            spared = None  # It is read, too.
+            spared = None  # Another argument also reads this memory.
         writes = {id(r.storage): r.storage.last_write for r in self.records if r.storage is not spared}
         return tuple([write for write in writes.values() if write is not None])
 
@@ -192,5 +192,5 @@ _NO_KWARGS: dict[str, Any] = {}
 
 @functools.lru_cache(maxsize=256)
 def _shared(items: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
-    """Return the same dict object for equal options. Large models record many, so this saves memory."""
+    """Return the same dict object for equal keyword arguments. This saves memory for large models."""
     return dict(items)

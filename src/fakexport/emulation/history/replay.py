@@ -22,7 +22,7 @@ from .randomness import Origin, RandomOperation
 from .records import Constant, Operation, Output, TensorRecord, Unknown, history_of, history_up_to, leaves
 
 LARGEST_REPLAY_BYTES = 8 * 2**30
-"""Values whose replay needs more real memory than this are not computed."""
+"""If a replay needs more real memory than this, the value is not computed."""
 
 _KEPT_BYTES = 64 * 2**20
 _TAIL = 8
@@ -53,9 +53,9 @@ class DataReadError(FakexportError, RuntimeError):
 
 
 class Replay:
-    """Real tensors computed so far, so that later reads of the same history do not start from the beginning.
+    """Replays histories, and caches real tensors so that the next replay does not start from the beginning.
 
-    Only small tensors are cached. After a write to a tensor, its earlier value is no longer available.
+    The cache is only kept while it is small. After a write into a tensor, the earlier value is not available.
     """
 
     def __init__(self, limit_bytes: int | None = LARGEST_REPLAY_BYTES) -> None:
@@ -63,7 +63,7 @@ class Replay:
         self._forget()
 
     def values(self, records: Sequence[TensorRecord]) -> list[torch.Tensor]:
-        """Return the current values of the tensors. They are shared with later reads, so do not modify them.
+        """Return the current values of the tensors. Do not modify them: later calls may return them again.
 
         Raises:
             DataReadError: an input is unknown or was changed, an operator fails, or memory runs out.
@@ -112,14 +112,14 @@ class Replay:
                 self._drop_unused(uses)
 
     def _drop_unused(self, uses: Counter[int]) -> None:
-        """Free tensors that no later operator uses. Before, `_bytes` may count memory once for each view."""
+        """Free tensors that no later operator uses. Recompute `_bytes`, which counted shared memory twice."""
         self._can_go_on = False
         self._outputs = {number: outputs for number, outputs in self._outputs.items() if uses[number] > 0}
         held = [t for outputs in self._outputs.values() for t in outputs if isinstance(t, torch.Tensor)]
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}
         if self._limit_bytes is not None and sum(storages.values()) > self._limit_bytes:
             raise _Unreplayable(f"its replay needs more than {self._limit_bytes >> 30} GiB of memory")
-        self._bytes = sum(storages.values()) // 2  # Halved, so that not every step calls this.
+        self._bytes = sum(storages.values()) // 2  # Halved, so that not every step calls this method.
 
     def _value(self, reference: Any) -> Any:
         match reference:
@@ -145,8 +145,8 @@ def replay(
 ) -> list[torch.Tensor]:
     """Return the current values of recorded tensors, each computed from its history.
 
-    Tensors that shared memory also share it in the results. The values are always on the CPU, whatever the
-    recorded device is, and detached from autograd.
+    If recorded tensors share memory, the results also do. The results are always on the CPU, regardless of
+    the recorded devices, and are detached from autograd.
 
     Raises:
         DataReadError: an input is unknown or was changed, an operator fails, or memory runs out.
@@ -167,25 +167,28 @@ def resolve_origin(origin: Origin) -> None:
         assert operation is not None
         origin = operation.draw.start.origin
     for origin in reversed(chain):
-        if origin.operation is not None:  # Running an earlier one may have included this one.
+        if origin.operation is not None:  # The run of an earlier operator may have included this one.
             Replay(limit_bytes=None).run(origin.operation)
 
 
 _MOST_DRAWN = 1 << 27
-"""Maximum number of elements to draw (one or two seconds) only to set the state of a generator."""
+"""Maximum number of elements to draw only to set the state of a generator. This takes one or two seconds."""
 
 
 def resolve_if_cheap(origin: Origin) -> bool:
-    """Compute a state with `resolve_origin` if few numbers must be drawn. Otherwise warn and return False."""
+    """Compute a generator state if this requires few draws, and return whether it was computed.
+
+    If it was not computed, warn.
+    """
     elements = origin.elements_before()
     if elements <= _MOST_DRAWN:
         with suppress(DataReadError):
             resolve_origin(origin)
             return True
     warnings.warn(
-        "the random generator is not in the state of eager construction: reaching it requires "
-        f"drawing {elements:,} numbers. Seed it before you draw; another deferred_init continues "
-        "from the right state",
+        "the random generator is not in the state that eager construction would leave: reaching that "
+        f"state requires drawing {elements:,} numbers. Seed the generator before you draw from it; "
+        "another deferred_init continues from the right state",
         RuntimeWarning,
         stacklevel=2,
     )
@@ -193,7 +196,7 @@ def resolve_if_cheap(origin: Origin) -> bool:
 
 
 def why_unreplayable(record: TensorRecord) -> str | None:
-    """Return why the tensor's value cannot be computed, or None if no reason is known. Nothing is run."""
+    """Return why the tensor's value cannot be computed, or None if no reason is known. No operator is run."""
     if isinstance(record.output, Unknown):
         return f"it is {record.output.description}"
     for operation in history_of([record]):
@@ -207,7 +210,7 @@ def why_unreplayable(record: TensorRecord) -> str | None:
 
 
 class _Unreplayable(Exception):
-    """The reason why an operator cannot be replayed. The caller adds the history."""
+    """An operator cannot be replayed. The caller converts this to a `DataReadError` with the history."""
 
 
 def _uses_of(records: Sequence[TensorRecord]) -> Counter[int]:

@@ -1,4 +1,4 @@
-"""Get and set the values of single fake tensors, and track changes outside of a recording."""
+"""Get and set the values of fake tensors, and track changes that are made outside of a recording."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _clone = torch.ops.aten.clone.default
 
 
 def note_edit(run: Run, operator: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Run an operator of a mode outside of a recording, and mark the memory that it writes into as edited."""
+    """Run an operator outside of a recording, and mark the memory that it writes into as edited."""
     result = run()
     if torch.compiler.is_exporting():
         return result
@@ -55,7 +55,10 @@ def edit_of(fake: FakeTensor) -> str | None:
 
 
 def _follow_views(args: Args, result: Any, is_identity: bool) -> None:
-    """Give views from outside of a recording the record of their memory, to track writes through them."""
+    """Give views that are created outside of a recording the record of their memory.
+
+    Writes through such a view are then tracked.
+    """
     source = args[0] if args else None
     if not isinstance(source, FakeTensor) or not has_record(source):
         return
@@ -71,9 +74,9 @@ def constant_value(tensor: torch.Tensor) -> torch.Tensor:
     """Return the real value of a tensor as a new, detached CPU tensor; a real tensor is returned unchanged.
 
     Args:
-        tensor: A fake tensor from a recorded block or with an assigned value, on any device.
+        tensor: A fake tensor on any device. It was created in a recorded block, or has an assigned value.
     Raises:
-        DataReadError: the tensor's history is unknown, cannot run here, or misses a change of the memory.
+        DataReadError: the tensor's history is unknown, cannot run here, or does not include a later change.
 
     Example:
         >>> with fake_mode():
@@ -92,7 +95,7 @@ def constant_value(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def known_value(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Return the value like `constant_value`, or None if it is unknown or cannot be computed here."""
+    """Return `constant_value(tensor)`, or None if the value is unknown or cannot be computed here."""
     try:
         return constant_value(tensor)
     except DataReadError:
@@ -100,11 +103,11 @@ def known_value(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def set_constant_value(fake: torch.Tensor, real: torch.Tensor) -> None:
-    """Make `real` the value of `fake`, from now on.
+    """Set the value of a fake tensor to a real tensor.
 
     Args:
         fake: A fake tensor, such as a constant without a value in a program for a GPU.
-        real: A CPU tensor with the same shape and dtype. It is referenced, not copied.
+        real: A CPU tensor of the same shape and dtype. It is referenced, not copied.
 
     Example:
         >>> with fake_mode():
@@ -129,7 +132,7 @@ def is_of_zeros(fake: torch.Tensor) -> bool:
 
 
 def remember_filled(fake: torch.Tensor, element: torch.Tensor) -> None:
-    """Fill `fake` with one number without allocating memory; `constant_value` returns an expanded view.
+    """Set each element of a fake tensor to one number. `constant_value` then returns an expanded view.
 
     Args:
         element: A 0-d CPU tensor with the dtype of `fake`. It is referenced, not copied.
@@ -173,7 +176,7 @@ def ignores_default_device(tensor: torch.Tensor) -> bool:
 
 
 def is_of_real_data(tensor: torch.Tensor) -> bool:
-    """Return whether a recorded tensor was computed only from real tensors, without `device` arguments.
+    """Return whether a recorded tensor was computed from real tensors only, without `device` arguments.
 
     Examples: `IMAGE.clone()`, `torch.from_numpy(array).float()`.
     """
@@ -182,7 +185,7 @@ def is_of_real_data(tensor: torch.Tensor) -> bool:
 
 
 def _is_legacy(operation: Operation) -> bool:
-    """Return whether the operator is a call of `torch.Tensor(n)`, which has no `pin_memory` argument."""
+    """Return whether the operator call comes from `torch.Tensor(n)`, which does not pass `pin_memory`."""
     return (
         operation.operator is _empty
         and "pin_memory" not in operation.kwargs
@@ -191,7 +194,10 @@ def _is_legacy(operation: Operation) -> bool:
 
 
 def _is_computed(operation: Operation, is_source: Callable[[Constant], bool]) -> bool:
-    """Return whether an output depends only on constants with `is_source`, and on no `device` argument."""
+    """Return whether a result depends only on constants for which `is_source` is true.
+
+    Also return False if an operator has a `device` argument.
+    """
     pending, has_source = [operation], False
     while pending:
         current = pending.pop()

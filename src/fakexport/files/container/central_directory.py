@@ -58,7 +58,7 @@ class _RawEntry:
 
 
 def read_entries(path: str, read_at: ReadAt, file_bytes: int, limits: Limits) -> tuple[Entry, ...]:
-    """Return the entries of all records, in file order. Limits are checked before anything is allocated."""
+    """Return the entries of all records, in file order. Limits are checked before memory is allocated."""
     count, directory_bytes, directory = _read_end(path, read_at, file_bytes, limits)
     text = read_at(directory, directory_bytes)
     date = int.from_bytes(text[14:16], "little")
@@ -132,7 +132,7 @@ def _legacy_name(read_at: ReadAt, end: bytes, file_bytes: int) -> str | None:
 
 
 def _parse_entry(path: str, text: bytes, start: int, number: int, limits: Limits) -> tuple[_RawEntry, int]:
-    """Parse the entry at `start` of the central directory. Return it with the offset of the next entry."""
+    """Parse the entry at the offset `start` of the central directory. Also return the next entry's offset."""
     where = f"central directory, entry {number}"
     if start + CENTRAL.size > len(text):
         raise ArchiveError(path, "is truncated", where)
@@ -159,7 +159,7 @@ def _parse_entry(path: str, text: bytes, start: int, number: int, limits: Limits
 
 
 def _widen(path: str, name: str, extra: bytes, values: list[int]) -> list[int]:
-    """Replace values that exceed 32 bits by the values in the zip64 extra field."""
+    """Replace values that exceed 32 bits with the values in the zip64 extra field."""
     wide = values.count(SATURATED)
     if not wide:
         if extra:

@@ -12,7 +12,7 @@ FRAME_RECORDS = {
     "archive_version": b"0",
     "byteorder": b"little",
 }
-"""Records that torch's readers check first, with the only content that is accepted for each."""
+"""Records that torch's readers check first. Each must have exactly this content."""
 
 UNTRUSTED = "rejected by default: with --trust, torch reads it, and reading it can run code from the file"
 LEGACY = "legacy layout from before torch 2.8"
@@ -37,9 +37,10 @@ _SCRIPTED = re.compile(r"code/.+|data\.pkl|constants\.pkl|data/[0-9]+|constants/
 
 @dataclass(frozen=True)
 class Refused:
-    """A record, without the archive's folder, that is only accepted in a trusted file, and its kind.
+    """A record that is only accepted in a trusted file.
 
-    `is_trust_missing` is whether trusting the file would allow torch to read it.
+    `name` does not include the archive's folder. `what` describes the kind of record. `is_trust_missing` is
+    whether torch could read the file if it were trusted.
     """
 
     name: str
@@ -48,7 +49,7 @@ class Refused:
 
 
 def legacy_layout(names: Iterable[str]) -> Refused | None:
-    """Return a record that proves that the layout is older than the `.pt2` layout of torch 2.8, or None."""
+    """Return a record that shows that the archive does not have torch's `.pt2` layout, or None."""
     names = set(names)
     if legacy := sorted(name for name in names if _LEGACY.fullmatch(name)):
         return Refused(legacy[0], f"{LEGACY}, {UNTRUSTED}")
@@ -79,7 +80,7 @@ def _danger(name: str) -> str | None:
     if _NATIVE.fullmatch(suffix) or _NATIVE.fullmatch(last) or ".so." in name:
         return "native library or code"
     if is_sample_inputs(name):
-        return None  # It is never read. torch pickles it, and no command needs it.
+        return None  # It is a pickle, but it is never read, because no command needs it.
     if is_object_record(name):
         return None
     if file.startswith(("custom_obj_", "opaque_obj_")):
@@ -97,12 +98,12 @@ def is_object_record(name: str) -> bool:
 
 
 def is_sample_inputs(name: str) -> bool:
-    """Return whether the record has example inputs, pickled by `torch.export.save`. They are never read."""
+    """Return whether the record contains example inputs, pickled by `torch.export.save`. It is never read."""
     return _SAMPLE_INPUTS.fullmatch(name) is not None
 
 
 def is_payload_config(name: str) -> bool:
-    """Return whether the record is a list of weights or constants, their records, and which are pickled."""
+    """Return whether the record lists the weights or constants, with their records and which are pickled."""
     return _PAYLOAD_CONFIG.fullmatch(name) is not None
 
 
@@ -114,7 +115,7 @@ _RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNOREC
 def fault_of_name(name: str) -> str | None:
     """Return why a record or a linked file must not have this name, or None if the name is valid.
 
-    A valid name is a relative ASCII path, separated by `/`, that means the same on every system.
+    A valid name is a relative ASCII path, separated by `/`, that has the same meaning on every system.
     """
     if not name:
         return "the name is empty"
@@ -152,7 +153,7 @@ def _fault_of_part(part: str) -> str | None:
 
 
 def comparable(name: str) -> str:
-    """Return the name in lower case. torch and some file systems compare names without case."""
+    """Return the name in lower case, because torch and some file systems ignore case."""
     return name.lower()
 
 

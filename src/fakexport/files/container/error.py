@@ -12,7 +12,7 @@ from fakexport.files.documents import DocumentError
 
 
 class ArchiveError(FakexportError, ValueError):
-    """An archive is invalid or rejected. The message is a single line: path, place and fault.
+    """An archive is invalid or rejected. The message is a single line with the path, the place and the fault.
 
     Args:
         path: Path of the file, as the caller passed it.
@@ -34,7 +34,7 @@ class ArchiveError(FakexportError, ValueError):
 
 @contextmanager
 def faults_named(path: str, record: str) -> Iterator[None]:
-    """Add the archive's path and the record to a `DocumentError`."""
+    """Convert a `DocumentError` to an `ArchiveError`, which also names the archive and the record."""
     try:
         yield
     except DocumentError as error:

@@ -1,10 +1,12 @@
 """The bytes around the records of a `.pt2` zip, as torch's PyTorchFileWriter writes them.
 
-The names, sizes, checksums and offsets of the records determine all other bytes. A reader can compute these
-bytes and compare them. If they differ, neither torch nor fakexport wrote the file. torch's writer (2.13,
-miniz 3.0.2) has these properties: after each record, a data descriptor repeats its sizes and checksum, except
-for empty records; the extra field `FB` pads each record to a multiple of 64 bytes; the end record is always
-in zip64 form.
+The names, sizes, checksums and offsets of the records determine all other bytes. Therefore, a reader can
+compute these bytes and compare them with the file. If they differ, neither torch nor fakexport wrote the
+file.
+
+torch's writer (2.13, miniz 3.0.2) has these properties: after each record that is not empty, a data
+descriptor repeats the record's sizes and checksum; the extra field `FB` is padding so that the data of each
+record begins at a multiple of 64 bytes; the end record is always in zip64 form.
 """
 
 from __future__ import annotations
@@ -39,11 +41,11 @@ class Entry:
     """One record of a container.
 
     Args:
-        name: Name with the archive's folder, such as `model/data/weights/weight_0`.
+        name: Name including the archive's folder, such as `model/data/weights/weight_0`.
         method: `STORED` or `DEFLATED`.
         crc: CRC-32 of the content.
         size: Size of the content in bytes.
-        packed: Size of the possibly compressed data in the file, in bytes.
+        packed: Size of the data in the file in bytes, which is smaller than `size` if it is compressed.
         header: Offset of the record's local header in the file.
         data: Offset of the record's data in the file.
     """

@@ -20,7 +20,7 @@ class Limits:
         name_bytes: Length of a record's name with its folder.
         record_bytes: Inflated size of a record that is read into memory. Larger records can be memory-mapped.
         inflated_bytes: Total inflated size of all compressed records.
-        ratio: Compression ratio of a record whose inflated size is above 1 MiB.
+        ratio: Compression ratio of a record, if its inflated size is above 1 MiB.
         json_bytes: Size of one JSON record, and total size of all payload configs.
         json_memory_bytes: Estimated memory for the values of one JSON record.
         state_bytes: Total size of the states of a program's C++ objects, without tensors.

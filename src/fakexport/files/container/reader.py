@@ -35,7 +35,7 @@ def inflate(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
     """Decompress a raw deflate stream, and yield the content in pieces of at most 1 MiB.
 
     No more than the declared size is produced. Raise if the bytes are not a deflate stream, the size differs,
-    bytes follow the stream, or its last unused bits are not 0.
+    bytes follow the stream, or the unused bits of its last byte are not 0.
     """
     stream = zlib.decompressobj(-zlib.MAX_WBITS)
     left = size
@@ -134,7 +134,7 @@ class Container:
         return self._entry(name).size
 
     def record(self, name: str) -> bytes:
-        """Return the content of a record, after checking its CRC-32, and its sha256 if `expect` set it."""
+        """Return the content of a record. Check its CRC-32 and, if `expect` set one, its sha256."""
         entry = self._entry(name)
         if entry.size > self.limits.record_bytes:
             what = f"has {entry.size} bytes; the limit for one read is {self.limits.record_bytes}"
@@ -154,7 +154,7 @@ class Container:
             raise self._error(str(error), name) from None
 
     def extent(self, name: str) -> tuple[int, int]:
-        """Return the offset in the file and the length of an uncompressed record."""
+        """Return the offset of an uncompressed record in the file, and its length."""
         entry = self._entry(name)
         if entry.method != STORED:
             raise self._error("is compressed and cannot be mapped", name)
@@ -179,7 +179,7 @@ class Container:
         return digest.hexdigest()
 
     def expect(self, digests: Mapping[str, str]) -> None:
-        """Set the expected sha256 of records. Records that differ are rejected when they are read."""
+        """Set the expected sha256 of records. A record with a different one is rejected when it is read."""
         self._digests = dict(digests)
 
     def close(self) -> None:
@@ -240,8 +240,8 @@ def read_container(
     """Open an archive that torch or fakexport wrote. Other files are rejected.
 
     The file is not executed, unpickled or written to, and no other file is opened. With the default limits,
-    no file takes more than 1 GiB of memory or 20 s. In an accepted file, Python's zipfile and torch's reader
-    see the same records.
+    no file takes more than 1 GiB of memory or 20 s. If a file is accepted, Python's zipfile and torch's
+    reader find the same records in it.
 
     Args:
         path: The file.

@@ -31,7 +31,7 @@ _WORTH_DEFLATING = 0.9
 
 @dataclass(frozen=True)
 class FileSlice:
-    """A range of a different file, which is copied when the container is written."""
+    """A byte range of another file, which is copied when the container is written."""
 
     path: str | os.PathLike[str]
     offset: int
@@ -85,8 +85,8 @@ def write_container(
             exist.
         records: Record name without the folder -> content.
         folder_name: Name of the archive's single folder.
-        last: The manifest, which is written last: its record name, and a function that returns its content
-            from the digests of all other records.
+        last: The manifest, which is written last: its record name, and a function that takes the digests of
+            all other records and returns the manifest's content.
 
     Returns:
         A digest of every record, in file order.
@@ -163,7 +163,7 @@ class _Writer:
 
 
 def _packed(content: bytes) -> tuple[int, bytes]:
-    """Compress content, unless it hardly shrinks. Return the method and the bytes."""
+    """Compress content, unless that would save less than a tenth. Return the method and the bytes."""
     packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
     packed = packer.compress(content) + packer.flush()
     if len(packed) > _WORTH_DEFLATING * len(content):

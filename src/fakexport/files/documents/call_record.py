@@ -41,22 +41,22 @@ class GenerationDefaults:
         pad: Padding token; if None, the first token in `eos`.
         decoder_start: First token of the decoder in an encoder-decoder model.
         longest: Maximum number of tokens, including the prompt, for which the model has positions.
-        forced_first, forced_last: Tokens that are forced as the first new token, and as the last token at
-            maximum length.
+        forced_first, forced_last: The token that is forced as the first new token, and the token that is
+            forced as the last one if the maximum length is reached.
         suppressed, suppressed_first: Tokens that are never generated, and tokens that are not generated as
             the first new token.
-        bad_words: Forbidden sequences of several tokens. After all other tokens of a sequence, its last token
-            is not generated.
+        bad_words: Forbidden sequences of several tokens. The last token of a sequence is not generated if the
+            other tokens of the sequence precede it.
         repetition_penalty: For tokens that have already occurred, positive scores are divided by this number,
             and negative scores are multiplied by it.
         no_repeat_ngram_size: Length of token sequences that must not occur twice; 0 for no such limit.
-        least, least_new: Minimum number of tokens including the prompt, and minimum number of new tokens.
+        least, least_new: Minimum number of tokens with the prompt, and minimum number of new tokens.
         is_drawn: Whether transformers samples by default (`do_sample`).
         temperature, top_k, top_p: Sampling settings, as for `Sampling`.
         not_applied: Names of settings that change what transformers generates, but that fakexport does not
             apply.
-        own_generate: Name of the class that overrides `generate`, which fakexport does not apply; "" if there
-            is none.
+        own_generate: Name of the class that overrides `generate`; "" if there is none. fakexport does not
+            apply such an override.
 
     Raises:
         ValueError: A number is out of range.
@@ -93,7 +93,7 @@ class GenerationDefaults:
 
 @dataclass(frozen=True, kw_only=True)
 class CallRecord:
-    """The roles of a program's inputs and outputs in text generation. Fields are names of inputs and outputs.
+    """The roles of a program's inputs and outputs in text generation. Most fields are their names.
 
     Args:
         workload: `prefill` or `decode`.
@@ -101,10 +101,11 @@ class CallRecord:
         logits: The output with the scores. Its last position has the scores for the next token.
         prompt: The input for the prompt: the same as `tokens`, or the input of the encoder. None if the
             prompt is not text.
-        mask: The input for the padding mask, for the encoder's prompt or, without encoder, for all tokens.
+        mask: The input for the padding mask. The mask covers the prompt if the model has an encoder,
+            otherwise all tokens.
         positions: The input for the position of each token.
-        start: The input for the first token's index in a cache that is stored inside the program; None if the
-            cache is in `state`.
+        start: If the cache is stored inside the program, the input for the index of the first token in the
+            cache. None if the cache is in `state`.
         state: Tensors that one call passes to the next.
         capacity: Number of tokens that fit into a static cache; None if the cache grows.
         defaults: The model's own generation settings.

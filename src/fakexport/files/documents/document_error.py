@@ -13,7 +13,7 @@ class DocumentError(FakexportError, ValueError):
         reason: The fault, without its place in the document.
         place: Steps from the innermost to the outermost. For example, `["name", "[0]", "inputs"]` is
             `inputs[0].name`.
-        is_trust_missing: Whether the document would be accepted if it were trusted.
+        is_trust_missing: Whether the document would be accepted if the user trusted it.
     """
 
     def __init__(

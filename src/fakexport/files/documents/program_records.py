@@ -1,4 +1,7 @@
-"""Data that archives store in addition to code: weight recipes, parameters, adapters, shards. Torch-free."""
+"""Data that archives store in addition to code: weight recipes, parameters, adapters and shards.
+
+Does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,9 @@ class Step:
 
     Args:
         operator: One of `OPERATORS`.
-        values: Indices of the operands among the checkpoint entries, followed by the results of earlier
-            steps.
-        numbers: The operator's dimensions and sizes.
+        values: Indices of the operands in a list of the checkpoint entries, followed by the results of
+            earlier steps.
+        numbers: The dimensions and sizes that are passed to the operator.
     """
 
     operator: Annotated[str, one_of(OPERATORS, "recipe operator")]
@@ -40,7 +43,7 @@ class Recipe:
     Args:
         entries: Names in the checkpoint. All of them are used.
         steps: Operators in order; empty if entries are only renamed.
-        weights: The name of each weight, and the index of its value, counted as in `Step.values`.
+        weights: The name of each weight, and the index of its value in the same list as for `Step.values`.
     """
 
     entries: tuple[Name, ...]
@@ -64,7 +67,7 @@ class Shard:
 
     @property
     def local_shape(self) -> tuple[int, ...]:
-        """Shape of the rank's part."""
+        """Shape of the part that the rank stores."""
         size = sum(end - start for start, end in self.ranges)
         return (*self.shape[: self.dim], size, *self.shape[self.dim + 1 :])
 
@@ -77,9 +80,10 @@ class ParallelRecord:
         degrees: Degrees of parallelism, such as `tp=8`.
         rank: Index of the rank, from 0.
         ranks: Number of processes that run the model together, each with its own program.
-        shards: Weight name -> the rank's part, for sharded weights. Empty for a stored program, because its
-            recipes contain the parts.
-        styles: Name of a module or weight -> its style in the parallel plan. Empty for a stored program.
+        shards: Name of each sharded weight -> the rank's part of it. Empty for a program that was read from
+            an archive, because its recipes contain the parts.
+        styles: Name of a module or weight -> its style in the parallel plan. Empty for a program that was
+            read from an archive.
         unused_rules: Rules of the plan that match nothing in the model.
     """
 
@@ -132,8 +136,9 @@ class AdapterRecord:
             the weights of the base model. `inputs`: they are inputs of the program.
         name: Prefix of the adapter's tensor names, without the period; "" if there is only one adapter.
         weights: Name in the module -> name in the checkpoint, for weights whose names differ. Empty for a
-            stored program, which uses the names of the checkpoint.
-        inputs: Names of the inputs that are tensors of the adapter; empty for a stored program.
+            program that was read from an archive, because it uses the names of the checkpoint.
+        inputs: Names of the inputs that are tensors of the adapter. Empty for a program that was read from an
+            archive.
     """
 
     mode: AdapterMode
@@ -169,5 +174,5 @@ class UnboundName:
 
     @classmethod
     def of(cls, constant: UnboundName) -> UnboundName:
-        """Copy the fields that an archive stores, without the span, which is a path on this machine."""
+        """Copy the fields that an archive stores. The span is not copied: it is a path on this machine."""
         return cls(**{each.name: getattr(constant, each.name) for each in fields(cls)})

@@ -1,4 +1,4 @@
-"""Check regular expressions from a file, such as a PEFT adapter's `target_modules`: only fast ones pass."""
+"""Reject slow regular expressions in a file, such as the `target_modules` of a PEFT adapter."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _REPEATS = (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT)
 def search_pattern(value: Any) -> str:
     """Return the value if it is a regular expression that Python matches in polynomial time.
 
-    Only single characters may be repeated, because a repeated group, as in `(a+)+` or `(a|a)*`, can take time
-    that doubles with each character. The patterns that peft and its users write repeat `.`, `d` and similar
-    items, with at most four unlimited repeats.
+    Only single characters and character classes may be repeated, at most four times without a limit. With a
+    repeated group such as `(a+)+` or `(a|a)*`, the time can double with each character of the searched text.
+    The patterns of peft and its users satisfy these rules.
     """
     pattern = text(value, _MOST_CHARACTERS)
     try:
@@ -40,7 +40,7 @@ def search_pattern(value: Any) -> str:
 
 
 def _repeats(parsed: Any) -> int:
-    """Count the unlimited repeats, on the path through the alternatives that has the most."""
+    """Count the unlimited repeats. Of several alternatives, only the one with the most repeats counts."""
     count = 0
     for code, argument in parsed:
         if code in _REPEATS:

@@ -61,7 +61,7 @@ def text(value: Any, limit: int = MAX_TEXT) -> str:
 
 
 def matching(form: re.Pattern[str], what: str, limit: int = MAX_TEXT) -> Callable[[Any], str]:
-    """Return a reader of strings that match `form` completely. Errors describe them as `what`."""
+    """Return a reader of strings that fully match `form`. Errors call such a string a `what`."""
 
     def read(value: Any) -> str:
         found = text(value, limit)
@@ -73,7 +73,7 @@ def matching(form: re.Pattern[str], what: str, limit: int = MAX_TEXT) -> Callabl
 
 
 def one_of(words: Collection[str], what: str = "") -> Callable[[Any], str]:
-    """Return a reader that accepts only `words`. Errors list the words, or describe them as `what`."""
+    """Return a reader that accepts only `words`. Errors list the words or, if `what` is given, use that."""
 
     def read(value: Any) -> str:
         word = text(value)
@@ -123,7 +123,7 @@ def optional(value: Any, read: Callable[[Any], T]) -> T | None:
 
 
 def field(owner: dict[str, Any], name: str, read: Callable[[Any], T], default: Any = ...) -> T:
-    """Read the field `name`, and add the name to the place of an error."""
+    """Read the field `name`. If this fails, the place in the error starts with the name."""
     if name not in owner:
         if default is ...:
             raise DocumentError("this field is missing").within(name)
@@ -139,7 +139,7 @@ def field(owner: dict[str, Any], name: str, read: Callable[[Any], T], default: A
 def record(
     value: Any, readers: Mapping[str, Callable[[Any], Any]], absent: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Read the fields of an object. It must have exactly these fields; only `absent` ones may be missing."""
+    """Read the fields of an object. It has no other fields, and only those in `absent` may be missing."""
     owner = mapping(value)
     if unknown := sorted(owner.keys() - readers.keys()):
         raise DocumentError(f"the field {unknown[0][:80]!r} is unknown")
@@ -148,7 +148,7 @@ def record(
 
 
 def source_text(value: Any) -> str:
-    """Read a model source as on the command line: without null characters and without a leading hyphen."""
+    """Read a model source, as given on the command line. It has no null character and no leading hyphen."""
     read = text(value)
     if "\0" in read or read.startswith("-"):
         raise DocumentError("expected a source, such as model.py:factory")
@@ -163,15 +163,16 @@ class Most:
 
 
 def reader_of(kind: type[T], /, *, most: int = MAX_COUNT, may_omit: bool = False) -> Callable[[Any], T]:
-    """Return a reader of objects that creates a dataclass. Each field is read according to its type.
+    """Return a reader that creates a dataclass from an object. Each field is read according to its type.
 
     The object must have exactly the fields of the dataclass, except those with `compare=False`. A field of
-    type `Annotated[T, read]` accepts only what the reader `read` accepts. A ValueError that the dataclass
-    raises when it validates its fields becomes a `DocumentError`.
+    type `Annotated[T, read]` is read with the reader `read`. If the dataclass validates its fields and raises
+    a ValueError, the reader raises a `DocumentError`.
 
     Args:
         most: Maximum number of entries in a list or object that has no `Most`.
-        may_omit: Whether fields that have a default may be missing. `stored_fields` omits such fields.
+        may_omit: Whether fields that have a default may be missing. `stored_fields` omits them if their value
+            is the default.
     """
     hints, defaults = get_type_hints(kind, include_extras=True), _defaults(cast("Any", kind))
     readers = {name: _of_type(hints[name], most, may_omit) for name in defaults}
@@ -188,7 +189,7 @@ def reader_of(kind: type[T], /, *, most: int = MAX_COUNT, may_omit: bool = False
 
 
 def stored_fields(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass that a reader needs to create it, without unchanged defaults."""
+    """Return the fields of a dataclass that must be stored: those whose value is not the default."""
     defaults = _defaults(cast("Any", type(value)))
     return {name: entry for name in defaults if (entry := getattr(value, name)) != defaults[name]}
 
@@ -204,7 +205,10 @@ def _defaults(kind: Any) -> dict[str, Any]:
 
 
 def _of_type(hint: Any, most: int, may_omit: bool, own: int | None = None) -> Callable[[Any], Any]:
-    """Return a reader of a type. `own` limits the entries of the container itself, `most` of those in it."""
+    """Return a reader of a type.
+
+    `own` limits the number of entries of the container itself, and `most` that of the containers in it.
+    """
     if hint in _PLAIN:
         return _PLAIN[hint]
     limit = most if own is None else own
@@ -272,7 +276,7 @@ def named_items(value: Any, limit: int = MAX_COUNT) -> Iterator[tuple[str, Any]]
 
 
 def union(value: Any) -> tuple[str, Any]:
-    """Read an object with one field whose name determines the type of its value, such as `{"as_int": 3}`."""
+    """Read an object with a single field, whose name determines its type, such as `{"as_int": 3}`."""
     if type(value) is not dict or len(value) != 1:
         raise DocumentError("expected an object with exactly one field")
     return next(iter(value.items()))

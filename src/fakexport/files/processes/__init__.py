@@ -1,4 +1,4 @@
-"""Run code in child processes with limits. They end with their parent. Does not import torch."""
+"""Run code in child processes, which have limits and end when their parent ends. Does not import torch."""
 
 from .forked_calls import IN_PROCESS, NoAnswer, RemoteTraceback, Send, run_forked
 from .limited_process import Ended, Limits, NoWarmStart, WarmStart, run_limited

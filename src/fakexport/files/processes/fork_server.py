@@ -1,7 +1,7 @@
 """Import modules once, and then fork for each run: `python -m ...processes.fork_server SOCKET MODULES...`.
 
 `WarmStart` starts this server, and documents the environment of a run. Each run has two processes: one
-executes the module, and the other waits for its end and reports its status. Linux only.
+executes the module, and the other waits until it ends and reports its status. Linux only.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-# Messages about a run: its process id; then its status from `os.wait4` and its peak memory in KiB.
+# Two messages about a run: first its process id, then its status from `os.wait4` and its peak memory in KiB.
 STARTED, ENDED = struct.Struct("i"), struct.Struct("iq")
 _LONGEST = 1 << 20
 _OF_OPENBLAS = "OPENBLAS_NUM_THREADS"
 
 
 def _serve(channel: socket.socket) -> None:
-    """Fork for each request until the channel is closed. In the forked process, return after the run."""
+    """Fork for each request until the channel is closed. In a forked process, return after the run."""
     while True:
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
@@ -62,7 +62,7 @@ def _run(alive: int, stdout: int, stderr: int, status: int, *, asked: list[str])
 
 if __name__ == "__main__":
     _channel = socket.socket(fileno=int(sys.argv[1]))
-    # When OpenBLAS (in numpy and scipy) is loaded, it reads this variable and starts its threads.
+    # OpenBLAS (in numpy and scipy) reads this variable when it is loaded, and then starts that many threads.
     _threads = os.environ.get(_OF_OPENBLAS)
     os.environ[_OF_OPENBLAS] = "1"
     for _name in sys.argv[2:]:

@@ -40,8 +40,8 @@ _exit, _dumps, _format_exception = os._exit, pickle.dumps, traceback.format_exce
 class NoAnswer:
     """The result of a call whose process neither returned a value nor raised an exception.
 
-    `reason` is how the process ended, such as `exit code 0` or `killed by SIGKILL`; `last_lines` is the end
-    of its output.
+    `reason` tells how the process ended, such as `exit code 0` or `killed by SIGKILL`. `last_lines` are the
+    last lines of its output.
     """
 
     reason: str
@@ -49,14 +49,14 @@ class NoAnswer:
 
 
 class RemoteTraceback(Exception):
-    """The traceback of an exception from a forked process. It is set as the exception's cause."""
+    """The traceback of an exception from a forked process. It is the `__cause__` of the exception."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
 
     @property
     def place(self) -> tuple[str, int, str] | None:
-        """File, line and function that raised the exception; None if the traceback has no function."""
+        """File, line and function that raised the exception, or None if the traceback has no such line."""
         found = re.findall(r'^  File "(.+)", line (\d+), in (.+)$', self.args[0], re.MULTILINE)
         return (found[-1][0], int(found[-1][1]), found[-1][2]) if found else None
 
@@ -73,9 +73,10 @@ def run_forked(
 
     Changes that a call makes to its process (modules, caches, working directory, signal handlers, threads,
     exit handlers, closed files) do not affect this process or other calls. The stdin of a call is empty. When
-    a call ends, its output is written to this process's stdout and stderr. Its warnings are issued here too.
-    Messages, output and the first exception arrive in the order of the calls, regardless of which call ends
-    first. When this function returns or raises, the forked processes and their children are killed.
+    a call ends, its output is written to this process's stdout and stderr. Its warnings are also issued in
+    this process. Messages, output and the first exception are handled in the order of the calls, regardless
+    of which call ends first. When this function returns or raises, the forked processes and their children
+    are killed.
 
     Args:
         calls: The functions. Each takes a function that sends a value to `on_message`. Return values are
@@ -87,7 +88,8 @@ def run_forked(
 
     Raises:
         BaseException: The exception that a call raised, with the same type and text. If this process has not
-            imported its class, the nearest base class is used. `SystemExit` becomes a `NoAnswer`.
+            imported the exception's class, the nearest imported base class is used. For `SystemExit`, the
+            result is a `NoAnswer`.
     """
     waiting, ended = list(enumerate(calls)), 0
     running: dict[int, _Call[T]] = {}
@@ -124,7 +126,7 @@ def _warn(text: str, category: type[Warning], filename: str, lineno: int) -> Non
 
 
 def _receive(calls: Sequence[_Call[Any]]) -> None:
-    """Wait until one of the calls has sent something or ended."""
+    """Wait a short time until one of the calls has sent something or ended."""
     ready = wait([call.reader for call in calls], _POLL_S)
     for call in calls:
         call.receive(is_ready=call.reader in ready)
@@ -257,7 +259,7 @@ def _received(reader: Connection) -> tuple[str, Any]:
 
 
 class _Values(pickle.Unpickler):
-    """Unpickle values without importing user modules. Only classes from imported modules are accepted."""
+    """Unpickles values without importing user modules. Only classes from imported modules are accepted."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module not in sys.modules and module.partition(".")[0] not in ("fakexport", "torch"):
@@ -274,7 +276,7 @@ def _in_child(
     output: ForkedOutput,
     start: Callable[[], None] | None,
 ) -> NoReturn:
-    """Call the function, send its result or exception, and end the process, whatever user code changed."""
+    """Call the function, send its result or exception, and end the process."""
     try:
         known = frozenset(sys.modules)
         _prepare(alive, output)
@@ -346,9 +348,10 @@ def _portable(error: BaseException, known: Collection[str]) -> _Raised:
 
 @dataclass(frozen=True)
 class _Raised:
-    """An exception as a value. It is recreated without calling `__init__`, which may have any parameters.
+    """An exception in a form that can be pickled.
 
-    pytest outcomes claim to be defined in `builtins`, so they are looked up by name among the subclasses.
+    It is recreated without calling its class's own `__init__`, which may have any parameters. The classes of
+    pytest outcomes claim to be defined in `builtins`, so a class is looked up by name among the subclasses.
     """
 
     kind: type[BaseException]

@@ -12,14 +12,14 @@ from typing import IO, Protocol, TextIO
 
 
 class ForkedStream(Protocol):
-    """A replacement of `sys.stdout` or `sys.stderr` that also provides a replacement in forked processes."""
+    """A replacement of `sys.stdout` or `sys.stderr` that can be recreated in forked processes."""
 
     def in_fork(self, stream: TextIO) -> TextIO:
-        """Return the replacement for a forked process. `stream` writes to a descriptor of that process."""
+        """Return the replacement for a forked process. `stream` is that process's stdout or stderr."""
 
 
 class ForkedOutput:
-    """Two files for all output that a forked process, or its native code, writes to descriptors 1 and 2."""
+    """Two files that capture what a forked process, also its native code, writes to stdout and stderr."""
 
     def __init__(self) -> None:
         self._files = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 (see `close`)
@@ -63,12 +63,12 @@ def _content(file: IO[bytes]) -> str:
 
 
 def own_flush() -> Callable[[], None]:
-    """Return a function that flushes the current streams, even if user code replaces them later."""
+    """Return a function that flushes the current stdout and stderr, even after they are replaced."""
     return partial(_flush, sys.stdout, sys.stderr)
 
 
 def flush_streams() -> None:
-    """Flush the streams before a fork. Otherwise the forked process would write their buffers again."""
+    """Flush the streams before a fork. Otherwise, the forked process would also write their buffers."""
     _flush(sys.stdout, sys.stderr)
 
 

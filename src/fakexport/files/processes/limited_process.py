@@ -34,7 +34,8 @@ class Limits:
 
     Args:
         seconds: Run time after which the process is killed.
-        bytes: Resident memory above which the process is killed, without its children; None for no limit.
+        bytes: Resident memory above which the process is killed; None for no limit. The memory of its child
+            processes does not count.
     """
 
     seconds: float
@@ -47,8 +48,8 @@ class Ended:
 
     Args:
         code: The exit code, the negative number of the signal that killed it, or None if `limit` is set.
-        limit: The limit that it exceeded, `"seconds"` or `"bytes"`; `"stopped"` if the caller stopped it;
-            otherwise None.
+        limit: The limit that the process exceeded, `"seconds"` or `"bytes"`; `"stopped"` if the caller
+            stopped it; None if it ended by itself.
         seconds: Run time in seconds.
         peak_bytes: Peak resident memory in bytes, as reported by the system.
     """
@@ -75,13 +76,13 @@ def run_limited(
 
     Args:
         module: The module. It must call `end_with_parent` with its first argument, `ALIVE`, so that it ends
-            with this process.
+            when this process ends.
         stdout, stderr: Files for the output.
         environment: Environment of the process. Default: the environment of this process.
         folder: Working directory of the process.
         stop: Event that any thread can set to kill the process.
-        warm: If given, the process is forked from `warm`, in the folder of `warm` and with this process's
-            environment.
+        warm: If given, the process is forked from the server process of `warm`, and runs in the folder of
+            `warm`. `environment` and `folder` are then ignored.
 
     Raises:
         NoWarmStart: `warm` cannot start the process.
@@ -170,7 +171,7 @@ def _bytes(ru_maxrss: int) -> int:
 
 
 class NoWarmStart(FakexportError, OSError):
-    """The server process, from which runs are forked, cannot be started. The message is a single line."""
+    """A run cannot be forked from the server process of a `WarmStart`. The message is a single line."""
 
 
 class Forked:
@@ -181,9 +182,9 @@ class Forked:
         self._status = status
 
     def ended(self, *, is_waiting: bool) -> tuple[int, int] | None:
-        """Return the exit code, or the negative signal number, and the peak memory in bytes.
+        """Return the exit code (or the negative signal number) and the peak memory in bytes.
 
-        Return None if the process is still running. With `is_waiting`, wait for its end first.
+        Return None if the process is still running. If `is_waiting`, wait until it has ended.
         """
         if not is_waiting and not select.select([self._status], [], [], 0)[0]:
             return None
@@ -196,15 +197,15 @@ class Forked:
 
 
 class WarmStart:
-    """Start runs in which modules are already imported. This class is thread-safe, and for Linux only.
+    """Start runs in which modules are already imported. This class is thread-safe. It works only on Linux.
 
     A run is like a new process that has imported the modules: it has its own session, files, working
-    directory, arguments and `__main__`. Its changes do not affect other runs. The first run starts a server
-    process, from which all runs are forked. `close` ends the server, but not the runs.
+    directory, arguments and `__main__`. Changes that a run makes do not affect other runs. The first run
+    starts a server process, from which all runs are forked. `close` ends the server, but not the runs.
 
     Args:
-        modules: Modules to import before the runs. A module that starts a thread raises an error, because a
-            fork does not copy threads.
+        modules: Modules to import before the runs. If importing a module starts a thread, an error is raised,
+            because a fork does not copy threads.
         folder: The working directory of the runs.
     """
 
@@ -218,7 +219,7 @@ class WarmStart:
     def run(
         self, module: str, arguments: Sequence[str], *, alive: int, stdout: BinaryIO, stderr: BinaryIO
     ) -> Forked:
-        """Run a module like `run_limited`. If that is not possible once, all later calls raise too."""
+        """Run a module like `run_limited`. If a run cannot be started, all later calls raise an error."""
         mine, theirs = os.pipe()
         status = os.fdopen(mine, "rb", buffering=0)
         try:

@@ -1,4 +1,4 @@
-"""Warn if several targets or sources run in one process, because one can affect another."""
+"""Warn if several targets or sources run in one process, because they can affect each other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _SHARED = "targets and sources share a process"
 
 
 class SharedProcess(UserWarning):
-    """Warning that targets or sources that should run in separate processes share one."""
+    """Targets or sources share a process, although they should run in separate processes."""
 
 
 def warn_of_shared_process(reason: str, *, stacklevel: int) -> None:
