@@ -175,6 +175,7 @@ def test_what_torch_save_writes_is_named(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch 2.15
 def test_a_torchscript_archive_is_named(tmp_path):
     torch.jit.save(torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(1, 2)), tmp_path / "a.pt2")
 

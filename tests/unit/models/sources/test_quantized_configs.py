@@ -214,7 +214,7 @@ GPT_OSS: dict[str, Any] = {
         (FP8, LLAMA, "A100", "compute capability >= 8.9"),
         (MXFP4, GPT_OSS, "cpu", "MXFP4 inference on CPU"),
         (MXFP4, GPT_OSS, "V100", "compute capability >= 7.5"),
-        (MXFP4, {**GPT_OSS, "hidden_size": 48}, "H100", "a multiple of 32, but gate_up_proj has rows of 48"),
+        (MXFP4, {**GPT_OSS, "hidden_size": 48}, "H100", "a multiple of 32, but gate_up_proj has 48"),
         (MXFP4, LLAMA, "H100", "only applies to experts of gpt-oss"),
         (FBGEMM, LLAMA, "cpu", "requires a GPU or XPU"),
         (FBGEMM, LLAMA, "A100", "compute capability >= 9.0"),
