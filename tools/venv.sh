@@ -63,7 +63,11 @@ if [ -z "$(torch_home "$venv/bin/python")" ]; then
         "$venv/bin/python" -m pip install --quiet --constraint constraints.txt torch
     fi
 fi
-{
-    grep -v '^torch==' constraints.txt
-    "$venv/bin/python" -c 'import importlib.metadata; print("torch==" + importlib.metadata.version("torch"))'
-} >"$venv/constraints.txt"
+# A torch that is there, and the Triton that a CUDA build brings, stay.
+"$venv/bin/python" -c '
+import importlib.metadata, importlib.util
+for line in open("constraints.txt"):
+    name = line.partition("==")[0]
+    is_kept = name in ("torch", "triton") and importlib.util.find_spec(name)
+    print(f"{name}=={importlib.metadata.version(name)}" if is_kept else line.rstrip())
+' >"$venv/constraints.txt"

@@ -54,8 +54,8 @@ def compile_command(
         typer.Option(
             "--target",
             metavar="TARGET",
-            help="For aoti: devices of this machine to compile for, such as `cpu` or `H100`. Default: "
-            "the program's devices.",
+            help="For aoti: devices to compile for, such as `cpu` or `H100`, which may be absent here. "
+            "Default: the program's devices.",
         ),
     ] = None,
     cache: Annotated[

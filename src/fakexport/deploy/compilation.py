@@ -14,7 +14,7 @@ from fakexport.archive.weights import CheckpointSource
 from fakexport.deploy import OPTIONS_OF, Form
 from fakexport.error import InvalidValue
 
-from .artifact import CompiledFile, Report, WeightsPlace
+from .artifact import CompiledFile, DeployError, Report, WeightsPlace
 from .opening import with_weights
 
 
@@ -44,8 +44,8 @@ def compile(
         devices: Mapping of devices, as for `bind`.
         weights: For `aoti` and `onnx`: `inside` the file, or in a .safetensors file `beside` it.
         backend: For `executorch`. Default: `portable`.
-        target: For `aoti`: the devices to compile for, as a topology. They must be available. Default: the
-            program's devices.
+        target: For `aoti`: the devices to compile for, as a topology. NVIDIA GPUs may be absent (extra
+            `cuda`). Default: the program's devices.
         cache: For `aoti` and `cpp-project`: a folder that caches compiled packages.
         command: If the devices are missing here, the error message suggests running this command on a machine
             that has them.
@@ -86,10 +86,18 @@ def compile(
         )
     opened = program if isinstance(program, ExportedProgram) else load(program)
     if to in ("aoti", "cpp-project") and devices is None:
-        from .aoti import check_devices, on_target
+        from .aoti import absent_gpu, check_devices, device_type, on_target
 
         check_devices(opened, target, command=command)
-        opened = on_target(opened, target)
+        if (gpu := absent_gpu(opened, target)) is None:
+            opened = on_target(opened, target)
+        elif to == "cpp-project":
+            raise DeployError(f"a C++ project for {gpu} can only be written where it is available")
+        elif checkpoint is not None and device_type(opened) != "cpu":
+            raise DeployError(
+                f"{gpu} is not available on this machine: compile without the checkpoint, and pass it to "
+                "`fakexport run` where the package runs"
+            )
     opened = with_weights(opened, checkpoint, devices)
     # Imported here, because each form needs a different optional package.
     match to:

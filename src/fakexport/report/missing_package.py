@@ -14,6 +14,7 @@ _EXTRAS = {
     **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "onnx"),
     "yaml": "sweep",
     "ray": "ray",
+    "triton": "cuda",
     "tokenizers": "text",
     "matplotlib": "charts",
 }

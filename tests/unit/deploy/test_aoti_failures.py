@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import resource
 import shutil
@@ -19,7 +20,7 @@ from torch._inductor.exc import CppCompileError
 
 import fakexport as fe
 from fakexport.deploy import CompileFailure, DeployError
-from fakexport.deploy.aoti import check_devices, compile_aoti, on_target
+from fakexport.deploy.aoti import absent_gpu, compile_aoti, on_target
 from fakexport.deploy.aoti.faults import failure_of
 from fakexport.exporting.program.devices import devices_of_program
 
@@ -136,28 +137,51 @@ def test_a_missing_compiler_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_a_program_on_a_gpu_is_refused_where_there_is_none_and_can_be_put_on_the_cpu() -> None:
-    program = fe.export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), target="H100", device_map="cuda:0")
+def test_the_gpu_to_compile_for_is_that_of_the_program_or_the_target() -> None:
+    program = fe.export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), target="A100", device_map="cuda:0")
 
-    with pytest.raises(
-        DeployError, match=r"cuda:0 is not available on this machine.*and run `fakexport compile that` there"
-    ):
-        check_devices(program, None, command="fakexport compile that")
-    check_devices(program, "cpu")
+    assert absent_gpu(program, None) == "A100-80GB"
+    assert absent_gpu(program, "H100") == "H100-80GB"
+    assert absent_gpu(program, "cpu") is None
+    assert absent_gpu(linear(), None) is None
     assert devices_of_program(on_target(program, "cpu")) == ("cpu",)
     assert devices_of_program(on_target(program, None)) == ("cuda:0",)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-@pytest.mark.parametrize("target", ["H100", "cuda"])
-def test_a_gpu_that_is_not_here_is_refused_with_what_to_do(target: str, tmp_path: Path) -> None:
-    with pytest.raises(DeployError) as raised:
-        compile_aoti(linear(), tmp_path / "m.pt2", target=target)
+def test_without_triton_a_gpu_that_is_not_here_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "triton" else find(name))
 
-    assert str(raised.value) == (
-        "AOTInductor queries the GPU that it compiles for, and cuda:0 is not available on this machine; copy "
-        "the archive and the checkpoint to a machine that has it, and compile it there"
+    with pytest.raises(DeployError) as raised:
+        compile_aoti(linear(), tmp_path / "m.pt2", target="H100")
+
+    assert str(raised.value).startswith(
+        "H100-80GB is not available on this machine, and compiling for it needs Triton: pip install "
     )
+    assert "triton>=" in str(raised.value)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_what_needs_the_gpu_is_refused_before_anything_is_compiled(tmp_path: Path) -> None:
+    program = fe.export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), target="H100", device_map="cuda:0")
+    weights = {"weight": torch.ones(2, 4), "bias": torch.zeros(2)}
+
+    for options, message in (
+        ({"to": "aoti", "checkpoint": weights}, "compile without the checkpoint"),
+        ({"to": "cpp-project"}, "a C.. project for H100-80GB can only be written where it is available"),
+        (
+            {"to": "aoti", "target": "MI300X"},
+            "packages for MI300X can only be compiled where it is available",
+        ),
+    ):
+        with pytest.raises(DeployError, match=message):
+            fe.compile(program, tmp_path / "m.pt2", **options)
+    with pytest.raises(DeployError, match="so the weights cannot be inside the package"):
+        compile_aoti(fe.bind(linear(), weights), tmp_path / "m.pt2", target="H100", weights="inside")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 from fakexport._torch.emulation.attention_backend import Attention, AttentionDevice, choose_backend
 
@@ -41,7 +42,7 @@ def virtual_attention(device_of: Callable[[torch.device], AttentionDevice | None
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        known = device_of(query.device) if isinstance(query, FakeTensor) else None
+        known = device_of(query.device) if _is_fake(query) else None
         if known is None:
             return _OPERATOR.decompose(  # type: ignore[no-any-return]
                 query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
@@ -53,6 +54,13 @@ def virtual_attention(device_of: Callable[[torch.device], AttentionDevice | None
         for dispatch_key in _KEYS:
             library.impl("scaled_dot_product_attention", attention, dispatch_key, allow_override=True)
         yield
+
+
+def _is_fake(tensor: Tensor) -> bool:
+    """Return whether a tensor is fake. Functionalization in Inductor wraps it."""
+    if isinstance(tensor, FunctionalTensor):
+        tensor = torch._from_functional_tensor(tensor.elem)
+    return isinstance(tensor, FakeTensor)
 
 
 def _attend(call: Attention, scale: float | None) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ def compile_graph(
     folder: Path,
     *,
     has_weights: bool,
+    options: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[Path, ...]:
     """Compile a graph ahead of time and return the files of the package.
 
@@ -38,12 +40,14 @@ def compile_graph(
         folder: Output folder. Precompiled headers are cached in Inductor's own folder.
         has_weights: Whether to embed the values of weights and constants. If False, all of them are bound
             later, and the code does not depend on their values.
+        options: Further options of Inductor.
     Raises:
         Exception: Any error that Inductor raises; see `failed_node` and `root_cause`.
     """
     from torch._inductor import aot_compile
 
-    options = {**compile_options(graph, has_weights=has_weights), "aot_inductor.output_path": str(folder)}
+    own = compile_options(graph, has_weights=has_weights)
+    options = {**own, **options, "aot_inductor.output_path": str(folder)}
     with torch.no_grad():
         files: Any = aot_compile(graph, args, dict(kwargs), options=options)
     return tuple(Path(file) for file in files if isinstance(file, str) and file)

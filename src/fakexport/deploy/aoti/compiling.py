@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import os
 import platform
 import shutil
 import tempfile
 import time
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from torch.export import ExportedProgram
@@ -35,11 +37,14 @@ from ..composed_program import IN_PYTHON, composed
 from ..signature import Signature
 from ..weights_file import FileLayout, file_beside
 from .faults import failure_of
+from .gpu_compilation import compiled_for
 from .graph import example_arguments, graph_of, input_orders
 from .host import (
+    absent_gpu,
     check_devices,
     compiler_version,
     device_type,
+    instructions_for,
     instructions_here,
     on_target,
     versions_here,
@@ -47,6 +52,7 @@ from .host import (
 from .metadata import PackageMetadata, TensorDescription
 from .package import (
     CONSTANTS,
+    KERNELS,
     PROGRAM,
     PackageCache,
     cache_key,
@@ -68,7 +74,12 @@ def compile_aoti(
     cache: str | os.PathLike[str] | None = None,
     report: Report | None = None,
 ) -> CompiledFile:
-    """Compile a program to native code for the CPU or the GPU of this machine.
+    """Compile a program to native code for the CPU, or for an NVIDIA GPU, which may be absent here.
+
+    For a GPU that this machine lacks, Triton compiles the kernels for its compute capability, in a new
+    process. Nothing can be timed, so each kernel gets the first of Inductor's configurations that does not
+    spill registers. Matrix products, convolutions and attention call torch's libraries. The host code needs
+    x86-64 with AVX2, and a CUDA build of the same torch release; this torch may be the CPU build.
 
     The result is a torch package, which `open_aoti`, `torch._inductor.aoti_load_package` and C++ can open. If
     the weights are bound later, the code does not depend on their values, so it works with any matching
@@ -76,7 +87,8 @@ def compile_aoti(
 
     Args:
         program, path, weights, target: As for `compile`. For a weight-less program, `weights` is `beside`,
-            and no weights file is written. Constants with known values are always in the package.
+            and no weights file is written. For an absent GPU, the default is `beside`, and `inside` is an
+            error. Constants with known values are always in the package.
         cache: A folder that caches packages, keyed by everything that the code depends on. Cached code is
             executed, so a folder that other users own or can write to is rejected. A missing folder is
             created with access for this user only.
@@ -98,15 +110,21 @@ def compile_aoti(
     if not out.absolute().parent.is_dir():
         raise DeployError(f"{out.parent}: no such folder")
     unbound = unbound_names(program)
-    place: WeightsPlace = weights or ("beside" if unbound else "inside")
+    check_devices(program, target)
+    gpu = absent_gpu(program, target)
+    place: WeightsPlace = weights or ("beside" if unbound or gpu else "inside")
     if unbound and place == "inside":
         raise WeightsNotBoundError(unbound)
-    check_devices(program, target)
+    if gpu is not None and place == "inside":
+        raise DeployError(
+            f"{gpu} is not available on this machine, so the weights cannot be inside the package"
+        )
     compiler = compiler_version()
+    source = program  # Moving it to an absent GPU makes its weights fake.
     # Native code cannot call transformers' operators, whose kernels are in Python.
     program = composed(on_target(program, target), IN_PYTHON)
     # Building the signature raises for unsupported programs before the compilation starts.
-    job = _Job(program, Signature.of(program), input_orders(program), place, compiler, report or silent)
+    job = _Job(program, Signature.of(program), input_orders(program), place, compiler, gpu, report or silent)
     notes = []
     with tempfile.TemporaryDirectory(prefix="fakexport-aoti-") as folder:
         kept = None if cache is None else PackageCache(Path(cache), job.key)
@@ -117,7 +135,9 @@ def compile_aoti(
             if kept is not None and (fault := kept.keep(package)):
                 notes.append(fault)
         job.report("writing")
-        files = _written(package, out, program, is_beside=place == "beside")
+        files = _written(package, out, source, is_beside=place == "beside")
+    if gpu is not None:
+        notes.append(f"kernel configurations for {gpu} were chosen by rule, not measured")
     if unbound:
         notes.append(f"{out.name} has no weights: `fakexport run {out.name} CHECKPOINT` binds them")
     return CompiledFile.of(out, files, begun, notes=notes, is_cached=is_cached)
@@ -132,6 +152,7 @@ class _Job:
     orders: tuple[tuple[int, ...], ...]
     place: WeightsPlace
     compiler: str
+    gpu: str | None  # The profile of the GPU, if this machine lacks it.
     report: Report
 
     @property
@@ -150,22 +171,38 @@ class _Job:
         self.report("checking the cache")
         facts = {
             "compiler": self.compiler,
-            "instructions": instructions_here(self.device),
+            "gpu": self.gpu,
+            "instructions": self.instructions,
             "machine": platform.machine(),
             "place": self.place,
-            "versions": versions_here(),
+            "versions": self.versions,
         }
         values = held_tensors(self.program) if self.place == "inside" else {}
         return cache_key(self.archive, values, facts)
 
+    @property
+    def instructions(self) -> tuple[str, ...]:
+        return instructions_here(self.device) if self.gpu is None else instructions_for(self.gpu)
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        return versions_here() if self.gpu is None else {**versions_here(), "triton": version("triton")}
+
     def compiled(self, folder: Path) -> Path:
         """Compile into the folder and return the package."""
         is_inside = self.place == "inside"
-        self.report(f"compiling for the {'CPU' if self.device == 'cpu' else 'GPU'} with {self.compiler}")
-        files = _compiled(self.program, folder / "code", has_weights=is_inside)
-        names = () if is_inside else _constant_names(files, folder / "names.pt2")
-        constants = known_constants(self.program, names)
         more = {} if is_inside else {PROGRAM: self.archive}
+        names: Collection[str] = ()
+        if self.gpu is not None:
+            self.report(f"compiling for {self.gpu}, without the GPU, with {self.compiler}")
+            found = compiled_for(self.gpu, self.archive, folder / "gpu")
+            files, names = found.files, found.constants
+            more[KERNELS] = json.dumps([asdict(kernel) for kernel in found.kernels], indent=1).encode()
+        else:
+            self.report(f"compiling for the {'CPU' if self.device == 'cpu' else 'GPU'} with {self.compiler}")
+            files = _compiled(self.program, folder / "code", has_weights=is_inside)
+            names = () if is_inside else _constant_names(files, folder / "names.pt2")
+        constants = known_constants(self.program, names)
         if constants:
             more[CONSTANTS] = constants_record(constants)
         program_id = "" if is_inside else hashlib.sha256(self.archive).hexdigest()
@@ -196,9 +233,9 @@ class _Job:
             tensors=tensors,
             program_id=program_id,
             unread=() if self.place == "inside" else tuple(sorted(held.keys() - read)),
-            versions=versions_here(),
+            versions=self.versions,
             machine=platform.machine(),
-            instructions=instructions_here(self.device),
+            instructions=self.instructions,
             libraries_for=(*operators, *library_classes(self.program)),
             library_modules=library_modules(operators),
         )

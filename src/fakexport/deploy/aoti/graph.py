@@ -42,6 +42,16 @@ def example_arguments(program: ExportedProgram) -> tuple[tuple[Any, ...], dict[s
     return args, kwargs
 
 
+def fake_arguments(program: ExportedProgram) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the fake inputs of the trace in the structure of the arguments."""
+    flat = [
+        each.value if isinstance(each, ConstantArgument) else node.meta["val"]
+        for each, node in user_inputs(program)
+    ]
+    args, kwargs = tree_unflatten(flat, program.call_spec.in_spec)
+    return args, kwargs
+
+
 def input_orders(program: ExportedProgram) -> tuple[tuple[int, ...], ...]:
     """Return the memory order of each input tensor: its dimensions from the outermost to the innermost.
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
+import platform
 import shutil
 import subprocess
+import sys
 
 import torch
 from torch.export import ExportedProgram
 
 from fakexport._torch.operators.inductor import compiler_command
 from fakexport._version import __version__
-from fakexport.emulation.devices import Topology, exists_here
-from fakexport.exporting.program import devices_of_program, retarget
+from fakexport.emulation.devices import Topology, exists_here, profile_named
+from fakexport.exporting.program import devices_of_program, facts_of, retarget
+from fakexport.models import packages_of
 
 from ..artifact import DeployError
 
@@ -25,7 +29,7 @@ def _missing(reason: str, command: str | None) -> DeployError:
 
 
 def check_devices(program: ExportedProgram, target: str | None, *, command: str | None = None) -> None:
-    """Raise if a device to compile for is not available here, or if there is more than one accelerator."""
+    """Raise if there is more than one accelerator, or if nothing here can compile for the device."""
     wanted = _accelerators(program, target)
     if len(wanted) > 1:
         raise DeployError(
@@ -36,21 +40,58 @@ def check_devices(program: ExportedProgram, target: str | None, *, command: str 
             raise DeployError(
                 f"AOTInductor packages for {device} are not supported: compile for the CPU or CUDA"
             )
-        if not exists_here(device):
-            reason = f"AOTInductor queries the GPU that it compiles for, and {device} is not available"
-            raise _missing(f"{reason} on this machine", command)
-        _check_capability(target, command)
+    if wanted and (gpu := absent_gpu(program, target)) is not None:
+        _check_can_emulate(gpu, command)
+
+
+def absent_gpu(program: ExportedProgram, target: str | None) -> str | None:
+    """Return the profile of the GPU to compile for, if this machine lacks it.
+
+    Returns:
+        None if the program runs on the CPU, or if a GPU with the target's compute capability is here.
+    Raises:
+        DeployError: It is not recorded which GPU the program was exported for.
+    """
+    device = next(iter(_accelerators(program, target)), None)
+    if device is None or (target is None and exists_here(device)):
+        return None
+    topology = target or facts_of(program).topology
+    known = () if topology is None else Topology.parse(topology).accelerators
+    profile = next((each.profile for each in known if each.name == device), None)
+    if profile is None:
+        raise DeployError(
+            f"{device} is not available on this machine: name the GPU with --target, such as H100"
+        )
+    if exists_here(device) and profile.capability == torch.cuda.get_device_capability():
+        return None
+    return profile.name
+
+
+def _check_can_emulate(gpu: str, command: str | None) -> None:
+    """Raise if AOTInductor cannot compile for a GPU that this machine lacks."""
+    profile = profile_named(gpu)
+    if profile.gcn_arch_name is not None:
+        raise _missing(f"packages for {profile.name} can only be compiled where it is available", command)
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        raise _missing(
+            f"{profile.name} is not available here, and only Linux on x86-64 compiles for it", command
+        )
+    if importlib.util.find_spec("triton") is None:
+        raise DeployError(
+            f"{profile.name} is not available on this machine, and compiling for it needs Triton: "
+            f"pip install {packages_of('cuda')}"
+        )
 
 
 def on_target(program: ExportedProgram, target: str | None) -> ExportedProgram:
-    """Move a program to the target's device, which must be available."""
+    """Move a program to the target's device. If the device is absent, the moved weights are fake."""
     if target is None:
         return program
     wanted = Topology.parse(target).default_device
     present = [device for device in devices_of_program(program) if device != "meta"]
     if all(torch.device(device).type == torch.device(wanted).type for device in present):
         return program
-    return retarget(program, dict.fromkeys(present, wanted))
+    return retarget(program, dict.fromkeys(present, wanted), target=target)
 
 
 def device_type(program: ExportedProgram) -> str:
@@ -65,20 +106,6 @@ def _accelerators(program: ExportedProgram, target: str | None) -> tuple[str, ..
     return tuple(device for device in devices_of_program(program) if device not in ("cpu", "meta"))
 
 
-def _check_capability(target: str | None, command: str | None) -> None:
-    """Check that the GPU of this machine has the target's compute capability, which compiled code needs."""
-    if target is None:
-        return
-    profile = Topology.parse(target).accelerators[0].profile
-    wanted, here = profile.capability, torch.cuda.get_device_capability()
-    if wanted is not None and tuple(wanted) != here:
-        raise _missing(
-            f"{profile.name} has compute capability {wanted[0]}.{wanted[1]}, but the GPU of this "
-            f"machine has {here[0]}.{here[1]}",
-            command,
-        )
-
-
 # Compilers use these extensions only if the source requests them by name. Inductor's code does not.
 _NEVER_CHOSEN = frozenset({"aes", "clflush", "clflushopt", "clwb", "sha", "sse4a"})
 
@@ -86,6 +113,13 @@ _NEVER_CHOSEN = frozenset({"aes", "clflush", "clflushopt", "clwb", "sha", "sse4a
 def versions_here() -> dict[str, str]:
     """Return the versions of the packages that influence the generated code."""
     return {"fakexport": __version__, "torch": str(torch.__version__)}
+
+
+def instructions_for(gpu: str) -> tuple[str, ...]:
+    """Return what `instructions_here` returns on a machine with this GPU."""
+    capability = profile_named(gpu).capability
+    assert capability is not None  # Each CUDA profile has one.
+    return (f"sm_{capability[0]}{capability[1]}",)
 
 
 def instructions_here(device: str) -> tuple[str, ...]:

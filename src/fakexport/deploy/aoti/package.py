@@ -49,6 +49,9 @@ CONSTANTS = "data/fakexport/constants.safetensors"
 Checkpoints do not contain these constants. They are literals in the model's code and non-persistent buffers.
 """
 
+KERNELS = "data/fakexport/kernels.json"
+"""Record of the Triton kernels and their configurations, in packages for a GPU that the machine lacked."""
+
 _DIGESTS = "data/fakexport/sha256.json"
 _FOLDER = "data/aotinductor/model/"
 _METADATA = "_metadata.json"

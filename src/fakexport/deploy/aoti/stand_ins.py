@@ -40,12 +40,12 @@ def with_stand_ins(program: ExportedProgram) -> ExportedProgram:
     distinguishes weights by address, and all fake tensors have the same address, so it would merge weights of
     the same shape. Inductor also reads the values of scalars. On an accelerator, the tensors do use memory.
     """
-    return _with_tensors(program, _stand_in)
+    return with_tensors(program, _stand_in)
 
 
 def with_own_weights(program: ExportedProgram) -> ExportedProgram:
     """Give each weight its own storage, because Inductor stores whole storages."""
-    return _with_tensors(program, _alone)
+    return with_tensors(program, _alone)
 
 
 def weightless_archive(program: ExportedProgram) -> bytes:
@@ -64,7 +64,7 @@ def without_values(program: ExportedProgram) -> ExportedProgram:
     if unbound_names(program):
         return program
     mode = new_fake_mode()
-    return _with_tensors(program, lambda real: real_to_fake(mode, real, real.device), has_own_constants=True)
+    return with_tensors(program, lambda real: real_to_fake(mode, real, real.device), has_own_constants=True)
 
 
 def held_tensors(program: ExportedProgram) -> dict[str, torch.Tensor]:
@@ -76,7 +76,7 @@ def held_tensors(program: ExportedProgram) -> dict[str, torch.Tensor]:
     return named
 
 
-def _with_tensors(
+def with_tensors(
     program: ExportedProgram, make: _Make, *, has_own_constants: bool = False
 ) -> ExportedProgram:
     """Replace the weights and, unless `has_own_constants` is true, the constants. Tied weights stay tied."""

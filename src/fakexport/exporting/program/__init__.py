@@ -59,6 +59,7 @@ from fakexport.exporting.program.retargeting.device_move import DeviceMove
 from fakexport.exporting.program.retargeting.retarget import (
     RetargetError,
     RetargetWarning,
+    fake_mode_of,
     retarget,
     retargeted,
 )

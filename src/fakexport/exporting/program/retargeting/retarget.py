@@ -157,7 +157,7 @@ def retargeted(
     """Move a program as `retarget` does, and return it with notes."""
     move = parse_move(program, device_map)
     with torch_logs_silenced(), devices_for(program, move, topology):
-        tensors = MovedTensors(_mode(program))
+        tensors = MovedTensors(fake_mode_of(program))
         held = held_tensors(program, move, tensors)
         known = emulated_topology()
         graph_module = copied_graph(program)
@@ -199,7 +199,7 @@ def _facts(
 
 def held_tensors(program: ExportedProgram, move: Move, tensors: MovedTensors | None = None) -> dict[str, Any]:
     """Return the weights and constants of a program on their new devices, by name."""
-    tensors = tensors or MovedTensors(_mode(program))
+    tensors = tensors or MovedTensors(fake_mode_of(program))
     owners = _owners(program)
     held: dict[str, Any] = {
         name: tensors.constant(value, move.of(value.device, owners.get(name, name)))
@@ -220,7 +220,7 @@ def rerun_on(
     placed: dict[str, str] = {}
     nodes: list[Node] = []
     first = _path_of_inputs(program)
-    mode = _mode(program)
+    mode = fake_mode_of(program)
     for spec, node in input_nodes(program, graph_module.graph):
         tensor = held.get(spec.target) if spec.target is not None else None
         if spec.target is not None and isinstance(tensor, torch.Tensor):
@@ -267,7 +267,8 @@ def _existing(devices: Iterable[str]) -> AbstractContextManager[Any]:
     return emulate("+".join(f"{count}x{kind}" if count > 1 else kind for kind, count in counts.items()))
 
 
-def _mode(program: ExportedProgram) -> FakeTensorMode:
+def fake_mode_of(program: ExportedProgram) -> FakeTensorMode:
+    """Return the mode of the program's fake tensors, or a new one if it has none."""
     values = (node.meta.get("val") for node in program.graph.nodes)
     tensors = (leaf for value in values for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
     return mode_of(tensors) or new_fake_mode()

@@ -1,0 +1,281 @@
+"""Make Inductor and Triton compile for an NVIDIA GPU that this machine lacks. Seen on torch 2.13, Triton 3.7.
+
+For a process that does nothing else: nothing is restored. It must run under `emulate`, which answers the
+queries about the device.
+
+Source: `torch/_dynamo/device_interface.py`, `torch/_inductor/codegen/wrapper.py`, `cpp_builder.py`,
+`graph.py`, `runtime/triton_heuristics.py`; `triton/backends/nvidia/driver.py`.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from ..patching import in_force
+
+_FLAGS = "_get_optimization_cflags"
+
+HOST_ARCHITECTURE = "x86-64-v3"
+"""The processors that the host code runs on: x86-64 with AVX2. Inductor's default is the build machine's."""
+
+OPTIONS = {
+    "triton.autotune_at_compile_time": True,  # Writes the tuning code, which is replaced below.
+    "compile_threads": 1,  # Worker processes would not have the driver below.
+    "shape_padding": False,  # It times both variants.
+}
+"""Options of Inductor for a device that is absent."""
+
+
+@dataclass(frozen=True)
+class AbsentGpu:
+    """The properties of the GPU that Triton and Inductor need.
+
+    Args:
+        capability: Compute capability, (9, 0).
+        multiprocessors: Number of streaming multiprocessors.
+        shared_memory_bytes: Maximum shared memory of a thread block with opt-in.
+        registers: 32-bit registers of a multiprocessor.
+        warp_size: Threads that run in lockstep.
+    """
+
+    capability: tuple[int, int]
+    multiprocessors: int
+    shared_memory_bytes: int
+    registers: int
+    warp_size: int
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """A Triton kernel of the package, with the configuration that was chosen for it.
+
+    Args:
+        name: The kernel's name in the generated code.
+        configuration: Block sizes, warps and stages, as Triton prints them.
+        configurations: Number of configurations that Inductor proposed.
+        registers: Registers per thread.
+        spilled_bytes: Local memory per thread, in bytes: registers that were spilled, and the stack.
+        shared_bytes: Shared memory of a thread block, in bytes.
+        warps: Warps of a thread block.
+    """
+
+    name: str
+    configuration: str
+    configurations: int
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
+    warps: int
+
+
+def prepare(gpu: AbsentGpu, folder: Path) -> list[CompiledKernel]:
+    """Patch torch and Triton in this process. Return the list to which each compiled kernel will be appended.
+
+    Args:
+        gpu: The GPU to compile for.
+        folder: An empty folder for headers and stub libraries to link against.
+    """
+    from torch._inductor import cpp_builder, graph
+    from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+    from torch.utils import cpp_extension
+    from triton.runtime import driver
+
+    kernels: list[CompiledKernel] = []
+    _look_queries_up_when_called()
+    driver.set_active(_driver_class()(gpu))
+    for owner, name, replacement in (
+        (PythonWrapperCodegen, "generate_and_run_autotune_block", _without_timing(kernels)),
+        (graph, "is_same_tensor", _compared_by_identity(in_force(graph, "is_same_tensor"))),
+        (cpp_builder, _FLAGS, _portable(in_force(cpp_builder, _FLAGS))),
+        (cpp_extension, "CUDA_HOME", str(_toolkit(folder))),
+    ):
+        in_force(owner, name)  # A name that torch renamed is one clear error.
+        setattr(owner, name, replacement)
+    return kernels
+
+
+def _look_queries_up_when_called() -> None:
+    """`CudaInterface` binds functions of `torch.cuda` at import, before they are emulated."""
+    from torch._dynamo.device_interface import CudaInterface
+
+    for name, held in list(vars(CudaInterface).items()):
+        bound: Any = held.__func__ if isinstance(held, staticmethod) else None
+        if getattr(bound, "__module__", "").startswith("torch.cuda"):
+            setattr(CudaInterface, name, staticmethod(_late(bound.__name__)))
+    CudaInterface.get_raw_stream = staticmethod(lambda index: 0)
+
+
+def _late(name: str) -> Callable[..., Any]:
+    return lambda *args, **kwargs: getattr(torch.cuda, name)(*args, **kwargs)
+
+
+def _driver_class() -> Any:
+    from triton.backends.nvidia.driver import CudaDriver
+
+    class Driver(CudaDriver):  # type: ignore[misc]
+        """Describes the GPU to Triton. The stock driver compiles C code against `libcuda.so.1`."""
+
+        def __init__(self, gpu: AbsentGpu) -> None:
+            self.get_device_capability = lambda device=None: gpu.capability
+            self.get_current_stream = lambda device=None: 0
+            self.get_current_device = lambda: 0
+            self.set_current_device = lambda device: None
+            self.launcher_cls = lambda source, metadata: _refuse_to_run
+            self.utils = SimpleNamespace(
+                load_binary=lambda name, cubin, shared, device: _described(gpu, name, cubin),
+                get_device_properties=lambda device: {
+                    "max_shared_mem": gpu.shared_memory_bytes,
+                    "max_num_regs": gpu.registers,
+                    "multiprocessor_count": gpu.multiprocessors,
+                    "warpSize": gpu.warp_size,
+                },
+                set_printf_fifo_size=_refuse_to_run,
+            )
+
+    return Driver
+
+
+def _described(gpu: AbsentGpu, name: str, cubin: bytes) -> tuple[Any, int, int, int, int]:
+    """Return what loading a kernel returns: module, function, registers, spilled words, threads per block.
+
+    Registers are allocated in units of eight per thread, and a block has at most 1024 threads.
+    """
+    registers, local_bytes = resource_usage(name, cubin)
+    threads = gpu.registers // (-(-max(registers, 1) // 8) * 8) // gpu.warp_size * gpu.warp_size
+    return object(), 0, registers, local_bytes // 4, min(1024, threads)
+
+
+def resource_usage(name: str, cubin: bytes) -> tuple[int, int]:
+    """Return a kernel's registers per thread, and its local memory per thread in bytes (spills and stack)."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [str(_nvidia() / "bin/cuobjdump"), "--dump-resource-usage", file.name]
+        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    found = re.search(rf"Function {re.escape(name)}:\s*REG:(\d+) STACK:(\d+)", text)
+    if found is None:
+        raise RuntimeError(f"cuobjdump printed no resource usage of {name}: {text.strip()}")
+    return int(found[1]), int(found[2])
+
+
+def _nvidia() -> Path:
+    import triton
+
+    return Path(triton.__file__).parent / "backends/nvidia"
+
+
+def _refuse_to_run(*args: Any, **kwargs: Any) -> None:
+    raise RuntimeError("the kernel was compiled for a GPU that this machine lacks")
+
+
+def _without_timing(kernels: list[CompiledKernel]) -> Callable[[Any], None]:
+    def generate_and_run_autotune_block(self: Any) -> None:
+        """Run the definitions of the kernels, which compiles them, but not the calls that time them."""
+        from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+        self.kernel_autotune_defs.splice("\nasync_compile.wait(globals())\ndel async_compile\n")
+        scope: dict[str, Any] = {}
+        exec(self.kernel_autotune_defs.getvalue(), scope)
+        for name, kernel in scope.items():
+            if isinstance(kernel, CachingAutotuner):
+                kernel.precompile()
+                chosen = _chosen(kernel.launchers)
+                kernel.save_gpu_kernel("stream", chosen)
+                kernels.append(
+                    _record(kernel.inductor_meta.get("kernel_name", name), chosen, kernel.launchers)
+                )
+
+    return generate_and_run_autotune_block
+
+
+def _chosen(launchers: list[Any]) -> Any:
+    """Return the first launcher that spills no registers, or the first. Inductor sorts them by preference."""
+    return min(launchers, key=lambda launcher: (launcher.n_spills or 0) > 0)
+
+
+def _record(name: str, chosen: Any, launchers: list[Any]) -> CompiledKernel:
+    return CompiledKernel(
+        name=name,
+        configuration=str(chosen.config),
+        configurations=len(launchers),
+        registers=chosen.n_regs,
+        spilled_bytes=4 * (chosen.n_spills or 0),
+        shared_bytes=chosen.shared,
+        warps=chosen.config.num_warps,
+    )
+
+
+def _compared_by_identity(own: Callable[[Tensor, Tensor], bool]) -> Callable[[Tensor, Tensor], bool]:
+    """Inductor merges constants with equal addresses, and all fake tensors have the address 0."""
+
+    def is_same_tensor(data: Tensor, value: Tensor) -> bool:
+        if isinstance(data, FakeTensor) or isinstance(value, FakeTensor):
+            return data is value
+        return own(data, value)
+
+    return is_same_tensor
+
+
+def _portable(own: Callable[..., Any]) -> Callable[..., Any]:
+    def _get_optimization_cflags(*args: Any, **kwargs: Any) -> Any:
+        flags, link = own(*args, **kwargs)
+        return [flag.replace("march=native", f"march={HOST_ARCHITECTURE}") for flag in flags], link
+
+    return _get_optimization_cflags
+
+
+_DRIVER_SYMBOLS = (
+    "cuModuleLoad",
+    "cuModuleLoadData",
+    "cuModuleUnload",
+    "cuModuleGetFunction",
+    "cuFuncSetAttribute",
+    "cuLaunchKernel",
+    "cuLaunchKernelEx",
+    "cuGetErrorString",
+    "cuTensorMapEncodeTiled",
+)
+
+
+def _toolkit(folder: Path) -> Path:
+    """Return a folder with what a C++ compiler needs of the CUDA toolkit.
+
+    These are the headers that Triton ships, and libraries with the names and symbols of the driver and of
+    torch's CUDA part to link against, if this torch is CPU-only.
+    """
+    (folder / "lib64").mkdir(parents=True)
+    (folder / "include" / "nv").mkdir(parents=True)
+    for header in (_nvidia() / "include").iterdir():
+        (folder / "include" / header.name).symlink_to(header)
+    # Triton does not ship this header of CCCL. Host compilers take the last branch.
+    (folder / "include/nv/target").write_text(
+        "#pragma once\n#define NV_IF_ELSE_TARGET(condition, yes, no) no\n"
+    )
+    _stub(folder, "libcuda.so", "libcuda.so.1", _DRIVER_SYMBOLS)
+    home = Path(torch.__file__).parent
+    if not (home / "lib/libtorch_cuda.so").exists():
+        shims = home / "include/torch/csrc/inductor/aoti_torch"
+        text = "".join((shims / file).read_text() for file in ("generated/c_shim_cuda.h", "c/shim.h"))
+        symbols = sorted(set(re.findall(r"\b(aoti_torch_\w*cuda\w*)\s*\(", text)))
+        _stub(folder, "libtorch_cuda.so", "libtorch_cuda.so", symbols)
+    return folder
+
+
+def _stub(folder: Path, file: str, name: str, symbols: Iterable[str]) -> None:
+    """Compile a library that has these symbols and is never loaded."""
+    source = folder / f"{file}.c"
+    source.write_text("".join(f"int {symbol}(void) {{ return 999; }}\n" for symbol in symbols))
+    out = str(folder / "lib64" / file)
+    command = ["gcc", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", out, str(source)]
+    subprocess.run(command, check=True, capture_output=True)

@@ -1,0 +1,71 @@
+"""Compile for a GPU that this machine lacks, in a process of its own: torch and Triton are patched in it."""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+
+from fakexport._torch.operators.absent_gpu import CompiledKernel
+from fakexport.files.processes import Limits, run_limited
+from fakexport.rules.diagnostics import Diagnostic
+
+from ..artifact import CompileFailure, DeployError
+
+PROGRAM, ANSWER, _LOG = "program.pt2", "answer.pickle", "worker.log"
+_MODULE = "fakexport.deploy.aoti.gpu_worker"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The result of a compilation.
+
+    Args:
+        files: Files of the package.
+        constants: Names of the weights and constants that must be bound.
+        kernels: The Triton kernels, in the order in which they were compiled.
+    """
+
+    files: tuple[Path, ...]
+    constants: tuple[str, ...]
+    kernels: tuple[CompiledKernel, ...]
+
+
+Answer = Compiled | str | tuple[Diagnostic, ...]
+"""Output of the process: a result, the message of a `DeployError`, or the findings of a `CompileFailure`."""
+
+
+def compiled_for(gpu: str, archive: bytes, folder: Path) -> Compiled:
+    """Compile a weight-less program in a new process.
+
+    Args:
+        gpu: Name of a device profile with a compute capability.
+        archive: The program as a weight-less `.pt2` file, with all tensors on `cuda:0` or the CPU.
+        folder: A new folder for all files, the caches of Inductor and Triton included.
+
+    Raises:
+        CompileFailure: Inductor cannot compile the program (FE803).
+        DeployError: The process ended without a result, or a compiler is missing.
+    """
+    folder.mkdir(parents=True)
+    (folder / PROGRAM).write_bytes(archive)
+    caches = {f"{name}_CACHE_DIR": str(folder / name.lower()) for name in ("TORCHINDUCTOR", "TRITON")}
+    with (folder / _LOG).open("wb") as log:
+        ended = run_limited(
+            _MODULE,
+            [str(folder), gpu],
+            Limits(seconds=math.inf),
+            stdout=log,
+            stderr=log,
+            environment={**os.environ, **caches},
+        )
+    answer = folder / ANSWER
+    if not answer.exists():
+        lines = (folder / _LOG).read_text(errors="replace").strip().splitlines() or ["no output"]
+        raise DeployError(f"the compilation for {gpu} ended with exit code {ended.code}: {lines[-1]}")
+    found: Answer = pickle.loads(answer.read_bytes())
+    if isinstance(found, Compiled):
+        return found
+    raise DeployError(found) if isinstance(found, str) else CompileFailure(found)

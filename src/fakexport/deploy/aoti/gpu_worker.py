@@ -1,0 +1,96 @@
+"""The process that compiles for a GPU: `python -m fakexport.deploy.aoti.gpu_worker ALIVE FOLDER GPU`."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+
+from fakexport._torch.operators import absent_gpu
+from fakexport._torch.operators.absent_gpu import AbsentGpu
+from fakexport._torch.operators.inductor import compile_graph
+from fakexport.archive import load
+from fakexport.emulation.devices import DeviceProfile, emulate, profile_named
+from fakexport.error import FakexportError, missing_in_torch
+from fakexport.exporting.program import fake_mode_of
+from fakexport.files.processes import end_with_parent
+
+from ..artifact import CompileFailure, DeployError
+from .faults import failure_of
+from .gpu_compilation import ANSWER, PROGRAM, Answer, Compiled
+from .graph import fake_arguments, graph_of
+from .stand_ins import with_tensors
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Compile the program in the folder, and write an `Answer`."""
+    alive, place, gpu = arguments
+    end_with_parent(int(alive))
+    folder = Path(place)
+    found: Answer
+    try:
+        found = _compiled(load(folder / PROGRAM, trust=True), profile_named(gpu), folder)
+    except CompileFailure as failure:
+        found = failure.diagnostics
+    except Exception as error:
+        if not isinstance(error, FakexportError) and missing_in_torch(error) is None:
+            raise
+        found = str(missing_in_torch(error) or error)
+    new = folder / f"{ANSWER}.new"
+    new.write_bytes(pickle.dumps(found))
+    new.rename(folder / ANSWER)
+    os._exit(0)  # Skip exit handlers of Inductor's caches.
+
+
+def _compiled(program: ExportedProgram, profile: DeviceProfile, folder: Path) -> Compiled:
+    mode = fake_mode_of(program)
+
+    def contiguous(tensor: Tensor) -> Tensor:
+        with mode:
+            return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+
+    gpu = _gpu(profile)
+    with emulate(profile.name):
+        kernels = absent_gpu.prepare(gpu, folder / "toolkit")
+        graph = graph_of(with_tensors(program, contiguous))
+        args, kwargs = fake_arguments(program)
+        try:
+            files = compile_graph(
+                graph, args, kwargs, folder / "code", has_weights=False, options=absent_gpu.OPTIONS
+            )
+        except Exception as error:
+            raise failure_of(error) from error
+    return Compiled(files, _constant_names(files), tuple(kernels))
+
+
+def _gpu(profile: DeviceProfile) -> AbsentGpu:
+    values = (
+        profile.capability,
+        profile.multiprocessor_count,
+        profile.shared_memory_per_block_optin_bytes,
+        profile.registers_per_multiprocessor,
+        profile.warp_size,
+    )
+    if None in values:
+        raise DeployError(f"the profile {profile.name} lacks a number that Triton needs")
+    return AbsentGpu(*values)  # type: ignore[arg-type]
+
+
+_CONSTANT = re.compile(r'constants_info_\[\d+\]\.original_fqn = "(.*)";')
+
+
+def _constant_names(files: Sequence[Path]) -> tuple[str, ...]:
+    """Return the names of the constants from the source of the code, which cannot be loaded here."""
+    sources = [file.read_text() for file in files if file.name.endswith(".wrapper.cpp")]
+    return tuple(dict.fromkeys(name for source in sources for name in _CONSTANT.findall(source)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,42 @@
+"""Compile for an absent GPU as fakexport does, and note each Triton kernel.
+
+It replaces `fakexport.deploy.aoti.gpu_worker`. What a simulation needs of a kernel is not in the package.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+from fakexport.deploy.aoti.gpu_worker import main
+
+noted: list[dict[str, Any]] = []
+save = CachingAutotuner.save_gpu_kernel
+
+
+def save_gpu_kernel(self: Any, stream: Any, launcher: Any) -> None:
+    folded = self.triton_meta["constants"]
+    noted.append(
+        {
+            "name": self.inductor_meta["kernel_name"],
+            "function": self.fn.__name__,
+            "source": self.fn.src,
+            "constants": dict(launcher.config.kwargs),
+            "signature": dict(self.triton_meta["signature"]),
+            "arguments": [name for name in launcher.call_args if name not in folded],
+            "folded": {str(name): value for name, value in folded.items()},
+            "shared": launcher.shared,
+            "warps": launcher.config.num_warps,
+        }
+    )
+    Path(sys.argv[2], "kernels.json").write_text(json.dumps(noted))
+    save(self, stream, launcher)
+
+
+if __name__ == "__main__":
+    CachingAutotuner.save_gpu_kernel = save_gpu_kernel
+    main(sys.argv[1:])

@@ -1,0 +1,62 @@
+"""What `absent_gpu` and `gpu_worker` rely on in Inductor and Triton."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+import torch
+from torch._dynamo.device_interface import CudaInterface
+from torch._inductor import cpp_builder, graph
+from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+
+import fakexport as fe
+from fakexport._torch.operators.absent_gpu import resource_usage
+from fakexport._torch.operators.inductor import AotiPackage, compile_graph
+from fakexport.deploy.aoti import example_arguments, graph_of, with_stand_ins
+from fakexport.deploy.aoti.gpu_worker import _constant_names
+from fakexport.deploy.aoti.package import write_package
+
+
+def test_the_replaced_functions_have_the_expected_arguments():
+    assert list(inspect.signature(PythonWrapperCodegen.generate_and_run_autotune_block).parameters) == [
+        "self"
+    ]
+    assert list(inspect.signature(graph.is_same_tensor).parameters) == ["data", "value"]
+    flags, _ = cpp_builder._get_optimization_cflags("g++")
+    assert any("march=native" in flag for flag in flags)
+
+
+def test_queries_of_the_device_interface_are_functions_of_torch_cuda():
+    bound = {
+        name: held.__func__ for name, held in vars(CudaInterface).items() if isinstance(held, staticmethod)
+    }
+
+    assert {"current_device", "device_count", "synchronize", "exchange_device"} <= bound.keys()
+    for function in (bound["current_device"], bound["device_count"]):
+        assert getattr(torch.cuda, function.__name__) is not None
+        assert function.__module__.startswith("torch.cuda")
+
+
+def test_a_cubin_without_the_kernel_has_no_resource_usage():
+    pytest.importorskip("triton")
+
+    with pytest.raises(Exception, match="cuobjdump"):
+        resource_usage("kernel", b"not a cubin")
+
+
+@pytest.mark.slow
+def test_the_source_of_the_code_names_the_constants(tmp_path: Path):
+    program = fe.export(
+        lambda: torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2)), (torch.ones(2, 4),)
+    )
+    args, kwargs = example_arguments(program)
+
+    files = compile_graph(
+        graph_of(with_stand_ins(program)), args, kwargs, tmp_path / "code", has_weights=False
+    )
+
+    write_package(tmp_path / "package.pt2", files)
+    assert sorted(_constant_names(files)) == sorted(AotiPackage(tmp_path / "package.pt2").constant_names)
+    assert len(_constant_names(files)) == 4
