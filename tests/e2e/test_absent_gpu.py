@@ -123,7 +123,8 @@ def test_a_package_computes_what_eager_does(case, tmp_path, monkeypatch):
         torch.testing.assert_close(ours, eager, rtol=1e-5, atol=2e-6)
     assert within_limits(folder / "package.pt2", "H100")
     code = b"".join(text for name, text in records(folder / "package.pt2").items() if name.endswith(".cpp"))
-    assert (b"scaled_dot_product_efficient_attention" in code) is (case == "attention")  # Not the math kernel.
+    # The kernel that the GPU would select, not the math kernel.
+    assert (b"scaled_dot_product_efficient_attention" in code) is (case == "attention")
 
 
 def records(package: Path) -> dict[str, bytes]:
