@@ -165,7 +165,11 @@ PAGES = {
     "README.md": Page(
         _readme,
         ("g++",),
-        {"make ": "installs into .venv from a package index", "pip ": "the same, into this environment"},
+        {
+            "make ": "installs into .venv from a package index",
+            "pip ": "the same, into this environment",
+            "fakexport compile model.pt2": "minutes; docs/deploy.md has the same for a smaller model",
+        },
     ),
     "docs/ci.md": Page(),
     "docs/cli.md": Page(
