@@ -143,7 +143,7 @@ def within_limits(package: Path, gpu: str) -> bool:
     for kernel in kernels:
         assert kernel["registers"] * kernel["warps"] * 32 <= profile.registers_per_multiprocessor
         assert kernel["shared_bytes"] <= profile.shared_memory_per_block_optin_bytes
-        assert kernel["spilled_bytes"] == 0
+        assert kernel["local_bytes"] == 0
     return bool(kernels)
 
 

@@ -65,7 +65,7 @@ class CompiledKernel:
         configuration: Block sizes, warps and stages, as Triton prints them.
         configurations: Number of configurations that Inductor proposed.
         registers: Registers per thread.
-        spilled_bytes: Local memory per thread, in bytes: registers that were spilled, and the stack.
+        local_bytes: Local memory per thread, in bytes: registers that were spilled, and the stack.
         shared_bytes: Shared memory of a thread block, in bytes.
         warps: Warps of a thread block.
     """
@@ -74,7 +74,7 @@ class CompiledKernel:
     configuration: str
     configurations: int
     registers: int
-    spilled_bytes: int
+    local_bytes: int
     shared_bytes: int
     warps: int
 
@@ -200,7 +200,7 @@ def _without_timing(kernels: list[CompiledKernel]) -> Callable[[Any], None]:
 
 
 def _chosen(launchers: list[Any]) -> Any:
-    """Return the first launcher that spills no registers, or the first. Inductor sorts them by preference."""
+    """Return the first launcher without local memory, or the first. Inductor sorts them by preference."""
     return min(launchers, key=lambda launcher: (launcher.n_spills or 0) > 0)
 
 
@@ -210,7 +210,7 @@ def _record(name: str, chosen: Any, launchers: list[Any]) -> CompiledKernel:
         configuration=str(chosen.config),
         configurations=len(launchers),
         registers=chosen.n_regs,
-        spilled_bytes=4 * (chosen.n_spills or 0),
+        local_bytes=4 * (chosen.n_spills or 0),
         shared_bytes=chosen.shared,
         warps=chosen.config.num_warps,
     )
