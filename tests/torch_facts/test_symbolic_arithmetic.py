@@ -5,10 +5,13 @@ from __future__ import annotations
 import operator
 
 import pytest
+import sympy
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
+from fakexport._torch.speed import symbolic_arithmetic
 from fakexport._torch.speed.symbolic_arithmetic import SymbolicArithmetic
 
 OPERATORS = (operator.add, operator.mul, operator.sub, operator.eq, operator.ge, operator.lt, torch.sym_max)
@@ -40,6 +43,52 @@ def test_a_remembered_result_is_that_of_stock_torch(calculate):
             assert found == expected
 
     assert arithmetic.operations >= 2 * len(found)
+
+
+@pytest.mark.parametrize("calculate", [operator.and_, operator.or_], ids=lambda each: each.__name__)
+def test_a_remembered_condition_is_that_of_stock_torch(calculate):
+    a, b = sizes()
+    pairs = [(a > 9, b > 9), (b > 9, a > 9), (a > 9, a > 9), (a < 9, b > 9)]
+    expected = [facts(calculate(*pair)) for pair in pairs]
+    arithmetic = SymbolicArithmetic()
+
+    with arithmetic.remembered():
+        assert [facts(calculate(*pair)) for _ in range(2) for pair in pairs] == expected * 2
+
+    assert arithmetic.operations == 2 * len(pairs)
+
+
+def test_every_operation_has_its_name():
+    """torch appends an underscore to some names. One that is missing is not remembered, in silence."""
+    assert all(hasattr(SymNode, f"_{method}") for method in symbolic_arithmetic._METHODS)
+
+
+def test_a_number_is_constant_once_its_symbol_is():
+    a, _ = sizes()
+    node, environment = (a * 2).node, a.node.shape_env
+
+    with SymbolicArithmetic().remembered():
+        before = [node.maybe_as_int() for _ in range(2)]
+        environment._set_replacement(a.node.expr, sympy.Integer(5), "it is 5")
+        after = [node.maybe_as_int() for _ in range(2)]
+
+    assert (before, after) == ([None, None], [10, 10])
+
+
+@pytest.mark.parametrize("name", ["guard_or_false", "guard_or_true"])
+def test_a_constant_condition_adds_no_guard(name):
+    a, b = sizes()
+    conditions = [a > 1, a < 1, a > b]
+    answers = [getattr(each.node, name)("", 0) for each in conditions[:2]]
+    expected = answers, len(a.node.shape_env.guards)
+
+    with SymbolicArithmetic().remembered():
+        found = [getattr(each.node, name)("", 0) for each in conditions[:2]]
+        assert (found, len(a.node.shape_env.guards)) == expected
+        assert not getattr(conditions[2].node, name)("", 0)
+
+    assert expected == ([True, False], 0)
+    assert len(a.node.shape_env.guards) == 1
 
 
 def test_results_are_nodes_of_their_own():

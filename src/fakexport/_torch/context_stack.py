@@ -23,28 +23,30 @@ class ContextStack(Generic[T]):
 
     Args:
         name: A name for debuggers. Create each stack once per process: Python never frees a `ContextVar`.
+    Attributes:
+        entries: The entries of the current context. Some may be closed.
     """
 
     def __init__(self, name: str) -> None:
-        self._entries: ContextVar[tuple[Entry[T], ...]] = ContextVar(name, default=())
+        self.entries: ContextVar[tuple[Entry[T], ...]] = ContextVar(name, default=())
 
     def push(self, value: T) -> Entry[T]:
         """Push a value onto the stack of the current context."""
         entry = Entry(value)
-        self._entries.set((*self._open(), entry))
+        self.entries.set((*self._open(), entry))
         return entry
 
     def close(self, entry: Entry[T]) -> None:
         """Close an entry in every context that has it."""
         entry.is_open = False
-        self._entries.set(self._open())
+        self.entries.set(self._open())
 
     def top(self, default: T) -> T:
-        """Return the value of the topmost open entry in the current context, else `default`."""
-        for entry in reversed(self._entries.get()):
+        """Return the value of the topmost open entry in the current context; `default` if there is none."""
+        for entry in reversed(self.entries.get()):
             if entry.is_open:
                 return entry.value
         return default
 
     def _open(self) -> tuple[Entry[T], ...]:
-        return tuple(entry for entry in self._entries.get() if entry.is_open)
+        return tuple(entry for entry in self.entries.get() if entry.is_open)

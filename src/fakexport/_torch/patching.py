@@ -240,13 +240,10 @@ class _Switch:
     def call(self, *args: Any, **kwargs: Any) -> Any:
         if _used is not None:
             _used.append(self.name)
-        # TorchDynamo cannot trace the lookup.
-        if torch.compiler.is_dynamo_compiling():
+        if torch.compiler.is_dynamo_compiling():  # TorchDynamo cannot trace the lookup.
             return self.traced(*args, **kwargs)
         value = self._stack.top(_ABSENT)
-        if type(value) is FunctionType:  # Fast path: torch calls this for every size check.
-            return value(*args, **kwargs)
-        return self.bound()(*args, **kwargs)
+        return (value if type(value) is FunctionType else self.bound())(*args, **kwargs)
 
     def _put(self, replacement: Any) -> None:
         if isinstance(self.owner, FunctionType):
@@ -323,9 +320,12 @@ def _chooser(switch: _Switch, replacement: Any) -> Any:
     if isinstance(switch.owner, ModuleType) and inner is None:
         return switch.call  # A method, because TorchDynamo would take a function for a torch operator.
 
-    call = switch.call
+    call, entries = switch.call, switch._stack.entries
 
     def choose(*args: Any, **kwargs: Any) -> Any:
+        found = () if _used is not None or torch.compiler.is_dynamo_compiling() else entries.get()
+        if found and found[-1].is_open and type(value := found[-1].value) is FunctionType:
+            return value(*args, **kwargs)  # Fast path: torch calls this for every size check.
         return call(*args, **kwargs)
 
     if inner is not None:

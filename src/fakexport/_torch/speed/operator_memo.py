@@ -39,7 +39,7 @@ from fakexport._torch.tracing.torch_settings import TorchSettings
 
 from .new_fakes import NewFakes
 from .operator_call import NoKey, OperatorCall
-from .operator_nodes import OperatorNodes, check_numbers, only_node
+from .operator_nodes import OperatorNodes, check_numbers, only_node, track
 from .operator_results import AnsweredOperator, NotRepeatable, RepeatedResults
 from .quick_handlers import quick_handlers
 from .symbolic_arithmetic import SymbolicArithmetic
@@ -244,7 +244,7 @@ class OperatorMemo:
             track_tensor_tree(result, proxy, constant=None, tracer=tracer)
             return result
         if results.tensor_meta is None or call.numbers:
-            proxy_tensor.track_tensor(result, proxy, constant=None, tracer=tracer)
+            track(tracer, result, proxy)
         else:
             tracer.tensor_tracker[result] = _ProxyTensor(proxy, None)
         meta["val"] = value

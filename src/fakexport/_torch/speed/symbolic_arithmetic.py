@@ -13,15 +13,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import sympy
 import torch
-from torch.fx.experimental import proxy_tensor, sym_node
+from torch import _ops
+from torch.fx.experimental import sym_node
 from torch.fx.experimental.sym_node import SymNode
 
 from fakexport._torch.patching import Patches, in_force
 
 # Modulo is not included, because it depends on the known ranges of its operands.
-_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
-_METHODS = ("add", "mul", "sub", "eq", "ne", "ge", "gt", "le", "lt", "and", "or", "sym_min", "sym_max")
+_METHODS = ("add", "mul", "sub", "eq", "ne", "ge", "gt", "le", "lt", "and_", "or_", "sym_min", "sym_max")
+_HINTS = frozenset({int, float, bool, type(None)})
+_C: Any = torch._C
+_PROXY = _C._TorchDispatchModeKey.PROXY
 
 
 class SymbolicArithmetic:
@@ -33,17 +37,23 @@ class SymbolicArithmetic:
 
     def __init__(self) -> None:
         self.operations = 0
-        self._known: dict[Any, tuple[Any, type, bool, Any]] = {}
+        self._known: dict[Any, tuple[Any, type, bool, Any, Any]] = {}
 
     def remembered(self) -> Patches:
         """Return a context in which results are cached. The results are the same as in stock torch."""
         names = {f"_{method}": method for method in _METHODS if hasattr(SymNode, f"_{method}")}
-        return Patches({(SymNode, name): self._quick(name, method) for name, method in names.items()})
+        return Patches(
+            {
+                **{(SymNode, name): self._quick(name, method) for name, method in names.items()},
+                **{(SymNode, name): _guarded(name) for name in ("guard_or_false", "guard_or_true")},
+                (SymNode, "maybe_as_int"): _integer(),
+            }
+        )
 
     def _quick(self, name: str, method: str) -> Callable[[SymNode, SymNode], SymNode]:
         stock: Callable[[SymNode, SymNode], SymNode] = in_force(SymNode, name)
-        operator = sym_node.method_to_operator(method)
         known = self._known
+        modes: Any = _ops.mode_stack_state_for_pre_dispatch()
 
         def calculate(a: SymNode, b: SymNode) -> SymNode:
             self.operations += 1
@@ -55,27 +65,58 @@ class SymbolicArithmetic:
                 or environment is not b.shape_env
                 or environment._translation_validation_enabled
                 or torch._logging._internal.GET_DTRACE_STRUCTURED
-                or proxy_tensor.get_proxy_mode() is not None
+                or type(a._hint) not in _HINTS
+                or type(b._hint) not in _HINTS
+                or modes.get(0) is not None  # The tracer creates a node.
+                or _C._get_dispatch_mode(_PROXY) is not None
             ):
                 return stock(a, b)
             # Keyed by id: cached results are the same objects, and hashing an expression is slow.
             left, right, replaced = a._expr, b._expr, environment._replacements_version_counter
-            key = (method, id(left), id(right), a.pytype, b.pytype, id(environment), replaced)
-            found = known.get(key)
-            if found is None or a._optimized_summation or b._optimized_summation:
+            hints, kinds = (a._hint, b._hint), (a.pytype, b.pytype)
+            key = (method, id(left), id(right), hints, kinds, environment, replaced)
+            if key not in known or a._optimized_summation or b._optimized_summation:
                 made = stock(a, b)
                 if not made._optimized_summation:
-                    kept = (left, right, environment)  # Keeps their ids from being reused.
-                    known[key] = (made._expr, made.pytype, made.constant is None, kept)
+                    kept = (left, right)  # Keeps their ids from being reused.
+                    is_plain = made.constant is None and type(made._hint) in _HINTS
+                    known[key] = (made._expr, made.pytype, is_plain, made._hint, kept)
                 return made
-            expr, pytype, is_plain, _ = found
+            expr, pytype, is_plain, hint, _ = known[key]
             if not is_plain:
                 return stock(a, b)
-            hint: Any = sym_node._NO_HINT
-            if a.hint is not None and b.hint is not None:
-                hint = operator(a.hint, b.hint)
-                if hint is not None and not isinstance(hint, _SYMBOLIC):
-                    hint = pytype(hint)
-            return SymNode(expr, environment, pytype, hint)
+            return SymNode(expr, environment, pytype, sym_node._NO_HINT if hint is None else hint)
 
         return calculate
+
+
+def _integer() -> Callable[[SymNode], int | None]:
+    """Return `maybe_as_int`, which C++ calls several times for each operation."""
+    stock = in_force(SymNode, "maybe_as_int")
+    symbolic: dict[Any, tuple[int, Any]] = {}
+
+    def maybe_as_int(node: SymNode) -> int | None:
+        expr: Any = node._expr
+        environment = node.shape_env
+        key = (id(expr), environment)
+        replaced = 0 if environment is None else environment._replacements_version_counter
+        if key in symbolic and symbolic[key][0] == replaced:
+            return None
+        number: int | None = stock(node)
+        if number is None:
+            symbolic[key] = (replaced, expr)  # Keeps the id from being reused.
+        return number
+
+    return maybe_as_int
+
+
+def _guarded(name: str) -> Callable[[SymNode, str, int], bool]:
+    """Return a function that evaluates a condition, for which a constant needs no guard."""
+    stock: Callable[[SymNode, str, int], bool] = in_force(SymNode, name)
+
+    def guarded(node: SymNode, file: str, line: int) -> bool:
+        if node._expr is sympy.true or node._expr is sympy.false:
+            return node._expr is sympy.true
+        return stock(node, file, line)
+
+    return guarded

@@ -189,6 +189,36 @@ def masks(model, x, at, y):
     return x + y[y > 0].sum() + y[torch.arange(2)].sum()
 
 
+def grown(read):
+    """Use what is read from the result of a repeated operator, in every second call."""
+    return lambda m, x, at: (y := x @ m.weight, y + (read(y) if at % 2 else 0))[-1]
+
+
+LAYOUTS = {
+    "a stride": lambda y: y[:, None].expand(-1, 2, -1).contiguous().stride(0) * y.shape[0],
+    "a stride of a transposed result": lambda y: y.t().contiguous().stride(0),
+    "all strides": lambda y: sum(y.t().contiguous().stride()),
+    "the number of elements": lambda y: y.numel(),
+    "half of the elements": lambda y: y.numel() // 2,
+    "elements as a new size": lambda y: y.new_ones(y.numel()).sum(),
+    "strides as an argument": lambda y: y.t().contiguous().as_strided(y.shape, (1, y.shape[0])) * 1,
+    "the offset of a part": lambda y: y[1:].storage_offset() + y[:, 2:].storage_offset(),
+    "the size of the memory": lambda y: y.untyped_storage().nbytes(),
+    "contiguity": lambda y: 2 if y.t().is_contiguous() else 3,
+    "contiguity of a copy": lambda y: 2 if y.t().contiguous().is_contiguous() else 3,
+    "a branch on the elements": lambda y: 2 if y.numel() > 12 else 3,
+    "a branch on a stride": lambda y: 2 if y.t().contiguous().stride(0) > 2 else 3,
+    "two results in one number": lambda y: (y * 2).numel() + (y * 2).t().contiguous().stride(0),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["cpu", "2xH100"])
+@pytest.mark.parametrize("read", LAYOUTS.values(), ids=LAYOUTS)
+def test_the_layout_of_a_repeated_result(read, target):
+    check_outcome(Repeats(grown(read)), (X,), dynamic=({0: AUTO},), target=target)
+
+
 @pytest.mark.parametrize("step", CONSTANTS.values(), ids=CONSTANTS)
 def test_constants_differ_by_type_and_bits(step):
     check(Repeats(step), (X,))
