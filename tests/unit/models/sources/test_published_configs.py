@@ -72,20 +72,30 @@ def test_a_file_that_is_not_of_modelopt_is_refused_in_one_line(tmp_path, content
     assert "\n" not in str(caught.value)
 
 
-def test_the_config_itself_goes_before_the_file_next_to_it(tmp_path):
+def test_a_config_that_has_only_half_of_the_quantization_is_not_built_with_it(tmp_path):
     config = {**LLAMA, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+    spec = folder(tmp_path, config, hf_quant_config__json={"quantization": {"quant_algo": "MIXED_PRECISION"}})
 
-    assert resolve(folder(tmp_path, config, hf_quant_config__json=MODELOPT)).quantization.method == "fp8"
+    source = resolve(spec)
+
+    assert source.quantization.method == "modelopt MIXED_PRECISION"
+    assert source.quantization.left_out(source.factory())
+
+
+def test_a_config_that_its_user_dequantizes_stays_so(tmp_path):
+    config = {**LLAMA, "quantization_config": {"quant_method": "fp8", "dequantize": True}}
+
+    assert resolve(folder(tmp_path, config, hf_quant_config__json=MODELOPT)).quantization is None
 
 
 def test_a_repository_of_the_hub_has_both_files(tmp_path):
     with local_hub(tmp_path) as hub:
-        files = {"config.json": LLAMA, "hf_quant_config.json": MODELOPT}
-        hub.add(
-            "org/quantized", files={name: json.dumps(content).encode() for name, content in files.items()}
-        )
+        half = {**LLAMA, "quantization_config": {"quant_method": "fp8"}}
+        for name, config in {"org/quantized": LLAMA, "org/half": half}.items():
+            files = {"config.json": config, "hf_quant_config.json": MODELOPT}
+            hub.add(name, files={file: json.dumps(content).encode() for file, content in files.items()})
 
-        assert resolve("hf:org/quantized").quantization.method == "modelopt FP8"
+            assert resolve(f"hf:{name}").quantization.method == "modelopt FP8"
 
 
 def test_weights_in_the_folder_say_that_they_are_quantized(tmp_path):

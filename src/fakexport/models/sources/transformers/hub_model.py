@@ -32,7 +32,7 @@ from fakexport.models.sources.source_error import SourceError
 from fakexport.models.sources.transformers.transformers_class import takes_class
 from fakexport.models.sources.transformers.transformers_config import config_of, own_code, read_settings
 
-_QUANTIZATION = "hf_quant_config.json"
+_QUANTIZATION, _MODELOPT = "hf_quant_config.json", "modelopt"
 _LIBRARY_FILES = {
     "adapter_config.json": "it is a PEFT adapter: pass its base model",
     "model_index.json": "it is a pipeline of diffusers: use diffusers: and select a model with --component",
@@ -76,7 +76,7 @@ def hub_model(name: HubName, class_name: str | None, *, files: Iterable[str] = (
         if repository.config is None:
             raise SourceError(_without_config(repository))
         settings = read_settings(repository.config, str(name))
-        unknown = () if _is_quantized(settings) else tuple(_add_quantization_of(repository, settings))
+        unknown = tuple(_add_quantization_of(repository, settings))
         for file in files:
             repository.file(file)
     except HubError as error:
@@ -124,20 +124,26 @@ def _add_quantization_of(repository: Repository, settings: dict[str, Any]) -> It
 
 
 def _add_quantization(settings: dict[str, Any], path: Path | None) -> None:
-    """Add the quantization from the file that NVIDIA's ModelOpt writes, unless the config already has one.
+    """Add the quantization from the file that NVIDIA's ModelOpt writes.
+
+    It replaces a different method in the config, which then describes only some of the weights: in
+    DeepSeek-V4-Flash-NVFP4, `fp8` is the attention's.
 
     Source: ModelOpt's `hf_quant_config.json`, which vLLM and TensorRT-LLM read in addition to `config.json`.
 
     Raises:
         SourceError: the file has an unknown format.
     """
-    if path is None or _is_quantized(settings):
+    own = settings.get("quantization_config")
+    if path is None or (
+        isinstance(own, dict) and (own.get("quant_method") == _MODELOPT or own.get("dequantize"))
+    ):
         return
     try:
         fields = mapping(parse_json(read_file(path, most_bytes=_MOST_BYTES)))
         found = mapping(fields.get("quantization"))
         if optional(found.get("quant_algo"), text) is not None:
-            settings["quantization_config"] = {**found, "quant_method": "modelopt"}
+            settings["quantization_config"] = {**found, "quant_method": _MODELOPT}
     except (DocumentError, OSError) as error:
         raise SourceError(f"{path} cannot be read: {error}") from error
 
