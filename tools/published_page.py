@@ -1,18 +1,26 @@
 """Write the page of published configs, or the zoo file that its runs need.
 
     python tools/published_page.py zoo FOLDER WAY > zoo.yaml
+    python tools/published_page.py plan FOLDER RUN.jsonl
     python tools/published_page.py page COMMIT WAY=RUN.jsonl ... > docs/zoo/published.md
 
 FOLDER holds configs under names such as `Qwen--Qwen3-32B_config.json`, as the package `aiconfigurator-core`
-does. A way is `static`, `auto`, `prefill` or `decode`.
+does. A way is `static`, `auto`, `prefill`, `decode` or `plan`. The last one is not in a zoo file, because a
+sweep only runs `check`: `plan` runs `fakexport plan --workload decode`, and skips the configs that its output
+already has.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import resource
+import shlex
+import subprocess
 import sys
+import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +38,11 @@ device-map: balanced
 {way}
 models:
 """
+_CONTEXT = 4096
+_PLAN = (
+    "--target", "8xH100", "--device-map", "balanced", "--workload", "decode", "--context", str(_CONTEXT),
+    "--format", "json", "--no-progress",
+)  # fmt: skip
 _PAGE = """\
 # Published models
 
@@ -57,8 +70,37 @@ _LONGEST = 160
 
 def zoo(folder: Path, way: str) -> str:
     """Return a zoo file with every config of a folder, for one way of checking them."""
-    names = sorted(path for path in folder.glob("*config.json") if "hf_quant" not in path.name)
-    return _ZOO.format(way=_WAYS[way]) + "".join(f"  - hf:{path}\n" for path in names)
+    return _ZOO.format(way=_WAYS[way]) + "".join(f"  - hf:{path}\n" for path in _configs(folder))
+
+
+def _configs(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*config.json") if "hf_quant" not in path.name)
+
+
+def plan(configs: Iterable[Path], output: Path) -> None:
+    """Plan a decode step of each config, one after the other. Append a line of JSON for each to a file."""
+    lines = output.read_text(encoding="utf-8").splitlines() if output.exists() else []
+    done = {json.loads(line)["command"] for line in lines}
+    for path in configs:
+        arguments = ["plan", f"hf:{path}", *_PLAN]
+        command = shlex.join(["fakexport", *arguments])
+        if command in done:
+            continue
+        start, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+        ran = subprocess.run(
+            [sys.executable, "-m", "fakexport", *arguments], capture_output=True, text=True, check=False
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        record = {
+            "command": command,
+            "status": "plans" if ran.stdout else "fails",
+            "reason": "" if ran.stdout else next(iter(ran.stderr.splitlines()), ""),
+            "seconds": time.monotonic() - start,
+            "processor_seconds": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+            "report": json.loads(ran.stdout) if ran.stdout else None,
+        }
+        with output.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
 
 
 def page(commit: str, runs: dict[str, list[dict[str, Any]]]) -> str:
@@ -139,6 +181,9 @@ def main() -> None:
     command, first, *more = sys.argv[1:]
     if command == "zoo":
         sys.stdout.write(zoo(Path(first), more[0]))
+        return
+    if command == "plan":
+        plan(_configs(Path(first)), Path(more[0]))
         return
     pairs = [pair.split("=", 1) for pair in more]
     runs = {
