@@ -229,3 +229,20 @@ def test_longrope_is_right_at_both_sides_of_the_original_length(tmp_path):
         ids = torch.arange(2 * length).reshape(2, length) % 64
         found = bound.module()(input_ids=ids, attention_mask=torch.ones_like(ids))["logits"]
         torch.testing.assert_close(found, real(input_ids=ids, use_cache=False).logits)
+
+
+def test_a_part_without_a_config_is_said_to_have_default_sizes(tmp_path):
+    text = {**TEXT, "model_type": "llama"}
+    config = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "text_config": text}
+
+    without = resolve(folder(tmp_path / "without", config)).assumptions
+    complete = resolve(
+        folder(tmp_path / "with", {**config, "vision_config": {"model_type": "siglip_vision_model"}})
+    )
+
+    said = (
+        "the config has no vision_config: that part has the default sizes of transformers' CLIPVisionConfig"
+    )
+    assert any(note.startswith(said) for note in without)
+    assert not any("default sizes" in note for note in complete.assumptions)
+    assert not any("default sizes" in note for note in resolve(folder(tmp_path / "text", LLAMA)).assumptions)

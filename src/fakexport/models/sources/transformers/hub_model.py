@@ -182,7 +182,24 @@ def _described(
             f"the config has tie_word_embeddings=false, which {type(config).__name__} ignores: the output "
             "embedding is a separate weight"
         )
+    found.extend(
+        f"the config has no {name}: that part has the default sizes of transformers' {type(part).__name__}, "
+        "which need not be those of the weights"
+        for name, part in _missing_parts(config, settings)
+    )
     return HubModel(config, tuple(found), dtype, said.packed, folder, has_own_head)
+
+
+def _missing_parts(config: Any, settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the names and values of nested configs that the settings lack.
+
+    Old configs have the text model's settings at the top level, so a missing text config is not reported
+    here; see `config_of`.
+    """
+    for name in config.sub_configs:
+        part = getattr(config, name, None)
+        if hasattr(part, "model_type") and name not in settings and part is not config.get_text_config():
+            yield name, part
 
 
 def _has_own_head(config: Any, settings: Mapping[str, Any]) -> bool:
