@@ -246,3 +246,16 @@ def test_a_part_without_a_config_is_said_to_have_default_sizes(tmp_path):
     assert any(note.startswith(said) for note in without)
     assert not any("default sizes" in note for note in complete.assumptions)
     assert not any("default sizes" in note for note in resolve(folder(tmp_path / "text", LLAMA)).assumptions)
+
+
+@pytest.mark.parametrize(("dtype", "is_plain"), [("BF16", True), ("F8_E4M3", False)])
+def test_a_quantization_that_no_weight_of_the_folder_has_is_left_out(tmp_path, dtype, is_plain):
+    config = {**LLAMA, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+    weights = Weights.of(
+        {"model.layers.0.mlp.up_proj.weight": (dtype, (64, 32)), "norm.weight": ("BF16", (32,))}
+    )
+
+    source = resolve(folder(tmp_path, config, model__safetensors=weights.header))
+    reason = source.quantization.left_out(source.factory())
+
+    assert ("none of the weights in the folder is quantized" in reason) == is_plain

@@ -51,6 +51,7 @@ class HubModel:
         packed: Dtypes of quantized weights, if the config does not specify a quantization.
         folder: A local folder with the config and other requested configuration files.
         has_own_head: Whether the output embedding is a separate weight although the class ties it.
+        is_unpacked: Whether the config specifies a quantization, but no weight in the folder is quantized.
         place: The repository, or the folder with a `config.json`. None for a config file with another name.
     """
 
@@ -60,6 +61,7 @@ class HubModel:
     packed: tuple[str, ...] = ()
     folder: Path | None = None
     has_own_head: bool = False
+    is_unpacked: bool = False
     place: Repository | LocalFolder | None = None
 
 
@@ -107,10 +109,12 @@ def folder_model(path: Path, class_name: str | None) -> HubModel:
     config = config_of(settings, str(file), class_name)
     notes = _class_notes(settings, config)
     said, folder = StoredDtypes(), LocalFolder(file.parent)
-    if file.name == "config.json" and not _is_quantized(settings) and _has_weights(folder):
-        said = stored_dtypes(folder)
-    found = _described(config, settings, notes, said, file.parent)
-    return replace(found, place=folder if file.name == "config.json" else None)
+    has_weights = file.name == "config.json" and _has_weights(folder)
+    stored = stored_dtypes(folder) if has_weights else said
+    is_unpacked = _is_quantized(settings) and stored.dtype is not None and not stored.packed
+    found = _described(config, settings, notes, said if _is_quantized(settings) else stored, file.parent)
+    place = folder if file.name == "config.json" else None
+    return replace(found, place=place, is_unpacked=is_unpacked)
 
 
 def _add_quantization_of(repository: Repository, settings: dict[str, Any]) -> Iterator[str]:
