@@ -286,3 +286,11 @@ def test_settings_that_transformers_ignores_may_describe_other_weights(
     assert report.is_clean != ignored
     if ignored:
         assert any(f"ignores {', '.join(settings)} of" in note for note in report.diagnostics[0].notes)
+
+
+def test_a_decode_step_is_planned_without_the_kernel_of_the_hub(tmp_path: Path) -> None:
+    report = fe.plan(folder(tmp_path, DENSE), target="H100", workload="decode", batch=1, context=4096)
+
+    (device,) = report.points[0].devices
+    keys_and_values, heads, width, nbytes = 2, 2, 32, 2
+    assert 0 <= device.state_after - 4096 * keys_and_values * heads * width * nbytes < 4096

@@ -330,7 +330,7 @@ def decode_inputs(
         raise SourceError(
             f"decode inputs of {name} cannot be derived ({others}): write a factory that returns them"
         )
-    with torch.no_grad():
+    with torch.no_grad(), _patched(module, before):
         returned = module(**before.kwargs, use_cache=True)
     cache = _cache_of(returned)
     if cache is None:
