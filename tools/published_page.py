@@ -19,7 +19,6 @@ import shlex
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -66,6 +65,8 @@ python tools/published_page.py page $(git rev-parse --short HEAD) static=static.
 |---|---:|---:|{rules}---|
 """
 _LONGEST = 160
+_PASSED = ("exports", "plans")
+_HEADS = {"plan": "cache per token, processor seconds of the plan"}
 
 
 def zoo(folder: Path, way: str) -> str:
@@ -116,7 +117,7 @@ def page(commit: str, runs: dict[str, list[dict[str, Any]]]) -> str:
         versions=versions,
         machine=some["machine"],
         commit=commit,
-        heads=" | ".join(f"{way}: nodes, seconds" for way in runs),
+        heads=" | ".join(_HEADS.get(way, f"{way}: nodes, seconds") for way in runs),
         rules="---:|" * len(runs),
     )
     return head + "".join(
@@ -133,9 +134,9 @@ def _counts(way: str, records: list[dict[str, Any]]) -> str:
     lacking = sum("has no " in record["reason"] and record["status"] == "refused" for record in records)
     packed = sum(record["reason"].startswith("FE105") for record in records)
     known = len(records) - lacking - packed
-    passed = Counter(record["status"] for record in records)["exports"]
+    passed = sum(record["status"] in _PASSED for record in records)
     return (
-        f"- `{way}`: **{passed} of {known}** export ({passed / known:.0%}). {packed} more have a\n"
+        f"- `{way}`: **{passed} of {known}** pass ({passed / known:.0%}). {packed} more have a\n"
         f"  quantization that transformers cannot build (FE105), and {lacking} a type or class that it "
         "lacks.\n"
     )
@@ -152,17 +153,20 @@ def _row(model: str, records: dict[str, dict[str, Any]], ways: list[str]) -> str
         record, summary = records.get(way), summaries.get(way)
         if record is None:
             cells.append("-")
+        elif way == "plan" and record["report"]:
+            held = sum(device["state_after"] for device in record["report"]["points"][0]["devices"])
+            cells.append(f"{held / _CONTEXT / 2**10:.1f} KiB, {record['processor_seconds']:.0f} s")
         elif record["status"] == "exports" and summary is not None:
             cells.append(f"{summary['node_count']:,}, {record['seconds']:.0f} s")
         else:
             cells.append(record["status"])
-    reasons = dict.fromkeys(_reason(record) for record in records.values() if record["status"] != "exports")
+    reasons = dict.fromkeys(_reason(record) for record in records.values() if record["status"] not in _PASSED)
     return f"| {' | '.join(cells)} | {'; '.join(reasons)} |\n"
 
 
 def _summary(record: dict[str, Any]) -> dict[str, Any] | None:
     report = record["report"]
-    found: dict[str, Any] | None = report["targets"][0]["summary"] if report else None
+    found: dict[str, Any] | None = report["targets"][0]["summary"] if report and "targets" in report else None
     return found
 
 
