@@ -1,18 +1,25 @@
 """Write the page of published configs, or the zoo file that its runs need.
 
     python tools/published_page.py zoo FOLDER WAY > zoo.yaml
+    python tools/published_page.py plan FOLDER RUN.jsonl
     python tools/published_page.py page COMMIT WAY=RUN.jsonl ... > docs/zoo/published.md
 
 FOLDER holds configs under names such as `Qwen--Qwen3-32B_config.json`, as the package `aiconfigurator-core`
-does. A way is `static`, `auto`, `prefill` or `decode`.
+does. A way is `static`, `auto`, `prefill`, `decode` or `plan`. The last one is not in a zoo file, because a
+sweep only runs `check`: `plan` runs `fakexport plan --workload decode`, and skips the configs that its output
+already has.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import resource
+import shlex
+import subprocess
 import sys
-from collections import Counter
+import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +37,11 @@ device-map: balanced
 {way}
 models:
 """
+_CONTEXT = 4096
+_PLAN = (
+    "--target", "8xH100", "--device-map", "balanced", "--workload", "decode", "--context", str(_CONTEXT),
+    "--format", "json", "--no-progress",
+)  # fmt: skip
 _PAGE = """\
 # Published models
 
@@ -53,12 +65,43 @@ python tools/published_page.py page $(git rev-parse --short HEAD) static=static.
 |---|---:|---:|{rules}---|
 """
 _LONGEST = 160
+_PASSED = ("exports", "plans")
+_HEADS = {"plan": "cache per token, processor seconds of the plan"}
 
 
 def zoo(folder: Path, way: str) -> str:
     """Return a zoo file with every config of a folder, for one way of checking them."""
-    names = sorted(path for path in folder.glob("*config.json") if "hf_quant" not in path.name)
-    return _ZOO.format(way=_WAYS[way]) + "".join(f"  - hf:{path}\n" for path in names)
+    return _ZOO.format(way=_WAYS[way]) + "".join(f"  - hf:{path}\n" for path in _configs(folder))
+
+
+def _configs(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*config.json") if "hf_quant" not in path.name)
+
+
+def plan(configs: Iterable[Path], output: Path) -> None:
+    """Plan a decode step of each config, one after the other. Append a line of JSON for each to a file."""
+    lines = output.read_text(encoding="utf-8").splitlines() if output.exists() else []
+    done = {json.loads(line)["command"] for line in lines}
+    for path in configs:
+        arguments = ["plan", f"hf:{path}", *_PLAN]
+        command = shlex.join(["fakexport", *arguments])
+        if command in done:
+            continue
+        start, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+        ran = subprocess.run(
+            [sys.executable, "-m", "fakexport", *arguments], capture_output=True, text=True, check=False
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        record = {
+            "command": command,
+            "status": "plans" if ran.stdout else "fails",
+            "reason": "" if ran.stdout else next(iter(ran.stderr.splitlines()), ""),
+            "seconds": time.monotonic() - start,
+            "processor_seconds": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+            "report": json.loads(ran.stdout) if ran.stdout else None,
+        }
+        with output.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
 
 
 def page(commit: str, runs: dict[str, list[dict[str, Any]]]) -> str:
@@ -74,7 +117,7 @@ def page(commit: str, runs: dict[str, list[dict[str, Any]]]) -> str:
         versions=versions,
         machine=some["machine"],
         commit=commit,
-        heads=" | ".join(f"{way}: nodes, seconds" for way in runs),
+        heads=" | ".join(_HEADS.get(way, f"{way}: nodes, seconds") for way in runs),
         rules="---:|" * len(runs),
     )
     return head + "".join(
@@ -91,9 +134,9 @@ def _counts(way: str, records: list[dict[str, Any]]) -> str:
     lacking = sum("has no " in record["reason"] and record["status"] == "refused" for record in records)
     packed = sum(record["reason"].startswith("FE105") for record in records)
     known = len(records) - lacking - packed
-    passed = Counter(record["status"] for record in records)["exports"]
+    passed = sum(record["status"] in _PASSED for record in records)
     return (
-        f"- `{way}`: **{passed} of {known}** export ({passed / known:.0%}). {packed} more have a\n"
+        f"- `{way}`: **{passed} of {known}** pass ({passed / known:.0%}). {packed} more have a\n"
         f"  quantization that transformers cannot build (FE105), and {lacking} a type or class that it "
         "lacks.\n"
     )
@@ -110,17 +153,20 @@ def _row(model: str, records: dict[str, dict[str, Any]], ways: list[str]) -> str
         record, summary = records.get(way), summaries.get(way)
         if record is None:
             cells.append("-")
+        elif way == "plan" and record["report"]:
+            held = sum(device["state_after"] for device in record["report"]["points"][0]["devices"])
+            cells.append(f"{held / _CONTEXT / 2**10:.1f} KiB, {record['processor_seconds']:.0f} s")
         elif record["status"] == "exports" and summary is not None:
             cells.append(f"{summary['node_count']:,}, {record['seconds']:.0f} s")
         else:
             cells.append(record["status"])
-    reasons = dict.fromkeys(_reason(record) for record in records.values() if record["status"] != "exports")
+    reasons = dict.fromkeys(_reason(record) for record in records.values() if record["status"] not in _PASSED)
     return f"| {' | '.join(cells)} | {'; '.join(reasons)} |\n"
 
 
 def _summary(record: dict[str, Any]) -> dict[str, Any] | None:
     report = record["report"]
-    found: dict[str, Any] | None = report["targets"][0]["summary"] if report else None
+    found: dict[str, Any] | None = report["targets"][0]["summary"] if report and "targets" in report else None
     return found
 
 
@@ -139,6 +185,9 @@ def main() -> None:
     command, first, *more = sys.argv[1:]
     if command == "zoo":
         sys.stdout.write(zoo(Path(first), more[0]))
+        return
+    if command == "plan":
+        plan(_configs(Path(first)), Path(more[0]))
         return
     pairs = [pair.split("=", 1) for pair in more]
     runs = {

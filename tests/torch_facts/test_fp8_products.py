@@ -108,3 +108,64 @@ def test_transformers_calls_them_by_these_names() -> None:
     assert callable(finegrained_fp8.load_finegrained_fp8_kernel)
     assert callable(finegrained_fp8.is_deepgemm_loadable)
     assert registered_overload("finegrained_fp8", "w8a8_block_dynamic_fp8_matmul", "default") is not None
+
+
+E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+"""The numbers of four bits, by the OCP Microscaling Formats specification 1.0, table 5."""
+
+
+def mx_weight(experts: int, rows: int, columns: int, *, is_fp4: bool) -> tuple[torch.Tensor, ...]:
+    """Matrices in an MX format, their scales, and what they stand for in float32."""
+    scales = torch.randint(120, 134, (experts, rows, columns // 32), generator=GENERATOR)
+    powers = (2.0 ** (scales - 127)).repeat_interleave(32, dim=-1)
+    if is_fp4:
+        codes = torch.randint(0, 16, (experts, rows, columns), generator=GENERATOR)
+        values = torch.where(codes < 8, 1.0, -1.0) * E2M1[codes % 8]
+        stored = (codes[..., ::2] + 16 * codes[..., 1::2]).to(torch.uint8).view(torch.int8)
+    else:
+        stored = torch.randn(experts, rows, columns, generator=GENERATOR).to(torch.float8_e4m3fn)
+        values = stored.float()
+    return stored, scales.to(torch.uint8).view(torch.float8_e8m0fnu), values * powers
+
+
+@pytest.mark.parametrize("is_fp4", [True, False], ids=["mxfp4", "mxfp8"])
+def test_mx_formats_have_a_power_of_two_for_32_columns(is_fp4: bool) -> None:
+    stored, scales, exact = mx_weight(3, 48, 64, is_fp4=is_fp4)
+    rows, experts = ROWS[:, :64].contiguous(), torch.tensor([0, 0, 2, 2, 2, 2])
+    parts = rows.float().unflatten(1, (2, 32))
+    powers = 2.0 ** torch.ceil(torch.log2(parts.abs().amax(dim=-1, keepdim=True) / 448))
+    rounded = ((parts / powers).to(torch.float8_e4m3fn).float() * powers).flatten(1)
+    expected = torch.stack([exact[e] @ row for e, row in zip(experts.tolist(), rounded, strict=True)])
+
+    grouped = fp8_products.grouped_matmul(
+        rows, stored, scales, torch.tensor([2, 2, 6]), torch.tensor([2, 0, 4]), None
+    )
+    batched = fp8_products.batched_matmul(rows, stored, scales, [32, 32], experts)
+    single = fp8_products.matmul(rows[:2], stored[0], scales[0], None, torch.float32)
+
+    torch.testing.assert_close(grouped, expected.bfloat16())
+    torch.testing.assert_close(batched, expected.bfloat16())
+    torch.testing.assert_close(single, expected[:2])
+
+
+def test_fake_rows_of_an_mx_format_have_the_shape_of_real_ones() -> None:
+    stored, scales, _ = mx_weight(3, 48, 64, is_fp4=True)
+    ends, counts = torch.tensor([2, 2, 6]), torch.tensor([2, 0, 4])
+    rows = ROWS[:, :64].contiguous()
+    real = fp8_products.grouped_matmul(rows, stored, scales, ends, counts, None)
+
+    with new_fake_mode() as mode:
+        fakes = [mode.from_tensor(tensor) for tensor in (rows, stored, scales, ends, counts)]
+        fake = fp8_products.grouped_matmul(*fakes, None)
+        with pytest.raises(RuntimeError, match="do not match a weight"):
+            fp8_products.grouped_matmul(mode.from_tensor(ROWS), *fakes[1:], None)
+
+    assert (fake.shape, fake.dtype, fake.stride()) == (real.shape, real.dtype, real.stride())
+
+
+def test_four_bits_with_other_scales_are_refused_as_the_kernel_does() -> None:
+    stored, scales, _ = mx_weight(3, 48, 64, is_fp4=True)
+
+    for other in (scales.float(), scales[..., :1].contiguous()):
+        with pytest.raises(NotImplementedError, match=r"weights of torch\.int8 with scales"):
+            fp8_products.batched_matmul(ROWS[:, :64].contiguous(), stored, other, None, torch.zeros(6).long())

@@ -1,15 +1,19 @@
-"""fp8 matrix products with block-wise scales, as used by fp8 checkpoints such as DeepSeek's.
+"""fp8 and 4-bit matrix products with block-wise scales, as used by checkpoints such as DeepSeek's.
 
-For these products, transformers calls the Triton kernel `kernels-community/finegrained-fp8`, which it
-downloads from the hub (transformers/integrations/finegrained_fp8.py, 5.23). The operators in this module have
-the same names and arguments as the kernel's, in a namespace without a build number. On real data, they
-compute the same result in plain torch: each row is quantized to fp8 with one scale per block of columns, and
-products are accumulated in float32.
+transformers calls a Triton kernel for them, which it downloads from the hub:
+`kernels-community/finegrained-fp8` (transformers/integrations/finegrained_fp8.py, 5.23). The operators in
+this module have the same names and arguments, in a namespace without a build number. On real data they
+compute the same result in plain torch: each row is quantized to fp8 with one scale per block of columns,
+and products are accumulated in float32.
+
+A weight is in an MX format if each row has a scale for every 32 columns, a power of two: in MXFP8, or in
+MXFP4 with two 4-bit numbers per byte. The scales of the activations are then powers of two, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,34 +21,39 @@ from torch import Tensor
 
 from fakexport._torch.operators.operator_registry import register_operator
 
+from .mxfp4_products import unpacked
+
 NAMESPACE = "finegrained_fp8"
 _ROWS = "w8a8_block_dynamic_fp8_matmul"
 _ROWS_STATIC = "w8a8_block_static_fp8_matmul"
 _ROWS_TENSOR = "w8a8_tensor_dynamic_fp8_matmul"
 _GROUPED = "w8a8_block_dynamic_fp8_matmul_grouped"
 _BATCHED = "w8a8_block_dynamic_fp8_matmul_batched"
+_MX = {torch.int8: "w4a8_mx_dynamic_fp4_matmul", torch.float8_e4m3fn: "w8a8_mx_dynamic_fp8_matmul"}
 _LARGEST = torch.finfo(torch.float8_e4m3fn).max
 _MX_BLOCK = 32
 
 
 def register_fp8_products() -> None:
-    """Register the operators, with the kernel's names and arguments, and their FLOP formula."""
-    rest = "int[] block_size, ScalarType? output_dtype=None) -> Tensor"
-    for name, arguments, kernel in (
-        (_ROWS, f"(Tensor A, Tensor B, Tensor Bs, {rest}", _rows),
-        (_ROWS_STATIC, f"(Tensor A, Tensor B, Tensor Bs, Tensor As, {rest}", _rows_static),
-        (
-            _ROWS_TENSOR,
-            "(Tensor A, Tensor B, Tensor Bs, ScalarType? output_dtype=None) -> Tensor",
-            _rows_tensor,
-        ),
-        (
-            _GROUPED,
-            f"(Tensor A, Tensor B, Tensor Bs, Tensor offsets, Tensor tokens_per_expert, {rest}",
-            _grouped,
-        ),
-        (_BATCHED, f"(Tensor A, Tensor B, Tensor Bs, Tensor expert_ids, {rest}", _batched),
-    ):
+    """Register the operators and their FLOP formula, as the kernel has them."""
+    operands, rest = "(Tensor A, Tensor B, Tensor Bs,", "ScalarType? output_dtype=None) -> Tensor"
+    groups = f"{operands} Tensor offsets, Tensor tokens_per_expert,"
+    selected = f"{operands} Tensor expert_ids,"
+    blocks = f"int[] block_size, {rest}"
+    kernels: list[tuple[str, str, Callable[..., Tensor]]] = [
+        (_ROWS, f"{operands} {blocks}", _rows),
+        (_ROWS_STATIC, f"{operands} Tensor As, {blocks}", _rows_static),
+        (_ROWS_TENSOR, f"{operands} {rest}", _rows_tensor),
+        (_GROUPED, f"{groups} {blocks}", partial(_grouped, _rows)),
+        (_BATCHED, f"{selected} {blocks}", partial(_batched, _rows)),
+    ]
+    for name in _MX.values():
+        kernels += [
+            (name, f"{operands} {rest}", _rows_mx),
+            (f"{name}_grouped", f"{groups} {rest}", partial(_grouped, _rows_mx)),
+            (f"{name}_batched", f"{selected} {rest}", partial(_batched, _rows_mx)),
+        ]
+    for name, arguments, kernel in kernels:
         register_operator(f"{NAMESPACE}::{name}", arguments, kernel, _empty, _flops)
 
 
@@ -65,15 +74,16 @@ def matmul(
 
     Args:
         given: Activations `[..., K]`, bfloat16, float16 or float32.
-        weight: `[N, K]`, float8_e4m3fn.
-        scales: `[ceil(N / n), ceil(K / k)]`; one element if `block_size`, `[n, k]`, is None.
-        activation_scale: One scale for all activations, or None to compute a scale per row and block of
-            columns.
+        weight: `[N, K]`, float8_e4m3fn; or `[N, K / 2]`, int8, for MXFP4.
+        scales: `[ceil(N / n), ceil(K / k)]`; one element if `block_size`, `[n, k]`, is None. An MX format
+            has `[N, K / 32]` in float8_e8m0fnu, and `block_size` is not used.
+        activation_scale: One scale for all activations; None to compute one per row and block of columns.
     Raises:
-        NotImplementedError: The weight has 4 bits, there is one scale per 32 columns (MXFP8), or there are a
-            static activation scale and a single scale for the weight. The kernel's `matmul` rejects the last.
+        NotImplementedError: For other weights, or static activation scales with one scale per weight; the
+            kernel's `matmul` rejects these.
     """
-    _check(weight, scales)
+    if _check(weight, scales):
+        return _call(_MX[weight.dtype], given, weight, scales, output_dtype)
     if block_size is None or list(block_size) == list(weight.shape):
         if activation_scale is not None:
             raise NotImplementedError(
@@ -103,15 +113,18 @@ def grouped_matmul(
     Raises:
         NotImplementedError: The weight has 4 bits, is MXFP8, or is not quantized in blocks.
     """
-    _check(weight, scales, block_size)
+    if _check(weight, scales, block_size):
+        name = f"{_MX[weight.dtype]}_grouped"
+        return _call(name, given, weight, scales, offsets, tokens_per_expert, given.dtype)
     return _call(_GROUPED, given, weight, scales, offsets, tokens_per_expert, block_size)
 
 
 def batched_matmul(
     given: Tensor, weight: Tensor, scales: Tensor, block_size: list[int] | None, expert_ids: Tensor
 ) -> Tensor:
-    """Like `grouped_matmul`, but `expert_ids` selects the matrix for each row."""
-    _check(weight, scales, block_size)
+    """Return the product of each row with the matrix that `expert_ids` selects, as `grouped_matmul` does."""
+    if _check(weight, scales, block_size):
+        return _call(f"{_MX[weight.dtype]}_batched", given, weight, scales, expert_ids, given.dtype)
     return _call(_BATCHED, given, weight, scales, expert_ids, block_size)
 
 
@@ -128,15 +141,30 @@ def on_a_gpu(product: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return refuse_or_call
 
 
-def _check(weight: Tensor, scales: Tensor, block_size: Sequence[int] | None = ()) -> None:
-    is_mx = scales.dtype is torch.float8_e8m0fnu and scales.shape[-1:] == (weight.shape[-1] // _MX_BLOCK,)
-    if weight.dtype is not torch.float8_e4m3fn or is_mx:
-        kind = "MXFP8" if is_mx else f"weights of {weight.dtype}"
-        raise NotImplementedError(f"the kernel finegrained-fp8 is not emulated for {kind}")
+def _check(weight: Tensor, scales: Tensor, block_size: Sequence[int] | None = ()) -> bool:
+    """Return whether a weight is in an MX format.
+
+    Raises:
+        NotImplementedError: the kernel has no operator for this weight and its scales.
+    """
+    shape = (*weight.shape[:-1], _columns(weight) // _MX_BLOCK)
+    if weight.dtype in _MX and scales.dtype is torch.float8_e8m0fnu and tuple(scales.shape) == shape:
+        return True
+    if weight.dtype is not torch.float8_e4m3fn:
+        raise NotImplementedError(
+            f"the kernel finegrained-fp8 is not emulated for weights of {weight.dtype} with scales "
+            f"{list(scales.shape)} of {scales.dtype}"
+        )
     if block_size is None:
         raise NotImplementedError(
             "the kernel finegrained-fp8 is not emulated for experts that are not quantized in blocks"
         )
+    return False
+
+
+def _columns(weight: Tensor) -> int:
+    """Return the number of columns of a weight. A byte of an int8 weight holds two."""
+    return weight.shape[-1] * (2 if weight.dtype is torch.int8 else 1)
 
 
 def _empty(
@@ -146,7 +174,7 @@ def _empty(
     dtype = output_dtype or next((value for value in rest if isinstance(value, torch.dtype)), given.dtype)
     if not given.is_contiguous() or not weight.is_contiguous():
         raise RuntimeError("the kernel finegrained-fp8 takes contiguous tensors only")
-    if given.shape[-1] != weight.shape[-1]:
+    if given.shape[-1] != _columns(weight):
         raise RuntimeError(f"rows of {given.shape[-1]} do not match a weight of {tuple(weight.shape)}")
     return given.new_empty((*given.shape[:-1], weight.shape[-2]), dtype=dtype)
 
@@ -186,45 +214,60 @@ def _rows_tensor(
     return product.to(output_dtype or given.dtype)
 
 
+def _rows_mx(
+    given: Tensor, weight: Tensor, scales: Tensor, output_dtype: torch.dtype | None = None
+) -> Tensor:
+    plain = unpacked(weight.view(torch.uint8)) if weight.dtype is torch.int8 else weight
+    rounded = _rounded(given, _MX_BLOCK, is_power=True)
+    product = rounded @ _weight(plain, scales, [1, _MX_BLOCK]).mT
+    return product.to(output_dtype or given.dtype)
+
+
 def _grouped(
+    product: Callable[..., Tensor],
     given: Tensor,
     weight: Tensor,
     scales: Tensor,
     offsets: Tensor,
     tokens_per_expert: Tensor,
-    block_size: list[int],
-    output_dtype: torch.dtype | None = None,
+    *rest: Any,
 ) -> Tensor:
-    result = given.new_zeros((given.shape[0], weight.shape[1]), dtype=output_dtype or given.dtype)
-    start = 0
+    result, start = _empty(given, weight, *rest).zero_(), 0
     for matrix, own, end in zip(weight, scales, offsets.tolist(), strict=True):
-        result[start:end] = _rows(given[start:end], matrix, own, block_size, output_dtype)
+        result[start:end] = product(given[start:end], matrix, own, *rest)
         start = end
     return result
 
 
 def _batched(
+    product: Callable[..., Tensor],
     given: Tensor,
     weight: Tensor,
     scales: Tensor,
     expert_ids: Tensor,
-    block_size: list[int],
-    output_dtype: torch.dtype | None = None,
+    *rest: Any,
 ) -> Tensor:
-    result = given.new_zeros((given.shape[0], weight.shape[1]), dtype=output_dtype or given.dtype)
+    result = _empty(given, weight, *rest).zero_()
     for index in expert_ids.unique().tolist():
         if index < weight.shape[0]:
             chosen = expert_ids == index
-            result[chosen] = _rows(given[chosen], weight[index], scales[index], block_size, output_dtype)
+            result[chosen] = product(given[chosen], weight[index], scales[index], *rest)
     return result
 
 
-def _rounded(given: Tensor, block: int) -> Tensor:
-    """Round activations to fp8, with one scale per row and block of columns, and return them as float32."""
+def _rounded(given: Tensor, block: int, *, is_power: bool = False) -> Tensor:
+    """Return activations, rounded to fp8 with one scale per row and block of columns, as float32.
+
+    Args:
+        is_power: Whether the scale is the next power of two.
+    """
     columns = given.shape[-1]
     padded = torch.nn.functional.pad(given.float(), (0, -columns % block)).unflatten(-1, (-1, block))
     largest = padded.abs().amax(dim=-1, keepdim=True)
     scale = torch.where(largest > 0, largest / _LARGEST, torch.ones_like(largest))
+    if is_power:
+        mantissa, exponent = torch.frexp(scale)  # scale is mantissa * 2**exponent, mantissa at least 0.5
+        scale = torch.ldexp(torch.ones_like(scale), exponent - (mantissa == 0.5).to(exponent.dtype))
     rounded = (padded / scale).to(torch.float8_e4m3fn).float() * scale
     result: Tensor = rounded.flatten(-2)[..., :columns]
     return result

@@ -51,12 +51,17 @@ def refuse_cpu(rows: Tensor) -> None:
 
 def dequantized(blocks: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     """Return matrices `[..., N, K]` from blocks `[..., N, K / 32, 16]` and scales `[..., N, K / 32]`."""
-    codes = torch.stack((blocks % 16, blocks // 16), dim=-1).flatten(-2).to(torch.int32)
-    exponent, mantissa, sign = codes // 2 % 4, codes % 2, 1.0 - 2.0 * (codes // 8)
-    # As in IEEE 754, exponent 0 is subnormal: the smallest exponent, 1, without the implicit leading bit.
-    twice = sign * (mantissa + 2 * exponent.clamp(max=1)) * torch.pow(2.0, exponent.clamp(min=1) - 1)
+    # Half the scale and twice the number: the greatest scale alone is infinite in float32.
     powers = torch.pow(2.0, scales.to(torch.int32) - _BIAS - 1)
-    return (twice * powers.unsqueeze(-1)).to(dtype).flatten(-2)
+    return (2 * unpacked(blocks) * powers.unsqueeze(-1)).to(dtype).flatten(-2)
+
+
+def unpacked(codes: Tensor) -> Tensor:
+    """Return the two 4-bit numbers of each byte, `[..., 2 * K]` in float32 from `[..., K]` in uint8."""
+    pairs = torch.stack((codes % 16, codes // 16), dim=-1).flatten(-2).to(torch.int32)
+    exponent, mantissa, sign = pairs // 2 % 4, pairs % 2, 1.0 - 2.0 * (pairs // 8)
+    # As in IEEE 754, exponent 0 is subnormal: the smallest exponent, 1, without the implicit leading bit.
+    return sign * (mantissa + 2 * exponent.clamp(max=1)) * torch.pow(2.0, exponent.clamp(min=1) - 2)
 
 
 def composed_packed_product(rows: Tensor, blocks: Tensor, scales: Tensor, offs: Tensor) -> Tensor:

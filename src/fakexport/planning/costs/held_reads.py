@@ -46,12 +46,17 @@ _GROUPED = {
     "aten::_grouped_mm": 1,
     "aten::_scaled_grouped_mm": 1,
     "mxfp4::grouped_mm": 2,
-    "finegrained_fp8::w8a8_block_dynamic_fp8_matmul_grouped": 2,
+    **{
+        f"finegrained_fp8::{name}_matmul_grouped": 2
+        for name in ("w8a8_block_dynamic_fp8", "w8a8_mx_dynamic_fp8", "w4a8_mx_dynamic_fp4")
+    },
 }
 # Matrix products outside of torch that read all of their arguments.
 _DENSE = frozenset(
-    ("fbgemm::f8f8bf16_rowwise", *(f"finegrained_fp8::w8a8_{kind}_fp8_matmul"
-                                   for kind in ("block_dynamic", "block_static", "tensor_dynamic")))
+    ("fbgemm::f8f8bf16_rowwise", *(f"finegrained_fp8::{kind}_matmul"
+                                   for kind in ("w8a8_block_dynamic_fp8", "w8a8_block_static_fp8",
+                                                "w8a8_tensor_dynamic_fp8", "w8a8_mx_dynamic_fp8",
+                                                "w4a8_mx_dynamic_fp4")))
 )  # fmt: skip
 _MOST_STEPS_BACK = 200
 

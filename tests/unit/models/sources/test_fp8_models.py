@@ -242,8 +242,55 @@ def test_a_published_mixture_of_experts_computes_what_the_model_does(tmp_path: P
 
 
 @pytest.mark.slow
-def test_4_bit_weights_are_refused_by_name(tmp_path: Path) -> None:
+def test_experts_in_4_bits_export_with_two_numbers_per_byte(tmp_path: Path) -> None:
     report = fe.check(folder(tmp_path, EXPERTS, expert_dtype="fp4", scale_fmt="ue8m0"), target="H100")
+
+    assert report.is_clean, report.diagnostics
+    program, summary = report.verdicts[0].program, report.verdicts[0].summary
+    assert program is not None
+    assert summary is not None
+    weights = program.state_dict
+    experts = weights["model.layers.1.mlp.experts.gate_up_proj"]
+    scales = weights["model.layers.1.mlp.experts.gate_up_proj_scale_inv"]
+    assert (experts.dtype, tuple(experts.shape)) == (torch.int8, (4, 128, 64))
+    assert (scales.dtype, tuple(scales.shape)) == (torch.float8_e8m0fnu, (4, 128, 4))
+    assert "finegrained_fp8.w4a8_mx_dynamic_fp4_matmul_grouped.default" in summary.operators
+
+
+@pytest.mark.slow
+def test_4_bit_weights_with_scales_in_float32_are_refused_by_name(tmp_path: Path) -> None:
+    report = fe.check(folder(tmp_path, EXPERTS, expert_dtype="fp4"), target="H100")
 
     assert not report.verdicts[0].is_exportable
     assert any("finegrained-fp8 is not emulated" in note for d in report.diagnostics for note in d.notes)
+
+
+@pytest.mark.parametrize(
+    ("settings", "ignored"),
+    [
+        ({"quant_algo": "MIXED_PRECISION", "quantized_layers": {"layers.0": {"quant_algo": "NVFP4"}}}, True),
+        ({"ignore": ["*.self_attn.*"]}, True),
+        ({"fmt": "e5m2"}, True),
+        (
+            {"fmt": "e4m3", "kv_cache_scheme": {"num_bits": 8}, "ignored_layers": ["lm_head"], "ignore": []},
+            False,
+        ),
+    ],
+)
+def test_settings_that_transformers_ignores_may_describe_other_weights(
+    settings: dict[str, Any], ignored: bool, tmp_path: Path
+) -> None:
+    report = fe.check(folder(tmp_path, DENSE, **settings), target="H100")
+
+    assert [diagnostic.code for diagnostic in report.diagnostics] == ["FE105"] * ignored
+    assert report.is_clean != ignored
+    if ignored:
+        assert any(f"ignores {', '.join(settings)} of" in note for note in report.diagnostics[0].notes)
+
+
+def test_a_decode_step_is_planned_without_the_kernel_of_the_hub(tmp_path: Path) -> None:
+    report = fe.plan(folder(tmp_path, DENSE), target="H100", workload="decode", batch=1, context=4096)
+
+    (device,) = report.points[0].devices
+    keys_and_values, heads, width, nbytes = 2, 2, 32, 2
+    assert 0 <= device.state_after - 4096 * keys_and_values * heads * width * nbytes < 4096

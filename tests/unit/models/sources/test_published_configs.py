@@ -72,20 +72,30 @@ def test_a_file_that_is_not_of_modelopt_is_refused_in_one_line(tmp_path, content
     assert "\n" not in str(caught.value)
 
 
-def test_the_config_itself_goes_before_the_file_next_to_it(tmp_path):
+def test_a_config_that_has_only_half_of_the_quantization_is_not_built_with_it(tmp_path):
     config = {**LLAMA, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+    spec = folder(tmp_path, config, hf_quant_config__json={"quantization": {"quant_algo": "MIXED_PRECISION"}})
 
-    assert resolve(folder(tmp_path, config, hf_quant_config__json=MODELOPT)).quantization.method == "fp8"
+    source = resolve(spec)
+
+    assert source.quantization.method == "modelopt MIXED_PRECISION"
+    assert source.quantization.left_out(source.factory())
+
+
+def test_a_config_that_its_user_dequantizes_stays_so(tmp_path):
+    config = {**LLAMA, "quantization_config": {"quant_method": "fp8", "dequantize": True}}
+
+    assert resolve(folder(tmp_path, config, hf_quant_config__json=MODELOPT)).quantization is None
 
 
 def test_a_repository_of_the_hub_has_both_files(tmp_path):
     with local_hub(tmp_path) as hub:
-        files = {"config.json": LLAMA, "hf_quant_config.json": MODELOPT}
-        hub.add(
-            "org/quantized", files={name: json.dumps(content).encode() for name, content in files.items()}
-        )
+        half = {**LLAMA, "quantization_config": {"quant_method": "fp8"}}
+        for name, config in {"org/quantized": LLAMA, "org/half": half}.items():
+            files = {"config.json": config, "hf_quant_config.json": MODELOPT}
+            hub.add(name, files={file: json.dumps(content).encode() for file, content in files.items()})
 
-        assert resolve("hf:org/quantized").quantization.method == "modelopt FP8"
+            assert resolve(f"hf:{name}").quantization.method == "modelopt FP8"
 
 
 def test_weights_in_the_folder_say_that_they_are_quantized(tmp_path):
@@ -219,3 +229,33 @@ def test_longrope_is_right_at_both_sides_of_the_original_length(tmp_path):
         ids = torch.arange(2 * length).reshape(2, length) % 64
         found = bound.module()(input_ids=ids, attention_mask=torch.ones_like(ids))["logits"]
         torch.testing.assert_close(found, real(input_ids=ids, use_cache=False).logits)
+
+
+def test_a_part_without_a_config_is_said_to_have_default_sizes(tmp_path):
+    text = {**TEXT, "model_type": "llama"}
+    config = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "text_config": text}
+
+    without = resolve(folder(tmp_path / "without", config)).assumptions
+    complete = resolve(
+        folder(tmp_path / "with", {**config, "vision_config": {"model_type": "siglip_vision_model"}})
+    )
+
+    said = (
+        "the config has no vision_config: that part has the default sizes of transformers' CLIPVisionConfig"
+    )
+    assert any(note.startswith(said) for note in without)
+    assert not any("default sizes" in note for note in complete.assumptions)
+    assert not any("default sizes" in note for note in resolve(folder(tmp_path / "text", LLAMA)).assumptions)
+
+
+@pytest.mark.parametrize(("dtype", "is_plain"), [("BF16", True), ("F8_E4M3", False)])
+def test_a_quantization_that_no_weight_of_the_folder_has_is_left_out(tmp_path, dtype, is_plain):
+    config = {**LLAMA, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+    weights = Weights.of(
+        {"model.layers.0.mlp.up_proj.weight": (dtype, (64, 32)), "norm.weight": ("BF16", (32,))}
+    )
+
+    source = resolve(folder(tmp_path, config, model__safetensors=weights.header))
+    reason = source.quantization.left_out(source.factory())
+
+    assert ("none of the weights in the folder is quantized" in reason) == is_plain

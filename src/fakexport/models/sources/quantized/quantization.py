@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -35,6 +36,9 @@ _DECOMPRESSED = (
     '"use_optimized_inference": true to the quantization_config, which keeps them compressed if '
     "the GPU supports fp8"
 )
+_NOT_OF_WEIGHTS = ("kv_cache", "producer", "version")
+_SAME_WITHOUT = {"quant_method": None, "ignored_layers": None, "fmt": ("e4m3", "float8_e4m3fn")}
+"""Settings that quantizers accept under another name, with the values that change nothing."""
 _DEVICES: Mapping[str, Callable[[], bool]] = MappingProxyType(
     {
         "is_torch_cuda_available": lambda: torch.cuda.is_available(),
@@ -149,7 +153,23 @@ def _quantizer(settings: Mapping[str, Any]) -> Any:
     with _said_by(auto):
         if not auto.AutoHfQuantizer.supports_quant_method(own):
             raise SourceError(f"transformers does not know the method {settings.get('quant_method')!r}")
-    return auto.AutoHfQuantizer.from_config(own, pre_quantized=True)
+    quantizer = auto.AutoHfQuantizer.from_config(own, pre_quantized=True)
+    if ignored := list(_ignored(settings, quantizer.quantization_config)):
+        raise SourceError(
+            f"transformers ignores {', '.join(ignored)} of the quantization_config, which may describe how "
+            "weights are stored"
+        )
+    return quantizer
+
+
+def _ignored(settings: Mapping[str, Any], read: Any) -> Iterator[str]:
+    """Yield the settings that a quantization config of transformers accepts without reading them."""
+    known = inspect.signature(type(read).__init__).parameters.keys() | vars(read).keys()
+    for name, value in settings.items():
+        if not value or name in known or name.startswith(_NOT_OF_WEIGHTS):
+            continue
+        if name not in _SAME_WITHOUT or value not in (_SAME_WITHOUT[name] or (value,)):
+            yield name
 
 
 @contextmanager

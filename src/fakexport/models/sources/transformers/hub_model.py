@@ -32,7 +32,7 @@ from fakexport.models.sources.source_error import SourceError
 from fakexport.models.sources.transformers.transformers_class import takes_class
 from fakexport.models.sources.transformers.transformers_config import config_of, own_code, read_settings
 
-_QUANTIZATION = "hf_quant_config.json"
+_QUANTIZATION, _MODELOPT = "hf_quant_config.json", "modelopt"
 _LIBRARY_FILES = {
     "adapter_config.json": "it is a PEFT adapter: pass its base model",
     "model_index.json": "it is a pipeline of diffusers: use diffusers: and select a model with --component",
@@ -50,10 +50,9 @@ class HubModel:
         dtype: Dtype of most floating point weights, or None if the headers of the weights were not read.
         packed: Dtypes of quantized weights, if the config does not specify a quantization.
         folder: A local folder with the config and other requested configuration files.
-        has_own_head: Whether the output embedding is a separate weight, although the model class ties it to
-            the input embedding.
-        place: The repository, or the folder with a `config.json`. None for a config file with a different
-            name.
+        has_own_head: Whether the output embedding is a separate weight although the class ties it.
+        is_unpacked: Whether the config specifies a quantization, but no weight in the folder is quantized.
+        place: The repository, or the folder with a `config.json`. None for a config file with another name.
     """
 
     config: Any
@@ -62,6 +61,7 @@ class HubModel:
     packed: tuple[str, ...] = ()
     folder: Path | None = None
     has_own_head: bool = False
+    is_unpacked: bool = False
     place: Repository | LocalFolder | None = None
 
 
@@ -79,7 +79,7 @@ def hub_model(name: HubName, class_name: str | None, *, files: Iterable[str] = (
         if repository.config is None:
             raise SourceError(_without_config(repository))
         settings = read_settings(repository.config, str(name))
-        unknown = () if _is_quantized(settings) else tuple(_add_quantization_of(repository, settings))
+        unknown = tuple(_add_quantization_of(repository, settings))
         for file in files:
             repository.file(file)
     except HubError as error:
@@ -110,10 +110,12 @@ def folder_model(path: Path, class_name: str | None) -> HubModel:
     config = config_of(settings, str(file), class_name)
     notes = _class_notes(settings, config)
     said, folder = StoredDtypes(), LocalFolder(file.parent)
-    if file.name == "config.json" and not _is_quantized(settings) and _has_weights(folder):
-        said = stored_dtypes(folder)
-    found = _described(config, settings, notes, said, file.parent)
-    return replace(found, place=folder if file.name == "config.json" else None)
+    has_weights = file.name == "config.json" and _has_weights(folder)
+    stored = stored_dtypes(folder) if has_weights else said
+    is_unpacked = _is_quantized(settings) and stored.dtype is not None and not stored.packed
+    found = _described(config, settings, notes, said if _is_quantized(settings) else stored, file.parent)
+    place = folder if file.name == "config.json" else None
+    return replace(found, place=place, is_unpacked=is_unpacked)
 
 
 def _add_quantization_of(repository: Repository, settings: dict[str, Any]) -> Iterator[str]:
@@ -127,20 +129,26 @@ def _add_quantization_of(repository: Repository, settings: dict[str, Any]) -> It
 
 
 def _add_quantization(settings: dict[str, Any], path: Path | None) -> None:
-    """Add the quantization from the file that NVIDIA's ModelOpt writes, unless the config already has one.
+    """Add the quantization from the file that NVIDIA's ModelOpt writes.
+
+    It replaces a different method in the config, which then describes only some of the weights: in
+    DeepSeek-V4-Flash-NVFP4, `fp8` is the attention's.
 
     The file is `hf_quant_config.json`. vLLM and TensorRT-LLM also read it, in addition to `config.json`.
 
     Raises:
         SourceError: the file has an unknown format.
     """
-    if path is None or _is_quantized(settings):
+    own = settings.get("quantization_config")
+    if path is None or (
+        isinstance(own, dict) and (own.get("quant_method") == _MODELOPT or own.get("dequantize"))
+    ):
         return
     try:
         fields = mapping(parse_json(read_file(path, most_bytes=_MOST_BYTES)))
         found = mapping(fields.get("quantization"))
         if optional(found.get("quant_algo"), text) is not None:
-            settings["quantization_config"] = {**found, "quant_method": "modelopt"}
+            settings["quantization_config"] = {**found, "quant_method": _MODELOPT}
     except (DocumentError, OSError) as error:
         raise SourceError(f"{path} cannot be read: {error}") from error
 
@@ -183,7 +191,24 @@ def _described(
             f"the config has tie_word_embeddings=false, which {type(config).__name__} ignores: the output "
             "embedding is a separate weight"
         )
+    found.extend(
+        f"the config has no {name}: that part has the default sizes of transformers' {type(part).__name__}, "
+        "which need not be those of the weights"
+        for name, part in _missing_parts(config, settings)
+    )
     return HubModel(config, tuple(found), dtype, said.packed, folder, has_own_head)
+
+
+def _missing_parts(config: Any, settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the names and values of nested configs that the settings lack.
+
+    Old configs have the text model's settings at the top level, so a missing text config is not reported
+    here; see `config_of`.
+    """
+    for name in config.sub_configs:
+        part = getattr(config, name, None)
+        if hasattr(part, "model_type") and name not in settings and part is not config.get_text_config():
+            yield name, part
 
 
 def _has_own_head(config: Any, settings: Mapping[str, Any]) -> bool:

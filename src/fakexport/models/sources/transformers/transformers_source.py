@@ -113,7 +113,10 @@ def transformers_source(
 
     def construct() -> nn.Module:
         with within_limits(spec):
-            built = unquantized() if quantization is None else quantization.built(unquantized)
+            is_packed = quantization is not None and not found.is_unpacked
+            built = quantization.built(unquantized) if quantization and is_packed else unquantized()
+        if quantization is not None and found.is_unpacked:
+            quantization.leave_out(built, _UNPACKED)
         if generation is not None:
             vars(built)["generation_config"] = generation
         return built
@@ -142,6 +145,9 @@ def transformers_source(
         quantization=quantization,
         published=published_config(type(found.config)) if is_default else None,
     )
+
+
+_UNPACKED = "none of the weights in the folder is quantized: remove quantization_config from its config.json"
 
 
 def _untie_head(model: Any) -> None:
@@ -330,7 +336,7 @@ def decode_inputs(
         raise SourceError(
             f"decode inputs of {name} cannot be derived ({others}): write a factory that returns them"
         )
-    with torch.no_grad():
+    with torch.no_grad(), _patched(module, before):
         returned = module(**before.kwargs, use_cache=True)
     cache = _cache_of(returned)
     if cache is None:
