@@ -113,7 +113,8 @@ def _look_queries_up_when_called() -> None:
         bound: Any = held.__func__ if isinstance(held, staticmethod) else None
         if getattr(bound, "__module__", "").startswith("torch.cuda"):
             setattr(CudaInterface, name, staticmethod(_late(bound.__name__)))
-    CudaInterface.get_raw_stream = staticmethod(lambda index: 0)
+    for name in ("get_raw_stream", "exchange_device", "maybe_exchange_device"):  # C++, in a CUDA build.
+        setattr(CudaInterface, name, staticmethod(lambda index: 0))
 
 
 def _late(name: str) -> Callable[..., Any]:
