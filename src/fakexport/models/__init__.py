@@ -6,6 +6,7 @@ from .libraries import (
     PACKAGES,
     import_library,
     import_loaded_libraries,
+    installed_version,
     library_of,
     named_path,
     packages_of,

@@ -94,6 +94,16 @@ def _import_modules(library: Library) -> None:
             importlib.import_module(name)
 
 
+def installed_version(package: str) -> str | None:
+    """Return the version of an installed package, by import name, or None. The package is not imported."""
+    from importlib.metadata import PackageNotFoundError, version  # Here, because `--help` does not need it.
+
+    names = {library.package: library.distribution for library in LIBRARIES}
+    with suppress(PackageNotFoundError):
+        return version(names.get(package) or package)
+    return None
+
+
 def named_path(source: str, folder: Path) -> tuple[str, str, str] | None:
     """Split the text of a source into the path of its file or folder and the texts before and after the path.
 
@@ -127,7 +137,7 @@ def packages_of(extra: str) -> str:
     a clone.
     """
     mark = re.compile(rf"extra == ['\"]{re.escape(extra)}['\"]")
-    from importlib.metadata import requires  # Imported here, because `--help` does not need it.
+    from importlib.metadata import requires
 
     found = [text for text in requires("fakexport") or () if mark.search(text)]
     return shlex.join(text.partition(";")[0].strip() for text in found) or extra

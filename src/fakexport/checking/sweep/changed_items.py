@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fakexport.error import FakexportError
-from fakexport.models import named_path
+from fakexport.models import library_of, named_path
 
 from .zoo_file import SweepItem, ZooFile, ZooFileError, items_of
 
@@ -78,7 +78,7 @@ class _Repository:
     def may_have_changed(self, item: SweepItem) -> bool:
         if any(self._touches((self.folder / library).resolve()) for library in item.libraries):
             return True
-        if item.source.startswith(("hf:", "diffusers:", "timm:")):
+        if library_of(item.source) is not None:
             named = named_path(item.source, self.folder)
             return named is not None and any(map(self._touches, _configs(self.folder / named[1])))
         written = item.source.rpartition(":")[0]

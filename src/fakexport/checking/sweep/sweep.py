@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import platform
 import signal
@@ -18,6 +17,7 @@ from typing import Any
 
 from fakexport._version import __version__
 from fakexport.files.processes import Ended, Limits, NoWarmStart, WarmStart, machine_text, run_limited
+from fakexport.models import PACKAGES, installed_version
 
 from .run_file import STATUSES, RunFile, SweepRecord
 from .zoo_file import SweepItem
@@ -25,7 +25,6 @@ from .zoo_file import SweepItem
 _INTERNAL_FAULT = "[FE001]"
 _ON_THE_COMMAND_LINE = ("--format", "json", "--no-progress")
 _MOST_OUTPUT = 16_384
-_PACKAGES = ("torch", "transformers", "diffusers", "timm")
 
 
 @dataclass(frozen=True)
@@ -183,11 +182,9 @@ def check_item(
 
 def _versions() -> dict[str, str]:
     """Return the versions that affect a check. This process has the same packages as the check's process."""
-    found = {"fakexport": __version__}
-    for name in _PACKAGES:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return {**found, "python": platform.python_version()}
+    versions = {name: installed_version(name) for name in ("torch", *PACKAGES)}
+    found = {name: version for name, version in versions.items() if version is not None}
+    return {"fakexport": __version__, **found, "python": platform.python_version()}
 
 
 def _outcome(ended: Ended, report: dict[str, Any] | None, said: str, limits: Limits) -> tuple[str, str]:

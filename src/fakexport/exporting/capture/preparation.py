@@ -22,7 +22,7 @@ from fakexport.emulation.fake import DeviceMap, FakeModel, Transfers, build, ins
 from fakexport.emulation.history import recording
 from fakexport.error import FakexportError, type_and_line
 from fakexport.exporting.program import ProgramFacts, is_user_code
-from fakexport.models import PACKAGES
+from fakexport.models import PACKAGES, installed_version
 from fakexport.models.sources import (
     ExampleInputs,
     Source,
@@ -211,9 +211,12 @@ def _libraries_of(model: nn.Module) -> dict[str, str]:
 
 
 def loaded_libraries() -> dict[str, str]:
-    """Return the version of each imported model library, by name. `unknown` if it has no `__version__`."""
-    imported = {name: module for name in PACKAGES if (module := sys.modules.get(name)) is not None}
-    return {name: str(getattr(module, "__version__", "unknown")) for name, module in imported.items()}
+    """Return the version of each imported model library, by name; `unknown` if it has no version."""
+    return {
+        name: str(getattr(module, "__version__", None) or installed_version(name) or "unknown")
+        for name in PACKAGES
+        if (module := sys.modules.get(name)) is not None
+    }
 
 
 def components(

@@ -12,6 +12,7 @@ from fakexport._torch.tracing.guard_locations import Guard, guards_of_program
 from fakexport._torch.tracing.symbolic_numbers import hint_of
 from fakexport.exporting.capture import DynamicDim, DynamicDims, guard_span
 from fakexport.exporting.program import ProgramSummary, facts_of
+from fakexport.models import library_of
 from fakexport.report.diagnose.labels import finding, labels_at, place_text
 from fakexport.report.diagnose.size_repairs import division_repair
 from fakexport.rules import rule
@@ -92,7 +93,7 @@ def diagnose_numbers(program: ExportedProgram) -> Iterator[Diagnostic]:
         FE207.
     """
     numbers = _numbers(program)
-    if facts_of(program).source.startswith(_LIBRARIES):
+    if library_of(facts_of(program).source) is not None:
         inputs: dict[str, list[str]] = {}
         for name, value in numbers:
             inputs.setdefault(_OF_LIST.sub("", name), []).append(repr(value))
@@ -103,7 +104,6 @@ def diagnose_numbers(program: ExportedProgram) -> Iterator[Diagnostic]:
         yield finding("number", name=name, value=repr(value))
 
 
-_LIBRARIES = ("hf:", "diffusers:", "timm:")
 _OF_LIST = re.compile(r"(_[0-9]+)+$")
 
 

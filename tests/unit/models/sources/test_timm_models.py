@@ -58,10 +58,17 @@ def test_the_input_has_the_models_own_size(timm, asked, given):
     assert image.dtype is given
 
 
-@pytest.mark.parametrize(("version", "said"), [(None, "unknown"), ("1.0.9", "1.0.9")])
-def test_a_report_names_the_version_of_the_library_if_it_has_one(timm, version, said):
+@pytest.mark.parametrize(
+    ("version", "installed", "said"),
+    [(None, None, "unknown"), (None, "1.0.8", "1.0.8"), ("1.0.9", "1.0.8", "1.0.9")],
+)
+def test_a_report_names_the_version_of_the_library_if_it_has_one(timm, version, installed, said, monkeypatch):
     if version:
         timm.__version__ = version
+    read = importlib.metadata.version
+    monkeypatch.setattr(
+        importlib.metadata, "version", lambda name: installed if name == "timm" else read(name)
+    )
 
     report = fe.check("timm:resnet50", target="cpu")
 
