@@ -81,11 +81,12 @@ test-other-wheels: $(VENV)/.with-test
 test-package: $(VENV)/.created
 	sh tools/package.sh $(VENV)
 
-# Pages that repeat texts of the code.
+# Pages that repeat texts of the code. The page of printed fixes checks many models, which takes minutes.
 rules: $(VENV)/.with-test
 	$(VENV)/bin/fakexport explain --all > docs/rules.md
 	$(VENV)/bin/python tools/option_tables.py
 	$(VENV)/bin/python tools/json_documents.py
+	$(RUN) -m tests.printed_fixes
 
 # The documentation as a site in build/docs. A warning is an error, and a link to nowhere is a warning.
 docs: $(VENV)/.with-docs

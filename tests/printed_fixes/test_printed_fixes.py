@@ -8,6 +8,7 @@ from .harvest import BY_HAND, FAILS, VERIFIED, cases, rows
 from .page import PAGE, line
 
 LEAST_RATE = 0.95
+UPDATE = "run `.venv/bin/python -m tests.printed_fixes` (2 minutes) or `make rules`"
 CASES = cases()
 PUBLISHED = PAGE.read_text().splitlines()
 
@@ -24,7 +25,8 @@ PUBLISHED = PAGE.read_text().splitlines()
 def test_each_row_of_a_model_is_so(name):
     shown = [each for each in PUBLISHED if each.startswith(f"| {name} |")]
 
-    assert shown == [line(row).rstrip("\n") for row in rows(CASES[name])]
+    expected = [line(row).rstrip("\n") for row in rows(CASES[name])]
+    assert shown == expected, f"{PAGE.name} is out of date: {UPDATE}"
 
 
 def test_the_rate_is_that_of_the_rows_and_high_enough():
@@ -32,5 +34,6 @@ def test_the_rate_is_that_of_the_rows_and_high_enough():
     working = table.count(VERIFIED) + table.count(BY_HAND)
     tried = working + table.count(FAILS)
 
-    assert f"**{working} of {tried} printed fixes work ({working / tried:.0%})**" in PAGE.read_text()
+    rate = f"**{working} of {tried} printed fixes work ({working / tried:.0%})**"
+    assert rate in PAGE.read_text(), f"{PAGE.name} is out of date: {UPDATE}"
     assert working / tried >= LEAST_RATE
