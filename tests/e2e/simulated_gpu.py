@@ -40,6 +40,9 @@ int cuLaunchKernel(void* f, unsigned x, unsigned y, unsigned z, unsigned bx, uns
                    unsigned shared, void* stream, void** args, void** extra) {
   return on_launch((const char*)f, x, y, z, bx, shared, args);
 }
+int cuLaunchKernelEx(const unsigned* config, void* f, void** args, void** extra) {
+  return on_launch((const char*)f, config[0], config[1], config[2], config[3], config[6], args);
+}
 int cudaMalloc(void** p, size_t n) { *p = aligned_alloc(64, (n + 63) / 64 * 64 + 64); return 0; }
 int cudaFree(void* p) { free(p); return 0; }
 int cudaMemcpy(void* d, const void* s, size_t n, int k) { memcpy(d, s, n); return 0; }

@@ -148,6 +148,16 @@ def test_the_gpu_to_compile_for_is_that_of_the_program_or_the_target() -> None:
     assert devices_of_program(on_target(program, None)) == ("cuda:0",)
 
 
+def test_a_program_on_several_gpus_is_refused_for_a_target_of_one(tmp_path: Path) -> None:
+    layers = {"0": "cuda:0", "1": "cuda:1"}
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    program = fe.export(lambda: model, (torch.zeros(3, 4),), target="2xH100", device_map=layers)
+
+    for target in ("H100", None):
+        with pytest.raises(DeployError, match="has several: cuda:0, cuda:1"):
+            compile_aoti(program, tmp_path / "m.pt2", target=target)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_without_triton_a_gpu_that_is_not_here_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

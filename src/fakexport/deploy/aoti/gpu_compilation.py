@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fakexport._torch.operators.absent_gpu import CompiledKernel
+from fakexport.emulation.devices import profile_named
 from fakexport.files.processes import Limits, run_limited
 from fakexport.rules.diagnostics import Diagnostic
 
 from ..artifact import CompileFailure, DeployError
 
-PROGRAM, ANSWER, _LOG = "program.pt2", "answer.pickle", "worker.log"
+PROGRAM, GPU, ANSWER, _LOG = "program.pt2", "gpu.pickle", "answer.pickle", "worker.log"
 _MODULE = "fakexport.deploy.aoti.gpu_worker"
 
 
@@ -51,11 +52,12 @@ def compiled_for(gpu: str, archive: bytes, folder: Path) -> Compiled:
     """
     folder.mkdir(parents=True)
     (folder / PROGRAM).write_bytes(archive)
+    (folder / GPU).write_bytes(pickle.dumps(profile_named(gpu)))
     caches = {f"{name}_CACHE_DIR": str(folder / name.lower()) for name in ("TORCHINDUCTOR", "TRITON")}
     with (folder / _LOG).open("wb") as log:
         ended = run_limited(
             _MODULE,
-            [str(folder), gpu],
+            [str(folder)],
             Limits(seconds=math.inf),
             stdout=log,
             stderr=log,

@@ -1,4 +1,4 @@
-"""The process that compiles for a GPU: `python -m fakexport.deploy.aoti.gpu_worker ALIVE FOLDER GPU`."""
+"""The process that compiles for a GPU: `python -m fakexport.deploy.aoti.gpu_worker ALIVE FOLDER`."""
 
 from __future__ import annotations
 
@@ -17,26 +17,28 @@ from fakexport._torch.operators import absent_gpu
 from fakexport._torch.operators.absent_gpu import AbsentGpu
 from fakexport._torch.operators.inductor import compile_graph
 from fakexport.archive import load
-from fakexport.emulation.devices import DeviceProfile, emulate, profile_named
+from fakexport.emulation.devices import DeviceProfile, emulate, known_profiles
 from fakexport.error import FakexportError, missing_in_torch
 from fakexport.exporting.program import fake_mode_of
 from fakexport.files.processes import end_with_parent
 
 from ..artifact import CompileFailure, DeployError
 from .faults import failure_of
-from .gpu_compilation import ANSWER, PROGRAM, Answer, Compiled
+from .gpu_compilation import ANSWER, GPU, PROGRAM, Answer, Compiled
 from .graph import fake_arguments, graph_of
 from .stand_ins import with_tensors
 
 
 def main(arguments: Sequence[str]) -> None:
     """Compile the program in the folder, and write an `Answer`."""
-    alive, place, gpu = arguments
+    alive, place = arguments
     end_with_parent(int(alive))
     folder = Path(place)
     found: Answer
+    gpu: DeviceProfile = pickle.loads((folder / GPU).read_bytes())
+    known_profiles.set({gpu.name: gpu})  # It may be a user's own.
     try:
-        found = _compiled(load(folder / PROGRAM, trust=True), profile_named(gpu), folder)
+        found = _compiled(load(folder / PROGRAM, trust=True), gpu, folder)
     except CompileFailure as failure:
         found = failure.diagnostics
     except Exception as error:

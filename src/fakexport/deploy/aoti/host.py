@@ -31,10 +31,11 @@ def _missing(reason: str, command: str | None) -> DeployError:
 def check_devices(program: ExportedProgram, target: str | None, *, command: str | None = None) -> None:
     """Raise if there is more than one accelerator, or if nothing here can compile for the device."""
     wanted = _accelerators(program, target)
-    if len(wanted) > 1:
-        raise DeployError(
-            f"AOTInductor compiles for one accelerator, but the target has several: {', '.join(wanted)}"
-        )
+    for owner, devices in (("target", wanted), ("program", _accelerators(program, None))):
+        if wanted and len(devices) > 1:
+            raise DeployError(
+                f"AOTInductor compiles for one accelerator, but the {owner} has several: {', '.join(devices)}"
+            )
     for device in wanted:
         if not device.startswith("cuda"):
             raise DeployError(

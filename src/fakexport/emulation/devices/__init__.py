@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 from fakexport._lazy_face import lazy_names
 from fakexport.emulation.devices.custom_profiles import ProfileError, device_profiles
-from fakexport.emulation.devices.profile import DeviceProfile, default_profiles, load_profiles, profile_named
+from fakexport.emulation.devices.profile import (
+    DeviceProfile,
+    default_profiles,
+    known_profiles,
+    load_profiles,
+    profile_named,
+)
 from fakexport.emulation.devices.topology import MAX_DEVICES, Topology
 
 if TYPE_CHECKING:
