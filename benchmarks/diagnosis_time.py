@@ -33,6 +33,7 @@ def main() -> int:
     from fakexport.emulation.devices import Topology, emulate
     from fakexport.emulation.fake import build, install_transfers
     from fakexport.exporting.capture import capture, parse_dynamic
+    from fakexport.exporting.capture.assumed_answers import AssumedAnswers
     from fakexport.exporting.capture.capture import torch_shapes, traced
     from fakexport.exporting.capture.exploration import explore
     from fakexport.exporting.program import summarise
@@ -55,10 +56,14 @@ def main() -> int:
             return explore(model, *arguments, dynamic=dynamic, tracing=tracing)
 
         def bare_trace() -> None:
-            shapes = torch_shapes(model, *arguments, dynamic)
+            given = {
+                "shapes": torch_shapes(model, *arguments, dynamic),
+                "read_constants": {},
+                "answers": AssumedAnswers((), bare_trace.__code__),
+            }
             try:
                 with ended_after_trace():
-                    traced(model, *arguments, shapes=shapes, strict=False, tracing=tracing())
+                    traced(model, *arguments, strict=False, tracing=tracing(), **given)
             except TraceFinished:
                 return
 
@@ -68,7 +73,7 @@ def main() -> int:
                 raise SystemExit(str(captured.failure))
             program = captured.program
             summary_s, summary = timed(lambda: summarise(program))
-            diagnose_s, findings = timed(lambda: diagnose_program(captured, summary, topology, dynamic))
+            diagnose_s, findings = timed(lambda: diagnose_program(captured, summary, dynamic))
             traces = [(timed(bare_trace)[0], timed(hooked_trace)[0]) for _ in range(rounds)]
             branch_on_data(model)
             failed_s, failed = timed(lambda: capture(model, *arguments, dynamic=dynamic, tracing=tracing))
