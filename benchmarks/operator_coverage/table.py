@@ -96,8 +96,8 @@ def _sections(run: Run, outcomes: Sequence[dict[str, Any]]) -> Iterable[str]:
     yield f"## {run.title[0].upper()}{run.title[1:]}\n"
     yield f"`--dtypes {run.dtypes} --samples {run.samples} --ways {ways} --target {run.target}`\n"
     reached = len({outcome["operator"] for outcome in outcomes})
-    yield f"Outcomes for {reached} of the {run.operators} operators. For the others, no sample runs on"
-    yield "fake CPU tensors with this dtype, or the run was stopped before them.\n"
+    yield f"Outcomes for {reached} of the {run.operators} operators. For the other operators, no sample works"
+    yield "on fake CPU tensors with this dtype, or the run was stopped before it reached the operator.\n"
     yield "| | operators on cpu | same | as on a real device | other | samples on cpu | same | aborts |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for step, title in STEPS.items():

@@ -37,7 +37,7 @@ def test_a_repository_is_checked_at_its_commit_and_says_what_it_transferred(hub)
     done = fakexport_here("check", "hf:org/llama", "--no-progress", "--format", "json")
 
     report = json.loads(done.stdout)
-    assert f"hf:org/llama is commit {COMMIT} of the hub" in str(report)
+    assert f"hf:org/llama is at commit {COMMIT} on the hub" in str(report)
     assert done.stderr.startswith(f"hf:org/llama@{COMMIT}: ")
     assert done.stderr.endswith(" transferred (configuration and headers, no weights)\n")
 

@@ -161,8 +161,8 @@ def test_a_model_without_an_entry_and_an_entry_without_a_model_fail(locked):
     assert "error[FE002]: model has no entry in fakexport.lock" in done.stdout
     assert "fakexport.lock has no entry for other.py:factory on H100 with dynamic x.0=2..64" in done.stdout
     assert done.stderr == (
-        "error: fakexport.lock: model.py:factory for H100 is locked and not checked any more; remove it "
-        "with `fakexport lock`\n"
+        "error: fakexport.lock: model.py:factory for H100 has an entry but is no longer checked; run "
+        "`fakexport lock` to remove the entry\n"
     )
 
     fakexport("lock", "--no-progress")

@@ -28,10 +28,11 @@ Each transformers architecture is a small model with its default config. For tim
 per family. All weights have distinct values. Each model is exported twice with `dynamic_shapes="auto"`: for
 `cpu`, and for an `H100`. The second program is then bound with `devices={"cuda:0": "cpu"}`.
 
-Each program runs with two sets of input sizes that differ from the export. Every dimension that is dynamic
-in both programs changes, if the model accepts that. In the second set, the last row of the `attention_mask`
-ends in padding. *fixed* means that the programs run only with the sizes of the export: no dimension is
-dynamic, the model accepts no other size, or the model does not export with dynamic dimensions.
+Each program runs with two sets of input sizes that differ from the export. If the model accepts it, every
+dimension that is dynamic in both programs has a different size. In the second set, the last row of the
+`attention_mask` ends in padding. *fixed* means that the programs run only with the sizes of the export:
+no dimension is dynamic, the model accepts no other size, or the model does not export with dynamic
+dimensions.
 
 Models with experts are exported in bfloat16, because torch traces its own grouped matrix product for that
 dtype.

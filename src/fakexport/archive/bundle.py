@@ -131,7 +131,7 @@ def _check_prefixes(programs: Mapping[str, ExportedProgram], prefixes: Mapping[s
             raise InvalidValue(f"there is a prefix for {method!r}, but the methods are {', '.join(programs)}")
         for name in programs[method].state_dict:
             if not name.startswith(own):
-                raise InvalidValue(f"the weight {name} of {method} does not begin with {own!r}")
+                raise InvalidValue(f"the name of the weight {name} of {method} does not begin with {own!r}")
 
 
 def _check_bound(programs: Mapping[str, ExportedProgram]) -> None:

@@ -106,7 +106,7 @@ def describe(
     Args:
         path: The `.pt2` file.
         method: The program to describe from a bundle. Default: all.
-        trust: Also describe a file with pickled records or native libraries. Those records are not read.
+        trust: Describe the file even if it contains pickled records or native libraries. They are not read.
 
     Raises:
         ArchiveError: The file is rejected, or does not have the method. The message is a single line.

@@ -232,14 +232,14 @@ class MethodManifest:
         for operator in self.library_modules:
             if operator not in self.library_operators:
                 raise InvalidValue(
-                    f"a module is listed for {operator!r}, which is not a library operator of the program"
+                    f"`library_modules` contains {operator!r}, but `library_operators` does not contain it"
                 )
         names = [name for tensor in self.tensors for name in (tensor.name, *tensor.aliases)]
         _refuse_twice("tensors", names)
         own = "" if self.prefix is None else self.prefix[1]
         for name in names:
             if not name.startswith(own):
-                raise InvalidValue(f"the weight {name!r} does not begin with {own!r}")
+                raise InvalidValue(f"the name of the weight {name!r} does not begin with {own!r}")
         self._check_locations()
         self._check_recipes()
         self._check_computed()
@@ -351,7 +351,7 @@ class Manifest:
             if unknown := sorted(methods - self.methods.keys()):
                 raise InvalidValue(f"a shared weight belongs to {unknown[0]!r}, which is not a method")
             if twice := sorted(seen.intersection(weight)):
-                raise InvalidValue(f"`{twice[0][1]}` of {twice[0][0]} is in two shared weights")
+                raise InvalidValue(f"`{twice[0][1]}` of {twice[0][0]} is in two groups of shared weights")
             seen.update(weight)
 
     def _check_sizes(self) -> None:

@@ -277,4 +277,4 @@ def _refuse_too_many(state: Any) -> None:
         elif value is _MARK or isinstance(value, (_Global, _Stateless, PickledState, Storage)):
             raise DocumentError("has a value that the state of an object never contains")
         if len(pending) > _DEEPEST:
-            raise DocumentError(f"is nested in more than {_DEEPEST} levels")
+            raise DocumentError(f"is nested more than {_DEEPEST} levels deep")

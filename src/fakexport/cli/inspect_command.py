@@ -44,8 +44,8 @@ def inspect_command(
         bool,
         typer.Option(
             "--trust",
-            help="For an archive: also describe a file with pickled records or native libraries, without "
-            "running them.",
+            help="Describe an archive even if it contains pickled records or native libraries. Nothing in "
+            "them is run.",
         ),
     ] = False,
     format_: Annotated[

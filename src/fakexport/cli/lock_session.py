@@ -72,8 +72,8 @@ class LockSession:
         stale = [key for key in rest if is_complete and key[:2] not in compared]
         for source, target, _ in stale:
             write_error_line(
-                f"error: {LOCK_NAME}: {source} for {target} is locked and not checked any more; remove it "
-                "with `fakexport lock`"
+                f"error: {LOCK_NAME}: {source} for {target} has an entry but is no longer checked; run "
+                "`fakexport lock` to remove the entry"
             )
         return bool(stale)
 

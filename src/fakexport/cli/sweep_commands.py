@@ -73,7 +73,7 @@ def sweep_command(
 ) -> None:
     """Check many models, each in its own process with limits on time and memory.
 
-    Exit code 0: every check exports without errors. 1: at least one does not. 2: bad usage or environment.
+    Exit code 0: all models export without errors. 1: at least one does not. 2: bad usage or environment.
     """
     from fakexport.checking.sweep import (
         RunFile,

@@ -57,7 +57,7 @@ def verify_weights_command(
             return verify_weights(subject, opened, target=target, dtype=wanted, trust=trust)
         if names_archive:
             return verify_archived_weights(subject, trust=trust)
-        raise typer.BadParameter("a model has no weights of its own: pass a checkpoint to verify")
+        raise typer.BadParameter("fakexport builds models without weights: pass the checkpoint to verify")
 
     report = code.run(verified, runs_code=trust or not names_archive)
     from fakexport.report import render_weights

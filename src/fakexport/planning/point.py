@@ -113,7 +113,7 @@ class PlannedProgram:
         )
 
     def totals_at(self, request: SizeRequest) -> PlannedPoint:
-        """Return a plan without growth, costs and largest tensors, for a search."""
+        """Return a reduced plan for a search, without the growth per size, costs and largest tensors."""
         chosen = self.sizes.chosen(request)
         return self._point(chosen, sizes_at(self.liveness, chosen.values), largest=0)
 

@@ -49,7 +49,10 @@ def _row(profile: DeviceProfile) -> tuple[str, ...]:
 
 
 def _values(profile: DeviceProfile) -> Iterator[tuple[str, str, str | None]]:
-    """Yield the name, text and source of every known value. A source shared by rates occurs once."""
+    """Yield the name, text and source of every known value.
+
+    If several peak rates have the same source, only the first of them is yielded with the source.
+    """
     for field in fields(profile):
         value = getattr(profile, field.name)
         if field.name == "capability" and value:

@@ -76,7 +76,7 @@ class Rule:
 
     @classmethod
     def read(cls, page: Path) -> Rule:
-        """Read a rule from its page. The texts have no blank lines around them; models end in one newline.
+        """Read a rule from its page. Blank lines at the beginning and end of the texts are removed.
 
         Raises:
             ValueError: The page lacks a part or has the parts in a different order, or a field is invalid

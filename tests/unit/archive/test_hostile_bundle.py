@@ -65,7 +65,10 @@ def test_a_manifest_comes_back_as_it_was() -> None:
             lambda d: d.update(shared=[[["encode", "w"], ["other", "w"]]]),
             "belongs to 'other', which is not a method",
         ),
-        (lambda d: d.update(shared=d["shared"] * 2), "`lm_head.weight` of decode is in two shared weights"),
+        (
+            lambda d: d.update(shared=d["shared"] * 2),
+            "`lm_head.weight` of decode is in two groups of shared weights",
+        ),
         (
             lambda d: d["methods"]["decode"].update(prefix=["", "n."]),
             "does not begin with 'n.'",
@@ -130,7 +133,7 @@ def without_decode(document: dict[str, Any]) -> None:
         (
             "bound.pt2",
             lambda d, r: d["shared"][0].__setitem__(1, ["decode", "net.look.weight"]),
-            "in two shared weights",
+            "in two groups of shared weights",
         ),
         (
             "weightless.pt2",

@@ -91,7 +91,7 @@ def test_the_order_of_mappings_does_not_matter():
         (
             "library_modules",
             {"a.b.c": "os"},
-            "a module is listed for 'a.b.c', which is not a library operator",
+            "`library_modules` contains 'a.b.c', but `library_operators` does not contain it",
         ),
         ("library_classes", ["Polynomial"], "library_classes[0]: 'Polynomial' is not a valid C++ class"),
         ("date", "2026-01-01", "the field 'date' is unknown"),

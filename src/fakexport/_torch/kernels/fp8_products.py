@@ -35,7 +35,7 @@ _MX_BLOCK = 32
 
 
 def register_fp8_products() -> None:
-    """Register the operators and their FLOP formula, as the kernel has them."""
+    """Register the operators, with the arguments of the real kernels, and their FLOP formula."""
     operands, rest = "(Tensor A, Tensor B, Tensor Bs,", "ScalarType? output_dtype=None) -> Tensor"
     groups = f"{operands} Tensor offsets, Tensor tokens_per_expert,"
     selected = f"{operands} Tensor expert_ids,"

@@ -156,7 +156,9 @@ def advanced(state: torch.Tensor, words: int) -> torch.Tensor:
         ValueError: `state` is not the state of a CPU generator, or `words` is negative.
     """
     if words < 0:
-        raise ValueError(f"a generator cannot be moved back: {words} words")
+        raise ValueError(
+            f"a generator cannot advance by {words} 32-bit words: the number must not be negative"
+        )
     result = _copy(state)
     memory = _memory_of(result)
     left, seeded, place = _PLACE.unpack_from(memory, _PLACE_AT)

@@ -3,9 +3,9 @@
 Two steps visit each graph node: one searches for unbacked symbols even if the trace created none, the other
 searches module stacks for strings to shorten. A third step rebuilds the whole graph for a few `no_grad`
 regions (`no_grad_regions.py`), and a fourth takes a quarter of a millisecond for each parameter, to copy a
-fake tensor. The faster versions return the same results. With stock torch's version of one step, a static
-trace of Llama-3.1-405B takes 13, 6, 11 or 4 percent longer. Seen on torch 2.13. Each can be removed when the
-stock step is as fast.
+fake tensor. The faster versions return the same results. If one step uses stock torch's version, a static
+trace of Llama-3.1-405B takes longer: by 13 percent for the first step, 6 for the second, 11 for the third and
+4 for the fourth. Seen on torch 2.13. Each can be removed when the stock step is as fast.
 
 Source: `torch/export/_trace.py:_replace_unbacked_bindings, _strip_root, _aot_export_non_strict`,
 `torch/_export/utils.py:_fakify_params_buffers`, `torch/_subclasses/meta_utils.py:MetaConverter`,

@@ -1,8 +1,8 @@
 """A memo of operator results in a trace, so that repeated calls are not computed again.
 
-All Python code of the model and of torch runs, for every module and call, and so does the dispatcher down
-to the operator that becomes a node. Only what runs below that node is replayed: the fake kernel, and the
-decomposition of composite operators. Stock fake mode also has a cache; this memo acts at a higher level
+The Python code of the model and of torch is executed for every module and call, and so is the dispatcher,
+down to the operator that becomes a node. Only what runs below that operator is replayed: the fake kernel, and
+the decomposition of composite operators. Stock fake mode also has a cache; this memo acts at a higher level
 and is cheaper. Nodes, names, metadata, stack traces and guards are identical to stock torch.
 
 The key of a call contains the operator; each tensor's sizes, strides, offset, dtype, kind of device,

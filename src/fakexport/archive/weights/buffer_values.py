@@ -41,8 +41,8 @@ class BuiltAgain:
 def unsaved_tensors(model: nn.Module) -> dict[str, Held]:
     """Return tensors that checkpoints omit, by name: non-persistent buffers and tensor attributes.
 
-    Tensors that are also a parameter or persistent buffer under a different name, or views of one, are
-    omitted.
+    The result excludes tensors that are also a parameter or persistent buffer under a different name, and
+    views of such tensors.
     """
     saved = {
         f"{path}.{name}" if path else name

@@ -69,7 +69,7 @@ def items_of(content: bytes, path: Path) -> tuple[tuple[SweepItem, ...], Limits]
     ]
     count = sum(math.prod(map(len, given.values())) for _, given in choices)
     if count > _MOST_CHECKS:
-        raise ZooFileError(f"{path}: models: {count} checks; the limit is {_MOST_CHECKS}")
+        raise ZooFileError(f"{path}: the models define {count} checks; the limit is {_MOST_CHECKS}")
     found = [item for source, given in choices for item in _combinations(source, given)]
     if not found:
         raise ZooFileError(f"{path}: models: expected at least one")

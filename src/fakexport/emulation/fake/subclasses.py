@@ -82,7 +82,8 @@ def check_input(name: str, value: object) -> None:
     """Raise `UnsupportedSubclassError` for an example input that is not a plain tensor."""
     if isinstance(value, torch.Tensor) and type(value) not in _PLAIN and not isinstance(value, FakeTensor):
         reason = (
-            "an exported program accepts plain tensors only; pass its inner tensors and build it in forward"
+            "an exported program accepts plain tensors only; pass the inner tensors of the subclass as "
+            "inputs, and construct the subclass in forward"
         )
         raise UnsupportedSubclassError.of(name, value, reason)
 

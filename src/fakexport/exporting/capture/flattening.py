@@ -101,7 +101,8 @@ def _inputs(spec: InputSpec, node: Node, parts: _Parts) -> Iterator[InputSpec]:
     name = spec.target or spec.arg.name
     if spec.kind not in _KINDS:
         reason = (
-            "an exported program accepts plain tensors only; pass its inner tensors and build it in forward"
+            "an exported program accepts plain tensors only; pass the inner tensors of the subclass as "
+            "inputs, and construct the subclass in forward"
         )
         raise UnsupportedSubclassError.of(f"input {name}", value, reason)
     placeholders = []

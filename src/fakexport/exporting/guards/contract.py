@@ -171,7 +171,7 @@ def _stride_texts(source: str, value: torch.Tensor, sizes: Mapping[str, str]) ->
 
 
 def _groups(sources: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Split sources into groups, so that guards stay short enough. Each pair is in at least one group."""
+    """Yield overlapping groups of sources, each small enough for one guard. Any two sources share a group."""
     parts = [sources[start : start + _MOST_IN_A_PART] for start in range(0, len(sources), _MOST_IN_A_PART)]
     if len(parts) == 1 and len(sources) > 1:
         yield sources

@@ -16,7 +16,10 @@ from .expression import Expression, Kind, Operation, Question, evaluated, questi
 from .input_leaves import InputLeaf, Path, leaf_at
 
 WHILE_EXPORTING = " or torch.compiler.is_exporting()"
-"""Added to guards that fail for the inputs of `run_decompositions`: a SymInt for an int, 1 for `True`."""
+"""Appended to guards that must not fail when `run_decompositions` traces the program again.
+
+`run_decompositions` passes inputs of different types: a SymInt instead of an int, and 1 instead of `True`.
+"""
 
 _MAX_LENGTH = 20_000
 _LARGEST = 2**63 - 1

@@ -188,7 +188,7 @@ def tensors_on_different_devices(failure: CaptureFailure) -> Diagnostic | None:
 
 
 def observed_results(call: OperatorFault) -> str | None:
-    """Return source code for a fake kernel's results, `torch.empty_like(x)`, by running the operator once.
+    """Run the operator once, and return code for a fake kernel's results, such as `torch.empty_like(x)`.
 
     Only operators that `torch.library.custom_op` defines are run, because their kernels can raise an error
     but not crash. A result is assumed to have the shape of an argument if both shapes are equal and no other

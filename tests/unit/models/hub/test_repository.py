@@ -105,7 +105,7 @@ def test_a_revision_is_the_commit_that_it_is_now(hub):
 
     for revision, commit in (("", COMMIT), ("@v1", OLDER), ("@refs/pr/1", OLDER), (f"@{OLDER}", OLDER)):
         said = resolve(f"hf:org/two{revision}").assumptions[0]
-        assert said == f"hf:org/two{revision} is commit {commit} of the hub"
+        assert said == f"hf:org/two{revision} is at commit {commit} on the hub"
 
 
 def test_offline_mode_reads_the_cache_and_says_what_is_not_in_it(hub, monkeypatch):
@@ -116,7 +116,7 @@ def test_offline_mode_reads_the_cache_and_says_what_is_not_in_it(hub, monkeypatc
 
     source = resolve("hf:org/seen")
 
-    assert source.assumptions[0] == f"hf:org/seen is commit {COMMIT} of the hub"
+    assert source.assumptions[0] == f"hf:org/seen is at commit {COMMIT} on the hub"
     assert "offline mode is on" in source.assumptions[1]
     assert message_of("hf:org/unseen") == (
         "hf:org/unseen: config.json is not in the cache, and offline mode is on: unset HF_HUB_OFFLINE, or "

@@ -76,7 +76,7 @@ WRONG_PLANS = {
     "no sum over experts": (
         "mixtral",
         {f"{LAYER}.mlp.experts": None},
-        "adds a tensor that every rank has in full to a partial sum",
+        "adds a replicated tensor to a partial sum",
     ),
     "a sum of what is whole": (
         "llama",

@@ -352,7 +352,7 @@ def test_a_repository_of_the_hub_is_read_without_its_weights(hub, spec, componen
         module = source.factory()
 
     assert type(module).__name__ == class_name
-    assert f"is commit {COMMIT} of the hub" in source.assumptions[0]
+    assert f"is at commit {COMMIT} on the hub" in source.assumptions[0]
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_a_repository_is_the_model_that_it_describes(name, hub):
     assert type(module).__name__ == layout.class_name
     assert (source.quantization and source.quantization.method) == layout.quantization
     assert source.dtype == layout.dtype
-    assert source.assumptions[0] == f"{spec_of(name)} is commit {COMMIT} of the hub"
+    assert source.assumptions[0] == f"{spec_of(name)} is at commit {COMMIT} on the hub"
 
 
 @pytest.mark.parametrize("name", [name for name, layout in LAYOUTS.items() if layout.refusal])

@@ -85,9 +85,9 @@ class Counterparts:
                 )
 
     def _is_vocabulary(self, node: Node, mine: str, theirs: str) -> bool:
-        """Return whether `mine` and `theirs` are the same bound of the vocabulary ranges of two ranks.
+        """Return whether two numbers are corresponding bounds of vocabulary ranges: both lower or both upper.
 
-        `mine` is the bound for this rank. `theirs` is the bound for rank 0.
+        `mine` is the bound of this rank's range. `theirs` is the bound of rank 0's range.
         """
         path = module_path(node)
         shard = self._record.shards.get(f"{path}.weight")

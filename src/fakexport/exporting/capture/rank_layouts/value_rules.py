@@ -46,7 +46,7 @@ def _summed(call: Call, operands: Sequence[Operand]) -> Layout:
         return Placement.PARTIAL
     if name in _ADD:
         raise Fault(
-            "adds a tensor that every rank has in full to a partial sum, so that it would count several times"
+            "adds a replicated tensor to a partial sum: the sum over the ranks would count it once per rank"
         )
     raise Fault(f"computes {name} of a partial sum, before it is added up over the ranks (all_reduce)")
 

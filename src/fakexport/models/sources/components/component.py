@@ -261,8 +261,8 @@ class Parts:
         return "decoder" if set(self._encoders()) == {"encoder"} else "language"
 
     def _alias(self, name: str, encoders: Mapping[str, Call]) -> Call | None:
-        """Return the call of the model's `encoder` if the name is the modality that it encodes, otherwise
-        None.
+        """Return the call of the model's `encoder` if the name is the modality of the main input, such as
+        `audio`. Otherwise, return None.
         """
         main = str(getattr(self.module, "main_input_name", ""))
         role = "vision" if main.startswith("pixel") else "audio"
@@ -348,7 +348,10 @@ class Parts:
             yield f"the model ran without {name}, which was not derived: {reason}"
 
     def _numbers(self, call: Call) -> list[str]:
-        """Return the integer arguments of a part's call as `name=value`, except for settings of a config."""
+        """Return the integer arguments of a call as `name=value`.
+
+        Arguments that equal a config field of the same name are left out.
+        """
         found = []
         for name, value in call.constants().items():
             leaves = [leaf for leaf in tree_leaves(value) if type(leaf) is int and abs(leaf) > 1]

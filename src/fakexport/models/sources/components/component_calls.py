@@ -35,12 +35,12 @@ class Call:
         args, kwargs: The arguments that the model passed.
         result: The result of the part.
         inside: Parts that were running when the model made this call.
-        again: Whether a later call has different constants, or inputs with different shapes, dtypes or
-            devices.
+        again: Whether a later call of the same method differs from this call in its constants, or in the
+            shapes, dtypes or devices of its inputs.
         times: Number of calls of the same method.
         read: Ids of the tensors of the result that the model used later.
-        apart: Ids of the tensors in `read` that the model used in any way other than concatenating their
-            whole list or tuple along the first dimension.
+        apart: Ids of the tensors in `read` that the model used individually. A tensor is left out if the
+            model only concatenated the whole list or tuple that contains it, along the first dimension.
     """
 
     place: Place

@@ -151,7 +151,7 @@ def _of_hub(name: HubName) -> tuple[DiffusersModel | Pipeline, str | None]:
         index = repository.file(INDEX)
     except HubError as error:
         raise SourceError(str(error)) from error
-    notes = (f"{whole} is commit {repository.commit} of the hub",)
+    notes = (f"{whole} is at commit {repository.commit} on the hub",)
 
     def place(component: str) -> HubName:
         return HubName(name.repository, repository.commit, component)

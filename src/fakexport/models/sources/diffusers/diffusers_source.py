@@ -131,7 +131,7 @@ def _pipeline(spec: str, pipeline: Pipeline) -> Source:
             return transformers_source(text, name, returns_hidden_states=True)
         if library != "diffusers":
             raise SourceError(
-                f"{text}: {class_name} is custom code of the pipeline ({library}), not a class of "
+                f"{text}: {class_name} is custom code in the pipeline ({library}), not a class of "
                 "diffusers or transformers"
             )
         path = pipeline.config(component)

@@ -167,7 +167,8 @@ def _counted(part: Any, counts: dict[str, int]) -> Callable[..., Any]:
 def _recorded(original: Callable[..., Any], place: Place, results: dict[str, Any]) -> Callable[..., Any]:
     """Wrap a method so that its result is recorded.
 
-    An encoding method calls an encoder and returns after it, so its result replaces the encoder's result.
+    A method that calls an encoder returns later than the encoder does, so the method's result overwrites the
+    result that was recorded for the encoder.
     """
 
     def method(*args: Any, **kwargs: Any) -> Any:

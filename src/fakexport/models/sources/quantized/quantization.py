@@ -38,7 +38,10 @@ _DECOMPRESSED = (
 )
 _NOT_OF_WEIGHTS = ("kv_cache", "producer", "version")
 _SAME_WITHOUT = {"quant_method": None, "ignored_layers": None, "fmt": ("e4m3", "float8_e4m3fn")}
-"""Settings that quantizers accept under another name, with the values that change nothing."""
+"""Settings that are not reported as ignored if they have one of these values. None: any value.
+
+`quant_method` selects the quantizer, `ignored_layers` is an alias, and the values of `fmt` are the default.
+"""
 _DEVICES: Mapping[str, Callable[[], bool]] = MappingProxyType(
     {
         "is_torch_cuda_available": lambda: torch.cuda.is_available(),

@@ -69,7 +69,7 @@ def _of_loaded(stock: Any) -> Callable[..., Any]:
 
 
 def _is_loaded(path: str) -> bool:
-    """Return whether a dotted path refers to an imported model file, or not to a model file at all."""
+    """Return False only if a dotted path refers to a model file that has not been imported."""
     return not path.startswith(_MODELS) or ".".join(path.split(".")[:4]) in sys.modules
 
 

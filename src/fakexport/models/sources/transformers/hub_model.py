@@ -87,7 +87,7 @@ def hub_model(name: HubName, class_name: str | None, *, files: Iterable[str] = (
     config = config_of(settings, str(name), class_name)
     if class_name is None:
         _check_class(config, own_code(settings), name)
-    notes = (f"{name} is commit {repository.commit} of the hub", *_class_notes(settings, config), *unknown)
+    notes = (f"{name} is at commit {repository.commit} on the hub", *_class_notes(settings, config), *unknown)
     said = StoredDtypes() if _is_quantized(settings) else stored_dtypes(repository)
     found = _described(config, settings, notes, said, repository.config.parent)
     return replace(found, place=repository)
@@ -129,12 +129,12 @@ def _add_quantization_of(repository: Repository, settings: dict[str, Any]) -> It
 
 
 def _add_quantization(settings: dict[str, Any], path: Path | None) -> None:
-    """Add the quantization from the file that NVIDIA's ModelOpt writes.
+    """Add the quantization from `hf_quant_config.json`, which NVIDIA's ModelOpt writes.
 
-    It replaces a different method in the config, which then describes only some of the weights: in
-    DeepSeek-V4-Flash-NVFP4, `fp8` is the attention's.
+    If the config names a different method, the file replaces it, because the config then describes only some
+    of the weights. For example, `fp8` in the config of DeepSeek-V4-Flash-NVFP4 applies only to attention.
 
-    The file is `hf_quant_config.json`. vLLM and TensorRT-LLM also read it, in addition to `config.json`.
+    vLLM and TensorRT-LLM also read the file, in addition to `config.json`.
 
     Raises:
         SourceError: the file has an unknown format.
@@ -247,7 +247,7 @@ def _check_class(config: Any, own: Mapping[str, str], name: HubName) -> None:
         return
     if own:
         raise SourceError(
-            f"{name}: the class {classes[0]} is custom code of the repository (auto_map refers to "
+            f"{name}: the class {classes[0]} is custom code in the repository (auto_map refers to "
             f"{next(iter(own.values()))}), which fakexport does not run: write a factory, or "
             f"specify a class of transformers, {name}:CLASS"
         )
