@@ -57,13 +57,15 @@ def absent_gpu(program: ExportedProgram, target: str | None) -> str | None:
     if device is None or (target is None and exists_here(device)):
         return None
     topology = target or facts_of(program).topology
-    known = () if topology is None else Topology.parse(topology).accelerators
-    profile = next((each.profile for each in known if each.name == device), None)
+    known = None if topology is None else Topology.parse(topology)
+    gpus = () if known is None else known.accelerators
+    profile = next((each.profile for each in gpus if each.name == device), None)
     if profile is None:
         raise DeployError(
             f"{device} is not available on this machine: name the GPU with --target, such as H100"
         )
-    if exists_here(device) and profile.capability == torch.cuda.get_device_capability():
+    is_any = known is not None and bool(known.assumptions)  # `cuda` names no model: the one that is here.
+    if exists_here(device) and (is_any or profile.capability == torch.cuda.get_device_capability()):
         return None
     return profile.name
 
