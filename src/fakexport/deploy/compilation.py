@@ -86,13 +86,14 @@ def compile(
         )
     opened = program if isinstance(program, ExportedProgram) else load(program)
     if to in ("aoti", "cpp-project") and devices is None:
-        from .aoti import absent_gpu, check_devices, device_type, on_target
+        from .aoti import absent_gpu, check_devices, device_type, missing_device, on_target
 
         check_devices(opened, target, command=command)
         if (gpu := absent_gpu(opened, target)) is None:
             opened = on_target(opened, target)
         elif to == "cpp-project":
-            raise DeployError(f"a C++ project for {gpu} can only be written where it is available")
+            reason = f"{gpu} is not available on this machine, and a C++ project for it needs it"
+            raise missing_device(reason, command)
         elif checkpoint is not None and device_type(opened) != "cpu":
             raise DeployError(
                 f"{gpu} is not available on this machine: compile without the checkpoint, and pass it to "

@@ -181,7 +181,7 @@ def test_what_needs_the_gpu_is_refused_before_anything_is_compiled(tmp_path: Pat
 
     for options, message in (
         ({"to": "aoti", "checkpoint": weights}, "compile without the checkpoint"),
-        ({"to": "cpp-project"}, "a C.. project for H100-80GB can only be written where it is available"),
+        ({"to": "cpp-project"}, "and a C.. project for it needs it; copy the archive"),
         (
             {"to": "aoti", "target": "MI300X"},
             "packages for MI300X can only be compiled where it is available",

@@ -20,7 +20,7 @@ from fakexport.models import packages_of
 from ..artifact import DeployError
 
 
-def _missing(reason: str, command: str | None) -> DeployError:
+def missing_device(reason: str, command: str | None) -> DeployError:
     """Return the error for a device that this machine lacks. `command` is what to run on a machine that has
     it.
     """
@@ -74,9 +74,11 @@ def _check_can_emulate(gpu: str, command: str | None) -> None:
     """Raise if AOTInductor cannot compile for a GPU that this machine lacks."""
     profile = profile_named(gpu)
     if profile.gcn_arch_name is not None:
-        raise _missing(f"packages for {profile.name} can only be compiled where it is available", command)
+        raise missing_device(
+            f"packages for {profile.name} can only be compiled where it is available", command
+        )
     if sys.platform != "linux" or platform.machine() != "x86_64":
-        raise _missing(
+        raise missing_device(
             f"{profile.name} is not available here, and only Linux on x86-64 compiles for it", command
         )
     if importlib.util.find_spec("triton") is None:

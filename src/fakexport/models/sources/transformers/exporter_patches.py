@@ -87,16 +87,21 @@ def _source(stock: Callable[[Any], str]) -> Callable[[Any], str]:
 @contextmanager
 def trace_patches(module: nn.Module) -> Iterator[None]:
     """Enter a context that applies all patches for tracing a model: fakexport's own and the exporter's."""
-    replaced = {**empty_layers(), **_informer(module), **_omdet(module), **_fp8(module)}
     with ExitStack() as stack:
         stack.enter_context(exporter_patches())
         stack.enter_context(normalized_heads(module))
-        stack.enter_context(Patches({**replaced, **fbgemm_kernels(module)}))
+        stack.enter_context(Patches({**empty_layers(), **_informer(module), **_omdet(module)}))
+        stack.enter_context(kernels_of_hub(module))
         for part, name in _caches_of_texts(module):
             cache = getattr(part, name)
             stack.callback(setattr, part, name, cache)
             setattr(part, name, type(cache)(cache.capacity))
         yield
+
+
+def kernels_of_hub(module: nn.Module) -> Patches:
+    """Return a context in which quantized layers call operators instead of kernels from the hub."""
+    return Patches({**_fp8(module), **fbgemm_kernels(module)})
 
 
 def empty_layers() -> Replaced:

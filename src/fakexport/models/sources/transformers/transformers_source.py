@@ -30,7 +30,11 @@ from fakexport.models.sources.quantized.quantization import Quantization
 from fakexport.models.sources.source import ExampleInputs, Source
 from fakexport.models.sources.source_error import SourceError, import_library, note_default_config
 from fakexport.models.sources.transformers.config_limits import nothing_downloaded, within_limits
-from fakexport.models.sources.transformers.exporter_patches import import_exporter, trace_patches
+from fakexport.models.sources.transformers.exporter_patches import (
+    import_exporter,
+    kernels_of_hub,
+    trace_patches,
+)
 from fakexport.models.sources.transformers.hub_model import HubModel, folder_model, hub_model
 from fakexport.models.sources.transformers.transformers_class import model_class_for, text_part
 from fakexport.models.sources.transformers.transformers_config import (
@@ -336,7 +340,8 @@ def decode_inputs(
         raise SourceError(
             f"decode inputs of {name} cannot be derived ({others}): write a factory that returns them"
         )
-    with torch.no_grad(), _patched(module, before):
+    # Without the exporter's patches, which change the layers of a cache with a window.
+    with torch.no_grad(), kernels_of_hub(module):
         returned = module(**before.kwargs, use_cache=True)
     cache = _cache_of(returned)
     if cache is None:
