@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fresh_process import ROOT, in_a_process
+from fakexport.emulation.devices import peak_bytes, resident_bytes
 
 CONFIGS = ("llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b", "deepseek-v3")
 WAYS = ("fakexport", "stock")
@@ -158,10 +159,10 @@ def exported(config: str) -> Any:
 def _measured(run: Callable[[], Any]) -> tuple[dict[str, float], Any]:
     """Seconds of the processor and of the clock, growth to the peak, the peak itself, and the result."""
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # The peak is what it is now.
-    before, cpu, wall = _status_bytes("VmRSS"), time.process_time(), time.perf_counter()
+    before, cpu, wall = resident_bytes(), time.process_time(), time.perf_counter()
     result = run()
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    peak = _status_bytes("VmHWM")
+    peak = peak_bytes()
     figures = {
         "cpu_s": round(cpu, 3),
         "wall_s": round(wall, 2),
@@ -169,11 +170,6 @@ def _measured(run: Callable[[], Any]) -> tuple[dict[str, float], Any]:
         "peak_mb": peak / 1e6,
     }
     return {name: round(figure, 3) for name, figure in figures.items()}, result
-
-
-def _status_bytes(name: str) -> int:
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from zoo_page import cell, clipped, first_error
+
 _WAYS = {
     "static": "dynamic: static",
     "auto": "dynamic: auto",
@@ -64,7 +66,6 @@ python tools/published_page.py page $(git rev-parse --short HEAD) static=static.
 | model | parameters | weights | {heads} | reason |
 |---|---:|---:|{rules}---|
 """
-_LONGEST = 160
 _PASSED = ("exports", "plans")
 _HEADS = {"plan": "cache per token, processor seconds of the plan"}
 
@@ -131,7 +132,8 @@ def _model(record: dict[str, Any]) -> str:
 
 
 def _counts(way: str, records: list[dict[str, Any]]) -> str:
-    lacking = sum("has no " in record["reason"] and record["status"] == "refused" for record in records)
+    refused = [record["reason"] for record in records if record["status"] == "refused"]
+    lacking = sum("has no " in reason and "which transformers has" not in reason for reason in refused)
     packed = sum(record["reason"].startswith("FE105") for record in records)
     known = len(records) - lacking - packed
     passed = sum(record["status"] in _PASSED for record in records)
@@ -171,14 +173,11 @@ def _summary(record: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _reason(record: dict[str, Any]) -> str:
-    """Return why a config does not export: the note of its first error, or why it was refused."""
+    """Return why a config does not export: a note of its first error or warning, or why it was refused."""
     text = re.sub(r"\S+_config\.json: ?", "", record["reason"].removeprefix("error: "))
-    for found in (record["report"] or {}).get("diagnostics", ()):
-        if found["severity"] == "error" and found["notes"]:
-            text = f"{found['code']}: {found['notes'][0]}"
-            break
-    text = " ".join(text.split()).replace("|", "\\|")
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
+    if (found := first_error(record)) and found["notes"]:
+        text = f"{found['code']}: {found['notes'][0]}"
+    return cell(clipped(" ".join(text.split())))
 
 
 def main() -> None:

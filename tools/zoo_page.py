@@ -181,7 +181,7 @@ def _way(command: str) -> list[str]:
 
 
 def _outcome_text(result: dict[str, Any]) -> str:
-    return _cell(_clipped(result["reason"] or result["status"]))
+    return cell(clipped(result["reason"] or result["status"]))
 
 
 def _with_way(zoo: dict[str, Any], other: dict[str, Any], name: str) -> str:
@@ -212,7 +212,7 @@ def _with_options(zoo: dict[str, Any], other: dict[str, Any], name: str) -> str:
         return ""
     usual = shlex.split(zoo["checks"][0]["options"])
     rows = [
-        f"| {_type(check)} | `{_cell(shlex.join(_besides(check['command'], usual)))}` |"
+        f"| {_type(check)} | `{cell(shlex.join(_besides(check['command'], usual)))}` |"
         for check in sorted(found, key=_type)
     ]
     text = (
@@ -466,7 +466,7 @@ def _again(run: list[dict[str, Any]], again: list[dict[str, Any]]) -> str:
 
 def _told(record: dict[str, Any]) -> str:
     note = _note(record)
-    return _clipped(f"{record['reason']} ({note})" if note else record["reason"] or record["status"])
+    return clipped(f"{record['reason']} ({note})" if note else record["reason"] or record["status"])
 
 
 def _outcome(record: dict[str, Any]) -> tuple[Any, ...]:
@@ -482,7 +482,7 @@ def _outcome(record: dict[str, Any]) -> tuple[Any, ...]:
 
 def _reasons(zoo: dict[str, Any]) -> str:
     rows = [
-        f"| {found['count']} | {found['status']} | {_cell(_clipped(found['reason']))} |"
+        f"| {found['count']} | {found['status']} | {cell(clipped(found['reason']))} |"
         for found in zoo["runs"][0]["reasons"][:_MOST_REASONS]
     ]
     return "\n".join(["## Reasons", "", "| models | status | reason |", "|---|---|---|", *rows, ""])
@@ -490,7 +490,7 @@ def _reasons(zoo: dict[str, Any]) -> str:
 
 def _failing(zoo: dict[str, Any]) -> str:
     rows = [
-        f"| {_type(check)} | {_status(check)} | {_cell(_why(check))} |"
+        f"| {_type(check)} | {_status(check)} | {cell(_why(check))} |"
         for check in sorted(zoo["checks"], key=_type)
         if _status(check) not in ("exports", None)
     ]
@@ -506,16 +506,16 @@ def _status(check: dict[str, Any]) -> str | None:
 def _why(check: dict[str, Any]) -> str:
     """Return the reason, with the note of the first finding."""
     reason = check["results"][0]["reason"] or check["results"][0]["status"]
-    return _clipped(f"{reason} ({check['note']})" if "note" in check else reason)
+    return clipped(f"{reason} ({check['note']})" if "note" in check else reason)
 
 
 def _note(record: dict[str, Any]) -> str:
     """Return what the first note of the first error says."""
-    error = _first_error(record)
+    error = first_error(record)
     return " ".join(error["notes"][0].split())[:_LONGEST_NOTE] if error and error["notes"] else ""
 
 
-def _first_error(record: dict[str, Any]) -> dict[str, Any] | None:
+def first_error(record: dict[str, Any]) -> dict[str, Any] | None:
     found = (record["report"] or {}).get("diagnostics", [])
     return next((each for each in found if each["severity"] == "error"), found[0] if found else None)
 
@@ -537,7 +537,7 @@ _EAGER = (
 
 def _eager(record: dict[str, Any]) -> str:
     """Return why eager mode does not run a model that does not export, as its check found; "" if it may."""
-    error = _first_error(record)
+    error = first_error(record)
     said = " ".join([record["reason"], *(error["notes"] if error else [])])
     found = ((re.search(pattern, said), reason) for pattern, reason in _EAGER)
     return next((match.expand(reason) for match, reason in found if match), "")
@@ -556,12 +556,12 @@ def _not_in_eager(zoo: dict[str, Any]) -> str:
         f"either{kinds}. Each check finds this out by itself: it builds the default config without "
         "fakexport, and runs `forward` on the same inputs, in the same dtype, without a trace."
     )
-    rows = [f"| {count} | {_cell(reason)} |" for reason, count in found.most_common()]
+    rows = [f"| {count} | {cell(reason)} |" for reason, count in found.most_common()]
     lines = textwrap.wrap(text, _WIDTH)
     return "\n".join([*lines, "", "| models | why eager mode does not run it |", "|---|---|", *rows, ""])
 
 
-def _clipped(text: str) -> str:
+def clipped(text: str) -> str:
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
 
 
@@ -580,7 +580,7 @@ def _type(record: dict[str, Any]) -> str:
     return f"`{record['command'].split()[2].partition(':')[2]}`"
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
 
 

@@ -221,8 +221,8 @@ class Simulation:
 
     def run(self, inputs: list[torch.Tensor], weights: dict[str, torch.Tensor]) -> list[torch.Tensor]:
         names = set(self.loader.get_constant_fqns())
-        assert names == weights.keys(), names ^ weights.keys()
-        self.loader.load_constants(weights, False, True, True)
+        assert names <= weights.keys(), names - weights.keys()  # A tied weight has several names.
+        self.loader.load_constants({name: weights[name] for name in names}, False, True, True)
         found: list[torch.Tensor] = self.loader.boxed_run(list(inputs))
         assert not self.error
         return found

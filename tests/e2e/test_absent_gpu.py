@@ -53,16 +53,18 @@ class Attention(nn.Module):
 
 
 class Counter(nn.Module):
-    """Writes into a buffer in place, and reduces over two dimensions."""
+    """Writes into a buffer in place, has a tied weight and another of its shape, reduces two dimensions."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(6, 5))
+        self.weight, self.other = nn.Parameter(torch.randn(6, 5)), nn.Parameter(torch.randn(6, 5))
+        self.tied = self.weight
         self.register_buffer("seen", torch.arange(6.0))
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         self.seen.add_(x.sum((0, 2)))
-        return (x @ self.weight.T).amax((0, 1)), self.seen * 2
+        product = x @ self.weight.T - 2 * x @ self.other.T + torch.tanh(x @ self.tied.T)
+        return product.amax((0, 1)), self.seen * 2
 
 
 CASES = {
@@ -100,7 +102,7 @@ def test_a_package_computes_what_eager_does(case, tmp_path, monkeypatch):
     (tmp_path / "package.pt2").rename(folder / "package.pt2")
     (folder / "kernels.json").write_text(noted[0])
     constants = records(folder / "package.pt2").get(CONSTANTS)
-    weights = {**model.state_dict()}
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     if constants is not None:
         (folder / "constants.safetensors").write_bytes(constants)
         weights |= load_file(folder / "constants.safetensors")

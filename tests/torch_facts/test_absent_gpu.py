@@ -13,9 +13,10 @@ from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 
 import fakexport as fe
 from fakexport._torch.operators.absent_gpu import resource_usage
-from fakexport._torch.operators.inductor import AotiPackage, compile_graph
-from fakexport.deploy.aoti import example_arguments, graph_of, with_stand_ins
+from fakexport._torch.operators.inductor import AotiPackage
+from fakexport.deploy.aoti import with_stand_ins
 from fakexport.deploy.aoti.gpu_worker import _constant_names
+from fakexport.deploy.aoti.graph import compiled_files
 from fakexport.deploy.aoti.package import write_package
 
 
@@ -51,11 +52,8 @@ def test_the_source_of_the_code_names_the_constants(tmp_path: Path):
     program = fe.export(
         lambda: torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2)), (torch.ones(2, 4),)
     )
-    args, kwargs = example_arguments(program)
 
-    files = compile_graph(
-        graph_of(with_stand_ins(program)), args, kwargs, tmp_path / "code", has_weights=False
-    )
+    files = compiled_files(with_stand_ins(program), tmp_path / "code", has_weights=False)
 
     write_package(tmp_path / "package.pt2", files)
     assert sorted(_constant_names(files)) == sorted(AotiPackage(tmp_path / "package.pt2").constant_names)

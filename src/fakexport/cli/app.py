@@ -24,6 +24,7 @@ from fakexport.cli.streams import write_error_line, write_output
 from fakexport.cli.sweep_commands import sweep_command, sweep_compare_command, sweep_report_command
 from fakexport.cli.verify_commands import verify_buffers_command, verify_weights_command
 from fakexport.cli.viewing_commands import diff_command, source_command, view_command
+from fakexport.models import installed_version
 
 # Importing rich, or the modules that commands import when they run, would take longer than `--help` itself.
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -34,18 +35,9 @@ def _show_version(is_asked: bool) -> None:
         import platform
 
         python = platform.python_version()
-        write_output(f"fakexport {__version__} (torch {_torch_version()}, Python {python})\n")
+        torch = installed_version("torch") or "not installed"
+        write_output(f"fakexport {__version__} (torch {torch}, Python {python})\n")
         raise typer.Exit
-
-
-def _torch_version() -> str:
-    """Return the version of torch from its package metadata, because importing torch takes seconds."""
-    import importlib.metadata
-
-    try:
-        return importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
 
 
 @app.callback(invoke_without_command=True)

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, get_args
 import typer
 
 from fakexport.cli.options import OutputFormat, write_file, write_page
-from fakexport.cli.streams import output_width, write_formatted
+from fakexport.cli.streams import WIDTH_OF_A_FILE, output_width, write_formatted
 
 if TYPE_CHECKING:
     from fakexport.report import ProjectReport, Report
 
-_WIDTH_OF_A_FILE = 100
 # Formats in which each report is written separately. In any other format, one document contains all reports.
 _OF_PARTS = ("text", "github")
 
@@ -82,7 +81,7 @@ class CheckOutput:
             return render_sarif(found, root=root)
         if wanted == "markdown":
             return render_markdown(found)
-        parts = [_part(report, wanted, _WIDTH_OF_A_FILE, self.is_project) for report in found.reports]
+        parts = [_part(report, wanted, WIDTH_OF_A_FILE, self.is_project) for report in found.reports]
         return "".join([*parts, _end(found)] if self.is_project else parts)
 
 

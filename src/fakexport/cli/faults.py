@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import importlib.metadata
 import platform
 import shlex
 import traceback
@@ -16,6 +15,7 @@ from fakexport._version import __version__
 from fakexport.error import FakexportError, missing_in_torch
 from fakexport.files import escaped
 from fakexport.files.processes import RemoteTraceback
+from fakexport.models import installed_version
 from fakexport.report import missing_package
 from fakexport.rules import rule
 from fakexport.rules.diagnostics import Diagnostic, Label, Span, render_text
@@ -112,10 +112,8 @@ def _place(error: BaseException) -> tuple[str, int, str] | None:
 def _versions() -> str:
     found = {"fakexport": __version__, "python": platform.python_version()}
     for package in ("torch", "transformers", "typer"):
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+        if (version := installed_version(package)) is not None:
+            found[package] = version
     return ", ".join(f"{name} {version}" for name, version in found.items())
 
 

@@ -57,15 +57,14 @@ def is_archive_name(subject: str) -> bool:
     return subject.endswith(".pt2") or Path(subject).is_file()
 
 
-def check_chart(path: Path, option: str, *suffixes: str) -> str:
-    """Return the suffix of a chart. Raise an error early if it is unsupported or needs a missing package."""
+def check_chart(path: Path, option: str, *suffixes: str) -> None:
+    """Raise an error early if a chart's suffix is unsupported or needs a missing package."""
     named = f"{', '.join(suffixes[:-1])} or {suffixes[-1]}"
     if path.suffix not in suffixes:
         what = option.removeprefix("--")
         raise typer.BadParameter(f"{path}: a {what} must be a {named} file", param_hint=option)
     if path.suffix in (".svg", ".png"):
         importlib.import_module("matplotlib")
-    return path.suffix
 
 
 def write_file(path: Path, content: bytes) -> None:

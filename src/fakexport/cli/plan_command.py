@@ -248,8 +248,10 @@ def _sizes(option: str, text: str | None) -> tuple[int, ...] | None:
         return None
     if match := _RANGE.fullmatch(text.strip()):
         size, last = int(match[1]), int(match[2])
+        if not 0 < size <= last:
+            raise typer.BadParameter(f"{option} {text!r}: write a range such as 1..64, from 1 or more")
         sizes = []
-        while 0 < size < last:
+        while size < last:
             sizes.append(size)
             size *= 2
         return (*sizes, last)

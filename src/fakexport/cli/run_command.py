@@ -80,8 +80,10 @@ def run_command(
         )
 
         tensors = {} if inputs is None else read_inputs(inputs)
-        _refuse_options_of_programs(archive, devices=devices, method=method, compile=compile_)
         is_program = artifact_kind(archive) == "program"
+        for option, value in {"devices": devices, "method": method, "compile": compile_}.items():
+            if value and not is_program:
+                raise typer.BadParameter(f"--{option} applies to exported programs; {archive} is compiled")
         own = rank_of_archive(archive, method=method) if is_program else None
         with chdir("."), joined(own.record if own else None):  # An operator may change the working directory.
             opened = open_program(
@@ -119,11 +121,3 @@ def run_command(
         write_error_line(f"latency     {latency_text(latency_s)}")
     for name, kind in kinds.items():
         write_output(f"{escaped(name)}  {kind}\n")
-
-
-def _refuse_options_of_programs(path: str, **given: object) -> None:
-    from fakexport.deploy import artifact_kind
-
-    for option, value in given.items():
-        if value and artifact_kind(path) != "program":
-            raise typer.BadParameter(f"--{option} applies to exported programs; {path} is compiled")

@@ -22,7 +22,7 @@ from fakexport.files import escaped, escaped_lines
 if TYPE_CHECKING:
     from fakexport.rules.diagnostics import Diagnostic
 
-_WIDTH_OF_A_FILE = 100
+WIDTH_OF_A_FILE = 100
 _COMMAND = re.compile(r"(?m)^([ \t]*)::")
 
 
@@ -102,7 +102,7 @@ def write_failed(found: Sequence[Diagnostic]) -> NoReturn:
 
 def output_width() -> int:
     """Return the terminal width of stdout; for a file or pipe, return 100, so that output is reproducible."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH_OF_A_FILE
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH_OF_A_FILE
 
 
 @contextmanager

@@ -86,10 +86,9 @@ def compile(
         )
     opened = program if isinstance(program, ExportedProgram) else load(program)
     if to in ("aoti", "cpp-project") and devices is None:
-        from .aoti import absent_gpu, check_devices, device_type, missing_device, on_target
+        from .aoti import absent_gpu, device_type, missing_device, on_target
 
-        check_devices(opened, target, command=command)
-        if (gpu := absent_gpu(opened, target)) is None:
+        if (gpu := absent_gpu(opened, target, command=command)) is None:
             opened = on_target(opened, target)
         elif to == "cpp-project":
             reason = f"{gpu} is not available on this machine, and a C++ project for it needs it"

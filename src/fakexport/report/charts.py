@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 
 ChartFormat = Literal["png", "svg"]
 
-_COLORS = {
+# From bottom to top: memory that is in use during the whole call, then memory that is allocated and freed.
+COLORS = {
     "weight": "#4477aa",
     "constant": "#66ccee",
+    "gradient": "#ddaa33",
+    "optimizer": "#997700",
     "state": "#228833",
     "input": "#ccbb44",
     "activation": "#ee6677",
@@ -30,7 +33,7 @@ _COLORS = {
 _SETTINGS = {"svg.hashsalt": "fakexport", "svg.fonttype": "none", "font.size": 9.0}
 _MOST_COLUMNS = 1500
 _UNITS = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "B": 1}
-_SHOWN_ABOVE_PEAK = 2.0
+SHOWN_ABOVE_PEAK = 2.0
 _ROOM = 1.1
 
 
@@ -73,13 +76,13 @@ def _draw_device(axes: Axes, device: PlannedDevice, steps: Sequence[PlannedStep]
     columns = list(fullest_columns(steps))
     unit = next((name for name, size in _UNITS.items() if size <= device.tensor_bytes), "B")
     scale = _UNITS[unit]
-    kinds = [kind for kind in _COLORS if any(step.bytes_by_kind.get(kind) for _, step in columns)]
+    kinds = [kind for kind in COLORS if any(step.bytes_by_kind.get(kind) for _, step in columns)]
     if columns:
         # Each column ends where the next one begins. The last one ends at the right edge.
         ends = [*columns, (len(steps), columns[-1][1])]
         heights = [[step.bytes_by_kind.get(kind, 0) / scale for _, step in ends] for kind in kinds]
         places = [place for place, _ in ends]
-        axes.stackplot(places, heights, labels=kinds, colors=[_COLORS[kind] for kind in kinds], step="post")
+        axes.stackplot(places, heights, labels=kinds, colors=[COLORS[kind] for kind in kinds], step="post")
         _mark_peak(axes, columns, scale)
     highest = device.tensor_bytes
     memory = device.memory_bytes
@@ -87,7 +90,7 @@ def _draw_device(axes: Axes, device: PlannedDevice, steps: Sequence[PlannedStep]
     title = f"{device.name} {device.profile}{where}: {bytes_text(highest)} of tensors at the peak"
     if memory is not None:
         title += f", {bytes_text(memory)} of memory"
-        if memory <= _SHOWN_ABOVE_PEAK * highest:
+        if memory <= SHOWN_ABOVE_PEAK * highest:
             axes.axhline(memory / scale, color="#222222", linestyle=":", linewidth=1.0)
     axes.set_title(title, parse_math=False, loc="left")
     axes.set_ylabel(unit)

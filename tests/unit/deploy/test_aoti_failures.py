@@ -144,8 +144,26 @@ def test_the_gpu_to_compile_for_is_that_of_the_program_or_the_target() -> None:
     assert absent_gpu(program, "H100") == "H100-80GB"
     assert absent_gpu(program, "cpu") is None
     assert absent_gpu(linear(), None) is None
+    with pytest.raises(DeployError, match="name the GPU with --target, such as H100"):
+        absent_gpu(linear(), "cuda")
     assert devices_of_program(on_target(program, "cpu")) == ("cpu",)
     assert devices_of_program(on_target(program, None)) == ("cuda:0",)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_an_operator_of_a_library_is_refused_without_the_gpu(tmp_path: Path) -> None:
+    with torch.library._scoped_library("absent_gpu_test", "FRAGMENT") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+        twice = torch.ops.absent_gpu_test.twice
+
+        class Twice(nn.Module):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return twice(x)
+
+        program = fe.export(Twice, (torch.zeros(3, 4),), target="H100", device_map="cuda:0")
+        with pytest.raises(DeployError, match=r"absent_gpu_test\.twice\.default, which a library defines"):
+            compile_aoti(program, tmp_path / "m.pt2")
 
 
 def test_a_program_on_several_gpus_is_refused_for_a_target_of_one(tmp_path: Path) -> None:

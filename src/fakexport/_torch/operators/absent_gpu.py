@@ -22,9 +22,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from ..patching import in_force
-
-_FLAGS = "_get_optimization_cflags"
+from .inductor import compiler_command
 
 HOST_ARCHITECTURE = "x86-64-v3"
 """The processors that the host code runs on: x86-64 with AVX2. Inductor's default is the build machine's."""
@@ -94,14 +92,14 @@ def prepare(gpu: AbsentGpu, folder: Path) -> list[CompiledKernel]:
     kernels: list[CompiledKernel] = []
     _look_queries_up_when_called()
     driver.set_active(_driver_class()(gpu))
-    for owner, name, replacement in (
-        (PythonWrapperCodegen, "generate_and_run_autotune_block", _without_timing(kernels)),
-        (graph, "is_same_tensor", _compared_by_identity(in_force(graph, "is_same_tensor"))),
-        (cpp_builder, _FLAGS, _portable(in_force(cpp_builder, _FLAGS))),
-        (cpp_extension, "CUDA_HOME", str(_toolkit(folder))),
-    ):
-        in_force(owner, name)  # A name that torch renamed is one clear error.
-        setattr(owner, name, replacement)
+    replacements: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
+        (PythonWrapperCodegen, "generate_and_run_autotune_block", lambda own: _without_timing(kernels)),
+        (graph, "is_same_tensor", _compared_by_identity),
+        (cpp_builder, "_get_optimization_cflags", _portable),
+        (cpp_extension, "CUDA_HOME", lambda own: str(_toolkit(folder))),
+    )
+    for owner, name, replaced in replacements:
+        setattr(owner, name, replaced(getattr(owner, name)))
     return kernels
 
 
@@ -278,5 +276,6 @@ def _stub(folder: Path, file: str, name: str, symbols: Iterable[str]) -> None:
     source = folder / f"{file}.c"
     source.write_text("".join(f"int {symbol}(void) {{ return 999; }}\n" for symbol in symbols))
     out = str(folder / "lib64" / file)
-    command = ["gcc", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", out, str(source)]
+    compiler = compiler_command() or "g++"
+    command = [compiler, "-x", "c", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", out, str(source)]
     subprocess.run(command, check=True, capture_output=True)

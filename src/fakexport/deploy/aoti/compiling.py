@@ -17,8 +17,9 @@ from pathlib import Path
 
 from torch.export import ExportedProgram
 
-from fakexport._torch.operators.inductor import AotiPackage, compile_graph
+from fakexport._torch.operators.inductor import AotiPackage
 from fakexport.archive.weights import Weight
+from fakexport.emulation.devices import profile_named
 from fakexport.error import InvalidValue
 from fakexport.exporting.program import (
     WeightsNotBoundError,
@@ -36,12 +37,10 @@ from ..artifact import CompiledFile, DeployError, Report, WeightsPlace, silent
 from ..composed_program import IN_PYTHON, composed
 from ..signature import Signature
 from ..weights_file import FileLayout, file_beside
-from .faults import failure_of
 from .gpu_compilation import compiled_for
-from .graph import example_arguments, graph_of, input_orders
+from .graph import compiled_files, input_orders
 from .host import (
     absent_gpu,
-    check_devices,
     compiler_version,
     device_type,
     instructions_for,
@@ -110,7 +109,6 @@ def compile_aoti(
     if not out.absolute().parent.is_dir():
         raise DeployError(f"{out.parent}: no such folder")
     unbound = unbound_names(program)
-    check_devices(program, target)
     gpu = absent_gpu(program, target)
     place: WeightsPlace = weights or ("beside" if unbound or gpu else "inside")
     if unbound and place == "inside":
@@ -123,6 +121,11 @@ def compile_aoti(
     source = program  # Moving it to an absent GPU makes its weights fake.
     # Native code cannot call transformers' operators, whose kernels are in Python.
     program = composed(on_target(program, target), IN_PYTHON)
+    if gpu is not None and (foreign := (*library_operators(program), *library_classes(program))):
+        raise DeployError(
+            f"{gpu} is not available on this machine, and {foreign[0]}, which a library defines, cannot be "
+            "compiled without it"
+        )
     # Building the signature raises for unsupported programs before the compilation starts.
     job = _Job(program, Signature.of(program), input_orders(program), place, compiler, gpu, report or silent)
     notes = []
@@ -171,7 +174,7 @@ class _Job:
         self.report("checking the cache")
         facts = {
             "compiler": self.compiler,
-            "gpu": self.gpu,
+            "gpu": self.gpu and repr(profile_named(self.gpu)),  # A user's own profile may change.
             "instructions": self.instructions,
             "machine": platform.machine(),
             "place": self.place,
@@ -200,7 +203,8 @@ class _Job:
             more[KERNELS] = json.dumps([asdict(kernel) for kernel in found.kernels], indent=1).encode()
         else:
             self.report(f"compiling for the {'CPU' if self.device == 'cpu' else 'GPU'} with {self.compiler}")
-            files = _compiled(self.program, folder / "code", has_weights=is_inside)
+            prepared = with_own_weights(self.program) if is_inside else with_stand_ins(self.program)
+            files = compiled_files(prepared, folder / "code", has_weights=is_inside)
             names = () if is_inside else _constant_names(files, folder / "names.pt2")
         constants = known_constants(self.program, names)
         if constants:
@@ -239,15 +243,6 @@ class _Job:
             libraries_for=(*operators, *library_classes(self.program)),
             library_modules=library_modules(operators),
         )
-
-
-def _compiled(program: ExportedProgram, folder: Path, *, has_weights: bool) -> tuple[Path, ...]:
-    prepared = with_own_weights(program) if has_weights else with_stand_ins(program)
-    args, kwargs = example_arguments(program)
-    try:
-        return compile_graph(graph_of(prepared), args, kwargs, folder, has_weights=has_weights)
-    except Exception as error:
-        raise failure_of(error) from error
 
 
 def _constant_names(files: tuple[Path, ...], path: Path) -> tuple[str, ...]:

@@ -48,7 +48,8 @@ def compiled_for(gpu: str, archive: bytes, folder: Path) -> Compiled:
 
     Raises:
         CompileFailure: Inductor cannot compile the program (FE803).
-        DeployError: The process ended without a result, or a compiler is missing.
+        DeployError: A signal ended the process, as if memory is short; or it reports a lack of its machine.
+        RuntimeError: The process failed for an unknown reason.
     """
     folder.mkdir(parents=True)
     (folder / PROGRAM).write_bytes(archive)
@@ -66,7 +67,8 @@ def compiled_for(gpu: str, archive: bytes, folder: Path) -> Compiled:
     answer = folder / ANSWER
     if not answer.exists():
         lines = (folder / _LOG).read_text(errors="replace").strip().splitlines() or ["no output"]
-        raise DeployError(f"the compilation for {gpu} ended with exit code {ended.code}: {lines[-1]}")
+        message = f"the compilation for {gpu} ended with exit code {ended.code}: {lines[-1]}"
+        raise DeployError(message) if (ended.code or 0) < 0 else RuntimeError(message)
     found: Answer = pickle.loads(answer.read_bytes())
     if isinstance(found, Compiled):
         return found

@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor
 from torch.export import ExportedProgram
 
 from fakexport._torch.operators import absent_gpu
 from fakexport._torch.operators.absent_gpu import AbsentGpu
-from fakexport._torch.operators.inductor import compile_graph
 from fakexport.archive import load
 from fakexport.emulation.devices import DeviceProfile, emulate, known_profiles
 from fakexport.error import FakexportError, missing_in_torch
@@ -23,9 +21,8 @@ from fakexport.exporting.program import fake_mode_of
 from fakexport.files.processes import end_with_parent
 
 from ..artifact import CompileFailure, DeployError
-from .faults import failure_of
 from .gpu_compilation import ANSWER, GPU, PROGRAM, Answer, Compiled
-from .graph import fake_arguments, graph_of
+from .graph import compiled_files
 from .stand_ins import with_tensors
 
 
@@ -41,10 +38,12 @@ def main(arguments: Sequence[str]) -> None:
         found = _compiled(load(folder / PROGRAM, trust=True), gpu, folder)
     except CompileFailure as failure:
         found = failure.diagnostics
+    except (FakexportError, OSError) as error:
+        found = str(error)
     except Exception as error:
-        if not isinstance(error, FakexportError) and missing_in_torch(error) is None:
+        if (missing := missing_in_torch(error)) is None:
             raise
-        found = str(missing_in_torch(error) or error)
+        found = str(missing)
     new = folder / f"{ANSWER}.new"
     new.write_bytes(pickle.dumps(found))
     new.rename(folder / ANSWER)
@@ -52,23 +51,14 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _compiled(program: ExportedProgram, profile: DeviceProfile, folder: Path) -> Compiled:
-    mode = fake_mode_of(program)
-
-    def contiguous(tensor: Tensor) -> Tensor:
-        with mode:
-            return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-
-    gpu = _gpu(profile)
+    mode, gpu = fake_mode_of(program), _gpu(profile)
     with emulate(profile.name):
         kernels = absent_gpu.prepare(gpu, folder / "toolkit")
-        graph = graph_of(with_tensors(program, contiguous))
-        args, kwargs = fake_arguments(program)
-        try:
-            files = compile_graph(
-                graph, args, kwargs, folder / "code", has_weights=False, options=absent_gpu.OPTIONS
+        with mode:
+            prepared = with_tensors(
+                program, lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
             )
-        except Exception as error:
-            raise failure_of(error) from error
+            files = compiled_files(prepared, folder / "code", has_weights=False, options=absent_gpu.OPTIONS)
     return Compiled(files, _constant_names(files), tuple(kernels))
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -9,11 +12,13 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, TensorArgument
 from torch.fx import GraphModule
 
+from fakexport._torch.operators.inductor import compile_graph
 from fakexport._torch.pytree import tree_unflatten
 from fakexport._torch.tracing.symbolic_numbers import hint_of
 from fakexport.exporting.program import user_inputs
 
 from ..artifact import DeployError
+from .faults import failure_of
 
 
 def graph_of(program: ExportedProgram) -> GraphModule:
@@ -32,20 +37,31 @@ def graph_of(program: ExportedProgram) -> GraphModule:
     return graph
 
 
+def compiled_files(
+    program: ExportedProgram,
+    folder: Path,
+    *,
+    has_weights: bool,
+    options: Mapping[str, Any] = MappingProxyType({}),
+) -> tuple[Path, ...]:
+    """Compile a prepared program and return the files of the package. `options` are Inductor's.
+
+    Raises:
+        CompileFailure, DeployError: See `failure_of`.
+    """
+    args, kwargs = example_arguments(program)
+    try:
+        return compile_graph(
+            graph_of(program), args, kwargs, folder, has_weights=has_weights, options=options
+        )
+    except Exception as error:
+        raise failure_of(error) from error
+
+
 def example_arguments(program: ExportedProgram) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return empty tensors in the structure of the arguments. Inductor reads the sizes from the graph."""
     flat = [
         each.value if isinstance(each, ConstantArgument) else torch.empty(0, device=node.meta["val"].device)
-        for each, node in user_inputs(program)
-    ]
-    args, kwargs = tree_unflatten(flat, program.call_spec.in_spec)
-    return args, kwargs
-
-
-def fake_arguments(program: ExportedProgram) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the fake inputs of the trace in the structure of the arguments."""
-    flat = [
-        each.value if isinstance(each, ConstantArgument) else node.meta["val"]
         for each, node in user_inputs(program)
     ]
     args, kwargs = tree_unflatten(flat, program.call_spec.in_spec)

@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 
 from fakexport._torch.operators.inductor import compiler_command
 from fakexport._version import __version__
-from fakexport.emulation.devices import Topology, exists_here, profile_named
+from fakexport.emulation.devices import DeviceProfile, Topology, exists_here, profile_named
 from fakexport.exporting.program import devices_of_program, facts_of, retarget
 from fakexport.models import packages_of
 
@@ -28,51 +28,52 @@ def missing_device(reason: str, command: str | None) -> DeployError:
     return DeployError(f"{reason}; copy the archive and the checkpoint to a machine that has it, and {what}")
 
 
-def check_devices(program: ExportedProgram, target: str | None, *, command: str | None = None) -> None:
-    """Raise if there is more than one accelerator, or if nothing here can compile for the device."""
+def absent_gpu(program: ExportedProgram, target: str | None, *, command: str | None = None) -> str | None:
+    """Return the profile of the NVIDIA GPU to compile for, if this machine lacks it.
+
+    Args:
+        program: The program.
+        target: The devices to compile for. Default: the program's devices.
+        command: What to run on a machine that has the device, for the error message.
+
+    Returns:
+        None for a program on the CPU, and if a GPU with the target's compute capability is here.
+    Raises:
+        DeployError: There are several accelerators, the device is not supported, it is absent and its model
+            is unknown, or nothing here can compile for it.
+    """
     wanted = _accelerators(program, target)
     for owner, devices in (("target", wanted), ("program", _accelerators(program, None))):
         if wanted and len(devices) > 1:
             raise DeployError(
                 f"AOTInductor compiles for one accelerator, but the {owner} has several: {', '.join(devices)}"
             )
-    for device in wanted:
-        if not device.startswith("cuda"):
-            raise DeployError(
-                f"AOTInductor packages for {device} are not supported: compile for the CPU or CUDA"
-            )
-    if wanted and (gpu := absent_gpu(program, target)) is not None:
-        _check_can_emulate(gpu, command)
-
-
-def absent_gpu(program: ExportedProgram, target: str | None) -> str | None:
-    """Return the profile of the GPU to compile for, if this machine lacks it.
-
-    Returns:
-        None if the program runs on the CPU, or if a GPU with the target's compute capability is here.
-    Raises:
-        DeployError: It is not recorded which GPU the program was exported for.
-    """
-    device = next(iter(_accelerators(program, target)), None)
-    if device is None or (target is None and exists_here(device)):
+    if not wanted:
+        return None
+    (device,) = wanted
+    if not device.startswith("cuda"):
+        raise DeployError(f"AOTInductor packages for {device} are not supported: compile for the CPU or CUDA")
+    is_here = exists_here(device)
+    if target is None and is_here:
         return None
     topology = target or facts_of(program).topology
     known = None if topology is None else Topology.parse(topology)
-    gpus = () if known is None else known.accelerators
-    profile = next((each.profile for each in gpus if each.name == device), None)
-    if profile is None:
+    is_any = known is None or bool(known.assumptions)  # `cuda` names no model.
+    profile = (
+        next((each.profile for each in known.accelerators if each.name == device), None) if known else None
+    )
+    if is_here and (is_any or profile is None or profile.capability == torch.cuda.get_device_capability()):
+        return None
+    if is_any or profile is None:
         raise DeployError(
             f"{device} is not available on this machine: name the GPU with --target, such as H100"
         )
-    is_any = known is not None and bool(known.assumptions)  # `cuda` names no model: the one that is here.
-    if exists_here(device) and (is_any or profile.capability == torch.cuda.get_device_capability()):
-        return None
+    _check_can_compile(profile, command)
     return profile.name
 
 
-def _check_can_emulate(gpu: str, command: str | None) -> None:
-    """Raise if AOTInductor cannot compile for a GPU that this machine lacks."""
-    profile = profile_named(gpu)
+def _check_can_compile(profile: DeviceProfile, command: str | None) -> None:
+    """Raise if nothing on this machine can compile for a GPU that it lacks."""
     if profile.gcn_arch_name is not None:
         raise missing_device(
             f"packages for {profile.name} can only be compiled where it is available", command

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import signal
@@ -17,6 +16,7 @@ from fakexport.deploy import DeployError
 from fakexport.error import InvalidValue
 from fakexport.exporting.capture import parse_dynamic
 from fakexport.files.processes import Limits, processor_text, run_limited
+from fakexport.models import installed_version
 from fakexport.models.sources import parse_input_spec
 from fakexport.report import BenchFailure, BenchMeasures, BenchReport, BenchRow, Spread
 
@@ -164,10 +164,8 @@ def _versions(modes: Sequence[str], packages: Sequence[str]) -> dict[str, str]:
     wanted = ["torch", *packages, *(name for mode in modes for name in _PACKAGES_OF.get(mode, ()))]
     found = {"fakexport": __version__}
     for name in dict.fromkeys(wanted):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue  # not installed, or a file of the user
+        if (version := installed_version(name)) is not None:  # None for a file of the user, too.
+            found[name] = version
     return {**found, "python": platform.python_version()}
 
 

@@ -8,14 +8,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import IO, Protocol, TextIO
-
-
-class ForkedStream(Protocol):
-    """A replacement of `sys.stdout` or `sys.stderr` that can be recreated in forked processes."""
-
-    def in_fork(self, stream: TextIO) -> TextIO:
-        """Return the replacement for a forked process. `stream` is that process's stdout or stderr."""
+from typing import IO, TextIO
 
 
 class ForkedOutput:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fakexport.report.charts import fullest_columns, held_bytes
+from fakexport.report.charts import COLORS, SHOWN_ABOVE_PEAK, fullest_columns, held_bytes
 from fakexport.report.page.document import (
     Area,
     Branch,
@@ -155,13 +155,7 @@ def _tensor(tensor: PlannedTensor) -> Row:
     return Row.of(name, tensor.kind, size, times + shape, tensor.line or "")
 
 
-# From bottom to top: memory that is in use during the whole call, then memory that is allocated and freed.
-_KINDS = (
-    *("weight", "constant", "gradient", "optimizer", "state"),
-    *("input", "activation", "temporary", "output"),
-)
 _WIDTH, _HEIGHT, _ABOVE = 1000, 240, 24
-_SHOWN_ABOVE_PEAK = 2.0
 
 
 def timeline_chart(
@@ -171,9 +165,9 @@ def timeline_chart(
     columns = list(fullest_columns(steps, most_columns))
     place, fullest = max(columns, key=lambda column: held_bytes(column[1]))
     peak, memory = held_bytes(fullest), device.memory_bytes
-    is_near = memory is not None and memory <= _SHOWN_ABOVE_PEAK * peak
+    is_near = memory is not None and memory <= SHOWN_ABOVE_PEAK * peak
     top = max(peak, memory if is_near and memory is not None else 0) or 1
-    kinds = [kind for kind in _KINDS if any(step.bytes_by_kind.get(kind) for _, step in columns)]
+    kinds = [kind for kind in COLORS if any(step.bytes_by_kind.get(kind) for _, step in columns)]
 
     def y_of(size: int) -> float:
         return round(_ABOVE + (_HEIGHT - _ABOVE) * (1 - size / top), 1)
