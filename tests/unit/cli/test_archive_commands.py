@@ -120,7 +120,7 @@ def test_verify_weights_takes_an_archive(folder, capsys):
     assert main(["verify-weights", f"{folder}/device.pt2", f"{folder}/in.safetensors"]) == 1
     assert main(["verify-weights", f"{folder}/bound.pt2"]) == 0
     assert main(["verify-weights", f"{folder}/model.pt2"]) == 2
-    assert "pass the checkpoint to verify" in capsys.readouterr().err
+    assert "pass a checkpoint to verify" in capsys.readouterr().err
     assert main(["verify-weights", "hf:gpt2"]) == 2
     assert "pass the checkpoint to verify" in capsys.readouterr().err
 
