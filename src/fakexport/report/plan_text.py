@@ -35,11 +35,14 @@ def render_plan(report: PlanReport, *, width: int = 100) -> str:
         lines += ["", *_machines(report.machines)]
     if report.modules:
         lines += ["", *module_lines(report.modules, width=width)]
-    uncounted = dict.fromkeys(text for point in report.points if point.costs for text in point.costs.left_out)
-    notes = [*(f"not included: {text}" for text in (*report.left_out, *uncounted)), *report.assumptions]
-    for note in notes:
+    for note in plan_notes(report):
         lines += wrapped(note, width, first="note: ", later="      ")
     return "\n".join(lines) + "\n"
+
+
+def plan_notes(report: PlanReport) -> tuple[str, ...]:
+    uncounted = dict.fromkeys(text for point in report.points if point.costs for text in point.costs.left_out)
+    return (*(f"not included: {text}" for text in (*report.left_out, *uncounted)), *report.assumptions)
 
 
 def plan_title(report: PlanReport) -> str:

@@ -8,7 +8,9 @@ from torch import nn
 
 import fakexport as fe
 from fakexport.planning import PlanError
+from fakexport.planning.memory.storage import KINDS
 from fakexport.report import plan_trace, render_plan, render_plan_chart
+from fakexport.report.charts import COLORS
 
 WIDTH, VOCABULARY = 256, 4096
 WEIGHTS = 2 * VOCABULARY * WIDTH * 4
@@ -132,6 +134,10 @@ def test_the_timelines_of_both_have_panels_and_counters_of_their_own():
     assert named == [{"name": "cuda:0"}, {"name": "cuda:0 in eager mode"}]
     assert "cuda:0 H100-80GB: 3.0 MiB of tensors" in drawn
     assert "cuda:0 H100-80GB in eager mode: 5.0 MiB of tensors" in drawn
+
+
+def test_each_kind_of_storage_has_a_color_in_charts():
+    assert set(COLORS) == set(KINDS)
 
 
 def test_eager_mode_is_alone_where_there_is_no_program():

@@ -34,6 +34,7 @@ from fakexport.report.plan_text import (
     greatest_text,
     memory_table,
     peak_text,
+    plan_notes,
     plan_title,
     sizes_text,
     state_lines,
@@ -79,11 +80,7 @@ def _sections(report: PlanReport) -> Iterator[Section]:
             "Computation and memory reads of each module; identical modules share a line, with their sum"
         )
         yield Section("Modules", (Tree(caption, _branches(report.modules)),))
-    uncounted = [text for point in report.points if point.costs for text in point.costs.left_out]
-    notes = (
-        *(f"not included: {text}" for text in (*report.left_out, *dict.fromkeys(uncounted))),
-        *report.assumptions,
-    )
+    notes = plan_notes(report)
     yield Section("Notes", (Items(notes),) if notes else ())
     yield Section("Versions", (Facts(tuple(report.versions.items())),) if report.versions else ())
 

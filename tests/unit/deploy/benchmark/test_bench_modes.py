@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fakexport.cli.bench_command import _ALL
 from fakexport.deploy.benchmark import worker
 from fakexport.deploy.benchmark.model import Request
 from fakexport.deploy.benchmark.modes import MODES
@@ -167,3 +168,7 @@ def test_a_wrong_call_is_one_line(factory: str, request_: dict, reason: str, tmp
     (failure,) = outcome.failures
     assert reason in failure.reason
     assert "\n" not in failure.reason
+
+
+def test_the_command_runs_every_mode_by_default():
+    assert _ALL.split(",") == list(MODES)
