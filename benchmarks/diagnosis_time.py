@@ -35,6 +35,7 @@ def main() -> int:
     from fakexport.exporting.capture import capture, parse_dynamic
     from fakexport.exporting.capture.assumed_answers import AssumedAnswers
     from fakexport.exporting.capture.capture import torch_shapes, traced
+    from fakexport.exporting.capture.dynamic_dims import varying_inputs
     from fakexport.exporting.capture.exploration import explore
     from fakexport.exporting.program import summarise
     from fakexport.models.sources import resolve
@@ -57,7 +58,7 @@ def main() -> int:
 
         def bare_trace() -> None:
             given = {
-                "shapes": torch_shapes(model, *arguments, dynamic),
+                "shapes": torch_shapes(varying_inputs(model, *arguments, None), dynamic),
                 "read_constants": {},
                 "answers": AssumedAnswers((), bare_trace.__code__),
             }

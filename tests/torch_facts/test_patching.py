@@ -56,6 +56,18 @@ def test_a_name_that_was_not_there_goes_again():
     assert not hasattr(torch.version, "not_there")
 
 
+def test_nothing_stays_replaced_if_a_later_name_is_missing():
+    before = torch.cuda.is_available
+    patches = Patches({(torch.cuda, "is_available"): answer, (torch.cuda, "_not_there"): answer})
+
+    for _ in range(2):
+        with pytest.raises(AttributeError, match="_not_there"), patches:
+            pass
+
+    assert torch.cuda.is_available is before
+    assert trace_rules.clear_lru_cache.__name__ == "clear_lru_cache"
+
+
 def test_an_inherited_name_is_not_left_on_the_subclass():
     class Below(FakeTensorMode):
         pass

@@ -53,12 +53,14 @@ class Patches:
             if not _is_any_in_place():
                 _fill_tables_of_dynamo()
                 trace_rules.clear_lru_cache = _clear_tables_later
-            entered: list[tuple[_Switch, Entry[Any]]] = []
-            self._entered.append(entered)
-            for (owner, name), replacement in self._replacements.items():
-                switch = _switches.get((owner, name)) or _Switch(owner, name)
-                _switches[owner, name] = switch
-                entered.append((switch, switch.turn(replacement)))
+            self._entered.append([])
+            try:
+                for key, replacement in self._replacements.items():
+                    switch = _switches[key] = _switches.get(key) or _Switch(*key)
+                    self._entered[-1].append((switch, switch.turn(replacement)))
+            except BaseException:
+                self.__exit__(None, None, None)
+                raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -51,7 +51,7 @@ class SparseOnVirtualDevice(NotImplementedError, FakexportError):
     """A sparse COO tensor on a virtual device cannot be traced."""
 
 
-def virtual_operators(check_device: Callable[[torch.device], None] = lambda device: None) -> Patches:
+def virtual_operators(check_device: Callable[[torch.device], None]) -> Patches:
     """Return a context in which fake mode runs no operator on a virtual device.
 
     Args:

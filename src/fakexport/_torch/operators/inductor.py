@@ -125,14 +125,14 @@ def _node_in(variables: Mapping[str, Any]) -> Node | None:
 class AotiPackage:
     """A package whose native code is loaded into this process. Loading a package can execute its code.
 
-    Args:
-        device_index: The device to run on, or -1 for the device that the package was compiled for.
+    It runs on the device that it was compiled for.
+
     Raises:
         RuntimeError: The package cannot be loaded.
     """
 
-    def __init__(self, path: Path, *, device_index: int = -1) -> None:
-        self._loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, device_index)
+    def __init__(self, path: Path) -> None:
+        self._loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
 
     @property
     def constant_names(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ torch 2.11 to 2.13.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +80,12 @@ def effects_of(operator: Any) -> Effects:
 
 
 _known: dict[int, tuple[Any, Effects]] = {}
+
+
+def argument_at(place: tuple[int, str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return the argument at a place of `Effects`, or None if the call does not pass it."""
+    index, name = place
+    return args[index] if index < len(args) else kwargs.get(name)
 
 
 def _effects_of(operator: Any) -> Effects:

@@ -26,9 +26,10 @@ from torch.utils._pytree import tree_iter
 
 from fakexport._torch.emulation.fake_tensors import FakeTensor, storage_identity
 from fakexport._torch.operators.constant_operators import NotExact, exact_result
-from fakexport._torch.operators.operator_effects import effects_of
+from fakexport._torch.operators.operator_effects import argument_at, effects_of
 from fakexport._torch.operators.real_execution import real_execution
 from fakexport._torch.patching import Patches, in_force
+from fakexport._torch.tracing.vmap_steps import without_levels
 
 _QUESTIONS = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero"})
 Reading = Literal["value", "count", "sum"]
@@ -63,13 +64,7 @@ class ConstantGraph:
         value = (
             getattr(self._tracer.root, str(node.target)) if node.op == "get_attr" else node.meta.get("val")
         )
-        if not isinstance(value, torch.Tensor):
-            return None
-        while torch._C._functorch.is_functorch_wrapped_tensor(
-            value
-        ):  # Under `vmap`, unwrap the batched tensor.
-            value = torch._C._functorch.get_unwrapped(value)
-        return storage_identity(value)
+        return storage_identity(without_levels(value)) if isinstance(value, torch.Tensor) else None
 
     def node_of(self, tensor: torch.Tensor) -> Node | None:
         """Return the node that computed a tensor, or None."""
@@ -203,8 +198,8 @@ def _written(node: Node) -> Iterator[Node]:
         return
     if operator._schema.name in _UNCHANGING_WRITES:
         return
-    for index, name in effects_of(operator).writes:
-        argument = node.args[index] if index < len(node.args) else node.kwargs.get(name)
+    for place in effects_of(operator).writes:
+        argument = argument_at(place, node.args, node.kwargs)
         yield from (leaf for leaf in tree_iter(argument) if isinstance(leaf, Node))
 
 
@@ -219,8 +214,7 @@ def _aliased(node: Node) -> Iterator[Node]:
         place = effects_of(source.target).aliased if isinstance(source.target, OpOverload) else (0, "")
         if source.op != "call_function" or place is None:
             return
-        index, name = place
-        source = source.args[index] if index < len(source.args) else source.kwargs.get(name)
+        source = argument_at(place, source.args, source.kwargs)
 
 
 def _fixed_size(node: Node) -> int | None:

@@ -20,9 +20,8 @@ from torch.fx import Node
 from torch.fx.experimental import proxy_tensor
 from torch.overrides import TorchFunctionMode
 
-from fakexport._torch import patching
 from fakexport._torch.emulation.fake_tensors import on_current_device
-from fakexport._torch.patching import Patches
+from fakexport._torch.patching import Patches, outside_of_patches
 
 Property = Literal[
     "contiguous", "channels_last", "channels_last_3d", "strides", "offset", "storage",
@@ -90,10 +89,7 @@ def inference_mode_questions(ask: Callable[[FrameType | None], None]) -> Patches
     """Return a context that calls `ask` with the frame of each call of `torch.is_inference_mode_enabled`."""
 
     def is_inference_mode_enabled() -> bool:
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename == patching.__file__:
-            frame = frame.f_back
-        ask(frame)
+        ask(outside_of_patches(sys._getframe(1)))
         return in_inference_mode()
 
     return Patches({(torch, "is_inference_mode_enabled"): is_inference_mode_enabled})

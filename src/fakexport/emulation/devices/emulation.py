@@ -35,7 +35,7 @@ _VIRTUAL_TYPES = ("cuda", "xpu", "mps")
 
 _emulated: ContextStack[Topology | None] = ContextStack("fakexport topology")
 _lock = threading.RLock()
-if hasattr(os, "register_at_fork"):  # Lock order: acquired before the lock of `Replacements`.
+if hasattr(os, "register_at_fork"):  # Lock order: acquired before the lock of `Patches`.
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 

@@ -11,4 +11,4 @@ from .mode import fake_mode, is_fake, meta_like
 from .module_tensors import Held, held_tensors
 from .placement import DeviceMap, check_paths, covering_entry, read_pairs
 from .subclasses import UnsupportedSubclassError, check_initialized, check_input, unregistered_wrapper
-from .transfers import Transfers, install_transfers
+from .transfers import Transfers, devices_below, install_transfers

@@ -20,7 +20,7 @@ from fakexport._torch.emulation.fake_tensors import (
 from fakexport._torch.emulation.parameter_classes import fake_parameter, own_class
 from fakexport._torch.emulation.wrapper_subclasses import held_bytes, is_wrapper
 from fakexport._torch.operators.real_execution import real_execution
-from fakexport.emulation.history import Recording, edit_of, set_constant_value, withhold_value
+from fakexport.emulation.history import Recording, edit_of, hand_on_value, set_constant_value, withhold_value
 from fakexport.error import InvalidType, first_line
 
 from .module_tensors import Inventory
@@ -97,7 +97,7 @@ class _Adopted:
         fake = self._described(name, tensor, (self._device or _CPU) if is_meta else tensor.device)
         if isinstance(tensor, FakeTensor):
             if (edit := edit_of(tensor)) is None:
-                self._recording.take_over(fake, tensor)
+                hand_on_value(tensor, fake)
             else:
                 withhold_value(fake, f"it was {edit}, which was not recorded")
         elif not is_meta and not (is_weight and held_bytes(tensor) > LARGE_REAL_BYTES):

@@ -105,14 +105,6 @@ class Placement:
         """The distinct devices of the map, in order."""
         return tuple(dict.fromkeys(self.device_map.values()))
 
-    def device_of(self, path: str) -> str:
-        """Return the device of a module or tensor: that of the entry with the longest prefix of its path.
-
-        Raises:
-            KeyError: no entry matches.
-        """
-        return self.device_map[covering_entry(path, self.device_map) or path]
-
 
 def resolve(inventory: Inventory, device_map: DeviceMap, topology: Topology | None = None) -> dict[str, str]:
     """Return the entries of a device map for a given model, in the order of its modules.

@@ -49,7 +49,8 @@ def install_transfers(module: nn.Module, placement: Placement) -> Transfers:
     run, or once per module with `strict=True`. Tensors are also found in nested tuples, lists, dicts and
     dataclasses. If the whole model is on one device, no hooks are installed.
     """
-    points = dict(_points("", module, _devices_below(placement))) if len(placement.devices) > 1 else {}
+    devices = devices_below(placement.tensor_devices) if len(placement.devices) > 1 else {}
+    points = dict(_points("", module, devices))
     moved = MovedTensors()
 
     def forget(*_: Any) -> None:
@@ -122,10 +123,10 @@ def _mapped_fields(value: Any, function: Callable[[torch.Tensor], torch.Tensor])
     return make(**items) if dataclasses.is_dataclass(value) else make(items)
 
 
-def _devices_below(placement: Placement) -> dict[str, set[str]]:
+def devices_below(tensor_devices: Mapping[str, str]) -> dict[str, set[str]]:
     """Return, by module path, the devices of the tensors of the module and its submodules."""
     found: dict[str, set[str]] = {}
-    for path, device in placement.tensor_devices.items():
+    for path, device in tensor_devices.items():
         while path:
             path = path.rpartition(".")[0]
             found.setdefault(path, set()).add(device)

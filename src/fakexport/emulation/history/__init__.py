@@ -7,7 +7,7 @@ from .example_values import example_recording
 from .provenance import Provenance
 from .recording import Recording, recording
 from .records import Operation, Output, TensorRecord, bits
-from .references import record_of
+from .references import is_of_other_library, record_of
 from .replay import DataReadError, replay, why_unreplayable
 from .values import (
     constant_value,

@@ -12,7 +12,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from fakexport._torch.emulation.fake_tensors import FakeTensor
-from fakexport._torch.operators.operator_effects import Effects, effects_of
+from fakexport._torch.operators.operator_effects import Effects, argument_at, effects_of
 from fakexport._torch.operators.real_execution import real_execution
 
 from .randomness import RandomOperation
@@ -255,7 +255,7 @@ def _root(reference: Any) -> Any:
     while isinstance(reference, Output):
         operation = reference.operation
         place = effects_of(operation.operator).aliased
-        source = None if place is None else _argument(operation, place)
+        source = None if place is None else argument_at(place, operation.args, operation.kwargs)
         if not isinstance(source, Output | Unknown | Constant):
             break
         reference = source
@@ -274,7 +274,8 @@ def _written(operation: Operation) -> set[Hashable]:
     if isinstance(operation.operator, FunctionType):  # Recorded Python functions fill their first argument.
         written = [operation.args[0]]
     else:
-        written = [_argument(operation, place) for place in effects_of(operation.operator).writes]
+        places = effects_of(operation.operator).writes
+        written = [argument_at(place, operation.args, operation.kwargs) for place in places]
     return {_key(_root(item)) for item in leaves(written) if isinstance(item, Output | Unknown | Constant)}
 
 
@@ -297,8 +298,3 @@ def _is_uninitialised(operation: Operation) -> bool:
     return effects_of(operation.operator).leaves_uninitialised and not any(
         isinstance(size, list | tuple) and 0 in size for size in operation.args
     )
-
-
-def _argument(operation: Operation, place: tuple[int, str]) -> Any:
-    index, name = place
-    return operation.args[index] if index < len(operation.args) else operation.kwargs.get(name)

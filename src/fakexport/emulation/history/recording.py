@@ -14,7 +14,7 @@ from fakexport._torch.emulation.parameter_classes import (
     parameters_keep_their_class,
     wrappers_can_be_unwrapped,
 )
-from fakexport._torch.operators.operator_effects import Effects, effects_of
+from fakexport._torch.operators.operator_effects import Effects, argument_at, effects_of
 from fakexport._torch.operators.real_execution import real_execution
 from fakexport._torch.random.rng_consumption import Drawn, drawn_by, truncated_normal_as_one_step
 from fakexport._torch.tracing.dispatch_observer import observed
@@ -24,7 +24,7 @@ from .randomness import Draw, Draws, RandomOperation
 from .records import Args, Kwargs, Operation, Output, Run, Shown, StorageRecord, TensorRecord, leaves
 from .references import Inputs, has_record, is_of_other_library, owner_of, record_of, set_record
 from .replay import Replay, resolve_if_cheap, resolve_origin
-from .values import constant_value
+from .values import constant_value, hand_on_value
 
 _RECORDING = "_fakexport_recording"
 _clone = torch.ops.aten.clone.default
@@ -47,10 +47,6 @@ class Recording:
     def constant_value(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the real value of a tensor created in the block. See `values.constant_value`."""
         return constant_value(tensor)
-
-    def take_over(self, fake: torch.Tensor, other: torch.Tensor) -> None:
-        """Copy the record of the fake tensor `other` to `fake`."""
-        set_record(fake, record_of(other))
 
     def close(self, is_eager: bool = False) -> None:
         """Free the real tensors that were cached for later reads, and restore the random generators.
@@ -211,7 +207,7 @@ class Recording:
     def assigned(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
         """Record `tensor.data = other`: both share memory from now on."""
         if not self.is_paused:
-            self.take_over(tensor, other)
+            hand_on_value(other, tensor)
 
     def storage_written(self, storage: torch.UntypedStorage) -> bool:
         """Record that Python writes into a storage without an operator.
@@ -280,14 +276,9 @@ def recording(
         recorder.close(is_eager)
 
 
-def _argument(place: tuple[int, str], args: Args, kwargs: Kwargs) -> Any:
-    index, name = place
-    return args[index] if index < len(args) else kwargs.get(name)
-
-
 def _stays_real(effects: Effects, inputs: Inputs, args: Args, kwargs: Kwargs) -> bool:
     """Return whether a call must use real tensors: it writes into a real tensor, or returns a view of one."""
-    written = (tensor for place in effects.writes for tensor in leaves(_argument(place, args, kwargs)))
+    written = (tensor for place in effects.writes for tensor in leaves(argument_at(place, args, kwargs)))
     if any(isinstance(t, torch.Tensor) and not isinstance(t, FakeTensor) for t in written):
         return True
     return effects.aliased is not None and not inputs.records and not effects.is_lift
@@ -297,7 +288,7 @@ def _aliased_storage(effects: Effects, args: Args, kwargs: Kwargs) -> StorageRec
     """Return the memory that the outputs share with an argument, or None if they do not share memory."""
     if effects.aliased is None:
         return None
-    source = _argument(effects.aliased, args, kwargs)
+    source = argument_at(effects.aliased, args, kwargs)
     return record_of(source).storage if isinstance(source, FakeTensor) else None
 
 
@@ -325,7 +316,7 @@ def _covers_its_memory(tensor: torch.Tensor) -> bool:
 
 def _note_writes(operation: Operation, effects: Effects, args: Args, kwargs: Kwargs) -> list[TensorRecord]:
     """Record the writes of an operator, and return the records of the written memory."""
-    written = [leaf for place in effects.writes for leaf in leaves(_argument(place, args, kwargs))]
+    written = [leaf for place in effects.writes for leaf in leaves(argument_at(place, args, kwargs))]
     records = [record_of(tensor) for tensor in written if isinstance(tensor, FakeTensor)]
     for record in records:
         record.storage.last_write = operation

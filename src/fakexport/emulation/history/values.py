@@ -9,7 +9,7 @@ import torch
 
 from fakexport._torch.emulation.fake_tensors import FakeTensor
 from fakexport._torch.emulation.wrapper_subclasses import is_wrapper, rewrapped
-from fakexport._torch.operators.operator_effects import effects_of
+from fakexport._torch.operators.operator_effects import argument_at, effects_of
 from fakexport._torch.operators.real_execution import real_execution
 
 from .records import Args, Constant, Kwargs, Operation, Output, Run, TensorRecord, Unknown, leaves
@@ -37,8 +37,8 @@ def note_edit(run: Run, operator: Any, args: Args, kwargs: Kwargs) -> Any:
     effects = effects_of(operator)
     if effects.aliased is not None or effects.is_identity:
         _follow_views(args, result, effects.is_identity)
-    for index, name in effects.writes:
-        for tensor in leaves(args[index] if index < len(args) else kwargs.get(name)):
+    for place in effects.writes:
+        for tensor in leaves(argument_at(place, args, kwargs)):
             if isinstance(tensor, FakeTensor) and has_record(tensor):
                 where = reading_span()
                 at = "" if where is None else f" at {where.path}:{where.line}"

@@ -137,8 +137,8 @@ def capture(
     """
     args, kwargs, dynamic, restored = prepared_inputs(module, args, kwargs or {}, dynamic)
     known = ProgramFacts() if facts is None else facts
-    shapes = torch_shapes(module, args, kwargs, dynamic, known)
     inputs = varying_inputs(module, args, kwargs, known)
+    shapes = torch_shapes(inputs, dynamic)
     read: dict[str, None] = {}
     answers = AssumedAnswers(assumed, traced.__code__)
 
@@ -330,18 +330,15 @@ def failure_of(error: BaseException) -> CaptureFailure:
     return CaptureFailure.of(error, guards=tuple(guards_of_error(error)), spans=spans)
 
 
-def torch_shapes(
-    module: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    dynamic: Any,
-    facts: ProgramFacts | None = None,
-) -> Any:
+def torch_shapes(inputs: Mapping[str, Any], dynamic: Any) -> Any:
     """Return an argument for `torch.export.export(dynamic_shapes=...)`.
 
-    Raises the same usage errors as `capture`. The sizes of an adapter's tensors are static.
+    Args:
+        inputs: The inputs that can have dynamic sizes, from `varying_inputs`.
+        dynamic: As for `capture`.
+    Raises:
+        ValueError: `dynamic` does not match the inputs.
     """
-    inputs = varying_inputs(module, args, kwargs, facts)
     if isinstance(dynamic, DynamicDims):
         return as_torch_shapes(dynamic, inputs)
     if (fault := why_shapes_do_not_fit(inputs, dynamic)) is not None:

@@ -22,7 +22,7 @@ from fakexport.emulation.history import (
     set_constant_value,
     withhold_value,
 )
-from fakexport.exporting.program import UnboundConstant, input_nodes, reading_span, written_state
+from fakexport.exporting.program import UnboundConstant, input_nodes, plain_name, reading_span, written_state
 
 LARGEST_CONSTANT_BYTES = 2**30
 """Larger constants are not computed."""
@@ -219,4 +219,4 @@ def _held_bytes(tensor: torch.Tensor) -> int:
 
 
 def _kind(tensor: torch.Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+    return f"{plain_name(tensor.dtype)}{list(tensor.shape)}"

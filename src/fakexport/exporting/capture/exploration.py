@@ -48,7 +48,7 @@ from fakexport.rules.diagnostics import Span, is_in_for, is_loop_test, is_negate
 from .assumed_answers import AssumedAnswer, AssumedAnswers, can_be_assumed
 from .call_site import running_user_frames
 from .capture import Captured, failure_of, torch_shapes, traced
-from .dynamic_dims import DynamicDims
+from .dynamic_dims import DynamicDims, varying_inputs
 from .example_run import (
     ExampleAnswers,
     ExampleRun,
@@ -112,7 +112,7 @@ def explore(
             unless a trace takes longer than `MOST_SECONDS`.
     """
     args, kwargs, dynamic, restored = prepared_inputs(module, args, kwargs or {}, dynamic)
-    shapes = torch_shapes(module, args, kwargs, dynamic, facts)
+    shapes = torch_shapes(varying_inputs(module, args, kwargs, facts), dynamic)
     enough = max(LITTLE_WORK, MOST_WORK_BEFORE_ANOTHER * work)
     done = 0
     turned: frozenset[Place] = frozenset()
@@ -133,13 +133,9 @@ def explore(
                 tried.append(trace.run(module, args, kwargs, shapes, tracing() if tracing else None))
             if tried[-1].is_complete:
                 known.check_asked()
+                break
             done += trace.operators
-            if (
-                tried[-1].is_complete
-                or done > enough
-                or trace.last_branch is None
-                or trace.last_branch in turned
-            ):
+            if done > enough or trace.last_branch is None or trace.last_branch in turned:
                 break
             turned |= {trace.last_branch}
     return max(tried, key=_worth)

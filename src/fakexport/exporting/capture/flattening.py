@@ -23,7 +23,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from fakexport._torch.emulation.wrapper_subclasses import inner_name, inner_tensors, is_wrapper, rewrapped
 from fakexport._torch.operators.operator_registry import HigherOrderOperator
 from fakexport._torch.pytree import tree_leaves, tree_map
-from fakexport.emulation.fake import UnsupportedSubclassError, is_fake
+from fakexport.emulation.fake import UnsupportedSubclassError, check_input, is_fake
 from fakexport.emulation.history import hand_on_value
 from fakexport.error import type_and_line
 from fakexport.exporting.program import copied_graph, derived_program, input_nodes, source_span
@@ -100,11 +100,7 @@ def _inputs(spec: InputSpec, node: Node, parts: _Parts) -> Iterator[InputSpec]:
         return
     name = spec.target or spec.arg.name
     if spec.kind not in _KINDS:
-        reason = (
-            "an exported program accepts plain tensors only; pass the inner tensors of the subclass as "
-            "inputs, and construct the subclass in forward"
-        )
-        raise UnsupportedSubclassError.of(f"input {name}", value, reason)
+        check_input(f"input {name}", value)  # It raises, because the value is a wrapper.
     placeholders = []
     for index, (_, inner) in enumerate(inner_tensors(value)):
         with graph.inserting_before(node):

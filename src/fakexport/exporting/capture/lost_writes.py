@@ -21,6 +21,7 @@ from fakexport._torch.operators.operator_registry import OpOverload
 from fakexport._torch.operators.operator_schema import argument_values
 from fakexport._torch.tracing.vmap_steps import is_transformed
 from fakexport.emulation.fake import is_fake
+from fakexport.emulation.history import is_of_other_library
 from fakexport.error import FakexportError
 from fakexport.exporting.program import (
     input_nodes,
@@ -102,7 +103,7 @@ def _refuse_writes_in_place(
         if name in program.constants and name in nodes and not is_fake(tensor)
     }
     for name in sorted(real):
-        if _is_plain(held[name]) and not held[name].untyped_storage().resizable():
+        if is_of_other_library(held[name]):
             for writer in _writers_of_copies(nodes[name]):
                 raise LostWriteError(_OF_NUMPY, source_span(writer))
     for name in sorted(written_state(program) & held.keys() & nodes.keys()):

@@ -67,13 +67,7 @@ def bound_inputs(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, 
         signature.bind(*args, **kwargs)
     except TypeError as error:
         raise InvalidType(f"{type(module).__name__}.forward: {error}") from None
-    bound: dict[str, Any] = {}
-    for name, value in signature.bind_partial(*args).arguments.items():
-        if signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
-            bound.update({f"{name}_{index}": item for index, item in enumerate(value)})
-        else:
-            bound[name] = value
-    return {**bound, **kwargs}
+    return {**dict(_positional(signature, args)), **kwargs}
 
 
 def _flat_signature(
@@ -83,16 +77,15 @@ def _flat_signature(
     kinds = {parameter.kind for parameter in signature.parameters.values()}
     if not kinds & {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}:
         return signature
-    names = _positional_names(signature, args) + list(kwargs)
+    names = [*(name for name, _ in _positional(signature, args)), *kwargs]
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     return inspect.Signature([inspect.Parameter(name, kind, default=None) for name in names])
 
 
-def _positional_names(signature: inspect.Signature, args: tuple[Any, ...]) -> list[str]:
-    names: list[str] = []
+def _positional(signature: inspect.Signature, args: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the value of each positional input. The items of `*args` are numbered."""
     for name, value in signature.bind_partial(*args).arguments.items():
         if signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
-            names.extend(f"{name}_{index}" for index in range(len(value)))
+            yield from ((f"{name}_{index}", item) for index, item in enumerate(value))
         else:
-            names.append(name)
-    return names
+            yield name, value

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
 
 from fakexport.error import InvalidValue
-from fakexport.exporting.program import leaf_names, output_names
+from fakexport.exporting.program import leaf_names, output_names, user_inputs
 from fakexport.files.documents import CallRecord, StateTensor
 
 
@@ -23,10 +22,7 @@ def with_state(call: CallRecord, program: ExportedProgram) -> CallRecord:
         ValueError: the program has a state tensor that is an input but not an output, or vice versa.
     """
     paths = (name.partition(".")[2] for name in leaf_names(program.call_spec.in_spec))
-    arguments = [
-        spec.arg for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT
-    ]
-    inputs = {path: argument.name for path, argument in zip(paths, arguments, strict=True)}
+    inputs = {path: given.name for path, (given, _) in zip(paths, user_inputs(program), strict=True)}
     outputs = [name for name in output_names(program) if name != call.logits]
     if call.workload == "prefill":
         return replace(call, state=tuple(StateTensor(name, None, name) for name in outputs))

@@ -11,6 +11,6 @@ from .contract import (
     with_device_guards,
 )
 from .expression import Operation, Question, expression_text
-from .guards_of_program import conditions_of, leaves_of, linear_size
+from .guards_of_program import argument_names_of, conditions_of, leaves_of, linear_size
 from .input_leaves import InputLeaf, input_leaves
 from .reading import UnreadableCondition, read_condition

@@ -56,9 +56,13 @@ def leaves_of(program: ExportedProgram) -> tuple[InputLeaf, ...]:
         for spec in program.graph_signature.input_specs
         if spec.kind is InputKind.USER_INPUT
     ]
-    entry = next((entry for entry in program.module_call_graph if entry.fqn == ""), None)
-    names = (entry.signature.forward_arg_names if entry and entry.signature else None) or ()
-    return input_leaves(program.call_spec.in_spec, names, found)
+    return input_leaves(program.call_spec.in_spec, argument_names_of(program), found)
+
+
+def argument_names_of(program: ExportedProgram) -> Sequence[str]:
+    """Return the names of the arguments of `forward`, or an empty sequence if the program lacks them."""
+    root = next((entry.signature for entry in program.module_call_graph if entry.fqn == ""), None)
+    return (root and root.forward_arg_names) or ()
 
 
 def _rank_and_constant(argument: Any, value: Any) -> tuple[int | None, Any]:

@@ -183,7 +183,7 @@ class _Reading:
             case ast.Attribute(owner, name) if name in _ASKED_BY_CALL and not args:
                 return self._of_tensor(owner, _ASKED_BY_CALL[name], 0)
             case ast.Attribute(owner, "item") if not args:
-                return self._of_leaf(*self._leaf(owner), "value", 0)
+                return self._of_leaf(*self._leaf(owner))
             case _:
                 raise _Unreadable("it calls an unsupported function")
         if sign == "round" and len(args) != 1:
@@ -210,7 +210,7 @@ class _Reading:
             case ast.Subscript(ast.Attribute(owner, "shape"), ast.Constant(int(dim))):
                 return self._of_tensor(owner, "size", dim)
             case ast.Subscript():
-                return self._of_leaf(*self._leaf(node), "value", 0)
+                return self._of_leaf(*self._leaf(node))
         raise _Unreadable("it contains unsupported syntax")
 
     def _of_tensor(self, owner: ast.AST, kind: Kind, dim: int) -> Expression:
@@ -219,14 +219,14 @@ class _Reading:
             raise _Unreadable(f"the input `{leaf.name}` has no such {kind}")
         return Question(leaf.name, kind, dim)
 
-    def _of_leaf(self, leaf: InputLeaf, rest: Path, kind: Kind, dim: int) -> Expression:
+    def _of_leaf(self, leaf: InputLeaf, rest: Path) -> Expression:
         if rest:
             raise _Unreadable(f"it reads a part of the input `{leaf.name}`")
         if leaf.constant is not ...:
             if type(leaf.constant) not in (int, float, bool):
                 raise _Unreadable(f"the input `{leaf.name}` is not a number")
             return _number(leaf.constant)
-        return Question(leaf.name, kind, dim)
+        return Question(leaf.name, "value")
 
     def _leaf(self, node: ast.AST) -> tuple[InputLeaf, Path]:
         path = _path(node)

@@ -9,15 +9,15 @@ from typing import Any, Literal
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
 from fakexport._torch.operators.operator_schema import argument_names
 from fakexport._torch.pytree import tree_leaves
 from fakexport.exporting.program.node_names import is_factory, module_path, operator_name
+from fakexport.exporting.program.output_names import user_inputs
 from fakexport.exporting.program.program_copy import graph_modules
 from fakexport.exporting.program.source_span import source_span
-from fakexport.exporting.program.walk import Visit, input_nodes, walk
+from fakexport.exporting.program.walk import Visit, walk
 from fakexport.rules.diagnostics import Span
 
 _DEVICE_NAME = re.compile(r"(cpu|cuda|xpu|mps|hpu|xla|mtia|npu|hip|vulkan|meta)(:\d+)?")
@@ -95,8 +95,7 @@ def device_of_literal(value: Any) -> str | None:
 
 def _homes(program: ExportedProgram) -> frozenset[str]:
     """Return the devices of weights and inputs. A baked-in literal is one of these devices."""
-    inputs = [node for spec, node in input_nodes(program) if spec.kind is InputKind.USER_INPUT]
-    held = [*program.state_dict.values(), *(node.meta.get("val") for node in inputs)]
+    held = [*program.state_dict.values(), *(node.meta.get("val") for _, node in user_inputs(program))]
     devices = {tensor.device for tensor in held if isinstance(tensor, torch.Tensor)}
     return frozenset({str(device) for device in devices} | {device.type for device in devices})
 

@@ -16,7 +16,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from fakexport._torch.emulation.wrapper_subclasses import is_wrapper
 from fakexport._torch.tracing.program_assembly import guards_code
-from fakexport.exporting.guards import InputLeaf, UnreadableCondition, leaves_of, read_condition
+from fakexport.exporting.guards import (
+    InputLeaf,
+    UnreadableCondition,
+    argument_names_of,
+    leaves_of,
+    read_condition,
+)
 from fakexport.exporting.program.canonical import CanonicalProgram, MarkedLine, canonicalise
 from fakexport.exporting.program.constant_content import content_of, digest
 from fakexport.exporting.program.marked_text import DEVICE_MARK, MarkedText, plain_repr
@@ -149,9 +155,8 @@ def _properties(program: ExportedProgram) -> Iterator[Property]:
     specs = [spec.arg.name for spec in program.graph_signature.input_specs]
     if specs != names:
         yield Property("call", MarkedLine(f"inputs {[names.index(name) for name in specs]}"))
-    root = next((entry.signature for entry in program.module_call_graph if entry.fqn == ""), None)
-    if root is not None and root.forward_arg_names:
-        yield Property("call", MarkedLine(", ".join(root.forward_arg_names)))
+    if arguments := argument_names_of(program):
+        yield Property("call", MarkedLine(", ".join(arguments)))
     yield from (Property("fact", MarkedLine(text)) for text in _facts(facts_of(program)))
 
 

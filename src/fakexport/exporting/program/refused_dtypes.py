@@ -19,6 +19,7 @@ from torch.fx import Node
 
 from fakexport._torch.operators.operator_schema import argument_names, argument_values
 from fakexport.exporting.program.node_names import operator_name
+from fakexport.exporting.program.tensor_spec import plain_name
 from fakexport.exporting.program.walk import Visit
 
 _HALVES = {torch.bfloat16: "Hb", torch.float16: "H"}
@@ -57,7 +58,7 @@ class RefusedDtypes:
     @property
     def text(self) -> str:
         """The rejected dtypes as text: `self bfloat16, other int64`."""
-        return ", ".join(f"{argument} {_short(dtype)}" for argument, dtype in self.operands.items())
+        return ", ".join(f"{argument} {plain_name(dtype)}" for argument, dtype in self.operands.items())
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,7 @@ def _distances_refused(call: _Call) -> RefusedDtypes | None:
 def _wrong_choice(call: _Call) -> RefusedDtypes | None:
     argument, *allowed = _TABLES["choosing"].get(call.name, "").split() or [""]
     tensor = call.tensor(argument)
-    if tensor is None or _short(tensor.dtype) in allowed:
+    if tensor is None or plain_name(tensor.dtype) in allowed:
         return None
     return RefusedDtypes({argument: tensor.dtype}, f"`{argument}.to(torch.{allowed[0]})`")
 
@@ -275,10 +276,6 @@ def _conversions(operands: Mapping[str, torch.dtype]) -> str:
     else:
         wanted = max(operands.values(), key=lambda dtype: (dtype.is_complex, dtype.is_floating_point))
     return ", ".join(f"`{name}.to({wanted})`" for name, dtype in operands.items() if dtype != wanted)
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _is_autocast(visit: Visit) -> bool:

@@ -14,7 +14,7 @@ from fakexport._torch.operators.operator_effects import effects_of
 from fakexport._torch.operators.operator_registry import OpOverload
 from fakexport._torch.operators.operator_schema import argument_values
 from fakexport._torch.tracing.vmap_steps import without_levels
-from fakexport.exporting.program.output_names import output_names
+from fakexport.exporting.program.output_names import output_names, user_inputs
 from fakexport.exporting.program.walk import Visit, input_nodes
 
 
@@ -25,8 +25,7 @@ def written_inputs(program: ExportedProgram, visits: Iterable[Visit]) -> Iterato
         program: The program as captured. Decompositions would add writes to other outputs.
         visits: The nodes of the program, from `walk`.
     """
-    inputs = input_nodes(program)
-    owners = {_memory(node): node.name for spec, node in inputs if spec.kind is InputKind.USER_INPUT}
+    owners = {_memory(node): node.name for _, node in user_inputs(program)}
     owners.pop(None, None)
     for visit in visits:
         node, operator = visit.node, visit.node.target

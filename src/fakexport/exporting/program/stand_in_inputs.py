@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, InputKind
+from torch.export.graph_signature import ConstantArgument
 
 from fakexport._torch.operators.real_execution import real_execution
 from fakexport._torch.pytree import tree_unflatten
 from fakexport._torch.tracing.symbolic_numbers import hint_of
 from fakexport.emulation.devices import exists_here
 
+from .output_names import user_inputs
 from .program_facts import facts_of, keep_facts
-from .walk import input_nodes
 from .weightless import unbound_names
 
 _SMALLEST = 2
@@ -63,9 +63,8 @@ def stand_in_inputs(
             lacks it.
     """
     leaves = [
-        spec.arg.value if isinstance(spec.arg, ConstantArgument) else _zero(node.meta["val"], device)
-        for spec, node in input_nodes(program)
-        if spec.kind is InputKind.USER_INPUT
+        given.value if isinstance(given, ConstantArgument) else _zero(node.meta["val"], device)
+        for given, node in user_inputs(program)
     ]
     args, kwargs = tree_unflatten(leaves, program.call_spec.in_spec)
     return args, kwargs

@@ -8,6 +8,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from fakexport._torch.tracing.symbolic_numbers import hint_of
 from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.exporting.program.node_names import is_factory, operator_name
 from fakexport.exporting.program.tensor_spec import Spelling, tensors_in
@@ -111,6 +112,4 @@ def _transfer(visit: Visit, before: torch.Tensor, after: torch.Tensor, spelling:
 
 def example_size(size: int | torch.SymInt) -> int | None:
     """Return the value of a size for the example inputs, or None if it is known only at run time."""
-    if isinstance(size, int):
-        return size
-    return size.node.hint if size.node.has_hint() else None
+    return size if isinstance(size, int) else hint_of(size)

@@ -84,7 +84,7 @@ def unbound_names(program: ExportedProgram) -> tuple[str, ...]:
     If there are none, return the names of fake constants with known values. These are on a device that does
     not exist on this machine, and binding makes them real.
     """
-    fake = [name for name, constant in program.constants.items() if _is_fake(constant)]
+    fake = [name for name, constant in program.constants.items() if is_fake(constant)]
     weights = (name for name, weight in program.state_dict.items() if is_fake(weight))
     lost = (name for name in fake if not has_value(program.constants[name]))
     return (*weights, *lost) or tuple(fake)
@@ -93,7 +93,3 @@ def unbound_names(program: ExportedProgram) -> tuple[str, ...]:
 def has_value(constant: torch.Tensor) -> bool:
     """Return whether a constant is real, or a fake tensor with a known value."""
     return known_value(constant) is not None if is_fake(constant) else not constant.is_meta
-
-
-def _is_fake(constant: Any) -> bool:
-    return isinstance(constant, torch.Tensor) and is_fake(constant)

@@ -18,6 +18,7 @@ from fakexport._torch.tracing.symbolic_numbers import expression_of, finite_boun
 from fakexport.exporting.guards import (
     InputLeaf,
     UnreadableCondition,
+    argument_names_of,
     conditions_of,
     expression_text,
     leaves_of,
@@ -86,8 +87,7 @@ def _inputs(program: ExportedProgram, graph: Graph, text: MethodText) -> tuple[l
     """Return the parameters of `forward`, and the statements that unpack and check the inputs."""
     positional, keywords = program.call_spec.in_spec.children()
     count = positional.num_children
-    known = program.module_call_graph[0].signature
-    given = list((known.forward_arg_names if known else None) or ())[:count]
+    given = list(argument_names_of(program)[:count])
     given += [f"arg_{index}" for index in range(len(given), count)]
     wanted = [*given, *keywords.context]
     names = [text.names.new(identifier(str(name))) for name in wanted]

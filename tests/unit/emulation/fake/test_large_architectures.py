@@ -23,8 +23,8 @@ def test_llama_405b_over_eight_devices_has_seven_boundaries():
         )
 
     path = ["model.embed_tokens", *(f"model.layers.{i}" for i in range(126)), "model.norm", "lm_head"]
-    devices = [built.placement.device_of(part) for part in path]
+    devices = [built.placement.device_map[part] for part in path]
     assert devices == sorted(devices)
     assert len(set(devices)) == 8
-    assert built.placement.device_of("model.rotary_emb") == "cuda:0"
+    assert built.placement.device_map["model.rotary_emb"] == "cuda:0"
     assert sum(p.numel() for p in built.module.parameters()) > 405e9

@@ -56,7 +56,7 @@ def test_the_longest_prefix_decides():
     assert str(model.embed.weight.device) == "cpu"
     assert str(model.layers[2].down.weight.device) == "cuda:1"
     assert str(model.layers[2].up.bias.device) == "cuda:2"
-    assert placement.device_of("layers.2.up") == "cuda:2"
+    assert placement.device_map["layers.2.up"] == "cuda:2"
     assert placement.devices == ("cpu", "cuda:1", "cuda:2")
     assert placement.tensor_devices["rotary.inv_freq"] == "cpu"
     assert placement.input_device == "cpu"
@@ -112,10 +112,10 @@ class TestBalanced:
 
         placement = place(model, "balanced")
 
-        order = [placement.device_of(f"layers.{i}") for i in range(32)]
+        order = [placement.device_map[f"layers.{i}"] for i in range(32)]
         assert order == [f"cuda:{index}" for index in range(4) for _ in range(8)]
-        assert placement.device_of("embed") == placement.input_device == "cuda:0"
-        assert placement.device_of("head") == "cuda:3"
+        assert placement.device_map["embed"] == placement.input_device == "cuda:0"
+        assert placement.device_map["head"] == "cuda:3"
         assert placement.tensor_devices["rotary.inv_freq"] == "cuda:0"
 
     def test_a_block_stays_whole(self):
@@ -138,7 +138,7 @@ class TestBalanced:
 
         tied = ("embed.weight", "head.dense.weight", "head.decoder.weight", "head.decoder.bias", "bias")
         assert {placement.tensor_devices[name] for name in tied} == {"cuda:0"}
-        assert placement.device_of("layers.31") == "cuda:3"
+        assert placement.device_map["layers.31"] == "cuda:3"
         assert placement.notes == ()
 
     def test_a_class_that_must_not_be_split_is_not(self):
@@ -158,14 +158,14 @@ class TestBalanced:
 
         placement = place(model, "balanced")
 
-        assert placement.device_of("1.0") != placement.device_of("1.1")
+        assert placement.device_map["1.0"] != placement.device_map["1.1"]
 
 
 def test_devices_get_shares_of_their_memory():
     with emulate("A100-80GB+A100-40GB"), fake_mode():
         placement = place(Decoder(layers=30), "balanced")
 
-    order = [placement.device_of(f"layers.{i}") for i in range(30)]
+    order = [placement.device_map[f"layers.{i}"] for i in range(30)]
     assert order.count("cuda:0") in (19, 20, 21)
 
 

@@ -11,7 +11,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule, Node
 
 from fakexport._torch.pytree import tree_leaves
-from fakexport.emulation.history import DataReadError, bits, constant_value
+from fakexport.emulation.history import bits, known_value
 from fakexport.exporting.program import input_nodes, module_path, source_span, subgraphs_of
 from fakexport.files.documents import ParallelRecord
 
@@ -28,7 +28,7 @@ def check_constants(program: ExportedProgram, whole: ExportedProgram) -> None:
         ShardingChangesResult: a constant differs.
     """
     for (node, mine), (_, theirs) in zip(_constants(program), _constants(whole), strict=True):
-        if not _is_same(_value(mine), _value(theirs)):
+        if not _is_same(known_value(mine), known_value(theirs)):
             user = next(iter(node.users), node)
             raise ShardingChangesResult(
                 f"{module_path(user) or 'the model itself'} uses a constant tensor whose value "
@@ -42,13 +42,6 @@ def _constants(program: ExportedProgram) -> Iterator[tuple[Node, Any]]:
     for spec, node in input_nodes(program):
         if spec.kind is InputKind.CONSTANT_TENSOR:
             yield node, program.constants[str(spec.target)]
-
-
-def _value(constant: Any) -> torch.Tensor | None:
-    try:
-        return constant_value(constant)
-    except DataReadError:
-        return None
 
 
 def _is_same(one: torch.Tensor | None, two: torch.Tensor | None) -> bool:

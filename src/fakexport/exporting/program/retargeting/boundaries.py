@@ -11,6 +11,7 @@ from torch.fx import Node, map_arg
 from fakexport._torch.emulation.fake_tensors import FakeTensor, fake_elsewhere
 from fakexport._torch.operators.operator_registry import registered_overload
 from fakexport._torch.operators.operator_schema import is_mutating
+from fakexport.emulation.fake import devices_below
 from fakexport.exporting.program.node_names import module_path
 from fakexport.exporting.program.retargeting.strict_devices import device_clash
 
@@ -31,11 +32,7 @@ class Boundaries:
 
     def __init__(self, tensor_devices: Mapping[str, str], held: Iterable[Node]) -> None:
         self._device_of: dict[str, torch.device | None] = {}
-        devices: dict[str, set[str]] = {}
-        for name, device in tensor_devices.items():
-            while name:
-                name = name.rpartition(".")[0]
-                devices.setdefault(name, set()).add(device)
+        devices = devices_below(tensor_devices)
         self._uniform = {path: min(found) for path, found in devices.items() if len(found) == 1}
         self._held = frozenset(held)
         self._moved: dict[tuple[Node, torch.device], Node] = {}

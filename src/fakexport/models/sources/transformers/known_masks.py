@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fakexport._torch.emulation.fake_tensors import FakeTensorMode
-from fakexport.emulation.history import DataReadError, constant_value, recording, withhold_value
+from fakexport.emulation.history import known_value, recording, withhold_value
 
 _MASKS = "transformers.masking_utils"
 
@@ -35,7 +35,7 @@ def known_masks(mode: FakeTensorMode, inputs: Iterable[torch.Tensor]) -> Iterato
     own = masks.is_tracing
 
     def is_tracing(tensor: Any = None) -> bool:
-        return bool(own(tensor)) and not (isinstance(tensor, torch.Tensor) and _is_known(tensor))
+        return bool(own(tensor)) and (not isinstance(tensor, torch.Tensor) or known_value(tensor) is None)
 
     masks.is_tracing = is_tracing
     try:
@@ -43,11 +43,3 @@ def known_masks(mode: FakeTensorMode, inputs: Iterable[torch.Tensor]) -> Iterato
             yield
     finally:
         masks.is_tracing = own
-
-
-def _is_known(tensor: torch.Tensor) -> bool:
-    try:
-        constant_value(tensor)
-    except DataReadError:
-        return False
-    return True
