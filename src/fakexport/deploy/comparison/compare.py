@@ -92,9 +92,7 @@ def compare(
     )
 
 
-def _checked_leaves(
-    program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> list[Any]:
+def _checked_leaves(program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
     """Return the flat inputs of a call in the program's order. Raise the errors that the call would raise for
     missing weights and for inputs that do not match the export.
     """
