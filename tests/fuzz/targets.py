@@ -41,7 +41,8 @@ def open_archive(content: bytes) -> None:
                 records = {name: container.record(name) for name in container.names}
                 folder = container.folder
                 if MANIFEST in records:
-                    verify_records(container, read_methods(container).manifest)
+                    read_methods(container)
+                    verify_records(container)
         except ArchiveError as error:
             _check_line(error)
             return

@@ -47,6 +47,14 @@ def linked_tensors(
     return tensors
 
 
+def sha256_of(pieces: Iterable[bytes | memoryview]) -> str:
+    """Return the sha256 of content in pieces, in hex."""
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
+
+
 class _LinkedFile:
     """One linked file. Only its header is read until `check` is called."""
 
@@ -90,13 +98,11 @@ class _LinkedFile:
 
     def check(self, entry: TensorEntry, location: Location) -> None:
         """Read a weight in small pieces, and raise if its hash differs from the recorded one."""
-        digest = hashlib.sha256()
         try:
-            for piece in self._file.pieces(location.offset, location.length):
-                digest.update(piece)
+            found = sha256_of(self._file.pieces(location.offset, location.length))
         except OSError as error:
             raise self.error(f"`{entry.name}` cannot be read: {error.strerror or error}") from error
-        if digest.hexdigest() != location.sha256:
+        if found != location.sha256:
             raise self.error(
                 f"has different data for `{entry.name}` than when it was linked: its sha256 differs"
             )
@@ -125,12 +131,8 @@ class Links:
             return None
         if window.path not in self._names:
             self._names[window.path] = self._relative(window.path)
-        digest = hashlib.sha256()
-        for piece in pieces:
-            digest.update(piece)
-        return window.entry, Location(
-            self._names[window.path], window.offset, nbytes, sha256=digest.hexdigest()
-        )
+        file = self._names[window.path]
+        return window.entry, Location(file, window.offset, nbytes, sha256=sha256_of(pieces))
 
     def _relative(self, path: Path) -> str:
         """Return a file's relative path with symbolic links resolved, because `load` rejects such links."""

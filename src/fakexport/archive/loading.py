@@ -176,16 +176,15 @@ class _Asked:
 
 
 def _trusted(path: str | os.PathLike[str], asked: _Asked) -> LoadedArchive:
-    """Verify the records of an archive that needs trust, and load it. If fakexport cannot, torch loads it."""
+    """Load an archive that needs trust. If fakexport cannot, verify its records, and let torch load it."""
     names: tuple[str, ...] = ()
     try:
         with read_container(path, trust=True) as container:
-            for name in container.names:
-                container.verify(name)
             names = stored_methods(container)
             records = map(MethodRecords, names or [ALONE])
             if MANIFEST in container.entries or not is_left_to_torch(container, records):
                 return _loaded(container, replace(asked, is_trusted=True))
+            verify_records(container)
     except ArchiveError as error:
         if not error.is_trust_missing:
             raise
@@ -209,7 +208,7 @@ def _loaded(container: Container, asked: _Asked) -> LoadedArchive:
     manifest = methods.manifest
     chosen = tuple(manifest.methods) if asked.is_whole else (methods.chosen(container.path, asked.method),)
     unread = methods.weights_of_others(chosen if asked.check_weights else ())
-    verify_records(container, manifest, unread=unread)
+    verify_records(container, unread=unread)
     programs = {
         method: _read_program(container, MethodRecords(method), manifest.methods[method], asked)
         for method in chosen

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fakexport.files.container import ArchiveError, Container, is_sample_inputs, read_container
@@ -93,6 +93,21 @@ def methods_of(path: str | os.PathLike[str], *, trust: bool = False) -> tuple[st
     except ArchiveError:
         if trust:
             return ()
+        raise
+
+
+def method_manifests(path: str | os.PathLike[str], *, trust: bool = False) -> Mapping[str, MethodManifest]:
+    """Return the descriptions of an archive's programs by method name. Only the manifest is read.
+
+    With `trust`, the result is empty for a file that only torch can read, and for a rejected file, because
+    `load` raises the error later.
+    """
+    try:
+        with read_container(path, trust=trust) as container:
+            return read_methods(container).manifest.methods
+    except ArchiveError:
+        if trust:
+            return {}
         raise
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ import torch
 from torch.export import ExportedProgram
 
 from fakexport.archive.codec.values import Json, ValueEncoder
-from fakexport.archive.linked_files import Links
+from fakexport.archive.linked_files import Links, sha256_of
 from fakexport.archive.manifest import Location, TensorEntry, extent
 from fakexport.archive.saved_object import object_record
 from fakexport.archive.sharing import SharedWeight
@@ -210,10 +209,10 @@ def share_equal(constants: dict[str, Payload]) -> None:
 
     Equal constants of the same method keep separate records, because they are separate tensors.
     """
-    known: dict[tuple[int, bytes], list[str]] = {}
+    known: dict[str, list[str]] = {}
     for method, payload in constants.items():
         names: dict[str, str] = {}
-        taken: Counter[tuple[int, bytes]] = Counter()
+        taken: Counter[str] = Counter()
         for name, content in payload.records.items():
             key = _digest(content)
             written = known.setdefault(key, [])
@@ -225,14 +224,11 @@ def share_equal(constants: dict[str, Payload]) -> None:
         constants[method] = _renamed(payload, names)
 
 
-def _digest(content: Content) -> tuple[int, bytes]:
+def _digest(content: Content) -> str:
     if isinstance(content, bytes):  # The state of a C++ object.
-        return len(content), hashlib.sha256(content).digest()
+        return sha256_of([content])
     assert isinstance(content, Streamed)
-    digest = hashlib.sha256()
-    for piece in content.pieces:
-        digest.update(piece)
-    return content.length, digest.digest()
+    return sha256_of(content.pieces)
 
 
 def _renamed(payload: Payload, names: Mapping[str, str]) -> Payload:

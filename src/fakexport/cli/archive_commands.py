@@ -55,7 +55,8 @@ def bind_command(
         if rank is None:
             program = load_bundle(archive, trust=trust)
         else:
-            program = load(archive, method=rank_of_archive(archive, rank).method, trust=trust)
+            own = rank_of_archive(archive, rank, trust=trust)
+            program = load(archive, method=own.method, trust=trust)
         made = bind(program, opened, devices=devices)
         tensors = save(made, output, link=opened if link else None).tensors
         locations = {tensor.location for tensor in tensors if tensor.location}

@@ -86,15 +86,14 @@ def compile_command(
     def compiled(on_progress: Show | None = None) -> tuple[tuple[Diagnostic, ...], tuple[str, ...], str]:
         from torch.export import ExportedProgram
 
-        from fakexport.archive import Bundle, load, load_bundle
+        from fakexport.archive import Bundle, load, load_bundle, methods_of
         from fakexport.deploy import CompileFailure, compile
 
-        # Prefill and decode become one project.
-        program: Bundle | ExportedProgram | None = None
-        if to == "cpp-project" and method is None:
-            bundle = load_bundle(archive, trust=trust)
-            program = bundle if len(bundle) > 1 else None
-        program = program or load(archive, method=method, trust=trust)
+        program: Bundle | ExportedProgram
+        if to == "cpp-project" and method is None and len(methods_of(archive, trust=trust)) > 1:
+            program = load_bundle(archive, trust=trust)  # Prefill and decode become one project.
+        else:
+            program = load(archive, method=method, trust=trust)
         asked = {"--to": to, **given, "--method": method, "--trust": trust, "--library": code.libraries}
         try:
             made = compile(

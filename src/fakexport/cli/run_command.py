@@ -84,7 +84,7 @@ def run_command(
         for option, value in {"devices": devices, "method": method, "compile": compile_}.items():
             if value and not is_program:
                 raise typer.BadParameter(f"--{option} applies to exported programs; {archive} is compiled")
-        own = rank_of_archive(archive, method=method) if is_program else None
+        own = rank_of_archive(archive, method=method, trust=trust) if is_program else None
         with chdir("."), joined(own.record if own else None):  # An operator may change the working directory.
             opened = open_program(
                 archive,

@@ -9,7 +9,7 @@ from typing import Literal
 from torch.export import ExportedProgram
 
 from fakexport._torch.tracing_lock import one_at_a_time
-from fakexport.archive import Bundle, bind, load, load_bundle
+from fakexport.archive import Bundle, load, load_bundle, methods_of
 from fakexport.archive.weights import CheckpointSource
 from fakexport.deploy import OPTIONS_OF, Form
 from fakexport.error import InvalidValue
@@ -74,17 +74,17 @@ def compile(
     for option, value in given.items():
         if value is not None and option not in OPTIONS_OF[to]:
             raise InvalidValue(f"{to} has no option {option}")
-    if to == "cpp-project" and (bundle := _bundle(program)) is not None:
+    opened = _opened(program, to)
+    if isinstance(opened, Bundle):
+        if to != "cpp-project":
+            raise InvalidValue(
+                "a bundle can only be compiled to cpp-project: pass one of its programs to compile it to "
+                f"{to}"
+            )
         from .cpp_project import write_cpp_project
 
-        if checkpoint is not None:
-            bundle = bind(bundle, checkpoint, devices=devices)
+        bundle = with_weights(opened, checkpoint, devices)
         return write_cpp_project(bundle, path, cache=cache, report=on_progress)
-    if isinstance(program, Bundle):
-        raise InvalidValue(
-            f"a bundle can only be compiled to cpp-project: pass one of its programs to compile it to {to}"
-        )
-    opened = program if isinstance(program, ExportedProgram) else load(program)
     if to in ("aoti", "cpp-project") and devices is None:
         from .aoti import absent_gpu, device_type, missing_device, on_target
 
@@ -119,9 +119,9 @@ def compile(
             return compile_onnx(opened, path, weights=weights or "inside", report=on_progress)
 
 
-def _bundle(program: ExportedProgram | Bundle | str | os.PathLike[str]) -> Bundle | None:
-    """Return the bundle if one was passed or if the archive contains several programs; otherwise None."""
-    if isinstance(program, ExportedProgram):
-        return None
-    bundle = program if isinstance(program, Bundle) else load_bundle(program)
-    return bundle if len(bundle) > 1 or isinstance(program, Bundle) else None
+def _opened(program: ExportedProgram | Bundle | str | os.PathLike[str], to: Form) -> ExportedProgram | Bundle:
+    """Load the archive, if a path was passed. If it contains several programs, `cpp-project` needs all."""
+    if isinstance(program, ExportedProgram | Bundle):
+        return program
+    is_bundle = to == "cpp-project" and len(methods_of(program)) > 1
+    return load_bundle(program) if is_bundle else load(program)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from torch.export import ExportedProgram
 
-from fakexport.archive import bind, load
+from fakexport.archive import Bundle, bind, load
 from fakexport.archive.weights import CheckpointSource, open_checkpoint
 from fakexport.error import InvalidValue
 from fakexport.exporting.program import facts_of
@@ -89,10 +89,13 @@ def open_program(
     return LoadedProgram(with_weights(program, checkpoint, devices), is_compiled=is_compiled)
 
 
+Bound = TypeVar("Bound", ExportedProgram, Bundle)
+
+
 def with_weights(
-    program: ExportedProgram, checkpoint: CheckpointSource | None, devices: str | Mapping[str, str] | None
-) -> ExportedProgram:
-    """Bind a checkpoint to a program. Without a checkpoint, return the program unchanged."""
+    program: Bound, checkpoint: CheckpointSource | None, devices: str | Mapping[str, str] | None
+) -> Bound:
+    """Bind a checkpoint to a program or bundle. Without a checkpoint, return it unchanged."""
     if checkpoint is not None:
         return bind(program, checkpoint, devices=devices)
     if devices is not None:

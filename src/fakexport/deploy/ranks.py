@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fakexport.archive import describe
+from fakexport.archive import method_manifests
 from fakexport.error import InvalidValue
 from fakexport.files.documents import ParallelRecord
 
@@ -34,17 +34,22 @@ class RankOfArchive:
 
 
 def rank_of_archive(
-    path: str | os.PathLike[str], rank: int | None = None, method: str | None = None
+    path: str | os.PathLike[str],
+    rank: int | None = None,
+    method: str | None = None,
+    *,
+    trust: bool = False,
 ) -> RankOfArchive:
     """Return the program of an archive that this process should run.
 
     In a bundle of ranks (`rank0`, `rank1`, ...), this is the program of `rank`. The default rank is the
-    environment variable `RANK`, which `torchrun` sets for each process. A `method` that the archive has takes
-    precedence over the rank. If the archive does not have `rank`, a `ValueError` is raised.
+    environment variable `RANK`, which `torchrun` sets for each process. A `method` takes precedence over the
+    rank; if the archive does not have it, `load` raises an error. If the archive does not have `rank`, a
+    `ValueError` is raised. `trust` is the same as for `load`.
     """
-    methods = describe(path).manifest.methods
-    if method is not None and method in methods:
-        return RankOfArchive(method, methods[method].parallel)
+    methods = method_manifests(path, trust=trust)
+    if method is not None:
+        return RankOfArchive(method, methods[method].parallel if method in methods else None)
     ranks = {about.parallel.rank: name for name, about in methods.items() if about.parallel is not None}
     launched = _launched()
     asked = launched[0] if rank is None and launched is not None else rank
@@ -55,7 +60,7 @@ def rank_of_archive(
         raise InvalidValue(f"{path} has no program for rank {asked}: its ranks are {has}")
     if asked is None or asked not in ranks:
         only = next(iter(methods.values())) if len(methods) == 1 else None
-        return RankOfArchive(method, None if only is None else only.parallel)
+        return RankOfArchive(None, None if only is None else only.parallel)
     name = ranks[asked]
     return RankOfArchive(name if len(methods) > 1 else None, methods[name].parallel)
 

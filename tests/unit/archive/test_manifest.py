@@ -237,7 +237,7 @@ def test_a_bound_archive_has_no_computed_weights():
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda digest: replace(digest, sha256=SHA), "sha256 differs from the manifest's"),
+        (lambda digest: replace(digest, sha256=SHA), "sha256 differs from the recorded one"),
         (lambda digest: replace(digest, size=digest.size + 1), "the manifest lists"),
         (lambda digest: replace(digest, name="models/other.json"), "is missing, but the manifest lists it"),
     ],

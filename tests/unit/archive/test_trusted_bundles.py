@@ -97,17 +97,35 @@ def test_trust_does_not_make_zeros_of_fake_weights(tmp_path: Path) -> None:
         fe.load_bundle(part, trust=True)
 
 
-def test_trust_opens_no_damaged_file(pickled: Path, tmp_path: Path) -> None:
-    with zipfile.ZipFile(pickled) as archive:
+def damaged(path: Path, to: Path) -> Path:
+    """The file with another bit in its first weight."""
+    with zipfile.ZipFile(path) as archive:
         name = next(name for name in archive.namelist() if name.endswith("data/weights/weight_0"))
         data = archive.read(name)
-    content = bytearray(pickled.read_bytes())
+    content = bytearray(path.read_bytes())
     content[content.index(data)] ^= 1
-    (tmp_path / "damaged.pt2").write_bytes(content)
+    to.write_bytes(content)
+    return to
+
+
+def test_trust_opens_no_damaged_file(pickled: Path, tmp_path: Path) -> None:
+    bent = damaged(pickled, tmp_path / "damaged.pt2")
 
     for read in (fe.load_bundle, lambda path, trust: fe.load(path, method="decode", trust=trust)):
         with pytest.raises(ArchiveError, match="damaged"):
-            read(tmp_path / "damaged.pt2", trust=True)
+            read(bent, trust=True)
+
+
+def test_the_weights_of_a_trusted_file_are_checked_only_on_demand(tmp_path: Path) -> None:
+    torch.export.save(torch.export.export(nn.Linear(3, 2), (IMAGE,)), tmp_path / "one.pt2")
+    native = with_record(tmp_path / "one.pt2", "data/aotinductor/model/x.so", tmp_path / "native.pt2")
+    bent = damaged(native, tmp_path / "bent.pt2")
+
+    with pytest.raises(ArchiveError, match="rejected by default"):
+        fe.load(native)
+    with pytest.raises(ArchiveError, match="damaged"):
+        fe.load(bent, trust=True)
+    assert not fe.is_fake(fe.load(bent, trust=True, check_weights=False).state_dict["weight"])
 
 
 def test_what_torch_cannot_read_is_one_line(pickled: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 import fakexport as fe
 from fakexport.cli import main
 from tests.known_facts import with_facts
+from tests.unit.archive.test_stock_archives import legacy
 
 
 def model() -> nn.Module:
@@ -110,6 +111,18 @@ def test_pickled_example_inputs_need_no_trust(command, folder, capsys, monkeypat
     # The programs differ in what they check of their inputs.
     assert main(command) == (1 if command[0] == "diff" else 0)
     assert "error" not in capsys.readouterr().err
+
+
+def test_run_reads_a_file_that_needs_trust(folder, tmp_path, capsys):
+    eager = model()
+    path = legacy(tmp_path / "old.pt2", torch.export.export(eager, (torch.zeros(3, 4),)))
+    outputs = tmp_path / "out.safetensors"
+    run = ["run", f"{path}", "--inputs", f"{folder}/in.safetensors", "-o", f"{outputs}"]
+
+    assert main(run) == 2
+    assert main([*run, "--trust"]) == 0
+
+    torch.testing.assert_close(load_file(outputs)["output"], eager(torch.ones(3, 4)))
 
 
 def test_verify_weights_takes_an_archive(folder, capsys):

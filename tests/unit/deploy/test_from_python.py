@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import fakexport as fe
+from fakexport.archive import Bundle
 from fakexport.deploy import artifact_kind
 from fakexport.files.container import ArchiveError
 
@@ -65,15 +66,19 @@ def test_what_is_for_programs_is_refused_for_a_compiled_file(tmp_path):
 
 def test_devices_without_a_checkpoint_are_refused(archive, tmp_path):
     """They were ignored, so that a program went where the caller did not send it."""
+    program, project = fe.load(archive), tmp_path / "project"
+    bundle = Bundle({"prefill": program, "decode": program})
     for call in (
         lambda: fe.open_program(archive, devices="cpu"),
+        lambda: fe.compile(bundle, project, to="cpp-project", devices="cpu"),
+        lambda: fe.generate(bundle, [1], max_new_tokens=1, devices="cpu"),
         lambda: fe.compile(archive, tmp_path / "m.onnx", to="onnx", devices="cpu"),
     ):
         with pytest.raises(
             fe.InvalidValue, match=r"^devices can be chosen only when a checkpoint is bound, and none"
         ):
             call()
-    assert not (tmp_path / "m.onnx").exists()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_program_without_weights_is_not_opened(archive):

@@ -53,6 +53,17 @@ def test_a_rank_that_is_asked_for(archives, launched):
     assert rank_of_archive(archives / "rank1.pt2", 1).method is None
 
 
+def test_a_method_that_is_not_there_is_not_replaced_by_a_rank(archives, launched):
+    launched(1, 2)
+
+    assert rank_of_archive(archives / "ranks.pt2", method="first").record.rank == 0
+    own = rank_of_archive(archives / "ranks.pt2", method="third")
+
+    assert (own.method, own.record) == ("third", None)
+    with pytest.raises(fe.ArchiveError, match="has no method 'third'"):
+        fe.load(archives / "ranks.pt2", method=own.method)
+
+
 @pytest.mark.parametrize(
     ("name", "fragment"),
     [("ranks.pt2", "has no program for rank 3: its ranks are 0, 1"), ("alone.pt2", "does not contain ranks")],

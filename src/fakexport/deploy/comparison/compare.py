@@ -13,11 +13,17 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from fakexport._torch.pytree import tree_leaves, tree_map
+from fakexport._torch.pytree import tree_flatten, tree_leaves, tree_map
 from fakexport._torch.tracing.program_assembly import check_guards
 from fakexport.error import InvalidValue, type_and_line
 from fakexport.exporting.capture import plain_forward
-from fakexport.exporting.program import checked_module, operator_name, output_names, source_span
+from fakexport.exporting.program import (
+    calling_of,
+    checked_module,
+    operator_name,
+    output_names,
+    source_span,
+)
 from fakexport.report import Comparison, ModuleComparison, OutputComparison, Place, TensorError
 
 from .error import tensor_error
@@ -49,8 +55,8 @@ def compare(
 
     Raises:
         WeightsNotBoundError: The program has no weights.
-        ValueError: These inputs violate the program's guards, the numbers of outputs differ, or the program
-            has an effect token.
+        ValueError, TypeError: The program was not exported for these inputs, the numbers of outputs differ,
+            or the program has an effect token.
         Exception: Any exception that the model or the program raises.
 
     Example:
@@ -61,10 +67,10 @@ def compare(
         True
     """
     kwargs = dict(kwargs or {})
-    _check_call(program, args, kwargs)
+    leaves = _checked_leaves(program, args, kwargs)
     eager, expected = _eager_run(module, args, kwargs)
     exact, exact_outputs, assumptions = _reference(module, args, kwargs)
-    ours = program_run(program, args, kwargs)
+    ours = program_run(program, leaves)
     if len(expected) != len(ours.outputs):
         raise InvalidValue(
             f"the model returns {len(expected)} outputs, but the program returns {len(ours.outputs)}"
@@ -86,14 +92,19 @@ def compare(
     )
 
 
-def _check_call(program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Raise the errors that a call would raise for missing weights and for inputs that violate the guards."""
-    module = checked_module(program)
-    named = {name: kwargs[name] for name in program.call_spec.in_spec.child(1).context if name in kwargs}
+def _checked_leaves(program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Return the flat inputs of a call in the program's order. Raise the errors that the call would raise for
+    missing weights and for inputs that do not match the export.
+    """
+    module, calling = checked_module(program), calling_of(program)
+    leaves, structure = tree_flatten(calling.canonical(tuple(args), kwargs))
+    if structure != calling.structure:
+        raise InvalidValue(f"the arguments are {structure}, but the program expects {calling.structure}")
     try:
-        check_guards(module, tree_leaves((tuple(args), named)))
+        check_guards(module, leaves)
     except AssertionError as error:
         raise InvalidValue(f"the program was not exported for these inputs: {error}") from None
+    return leaves
 
 
 def _reference(

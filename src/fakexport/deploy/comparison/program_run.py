@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import compress
@@ -13,7 +13,6 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 from torch.fx import GraphModule, Interpreter, Node
 
-from fakexport._torch.pytree import tree_leaves
 from fakexport.error import InvalidValue
 from fakexport.exporting.program import module_path, target_name, with_open_modes, with_plain_indexing
 
@@ -33,10 +32,10 @@ class ProgramRun:
     nodes: list[Node]
 
 
-def program_run(program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ProgramRun:
-    """Run a bound program on copies of the inputs and of its buffers."""
-    leaves = iter(tree_leaves(copy.deepcopy((tuple(args), dict(kwargs)))))
-    inputs = [_input(program, spec, leaves) for spec in program.graph_signature.input_specs]
+def program_run(program: ExportedProgram, leaves: Sequence[Any]) -> ProgramRun:
+    """Run a bound program on copies of its flat inputs and of its buffers."""
+    copies = iter(copy.deepcopy(leaves))
+    inputs = [_input(program, spec, copies) for spec in program.graph_signature.input_specs]
     running: list[Node] = []
     record = KernelRecord(lambda: (next(filter(None, map(module_path, reversed(running))), ""), running[-1]))
     interpreter = _Interpreter(with_plain_indexing(program), running)

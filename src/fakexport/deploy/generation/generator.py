@@ -9,11 +9,12 @@ from typing import Any, Literal
 
 import torch
 
-from fakexport.archive import Bundle, bind, load_bundle
+from fakexport.archive import Bundle, load_bundle
 from fakexport.archive.weights import CheckpointSource
 from fakexport.error import InvalidValue
 from fakexport.files.documents import GenerationDefaults
 
+from ..opening import with_weights
 from ..signature import InputMismatchError
 from .calls import Call, calls_of, check_same_cache
 from .prompts import prompt_inputs, token_lists
@@ -321,8 +322,5 @@ def generate(
     """
     sampling = Sampling(temperature, top_k, top_p, seed)
     found = bundle if isinstance(bundle, Bundle) else load_bundle(bundle, trust=trust)
-    if checkpoint is not None:
-        found = bind(found, checkpoint, devices=devices)
-    elif devices is not None:
-        raise InvalidValue("devices can be chosen only when a checkpoint is bound, and none was given")
+    found = with_weights(found, checkpoint, devices)
     return Generator(found)(prompts, max_new_tokens=max_new_tokens, sampling=sampling, eos=eos, inputs=inputs)

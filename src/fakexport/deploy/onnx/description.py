@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from fakexport._version import __version__
 from fakexport.archive import MethodManifest, TensorEntry, method_from_json, method_to_json, weights_payload
 from fakexport.archive.weights import ExpectedWeights, Weight, recipes_of
-from fakexport.exporting.program import has_value
+from fakexport.exporting.program import facts_of, has_value
 from fakexport.files.documents import field, items, mapping, matching, one_of, parse_json, record, text
 
 from ..artifact import WeightsPlace
@@ -37,8 +37,9 @@ class Description:
         signature: Inputs and outputs of a call.
         outputs: Names of the signature's output tensors in the graph, in order.
         place, file: Where the weights are, and the name of their file; "" if they are inside the model.
-        manifest: The weights that the program needs, and recipes for checkpoints with a different layout, as
-            in an archive. Non-persistent entries are constants without a value.
+        manifest: The weights that the program needs, recipes for checkpoints with a different layout, and how
+            the program uses an adapter, as in an archive. Non-persistent entries are constants without a
+            value.
         digest: Hash of the model and this description; "" until both are complete.
     """
 
@@ -61,6 +62,7 @@ class Description:
             device_map={},
             tensors=tuple(sorted(tensors, key=lambda tensor: tensor.name)) if file else (),
             recipes=recipes_of(program) if file else (),
+            adapter=facts_of(program).adapter if file else None,
         )
         return cls(signature, outputs, "beside" if file else "inside", file, manifest)
 

@@ -15,6 +15,7 @@ from torch import nn
 from torch.export import ExportedProgram, export
 from torch.fx import Node
 
+import fakexport as fe
 from fakexport.deploy.comparison import compare
 from fakexport.deploy.comparison.error import tensor_error
 from fakexport.exporting.program import source_span
@@ -276,6 +277,27 @@ def test_the_branch_that_a_condition_takes_is_compared(sign):
 
     assert found.is_identical
     assert found.kernels >= 4  # The sum, the comparison, and both operators of the branch.
+
+
+class Weighted(nn.Module):
+    def forward(self, x, *, first, second, scale=1.0):
+        return x + first - 2 * second * scale
+
+
+@pytest.mark.parametrize("exporter", [export, fe.export], ids=["torch", "fakexport"])
+def test_keyword_arguments_are_matched_by_name(exporter):
+    x, first, second = torch.rand(3, 4)
+    program = exporter(Weighted(), (x,), {"first": first, "second": second})
+
+    assert compare(Weighted(), program, (x,), {"second": second, "first": first}).is_identical
+    for fault, arguments in {
+        "missing": {"first": first},
+        "an unexpected argument": {"first": first, "second": second, "third": x},
+        "accepts no other value": {"first": first, "second": second, "scale": 2.0},
+    }.items():
+        about = "the program expects" if exporter is export else fault
+        with pytest.raises((TypeError, ValueError), match=about):
+            compare(Weighted(), program, (x,), arguments)
 
 
 def test_another_number_of_outputs_is_one_line(subjects):

@@ -188,6 +188,29 @@ def test_the_base_model_alone_is_never_bound_silently(saved: Saved, archived: Ar
         fe.bind(archived("llama", "inputs"), fe.open_checkpoint(base, adapter=adapter))
 
 
+@pytest.mark.usefixtures("torchlib_read_once")
+def test_an_onnx_file_records_how_its_program_uses_the_adapter(
+    saved: Saved, archived: Archived, tmp_path: Path
+):
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime")
+    base, adapter = saved("llama")
+    both = fe.open_checkpoint(base, adapter=adapter)
+    for mode in ("separate", "merged"):
+        fe.compile(archived("llama", mode), tmp_path / f"{mode}.onnx", to="onnx")
+    adapted(base, adapter, is_merged=True).save_pretrained(tmp_path / "whole")
+    whole = fe.open_checkpoint(tmp_path / "whole", adapter="merged")
+    expected = eager(adapted(base, adapter), given(base))
+
+    with pytest.raises(ValueError, match=r"exported with a merged adapter, but .* given without one"):
+        fe.open_program(tmp_path / "merged.onnx", base)
+    with pytest.raises(fe.BindError, match="lora_A"):
+        fe.open_program(tmp_path / "separate.onnx", base)
+    for name, checkpoint in {"merged.onnx": whole, "separate.onnx": both}.items():
+        found = fe.open_program(tmp_path / name, checkpoint)(given(base))["logits"]
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+
+
 def test_a_checkpoint_that_peft_merged_is_bound_when_it_is_said_to_be_one(
     saved: Saved, archived: Archived, tmp_path: Path
 ):
