@@ -123,7 +123,7 @@ def _starts(sweep: Sweep, on_cold: Callable[[str], None] | None) -> Iterator[Cal
     def run_of(item: SweepItem) -> _Run:
         starts = [start for start in warm if item.source.startswith(start)]
         # An operator library must be imported before anything else.
-        if not starts or item.libraries:
+        if not starts or item.values("--library"):
             return run_limited
         chosen = warm[max(starts, key=len)]
 
