@@ -126,8 +126,7 @@ class CostsAt:
     def _value(self, size: Size) -> int:
         known = self._known.get(size)
         if known is None:
-            point = {symbol: self._values[symbol.name] for symbol in symbols_of(size)}
-            known = self._known[size] = size_value(size, point)
+            known = self._known[size] = size_value(size, self._values)
         return known
 
 

@@ -14,8 +14,15 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-from fakexport._torch.tracing.symbolic_numbers import expression_of, finite_bound, hint_of, unbacked_index
+from fakexport._torch.tracing.symbolic_numbers import (
+    expression_of,
+    finite_bound,
+    hint_of,
+    size_value,
+    unbacked_index,
+)
 from fakexport.error import InvalidValue
+from fakexport.exporting.program import input_nodes
 from fakexport.planning.memory.embedding_bounds import TableRead, tables_read
 from fakexport.planning.memory.size_request import SizeRequest
 
@@ -72,9 +79,7 @@ class ChosenSizes:
 
     def valued(self, size: Any) -> int:
         """Return the value of a number or of an expression over the symbols."""
-        if isinstance(size, int):
-            return size
-        return int(size.xreplace({symbol: self.values[symbol.name] for symbol in size.free_symbols}))
+        return size_value(size, self.values)
 
 
 _ROLES: Mapping[str, tuple[str, ...]] = {"batch": ("batch",), "context": ("context", "cached")}
@@ -320,13 +325,12 @@ def _bound(upper: Any) -> int | None:
 
 
 def _input_dims(program: ExportedProgram) -> Iterator[InputDim]:
-    values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
-    for spec in program.graph_signature.input_specs:
-        value = values.get(spec.arg.name)
+    for spec, node in input_nodes(program):
+        value = node.meta.get("val")
         if spec.kind is InputKind.USER_INPUT and isinstance(value, torch.Tensor):
             for index, size in enumerate(value.shape):
                 expression = expression_of(size) if isinstance(size, torch.SymInt) else int(size)
-                yield InputDim(spec.arg.name, index, expression, role_of(spec.arg.name, value, index))
+                yield InputDim(node.name, index, expression, role_of(node.name, value, index))
 
 
 def role_of(name: str, value: torch.Tensor, index: int) -> str:
