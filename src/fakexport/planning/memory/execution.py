@@ -43,10 +43,8 @@ REGIONS = frozenset(
     for name in ("wrap_with_set_grad_enabled", "wrap_with_autocast", "invoke_subgraph", "wrap",
                  "tag_activation_checkpoint", "hints_wrapper", "wrap_inductor_compiled_regions")
 )  # fmt: skip
-
-
-_AUTOCAST = "higher_order.wrap_with_autocast"
-_BRANCH = "higher_order.cond"
+AUTOCAST = "higher_order.wrap_with_autocast"
+BRANCH = "higher_order.cond"
 _LOOP = "higher_order.while_loop"
 
 
@@ -202,9 +200,9 @@ class Execution:
         if name in REGIONS and len(named) == 1:
             # The arguments of an autocast region: device type, dtype, enabled, cache enabled.
             casts = visit.node.args[:4]
-            with self._memory.casting(*casts) if name == _AUTOCAST else nullcontext():
+            with self._memory.casting(*casts) if name == AUTOCAST else nullcontext():
                 return self._graph(named[0][1], given, graph=named[0][0], caller=visit)
-        if name not in (_BRANCH, _LOOP):
+        if name not in (BRANCH, _LOOP):
             self._left_out[f"{name}: its body is counted for one step"] = None
         is_asked: Places = None
         for graph, module in named:

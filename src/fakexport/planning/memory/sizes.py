@@ -53,6 +53,11 @@ class InputDim:
     size: Any
     role: str
 
+    @property
+    def is_query(self) -> bool:
+        """Whether the dimension counts only the new tokens; the dimension of a mask counts all tokens."""
+        return self.role == "context" and "mask" not in self.name
+
     def __str__(self) -> str:
         return f"{self.name}.{self.dim}"
 
@@ -116,13 +121,9 @@ class ProgramSizes:
         """Return whether any input has a dimension with this role, `batch` or `context`, fixed or not."""
         return any(dim.role in _ROLES[role] for dim in self.dims)
 
-    @property
-    def has_batch(self) -> bool:
-        return any(dim.role == "batch" and _symbol(dim) is not None for dim in self.dims)
-
-    @property
-    def has_context(self) -> bool:
-        return any(dim.role in ("context", "cached") and _symbol(dim) is not None for dim in self.dims)
+    def is_dynamic(self, role: str) -> bool:
+        """Return whether any dimension with this role, `batch` or `context`, is dynamic."""
+        return any(dim.role in _ROLES[role] and _symbol(dim) is not None for dim in self.dims)
 
     def least(self, role: str) -> int:
         """Return the smallest size, at least 1, that the program accepts for dimensions of a role."""
@@ -199,7 +200,7 @@ class ProgramSizes:
     def _refuse_free_query(self, size: int) -> None:
         """Reject a context length if both new tokens and cache are dynamic: it could apply to either."""
         free = [dim for dim in self.dims if _symbol(dim) is not None]
-        query = next((dim for dim in free if dim.role == "context" and _is_query(dim)), None)
+        query = next((dim for dim in free if dim.is_query), None)
         cached = next((dim for dim in free if dim.role == "cached"), None)
         if query is not None and cached is not None:
             raise InvalidValue(
@@ -246,13 +247,13 @@ class ProgramSizes:
         """Number of cached tokens in the example inputs, from the longest cache or from the mask."""
         cached = [self._example(dim) or 0 for dim in self.dims if dim.role == "cached"]
         # A mask covers cached and new tokens, so it is used only if the number of new tokens is known.
-        masks = [d for d in self.dims if d.role == "context" and not _is_query(d) and self._new_tokens]
+        masks = [d for d in self.dims if d.role == "context" and not d.is_query and self._new_tokens]
         return max((*cached, *((self._example(dim) or 0) - self._new_tokens for dim in masks)), default=0)
 
     @functools.cached_property
     def _new_tokens(self) -> int:
         """Number of tokens that a call adds: the length of the token input if it is fixed, otherwise 0."""
-        own = [dim for dim in self.dims if dim.dim == 1 and _is_query(dim)]
+        own = [dim for dim in self.dims if dim.dim == 1 and dim.is_query]
         return next((self._example(dim) or 1 for dim in own if _symbol(dim) is None), 0)
 
     def _example(self, dim: InputDim) -> int | None:
@@ -352,11 +353,6 @@ def is_cache(name: str) -> bool:
 
 def _is_text(name: str) -> bool:
     return name.endswith("input_ids") or _EMBEDDED.fullmatch(name) is not None
-
-
-def _is_query(dim: InputDim) -> bool:
-    """Return whether a dimension counts only the new tokens; the dimension of a mask counts all tokens."""
-    return dim.role == "context" and "mask" not in dim.name
 
 
 def _hints(program: ExportedProgram) -> Iterator[tuple[Any, int]]:
