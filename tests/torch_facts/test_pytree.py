@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from collections import OrderedDict, namedtuple
 
-from fakexport._torch.pytree import container_children, tree_flatten, tree_leaves, tree_map, tree_unflatten
+import torch
+
+from fakexport._torch.pytree import (
+    container_children,
+    has_tensor,
+    tree_flatten,
+    tree_leaves,
+    tree_map,
+    tree_unflatten,
+)
 
 Point = namedtuple("Point", ["x", "y"])
 
 
 def test_leaves_come_in_the_order_of_the_containers():
     assert tree_leaves({"b": (1, [2]), "a": Point(3, None)}) == [1, 2, 3, None]
+
+
+def test_a_tensor_is_found_in_any_container():
+    assert has_tensor({"a": (1, [torch.zeros(2)])})
+    assert not has_tensor({"a": (1, [None])})
 
 
 def test_a_map_keeps_the_containers():

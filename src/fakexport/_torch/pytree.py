@@ -9,12 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.utils import _pytree
 
 
 def tree_leaves(tree: Any) -> list[Any]:
     """Return the leaves of a pytree, in export's order."""
     return _pytree.tree_leaves(tree)
+
+
+def has_tensor(tree: Any) -> bool:
+    """Return whether any leaf of a pytree is a tensor."""
+    return any(isinstance(leaf, torch.Tensor) for leaf in _pytree.tree_leaves(tree))
 
 
 def container_children(value: Any) -> list[Any] | None:

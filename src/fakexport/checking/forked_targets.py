@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fakexport.checking.isolation import forked, why_shared
-from fakexport.checking.target_check import Answer, Wanted, answer_for, import_for, versions
+from fakexport.checking.target_check import STAGES, Answer, Wanted, answer_for, import_for_checks, versions
 from fakexport.checking.targets import Target, targets_of
 from fakexport.emulation.devices import peak_bytes
 from fakexport.error import InvalidValue
@@ -35,13 +35,6 @@ _SEND_S = 0.05
 _lock = threading.RLock()  # Checks in several threads run one after the other.
 _answered: list[object] = []  # Sources that were checked in this process.
 
-_STAGES: dict[str, Stage] = {
-    "build": "build",
-    "trace": "capture",
-    "explore": "capture",
-    "analyse": "analyse",
-}
-
 
 class ShownProgress:
     """Reports the progress of the processes that check targets."""
@@ -55,7 +48,7 @@ class ShownProgress:
         kind, value = message
         if kind == "step":
             step, finding, total = value
-            self._stages[index] = _STAGES[step]
+            self._stages[index] = STAGES[step]
             self._blocks = BlockCount(total=total or 0)
             self._show(index, step, finding, None if total is None else self._blocks)
         else:
@@ -109,7 +102,7 @@ def answers(
                 warn_of_shared_process(shared, stacklevel=4)
             _answered.append(request.source)
             return [answer(request, index, partial(shown.receive, index)) for index in indices]
-        import_for(wanted)
+        import_for_checks()
         source = request.source
         if len(targets) == 1 or request.prepare or not (isinstance(source, str) and library_of(source)):
             return forked([partial(answer, request, index) for index in indices], shown.receive)

@@ -68,15 +68,13 @@ def summarise_ranks(
                 return program
             seen.append(rank)
             programs.append(program)
-        for program in programs[1:] or programs:
+        for program in programs[1:]:
             differing = differing_numbers(programs[0], program)
             if differing is None:
                 who = f"ranks {ranks[0]} to {ranks[-1]}"
                 raise RanksDiffer(f"the programs of {who} differ in more than constants")
             numbers.update(dict.fromkeys(map(star, differing)))
-        summary = summarise(programs[0])
-        totals = (summary.parameters, summary.buffers, summary.constants)
-        groups.append(RankGroup(tuple(ranks), sum(each.total_bytes for each in totals)))
+        groups.append(RankGroup(tuple(ranks), summarise(programs[0]).held_bytes().total()))
     found, rate = collectives(first), profile.link_bandwidth_bytes_per_s
     return RankSummary(
         degrees=degrees.canonical,

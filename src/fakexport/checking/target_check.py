@@ -57,6 +57,14 @@ from fakexport.report.diagnose import (
 )
 from fakexport.rules.diagnostics import Diagnostic
 
+STAGES: Mapping[Step, Stage] = {
+    "build": "build",
+    "trace": "capture",
+    "explore": "capture",
+    "analyse": "analyse",
+}
+"""Step of a check -> the stage that it belongs to."""
+
 Outcome = tuple[Verdict, tuple[Diagnostic, ...], Mapping[int, ExportedProgram]]
 
 
@@ -94,7 +102,7 @@ class TargetCheck:
                 trace = self._traced()
                 if isinstance(trace, _Failure):
                     return failed(*trace.found, notes=trace.notes)
-                with clock.running("analyse", "analyse"):
+                with clock.running("analyse"):
                     judged, found = self._judged(verdict, trace)
             programs = trace.rank_programs or {0: trace.program}
             return replace(judged, timings=self._timings()), _of_target(target, found), programs
@@ -151,13 +159,13 @@ class TargetCheck:
 
     def _traced_source(self, source: Source, whole: ExportedProgram | None = None) -> _Trace | _Failure:
         request, target, clock = self._request, self._target, self._clock
-        with clock.running("build", "build"):
+        with clock.running("build"):
             model = prepare(
                 request, target.topology, device_map=target.device_map, dtype=target.dtype, source=source
             )
         blocks = TracedBlocks(model.built.module, clock.announce.done) if self._is_counted else None
         with (
-            clock.running("capture", "trace", None if blocks is None else blocks.total),
+            clock.running("trace", None if blocks is None else blocks.total),
             model.transfers(),
             nullcontext() if blocks is None else blocks.counted(),
         ):
@@ -244,8 +252,8 @@ class _Clock:
     seconds: dict[Stage, float] = field(default_factory=dict)
 
     @contextmanager
-    def running(self, stage: Stage, step: Step, blocks: int | None = None) -> Iterator[None]:
-        self.stage = stage
+    def running(self, step: Step, blocks: int | None = None) -> Iterator[None]:
+        stage = self.stage = STAGES[step]
         self.announce.step(step, blocks=blocks)
         start = time.perf_counter()
         try:
@@ -304,7 +312,7 @@ class Answer:
     compared: ComparedProgram | None = None
 
 
-def import_for(wanted: Wanted) -> None:
+def import_for_checks() -> None:
     """Import the modules that `answer_for` would otherwise import in each process."""
     import_loaded_libraries()
     from fakexport.archive import save  # noqa: F401 (the package fetches names on first use)

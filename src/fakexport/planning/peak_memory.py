@@ -14,7 +14,6 @@ from fakexport.emulation.devices import Topology
 from fakexport.error import InvalidValue
 from fakexport.exporting.program import (
     ProgramSummary,
-    TensorTotals,
     facts_of,
     operator_name,
     tensors_in,
@@ -40,7 +39,8 @@ def diagnose_memory(
         FE503 or FE506, once, for the device that exceeds its memory the most. The host is not checked, as its
             memory is unknown.
     """
-    placed = _placed(summary.parameters, summary.buffers)
+    placed = Counter(summary.parameters.bytes_per_device)
+    placed.update(summary.buffers.bytes_per_device)
     memory = _memory(summary, topology)
     over = [(placed[device] / size, device) for device, size in memory.items() if placed[device] > size]
     if over:
@@ -56,15 +56,8 @@ def memory_left(summary: ProgramSummary, topology: Topology) -> dict[str, int]:
 
     The host is omitted, because its memory is unknown.
     """
-    placed = _placed(summary.parameters, summary.buffers, summary.constants)
+    placed = summary.held_bytes()
     return {device: size - placed[device] for device, size in _memory(summary, topology).items()}
-
-
-def _placed(*totals: TensorTotals) -> Counter[str]:
-    placed = Counter[str]()
-    for own in totals:
-        placed.update(own.bytes_per_device)
-    return placed
 
 
 def _memory(summary: ProgramSummary, topology: Topology) -> dict[str, int]:

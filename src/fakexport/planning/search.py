@@ -24,7 +24,7 @@ def greatest(program: PlannedProgram, role: str, request: SizeRequest) -> Greate
         ValueError: The size is fixed, or the memory of the devices is unknown.
     """
     sizes = program.sizes
-    if not (sizes.has_batch if role == "batch" else sizes.has_context):
+    if not sizes.is_dynamic(role):
         raise InvalidValue(
             f"--max {role}: the {role} of this program is fixed; export it with --dynamic auto"
         )

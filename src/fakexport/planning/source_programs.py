@@ -19,8 +19,8 @@ from fakexport.planning.memory import BeyondTable, SizeRequest
 from fakexport.planning.point import PlannedProgram
 from fakexport.report import PlannedPoint, PlannedStep, Progress
 
-_BATCH = 1
-_CONTEXT = 4096
+BATCH = 1
+CONTEXT = 4096
 _EXAMPLE_TOKENS = 16
 _LEAST_DECODED = 3
 
@@ -76,7 +76,7 @@ class SourcePrograms:
         """Return the sizes with a default batch and context, if the source has such dimensions."""
         if not self.is_derived or None not in (request.batch, request.context):
             return request
-        batch, context = request.batch or _BATCH, request.context or _CONTEXT
+        batch, context = request.batch or BATCH, request.context or CONTEXT
         sizes = self.program(replace(request, batch=batch, context=context)).sizes
         if request.context is None:
             context = min(context, sizes.greatest("context") or context)
@@ -116,7 +116,7 @@ class SourcePrograms:
                 f"--context {request.context}: a decode step needs at least {_LEAST_DECODED} tokens, "
                 "including the new one"
             )
-        context = (request.context or _CONTEXT) if is_decoding else _EXAMPLE_TOKENS
+        context = (request.context or CONTEXT) if is_decoding else _EXAMPLE_TOKENS
         return self._exported(1 if request.batch == 1 else 2, context)
 
     def _exported(self, batch: int, context: int) -> PlannedProgram:

@@ -41,12 +41,10 @@ from fakexport.planning.point import (
     planned_steps,
     unmodeled_lines,
 )
-from fakexport.planning.source_programs import PlanError, PlanSource, SourcePrograms
+from fakexport.planning.source_programs import BATCH, CONTEXT, PlanError, PlanSource, SourcePrograms
 from fakexport.report import PlannedPoint, PlannedStep
 
-_BATCH = 1
 _POSITIONS = re.compile(r"^(?!.*rel).*(pos|wpe)")
-_CONTEXT = 4096
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,7 @@ class SourceRuns:
 
     def run(self, request: SizeRequest) -> _Run:
         """Return the run at these sizes, with its liveness. The result is cached."""
-        key = str(request)
+        key = str(replace(request, bounds={}))  # A run has no data-dependent sizes.
         if key not in self._runs:
             self.given.note_trace()
             with torch_logs_silenced(), emulate(self.given.topology):
@@ -150,7 +148,7 @@ class SourceRuns:
         if built.args or built.kwargs or self.source.kind == "python":
             self._note_loss(built.kwargs)
             return training_inputs(built.module, built.args, built.kwargs, request, built.mode)
-        batch, context = request.batch or _BATCH, request.context or _longest(built.module)
+        batch, context = request.batch or BATCH, request.context or _longest(built.module)
         source = self.given.read(Workload(self.workload, batch, context)).source
         with built.mode:
             found = source.example_inputs(
@@ -207,7 +205,7 @@ def _longest(module: nn.Module) -> int:
     config: Any = getattr(module, "config", None)
     text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
     longest = getattr(text, "max_position_embeddings", None)
-    return min(_CONTEXT, longest) if isinstance(longest, int) and longest > 0 else _CONTEXT
+    return min(CONTEXT, longest) if isinstance(longest, int) and longest > 0 else CONTEXT
 
 
 @contextmanager
@@ -313,7 +311,7 @@ class SourceColumns(SourceRuns):
 
     def at(self, request: SizeRequest) -> PlannedPoint:
         """Return the plan at the requested sizes. Raises the errors of eager mode, but not of the program."""
-        eager = super().at(replace(request, bounds={}))
+        eager = super().at(request)
         try:
             program = self._found[str(request)] = self.programs.program_at(request)
             point = program.at(request)

@@ -142,9 +142,7 @@ def _measured(verdict: Verdict) -> tuple[str, ...]:
 
 def weight_bytes(summary: ProgramSummary) -> Counter[str]:
     """Return bytes per device of the parameters, buffers and constants that the program does not write."""
-    total: Counter[str] = Counter()
-    for totals in (summary.parameters, summary.buffers, summary.constants):
-        total.update(totals.bytes_per_device)
+    total = summary.held_bytes()
     total.subtract(summary.state.bytes_per_device)
     return +total
 

@@ -290,11 +290,12 @@ def symbols_of(expression: Any) -> frozenset[sympy.Symbol]:
     return frozenset(getattr(expression, "free_symbols", ()))
 
 
-def size_value(expression: Any, values: Mapping[sympy.Symbol, int]) -> int:
-    """Return the exact value of an expression, computed with Python integers."""
+def size_value(expression: Any, values: Mapping[str, int]) -> int:
+    """Return the exact value of an expression, given its symbols by name. Computes with Python integers."""
     if isinstance(expression, int):
         return expression
-    return int(sympy_interp(_Integers, dict(values), expression))
+    known = {symbol: values[symbol.name] for symbol in symbols_of(expression)}
+    return int(sympy_interp(_Integers, known, expression))
 
 
 class _Integers(PythonReferenceAnalysis):

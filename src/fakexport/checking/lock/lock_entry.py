@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -83,8 +82,4 @@ def verdict_text(verdict: Verdict) -> str:
 
 
 def _weights(verdict: Verdict) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    if verdict.summary is not None:
-        for part in (verdict.summary.parameters, verdict.summary.buffers, verdict.summary.constants):
-            total.update(part.bytes_per_device)
-    return dict(sorted(total.items()))
+    return {} if verdict.summary is None else dict(sorted(verdict.summary.held_bytes().items()))

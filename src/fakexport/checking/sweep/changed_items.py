@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,9 +23,9 @@ def changed_items(zoo: ZooFile, revision: str) -> tuple[SweepItem, ...]:
     """Return the checks whose results may differ from those at a revision, according to the changed files.
 
     These are new checks of the zoo file, and checks that use a changed file. A check uses the factory's file,
-    the files of the repository that this file imports, non-Python files in the folders of these files or
-    below, and the config of an `hf:` model. Changes to hub models, model types and installed packages are not
-    detected.
+    its libraries, the files of the repository that these import, non-Python files in the folders of these
+    files or below, its device map, and the config of an `hf:` model. Changes to hub models, model types and
+    installed packages are not detected.
 
     Args:
         zoo: A zoo file in a git working tree. Uncommitted changes count as changes.
@@ -76,12 +77,19 @@ class _Repository:
     _names: dict[Path, tuple[tuple[int, str], ...]] = field(default_factory=dict)
 
     def may_have_changed(self, item: SweepItem) -> bool:
-        if any(self._touches((self.folder / library).resolve()) for library in item.libraries):
+        libraries = item.values("--library")
+        for value in (*libraries, *item.values("--device-map")):
+            if (self.folder / value).resolve() in self._touched:
+                return True
+        if any(map(self._is_affected, libraries)):
             return True
         if library_of(item.source) is not None:
             named = named_path(item.source, self.folder)
-            return named is not None and any(map(self._touches, _configs(self.folder / named[1])))
-        written = item.source.rpartition(":")[0]
+            return named is not None and not self._touched.isdisjoint(_configs(self.folder / named[1]))
+        return self._is_affected(item.source.rpartition(":")[0])
+
+    def _is_affected(self, written: str) -> bool:
+        """Return whether a change can affect a Python file or module, its imports, or data next to them."""
         if written.endswith(".py"):
             starts = [self.folder / written]
         else:
@@ -91,10 +99,12 @@ class _Repository:
         starts = [start.resolve() for start in starts if start.resolve().is_relative_to(self.root)]
         files = self._imported(starts)
         data = {folder for file in self.changed if file.suffix != ".py" for folder in file.parents}
-        return any(self._touches(file) or file.parent in data for file in files)
+        return any(file in self._touched or file.parent in data for file in files)
 
-    def _touches(self, place: Path) -> bool:
-        return place in self.changed or any(place in file.parents for file in self.changed)
+    @functools.cached_property
+    def _touched(self) -> frozenset[Path]:
+        """All changed files, and the folders that contain them."""
+        return self.changed.union(*(file.parents for file in self.changed))
 
     def _imported(self, starts: Sequence[Path]) -> set[Path]:
         """Return files and all files of the repository that they import, directly or indirectly.

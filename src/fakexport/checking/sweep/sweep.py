@@ -82,15 +82,16 @@ def run_sweep(
             themselves.
         records_of: Runs the checks. Default: processes on this machine.
     """
+    found = [file.records[command] for item in sweep.items if (command := item.command) in file.records]
     waiting = [item for item in sweep.items if item.command not in file.records]
     started = time.monotonic()
     made = local_records(sweep, waiting, on_cold) if records_of is None else records_of(sweep, waiting)
     with closing(made) as records:
         for ran, record in enumerate(records, 1):
             file.add(record)
+            found.append(record)
             if on_done is not None:
                 left = (time.monotonic() - started) / ran * (len(waiting) - ran)
-                found = [file.records[i.command] for i in sweep.items if i.command in file.records]
                 bad = sum(record.status != STATUSES[0] for record in found)
                 on_done(Tally(len(found), len(sweep.items), bad, left))
 
@@ -123,7 +124,7 @@ def _starts(sweep: Sweep, on_cold: Callable[[str], None] | None) -> Iterator[Cal
     def run_of(item: SweepItem) -> _Run:
         starts = [start for start in warm if item.source.startswith(start)]
         # An operator library must be imported before anything else.
-        if not starts or item.libraries:
+        if not starts or item.values("--library"):
             return run_limited
         chosen = warm[max(starts, key=len)]
 

@@ -197,9 +197,9 @@ class SweepItem:
     source: str
     options: tuple[tuple[str, str], ...] = (("--target", "cpu"),)
 
-    @property
-    def libraries(self) -> list[str]:
-        return [value for option, value in self.options if option == "--library"]
+    def values(self, option: str) -> list[str]:
+        """Return the values of an option, in order."""
+        return [value for name, value in self.options if name == option]
 
     @property
     def arguments(self) -> list[str]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
+from fakexport._torch.default_dtype import default_dtype
 from fakexport._torch.emulation.fake_tensors import FakeTensorMode, is_fake_tensor, real_to_fake
 from fakexport._torch.emulation.wrapper_subclasses import held_bytes
 from fakexport._torch.pytree import tree_map
@@ -115,7 +116,7 @@ def build(
     device = torch.device(default_device or (wanted and wanted.only_device) or usual)
     check_device(str(device), topology)
     with fake_mode() as mode, recording(mode) as recorded:
-        with _defaults(device, dtype):
+        with default_dtype(dtype), device if device.type != "cpu" else nullcontext():
             module, inputs = _made(factory)
         args, kwargs = inputs or ((), {})
         inventory = Inventory.of(module)
@@ -154,17 +155,6 @@ def build(
         tuple(notes),
         has_inputs=inputs is not None,
     )
-
-
-@contextmanager
-def _defaults(device: torch.device, dtype: torch.dtype | None) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype or before)
-    try:
-        with device if device.type != "cpu" else nullcontext():
-            yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def _made(

@@ -82,7 +82,6 @@ from fakexport.exporting.program.stand_in_inputs import (
 )
 from fakexport.exporting.program.summary import (
     ProgramSummary,
-    TensorTotals,
     ValueSummary,
     summarise,
     summary_of,

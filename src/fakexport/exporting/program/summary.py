@@ -110,6 +110,13 @@ class ProgramSummary:
     range_constraints: Mapping[str, SymbolRange]
     devices: tuple[str, ...]
 
+    def held_bytes(self) -> Counter[str]:
+        """Return the bytes of parameters, buffers and constants on each device."""
+        total: Counter[str] = Counter()
+        for totals in (self.parameters, self.buffers, self.constants):
+            total.update(totals.bytes_per_device)
+        return total
+
 
 def summarise(program: ExportedProgram) -> ProgramSummary:
     """Summarize a program, without running it and without reading data.

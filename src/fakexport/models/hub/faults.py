@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fakexport.error import FakexportError, first_line
+from fakexport.error import FakexportError, first_line, type_and_line
 from fakexport.models.hub.repository_name import HubName
 
 
@@ -87,8 +87,8 @@ def _not_cached(name: HubName, file: str, cause: BaseException) -> HubError:
             f"or run `{_download(name, file)}` on a machine that can reach the hub"
         )
     return HubError(
-        f"{name}: cannot reach {endpoint()} ({_named(cause)}), and {file} is not in the cache: check the "
-        "connection, the proxy and HF_ENDPOINT"
+        f"{name}: cannot reach {endpoint()} ({type_and_line(cause)}), and {file} is not in the cache: check "
+        "the connection, the proxy and HF_ENDPOINT"
     )
 
 
@@ -130,7 +130,3 @@ def _log_in() -> str:
     if get_token() is None:
         return "run `hf auth login` or set HF_TOKEN"
     return "use the token of an account that has access (`hf auth login`, HF_TOKEN)"
-
-
-def _named(error: BaseException) -> str:
-    return f"{type(error).__name__}: {first_line(error)}"

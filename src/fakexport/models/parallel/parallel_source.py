@@ -57,22 +57,21 @@ class Rank:
         return (module, *inputs) if inputs else module
 
 
-def parallel_source(source: Source, parallel: str | Degrees | None, rank: int | None = None) -> Source:
+def parallel_source(source: Source, degrees: Degrees | None, rank: int | None = None) -> Source:
     """Return the source of one rank of a model.
 
     Args:
         source: The source of the whole model, from transformers.
-        parallel: The degrees, such as `tp=8`. If it is None, the source is returned unchanged.
+        degrees: The degrees of parallelism. If they are None, the source is returned unchanged.
         rank: The rank. Default: 0.
     Raises:
         SourceError: the source is a component of a model, has an adapter, or is an existing module.
-        ValueError: the degrees are invalid, or the rank does not exist.
+        ValueError: the rank does not exist.
     """
-    if parallel is None:
+    if degrees is None:
         if rank is not None:
             raise InvalidValue("a rank requires --parallel")
         return source
-    degrees = parallel if isinstance(parallel, Degrees) else Degrees.parse(parallel)
     rank = rank or 0
     if not 0 <= rank < degrees.ranks:
         raise InvalidValue(f"--parallel {degrees.canonical} has ranks 0 to {degrees.ranks - 1}; got {rank}")

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fakexport._torch.default_dtype import default_dtype
 from fakexport.error import InvalidValue, type_and_line
 from fakexport.models.sources.source import ExampleInputs, Source
 
@@ -29,15 +30,10 @@ def constructed(
     Raises:
         ValueError: the model cannot be constructed here.
     """
-    chosen, before = dtype or source.dtype, torch.get_default_dtype()
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        try:
-            if chosen is not None:
-                torch.set_default_dtype(chosen)
+        with default_dtype(dtype or source.dtype):
             made = _called(source.spec, source.factory)
-        finally:
-            torch.set_default_dtype(before)
         if not isinstance(made, nn.Module):
             module, args, *rest = made
             return module, ExampleInputs(tuple(args), dict(*rest))

@@ -13,6 +13,7 @@ from difflib import get_close_matches
 import torch
 from torch import nn
 
+from fakexport.models.sources.dtype_text import dtype_text
 from fakexport.models.sources.source import ExampleInputs
 from fakexport.models.sources.source_error import SourceError, did_you_mean
 
@@ -41,7 +42,7 @@ class InputSpec:
 
     def __str__(self) -> str:
         sizes = ",".join(str(size) for size in self.shape)
-        return f"{self.name}={str(self.dtype).removeprefix('torch.')}[{sizes}]"
+        return f"{self.name}={dtype_text(self.dtype)}[{sizes}]"
 
 
 def parse_input_spec(text: str) -> InputSpec:

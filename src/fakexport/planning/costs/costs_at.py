@@ -126,8 +126,7 @@ class CostsAt:
     def _value(self, size: Size) -> int:
         known = self._known.get(size)
         if known is None:
-            point = {symbol: self._values[symbol.name] for symbol in symbols_of(size)}
-            known = self._known[size] = size_value(size, point)
+            known = self._known[size] = size_value(size, self._values)
         return known
 
 
@@ -176,7 +175,7 @@ def _device(cost: DeviceCost, others: Mapping[str, DeviceCost], profile: DeviceP
 
 def _tokens(sizes: ProgramSizes, chosen: ChosenSizes) -> int | None:
     """Return the number of new tokens of a call: the larger number if encoder and decoder read tokens."""
-    queries = {dim.name: dim for dim in sizes.dims if dim.role == "context" and "mask" not in dim.name}
+    queries = {dim.name: dim for dim in sizes.dims if dim.is_query}
     batches = {
         dim.name: chosen.valued(dim.size) for dim in sizes.dims if dim.role == "batch" and dim.dim == 0
     }

@@ -143,9 +143,7 @@ class HeldReads:
         written = {index for index, _ in effects_of(node.target).writes}
         place = 0
         for index, argument in enumerate(node.args):
-            tensors = [tensor for leaf in tree_leaves(argument) if isinstance(leaf, Node)
-                       for tensor in tensors_in(leaf.meta.get("val"))]  # fmt: skip
-            for tensor in tensors:
+            for tensor in tensors_in(tree_values(argument)):
                 if index in written and place < len(given):
                     inserted = tensors_in(_value(node, 3))[0] if name in _INSERTED else tensor
                     for storage in given[place]:

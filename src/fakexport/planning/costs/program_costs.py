@@ -29,6 +29,8 @@ from fakexport.exporting.program import (
 )
 from fakexport.planning.costs.held_reads import HeldReads, Sources, Value, sources_of
 from fakexport.planning.memory import (
+    AUTOCAST,
+    BRANCH,
     REGIONS,
     KnownSizes,
     Liveness,
@@ -38,9 +40,6 @@ from fakexport.planning.memory import (
     value_key,
     values_of,
 )
-
-_AUTOCAST = "higher_order.wrap_with_autocast"
-_BRANCH = "higher_order.cond"
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +315,7 @@ def _callers(visit: Visit) -> Iterator[Visit]:
 
 
 def _casts(visit: Visit) -> Sequence[Any] | None:
-    regions = (caller.node for caller in _callers(visit) if operator_name(caller.node) == _AUTOCAST)
+    regions = (caller.node for caller in _callers(visit) if operator_name(caller.node) == AUTOCAST)
     return next((node.args[:4] for node in regions), None)
 
 
@@ -328,7 +327,7 @@ def _branch(visit: Visit) -> tuple[int, str] | None:
     found = None
     inner = visit
     for caller in _callers(visit):
-        if operator_name(caller.node) == _BRANCH:
+        if operator_name(caller.node) == BRANCH:
             found = caller.index, inner.graph
         inner = caller
     return found

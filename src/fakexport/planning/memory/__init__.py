@@ -5,7 +5,7 @@ result at chosen sizes, and `Sizes.peak` finds the peak of a device.
 """
 
 from fakexport.planning.memory.allocator import allocator_peak
-from fakexport.planning.memory.execution import REGIONS, KnownSizes, operands
+from fakexport.planning.memory.execution import AUTOCAST, BRANCH, REGIONS, KnownSizes, operands
 from fakexport.planning.memory.liveness import Liveness, LiveStorage, Sizes, liveness, sizes_at
 from fakexport.planning.memory.node_memory import run_on_fakes, value_key, values_of
 from fakexport.planning.memory.overheads import allocator_overhead, overheads

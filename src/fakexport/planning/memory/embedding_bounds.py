@@ -36,7 +36,7 @@ class TableRead:
 
     def row_at(self, size: int) -> int:
         """Return the index of the last row that is read if `symbol` has the given size."""
-        return size_value(self.last, {self.symbol: size})
+        return size_value(self.last, {self.symbol.name: size})
 
 
 def tables_read(program: ExportedProgram) -> Mapping[sympy.Symbol, TableRead]:

@@ -20,7 +20,15 @@ from fakexport._torch.operators.operator_registry import OpOverload
 from fakexport._torch.operators.operator_schema import argument_names
 from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport._torch.tracing.symbolic_numbers import expression_of, noted_expression_of
-from fakexport.exporting.program import Visit, attribute, operator_name, output_names, plain_name
+from fakexport.exporting.program import (
+    Visit,
+    attribute,
+    input_nodes,
+    operator_name,
+    output_names,
+    plain_name,
+    subgraphs_of,
+)
 from fakexport.planning.memory.held_memory import held_inputs, held_weights
 from fakexport.planning.memory.node_memory import NodeMemory, allocation
 from fakexport.planning.memory.sizes import is_cache
@@ -35,10 +43,8 @@ REGIONS = frozenset(
     for name in ("wrap_with_set_grad_enabled", "wrap_with_autocast", "invoke_subgraph", "wrap",
                  "tag_activation_checkpoint", "hints_wrapper", "wrap_inductor_compiled_regions")
 )  # fmt: skip
-
-
-_AUTOCAST = "higher_order.wrap_with_autocast"
-_BRANCH = "higher_order.cond"
+AUTOCAST = "higher_order.wrap_with_autocast"
+BRANCH = "higher_order.cond"
 _LOOP = "higher_order.while_loop"
 
 
@@ -83,9 +89,7 @@ class Execution:
 
     def run(self) -> None:
         """Execute the program once and record all storages and events."""
-        placeholders = self._program.graph.find_nodes(op="placeholder")
-        specs = self._program.graph_signature.input_specs
-        given = [self._given(node, spec.target) for node, spec in zip(placeholders, specs, strict=True)]
+        given = [self._given(node, spec.target) for spec, node in input_nodes(self._program)]
         returned = self._graph(self._program.graph_module, given, graph="", caller=None)
         self._note_outputs(returned)
 
@@ -146,7 +150,7 @@ class Execution:
             source, index = node.args
             result = _placed(source, values)
             result = None if result is None else result[index]
-        elif subgraphs := _subgraphs(visit):
+        elif subgraphs := list(subgraphs_of(node, visit.owner)):
             return self._call(visit, subgraphs, values)
         else:
             result = self._results(visit)
@@ -187,18 +191,18 @@ class Execution:
         return self._weights.get(str(visit.node.target))
 
     def _call(
-        self, visit: Visit, subgraphs: Sequence[tuple[str, GraphModule]], values: dict[Node, Places]
+        self, visit: Visit, subgraphs: Sequence[tuple[Node, GraphModule]], values: dict[Node, Places]
     ) -> Places:
         """Execute a higher-order operator's subgraphs one after the other; return the operator's results."""
         name = operator_name(visit.node)
         given = [_placed(operand, values) for operand in operands(visit.node)]
-        named = [(f"{visit.graph}.{graph}".lstrip("."), module) for graph, module in subgraphs]
+        named = [(f"{visit.graph}.{source.target}".lstrip("."), module) for source, module in subgraphs]
         if name in REGIONS and len(named) == 1:
             # The arguments of an autocast region: device type, dtype, enabled, cache enabled.
             casts = visit.node.args[:4]
-            with self._memory.casting(*casts) if name == _AUTOCAST else nullcontext():
+            with self._memory.casting(*casts) if name == AUTOCAST else nullcontext():
                 return self._graph(named[0][1], given, graph=named[0][0], caller=visit)
-        if name not in (_BRANCH, _LOOP):
+        if name not in (BRANCH, _LOOP):
             self._left_out[f"{name}: its body is counted for one step"] = None
         is_asked: Places = None
         for graph, module in named:
@@ -326,13 +330,3 @@ def operands(node: Node) -> list[Any]:
     leaves = tree_leaves((node.args, dict(node.kwargs)))
     graphs = (i for i, leaf in enumerate(leaves) if isinstance(leaf, Node) and leaf.op == "get_attr")
     return leaves[max(graphs, default=-1) + 1 :]
-
-
-def _subgraphs(visit: Visit) -> list[tuple[str, GraphModule]]:
-    """Return the name and module of each subgraph that a node has as an argument, in order."""
-    held = [
-        (str(source.target), attribute(visit.owner, str(source.target)))
-        for source in visit.node.all_input_nodes
-        if source.op == "get_attr"
-    ]
-    return [(name, module) for name, module in held if isinstance(module, GraphModule)]

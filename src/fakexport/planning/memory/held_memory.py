@@ -12,7 +12,7 @@ from torch.export.graph_signature import InputKind
 from fakexport._torch.costs.operator_memory import tensors_in
 from fakexport._torch.emulation.fake_tensors import memory_of, storage_identity
 from fakexport._torch.emulation.wrapper_subclasses import inner_tensors
-from fakexport.exporting.program import plain_name, tensor_identity, written_state
+from fakexport.exporting.program import input_nodes, plain_name, tensor_identity, written_state
 from fakexport.planning.memory.storage import Kind, Size, Storage
 
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER)
@@ -51,13 +51,11 @@ def held_weights(program: ExportedProgram) -> tuple[list[Storage], dict[str, int
 
 def held_inputs(program: ExportedProgram, size: Callable[[Any], Size]) -> list[tuple[str, list[Storage]]]:
     """Return the name of each user input with the storages of its tensors."""
-    values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
-    names = [
-        spec.arg.name
-        for spec in program.graph_signature.input_specs
-        if spec.kind is InputKind.USER_INPUT and hasattr(spec.arg, "name")
+    return [
+        (node.name, [_input(node.name, tensor, size) for tensor in tensors_in(node.meta.get("val"))])
+        for spec, node in input_nodes(program)
+        if spec.kind is InputKind.USER_INPUT
     ]
-    return [(name, [_input(name, tensor, size) for tensor in tensors_in(values.get(name))]) for name in names]
 
 
 def _input(name: str, tensor: torch.Tensor, size: Callable[[Any], Size]) -> Storage:

@@ -264,7 +264,6 @@ def sizes_at(liveness: Liveness, values: Mapping[str, int]) -> Sizes:
     for storage in liveness.storages:
         size = known.get(storage.bytes)
         if size is None:
-            point = {symbol: values[symbol.name] for symbol in symbols_of(storage.bytes)}
-            size = known[storage.bytes] = size_value(storage.bytes, point)
+            size = known[storage.bytes] = size_value(storage.bytes, values)
         sizes.append(size)
     return Sizes(liveness, tuple(sizes))

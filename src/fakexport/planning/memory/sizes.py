@@ -14,8 +14,15 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-from fakexport._torch.tracing.symbolic_numbers import expression_of, finite_bound, hint_of, unbacked_index
+from fakexport._torch.tracing.symbolic_numbers import (
+    expression_of,
+    finite_bound,
+    hint_of,
+    size_value,
+    unbacked_index,
+)
 from fakexport.error import InvalidValue
+from fakexport.exporting.program import input_nodes
 from fakexport.planning.memory.embedding_bounds import TableRead, tables_read
 from fakexport.planning.memory.size_request import SizeRequest
 
@@ -46,6 +53,11 @@ class InputDim:
     size: Any
     role: str
 
+    @property
+    def is_query(self) -> bool:
+        """Whether the dimension counts only the new tokens; the dimension of a mask counts all tokens."""
+        return self.role == "context" and "mask" not in self.name
+
     def __str__(self) -> str:
         return f"{self.name}.{self.dim}"
 
@@ -72,9 +84,7 @@ class ChosenSizes:
 
     def valued(self, size: Any) -> int:
         """Return the value of a number or of an expression over the symbols."""
-        if isinstance(size, int):
-            return size
-        return int(size.xreplace({symbol: self.values[symbol.name] for symbol in size.free_symbols}))
+        return size_value(size, self.values)
 
 
 _ROLES: Mapping[str, tuple[str, ...]] = {"batch": ("batch",), "context": ("context", "cached")}
@@ -111,13 +121,9 @@ class ProgramSizes:
         """Return whether any input has a dimension with this role, `batch` or `context`, fixed or not."""
         return any(dim.role in _ROLES[role] for dim in self.dims)
 
-    @property
-    def has_batch(self) -> bool:
-        return any(dim.role == "batch" and _symbol(dim) is not None for dim in self.dims)
-
-    @property
-    def has_context(self) -> bool:
-        return any(dim.role in ("context", "cached") and _symbol(dim) is not None for dim in self.dims)
+    def is_dynamic(self, role: str) -> bool:
+        """Return whether any dimension with this role, `batch` or `context`, is dynamic."""
+        return any(dim.role in _ROLES[role] and _symbol(dim) is not None for dim in self.dims)
 
     def least(self, role: str) -> int:
         """Return the smallest size, at least 1, that the program accepts for dimensions of a role."""
@@ -194,7 +200,7 @@ class ProgramSizes:
     def _refuse_free_query(self, size: int) -> None:
         """Reject a context length if both new tokens and cache are dynamic: it could apply to either."""
         free = [dim for dim in self.dims if _symbol(dim) is not None]
-        query = next((dim for dim in free if dim.role == "context" and _is_query(dim)), None)
+        query = next((dim for dim in free if dim.is_query), None)
         cached = next((dim for dim in free if dim.role == "cached"), None)
         if query is not None and cached is not None:
             raise InvalidValue(
@@ -241,13 +247,13 @@ class ProgramSizes:
         """Number of cached tokens in the example inputs, from the longest cache or from the mask."""
         cached = [self._example(dim) or 0 for dim in self.dims if dim.role == "cached"]
         # A mask covers cached and new tokens, so it is used only if the number of new tokens is known.
-        masks = [d for d in self.dims if d.role == "context" and not _is_query(d) and self._new_tokens]
+        masks = [d for d in self.dims if d.role == "context" and not d.is_query and self._new_tokens]
         return max((*cached, *((self._example(dim) or 0) - self._new_tokens for dim in masks)), default=0)
 
     @functools.cached_property
     def _new_tokens(self) -> int:
         """Number of tokens that a call adds: the length of the token input if it is fixed, otherwise 0."""
-        own = [dim for dim in self.dims if dim.dim == 1 and _is_query(dim)]
+        own = [dim for dim in self.dims if dim.dim == 1 and dim.is_query]
         return next((self._example(dim) or 1 for dim in own if _symbol(dim) is None), 0)
 
     def _example(self, dim: InputDim) -> int | None:
@@ -320,13 +326,12 @@ def _bound(upper: Any) -> int | None:
 
 
 def _input_dims(program: ExportedProgram) -> Iterator[InputDim]:
-    values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
-    for spec in program.graph_signature.input_specs:
-        value = values.get(spec.arg.name)
+    for spec, node in input_nodes(program):
+        value = node.meta.get("val")
         if spec.kind is InputKind.USER_INPUT and isinstance(value, torch.Tensor):
             for index, size in enumerate(value.shape):
                 expression = expression_of(size) if isinstance(size, torch.SymInt) else int(size)
-                yield InputDim(spec.arg.name, index, expression, role_of(spec.arg.name, value, index))
+                yield InputDim(node.name, index, expression, role_of(node.name, value, index))
 
 
 def role_of(name: str, value: torch.Tensor, index: int) -> str:
@@ -348,11 +353,6 @@ def is_cache(name: str) -> bool:
 
 def _is_text(name: str) -> bool:
     return name.endswith("input_ids") or _EMBEDDED.fullmatch(name) is not None
-
-
-def _is_query(dim: InputDim) -> bool:
-    """Return whether a dimension counts only the new tokens; the dimension of a mask counts all tokens."""
-    return dim.role == "context" and "mask" not in dim.name
 
 
 def _hints(program: ExportedProgram) -> Iterator[tuple[Any, int]]:

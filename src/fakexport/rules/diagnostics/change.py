@@ -61,7 +61,8 @@ class Change:
 
     Args:
         edits: Edits of source files. They do not overlap.
-        assume, inputs: Options of the check to add.
+        assume: Values of `--assume` to add.
+        inputs: Values of `--input` for all inputs. They replace the values of the request.
         dtype: New value of the option `--dtype`.
         dynamic: Values of `--dynamic` to add. They replace values for the same dimension.
         message: Replaces the fix's message if this change is the one that works; "" keeps that message.

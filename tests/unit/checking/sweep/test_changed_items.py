@@ -28,15 +28,19 @@ def git(folder, *arguments):
     subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
 
 
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("repository")
-    for name, text in FILES.items():
-        (folder / name).parent.mkdir(exist_ok=True)
+def commit(folder, files):
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     git(folder, "init", "-q")
     git(folder, "add", "-A")
     git(folder, "commit", "-q", "-m", "first")
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("repository")
+    commit(folder, FILES)
     return folder
 
 
@@ -104,13 +108,39 @@ def test_a_component_of_a_pipeline_changes_with_its_config_and_its_pipeline(name
     """`pipe/vae/encoder` is not a path: the encoder is half of the model in `pipe/vae`."""
     names = ("pipe/model_index.json", "pipe/vae/config.json", "pipe/unet/config.json", "pipe/README.md")
     sources = "'diffusers:pipe/unet', 'diffusers:pipe/vae/encoder', diffusers:UNet2DConditionModel"
-    for file, text in {**dict.fromkeys(names, "{}"), "zoo.yaml": f"models: [{sources}]"}.items():
-        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / file).write_text(text)
-    git(tmp_path, "init", "-q")
-    git(tmp_path, "add", "-A")
-    git(tmp_path, "commit", "-q", "-m", "first")
+    commit(tmp_path, {**dict.fromkeys(names, "{}"), "zoo.yaml": f"models: [{sources}]"})
     (tmp_path / name).write_text("changed")
+
+    found = changed_items(read_zoo(tmp_path / "zoo.yaml"), "HEAD")
+
+    assert [item.source for item in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("maps/x.json", ["hf:a"]),
+        ("lib/ops.py", ["hf:b"]),
+        ("lib/kernels.py", ["hf:b"]),
+        ("lib/table.json", ["hf:b"]),
+        ("mylib/ops.py", ["hf:c"]),
+        ("mylib/kernels.py", ["hf:c"]),
+        ("mylib/__init__.py", ["hf:c"]),
+        ("native/ops.so", ["hf:d"]),
+        ("other/README.md", []),
+    ],
+)
+def test_a_check_changes_with_its_device_map_and_the_imports_of_its_libraries(name, expected, tmp_path):
+    models = """models:
+      - {source: 'hf:a', device-map: maps/x.json}
+      - {source: 'hf:b', device-map: balanced, libraries: lib/ops.py}
+      - {source: 'hf:c', libraries: mylib.ops}
+      - {source: 'hf:d', libraries: [native/ops.so, transformers.integrations.moe]}"""
+    files = dict.fromkeys(("maps/x.json", "lib/table.json", "native/ops.so", "other/README.md"), "")
+    files |= {"lib/ops.py": "import kernels", "lib/kernels.py": ""}
+    files |= {"mylib/__init__.py": "", "mylib/ops.py": "from . import kernels", "mylib/kernels.py": ""}
+    commit(tmp_path, {**files, "zoo.yaml": models})
+    (tmp_path / name).write_text("# changed")
 
     found = changed_items(read_zoo(tmp_path / "zoo.yaml"), "HEAD")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
@@ -123,12 +123,9 @@ def _with_inputs(source: Source, adapter: Adapter) -> Source:
         return with_adapter_inputs(own, module, adapter.made(module).adapter)
 
     @contextmanager
-    def both(module: nn.Module, inputs: ExampleInputs) -> Iterator[None]:
+    def tracing(module: nn.Module, inputs: ExampleInputs) -> Iterator[None]:
         with source.tracing(module, inputs), adapter_tracing(module, adapter.made(module).adapter):
             yield
-
-    def tracing(module: nn.Module, inputs: ExampleInputs) -> AbstractContextManager[None]:
-        return both(module, inputs)
 
     return replace(source, example_inputs=inputs, tracing=tracing)
 

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from fakexport._torch.emulation.fake_tensors import FakeTensor
 from fakexport._torch.operators.real_execution import real_execution
-from fakexport._torch.pytree import tree_flatten, tree_leaves, tree_unflatten
+from fakexport._torch.pytree import has_tensor, tree_flatten, tree_leaves, tree_unflatten
 from fakexport.models.sources.components.component_places import Place
 from fakexport.models.sources.patched_forward import patched_forward
 
@@ -57,12 +57,12 @@ class Call:
     def inputs(self) -> dict[str, Any]:
         """Return the arguments that contain tensors, by name."""
         named = {**dict(zip(self.names, self.args, strict=True)), **self.kwargs}
-        return {name: value for name, value in named.items() if _has_tensor(value)}
+        return {name: value for name, value in named.items() if has_tensor(value)}
 
     def constants(self) -> dict[str, Any]:
         """Return the arguments that contain no tensors and are not None, by name."""
         named = {**dict(zip(self.names, self.args, strict=True)), **self.kwargs}
-        return {n: value for n, value in named.items() if value is not None and not _has_tensor(value)}
+        return {n: value for n, value in named.items() if value is not None and not has_tensor(value)}
 
     def arguments(self, given: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the args and kwargs of this call, with the given tensors instead of the recorded tensors."""
@@ -299,10 +299,6 @@ def _replaced(module: nn.Module, methods: Mapping[Place, Callable[[Place, Any], 
             replacement = make(place, getattr(owner, place.method))
             stack.enter_context(patched_forward(owner, replacement, place.method))
         yield
-
-
-def _has_tensor(value: Any) -> bool:
-    return any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(value))
 
 
 def _shape_of(call: Call) -> list[Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fakexport._torch.pytree import tree_leaves
+from fakexport._torch.pytree import has_tensor
 from fakexport.models.sources.shape_expressions import Builder, constant, expression, sized, table
 from fakexport.models.sources.source import ExampleInputs
 from fakexport.models.sources.source_error import SourceError
@@ -156,15 +156,11 @@ def _notes(inputs: InputTable, kwargs: Mapping[str, Any], left_out: Sequence[str
     if "time_ids" in kwargs.get("added_cond_kwargs", ()):
         pooled, ids = (kwargs["added_cond_kwargs"][name].shape[-1] for name in ("text_embeds", "time_ids"))
         yield f"added_cond_kwargs: pooled text of width {pooled} and {ids} time ids"
-    fixed = [name for name, value in kwargs.items() if value is not None and not _has_tensor(value)]
+    fixed = [name for name, value in kwargs.items() if value is not None and not has_tensor(value)]
     if fixed:
         yield f"{', '.join(fixed)}: Python values that are constant in the program"
     if left_out:
         yield f"omitted optional inputs: {', '.join(left_out)}"
-
-
-def _has_tensor(value: Any) -> bool:
-    return any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(value))
 
 
 def _first(*values: Any) -> Any:

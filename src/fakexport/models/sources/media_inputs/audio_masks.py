@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fakexport._torch.operators.real_execution import real_execution
-from fakexport.models.sources.media_inputs.fixed_numbers import as_numbers
+from fakexport.models.sources.media_inputs.fixed_numbers import as_numbers, buffer_of
 from fakexport.models.sources.transformers.exporter_patches import computed_inputs
 from fakexport.models.sources.transformers.input_request import InputRequest
 
@@ -56,10 +56,10 @@ def _windows(
         found = computed_inputs(tower, {_SPECTROGRAM: torch.zeros(bins, batch * frames), _LENGTHS: lengths})
     assert found.pop(_PADDED).shape == sounds[0]
     for name, value in found.items():
-        tower.register_buffer(f"fixed_{name}", request.values(value), persistent=False)
+        tower.register_buffer(buffer_of(name), request.values(value), persistent=False)
 
     def changed(packed: torch.Tensor, **others: Any) -> dict[str, Any]:
-        known = {name: getattr(tower, f"fixed_{name}") for name in found}
+        known = {name: getattr(tower, buffer_of(name)) for name in found}
         return {**others, _PADDED: packed.unflatten(1, (batch, frames)).transpose(0, 1), **known}
 
     return tower, changed

@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
+from fakexport._torch.default_dtype import default_dtype
 from fakexport._torch.emulation.wrapper_subclasses import is_wrapper
 from fakexport._torch.patching import Patches
 from fakexport._torch.quiet_logs import torch_logs_silenced
@@ -120,7 +121,7 @@ class Quantization:
             quantizer.validate_environment(device_map=None, weights_only=True)
             if _is_dequantizing(quantizer):
                 return construct(), _sentence(said)
-            with _default_dtype(quantizer.update_dtype(torch.get_default_dtype())):
+            with default_dtype(quantizer.update_dtype(torch.get_default_dtype())):
                 model = construct()
             unpacked = sum(parameter.numel() for parameter in model.parameters())
             with _META:
@@ -222,16 +223,6 @@ def _sentence(said: list[str]) -> str:
 
 def _is_dequantizing(quantizer: Any) -> bool:
     return bool(getattr(quantizer.quantization_config, "dequantize", False))
-
-
-@contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def _leave_meta(model: nn.Module) -> None:
