@@ -8,7 +8,7 @@ import yaml
 
 from fakexport._version import NEWEST_TORCH, OLDEST_TORCH
 from tests.contract.source_tree import ROOT
-from tests.levels import HEAVY
+from tests.levels import heavy
 
 PAGES = ["CONTRIBUTING.md", "docs/architecture.md", "docs/versions.md", "docs/support.md"]
 PATH = re.compile(r"(?:src|tests|docs|tools|examples|benchmarks)/[\w./-]*")
@@ -72,7 +72,7 @@ def test_the_hooks_before_a_commit_run_what_lint_runs():
 
 def test_every_heavy_test_exists():
     """A test that was renamed would run each time, and one that is gone hides a typing error."""
-    for test in HEAVY.read_text(encoding="utf-8").split():
+    for test in heavy():
         file, *_, name = test.split("::")
 
         assert f"def {name}(" in text_of(file), f"{test}: write tests/heavy.txt again; see tests/levels.py"

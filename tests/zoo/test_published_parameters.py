@@ -52,6 +52,7 @@ def test_the_number_of_parameters_is_the_published_one(model_type: str, tmp_path
         assert 0 <= of_buffers <= 8 * model.total_buffers
 
 
+@pytest.mark.chosen
 @pytest.mark.parametrize("name", SAMPLE)
 def test_it_exports_with_dynamic_dimensions(name: str, tmp_path: Path) -> None:
     report = fe.check(source(name, tmp_path), target="8xH100", device_map="balanced", dynamic_shapes="auto")

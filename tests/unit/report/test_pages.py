@@ -6,7 +6,8 @@ from xml.etree import ElementTree
 import pytest
 
 from fakexport.archive.archive_difference import ArchiveDifference, FactDifference, WeightDifference
-from fakexport.exporting.program import ModuleSummary, TensorTotals
+from fakexport.exporting.program import ModuleSummary
+from fakexport.exporting.program.summary import TensorTotals
 from fakexport.report import (
     PlannedModule,
     PlannedPeak,
