@@ -13,6 +13,7 @@ from torch.fx.experimental import proxy_tensor
 from fakexport._torch.speed.operator_call import OperatorCall
 from fakexport._torch.speed.operator_memo import OperatorMemo
 from fakexport._torch.speed.operator_nodes import METADATA
+from tests.unit.exporting.capture.memo_models import Repeats, in_chunks
 
 
 class Twice(nn.Module):
@@ -98,3 +99,18 @@ def test_a_key_asks_a_tensor_nothing_that_torch_counts_or_refuses():
     source = inspect.getsource(OperatorCall._tensor)
 
     assert not re.findall(r"tensor\.(is_leaf|grad_fn|grad|_base|_version|device)\b", source)
+
+
+def test_a_shape_environment_has_the_same_guard_several_times():
+    """Otherwise `shape_knowledge` may count the guards."""
+    rows = torch.export.Dim.AUTO
+    program = torch.export.export(
+        Repeats(in_chunks, 3),
+        (torch.ones(2, 10, 6),),
+        dynamic_shapes={"x": {0: rows, 1: rows}, "more": ()},
+        strict=False,
+    )
+
+    value = next(node.meta["val"] for node in program.graph.nodes if node.name == "x")
+    guards = [(guard.expr, guard.size_oblivious) for guard in value.fake_mode.shape_env.guards]
+    assert len(set(guards)) < len(guards)

@@ -187,24 +187,6 @@ class OperatorCall:
         """Return the version counter of each tensor."""
         return [0 if tensor.is_inference() else tensor._version for tensor in self.tensors]
 
-    def knowledge(self) -> tuple[Any, ...]:
-        """Return counters that change whenever the shape environment learns something new about a symbol."""
-        environment = self.fake_mode.shape_env
-        if environment is None:
-            return ()
-        return (
-            environment._version_counter,
-            environment._replacements_version_counter,
-            len(environment.guards),
-            len(environment.replacements),
-            len(environment.var_to_range),
-            environment.num_deferred_runtime_asserts,
-            environment.unbacked_symint_counter,
-            len(environment.pending_fresh_unbacked_symbols),
-            len(environment.divisible),
-            len(environment.axioms),
-        )
-
     def proxied(self, values: Any) -> Any:
         """Replace tensors and sizes among arguments by their nodes, in stock torch's order."""
         return tuple([self._proxied(value) for value in values])

@@ -42,6 +42,7 @@ from .operator_call import NoKey, OperatorCall
 from .operator_nodes import OperatorNodes, check_numbers, only_node, track
 from .operator_results import AnsweredOperator, NotRepeatable, RepeatedResults
 from .quick_handlers import quick_handlers
+from .shape_knowledge import ShapeKnowledge
 from .symbolic_arithmetic import SymbolicArithmetic
 
 __all__ = ["OperatorMemo", "TraceNeeded"]
@@ -68,7 +69,7 @@ class _Entry:
 
     results: RepeatedResults
     name: str
-    knowledge: tuple[Any, ...]
+    knowledge: tuple[int, ...]
     compared: list[bool]
     devices: set[tuple[torch.device, ...]]
 
@@ -98,6 +99,7 @@ class OperatorMemo:
         self._fakes = NewFakes()
         self._arithmetic = SymbolicArithmetic()
         self._nodes = OperatorNodes()
+        self._knowledge = ShapeKnowledge()
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -168,7 +170,7 @@ class OperatorMemo:
         except NoKey:
             return stock(mode, func, True, args, kwargs)
         entry = self._entries.get(key)
-        if entry is not None and entry.knowledge == (knowledge := call.knowledge()):
+        if entry is not None and entry.knowledge == (knowledge := self._known(call)):
             if not call.numbers or (devices := tuple(call.devices)) in entry.devices:
                 self.answered += 1
                 return self._answer(entry, call)
@@ -182,6 +184,9 @@ class OperatorMemo:
         self.computed += 1
         return self._recorded(key, call, lambda: stock(mode, func, True, args, kwargs))
 
+    def _known(self, call: OperatorCall) -> tuple[int, ...]:
+        return self._knowledge.of(call.fake_mode.shape_env)
+
     @staticmethod
     def _is_like(first: _Entry, call: OperatorCall) -> bool:
         """Return whether this call knows the contiguity of all tensors for which the first call knew it."""
@@ -193,13 +198,13 @@ class OperatorMemo:
 
     def _recorded(self, key: Any, call: OperatorCall, compute: Callable[[], Any]) -> Any:
         """Compute a call with stock torch, and record the outcome if it can be repeated."""
-        graph, before = call.tracer.graph, call.knowledge()
+        graph, before = call.tracer.graph, self._known(call)
         last, misses, bypasses = graph._root._prev, _Mode.cache_misses, dict(_Mode.cache_bypasses)
         symbols, versions = dict(call.tracer.sympy_expr_tracker), call.versions()
         compared = list(map(call.is_compared, call.tensors))
         with self._answers.observed(call.fake_mode) as seen:
             result = compute()
-        if call.knowledge() != before:
+        if self._known(call) != before:
             return result  # It changed the shape environment, which an equal call would not do again.
         # Only the first computation of a symbolic size may leave nodes.
         is_first = bool(call.numbers) and _Mode.cache_misses != misses

@@ -17,6 +17,7 @@ from tests.unit.exporting.capture.memo_models import (
     both_ways,
     check,
     check_outcome,
+    in_chunks,
 )
 
 GENERATOR = torch.Generator()
@@ -63,6 +64,14 @@ def test_repeated_operators_are_answered_from_memory(memos, dynamic):
     check(Repeats(lambda model, x, at: torch.relu(x @ model.weight)), (X,), dynamic=dynamic)
 
     assert memos[0].answered > 2 * memos[0].computed
+
+
+def test_guards_that_torch_adds_in_each_layer_do_not_hide_answers(memos):
+    """Sizes of chunks are not simplified, so torch adds the same guards again in each layer."""
+    rows = torch.export.Dim.AUTO
+    check(Repeats(in_chunks), (torch.ones(2, 10, 6),), dynamic=({0: rows, 1: rows},))
+
+    assert memos[0].answered > memos[0].computed
 
 
 def test_devices_that_are_alike_share_answers(memos):
