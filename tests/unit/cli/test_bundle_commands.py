@@ -79,7 +79,7 @@ def test_verify_weights_and_a_link_take_a_bundle(folder, tmp_path, capsys):
     assert "all 8 weights fit" in capsys.readouterr().out
     linked = f"{folder}/linked.pt2"
     assert main(["bind", f"{folder}/bundle.pt2", checkpoint, "--link", "-o", linked]) == 0
-    assert "296 bytes linked, 0 bytes inside" in capsys.readouterr().out
+    assert "296 bytes stay in the checkpoint, 0 bytes are in the archive" in capsys.readouterr().out
 
 
 def test_a_retargeted_method_takes_the_checkpoint_of_the_bundle(folder, tmp_path, capsys):
@@ -134,8 +134,8 @@ def test_diff_compares_one_method_with_an_archive_or_a_bundle(folder, capsys):
         (["compile", "{}/bound.pt2", "--to", "onnx", "-o", "{}/x"], "is a bundle of the methods"),
         (["retarget", "{}/bound.pt2", "--to", "cpu=cuda:0", "-o", "{}/x"], "is a bundle of the methods"),
         (["verify-weights", "{}/bundle.pt2"], "has no weights of its own"),
-        (["bundle", "encode", "-o", "{}/x"], "'encode' does not have the form METHOD=ARCHIVE"),
-        (["bundle", "a={}/encode.pt2", "a={}/decode.pt2", "-o", "{}/x"], "a is given twice"),
+        (["bundle", "encode", "-o", "{}/x"], "expected METHOD=ARCHIVE, got 'encode'"),
+        (["bundle", "a={}/encode.pt2", "a={}/decode.pt2", "-o", "{}/x"], "method a is given twice"),
         (
             ["bundle", "a={}/encode.pt2", "--prefix", "b=x.", "-o", "{}/x"],
             "a prefix for 'b', but the methods",
