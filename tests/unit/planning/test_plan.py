@@ -229,7 +229,7 @@ def test_the_memory_of_the_host_is_not_assumed():
     report = fe.plan(factory)
 
     assert report.points[0].fit == "unknown"
-    with pytest.raises(fe.InvalidValue, match="--max batch: the memory of cpu is not known"):
+    with pytest.raises(fe.InvalidValue, match="--max batch: the memory size of cpu is not known"):
         fe.plan(factory, maximum=["batch"])
 
 
