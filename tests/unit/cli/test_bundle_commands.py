@@ -63,7 +63,7 @@ def test_inspect_shows_all_methods_or_one(folder, capsys):
     assert main(["inspect", f"{folder}/bound.pt2"]) == 0
     text = capsys.readouterr().out
     assert "8 tensors, 296 B; 8 of them, 296 B, are shared by several methods and stored once" in text
-    assert "decode: `net.*` is `*` in a checkpoint" in text
+    assert "decode: a weight `net.*` of the program is named `*` in a checkpoint" in text
     assert "method encode\n" in text
     assert main(["inspect", f"{folder}/bound.pt2", "--method", "decode"]) == 0
     assert "method encode" not in capsys.readouterr().out
@@ -97,7 +97,10 @@ def test_a_retargeted_method_takes_the_checkpoint_of_the_bundle(folder, tmp_path
     capsys.readouterr()
     for arguments in ([moved], [f"{folder}/bundle.pt2", "--method", "encode"]):
         assert main(["inspect", *arguments]) == 0
-        assert "names         `model.*` is `*` in a checkpoint" in capsys.readouterr().out
+        assert (
+            "names         a weight `model.*` of the program is named `*` in a checkpoint"
+            in capsys.readouterr().out
+        )
         assert main(["inspect", *arguments, "--format", "json"]) == 0
         (about,) = json.loads(capsys.readouterr().out)["methods"].values()
         assert about["prefix"] == ["", "model."]

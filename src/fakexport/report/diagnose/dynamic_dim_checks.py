@@ -60,10 +60,9 @@ def unproven_sizes(dynamic: DynamicDims) -> tuple[str, ...]:
     return tuple(
         (
             f"{dim.input_name}.{dim.dim} was declared as {_range(dim)}, but torch assumes sizes of at "
-            "least 2 while tracing: the program accepts "
+            "least 2 while tracing: the program was not verified for "
         )
-        + ("sizes 0 and 1, but they were" if dim.min == 0 else "size 1, but it was")
-        + " not verified"
+        + ("sizes 0 and 1" if dim.min == 0 else "size 1")
         for dim in dynamic.dims
         if dim.min is not None and dim.min < 2
     )
