@@ -181,7 +181,7 @@ def test_what_eager_mode_does_not_answer_is_refused(options):
 
 
 def test_options_of_training_need_training():
-    with pytest.raises(ValueError, match="apply to --workload train"):
+    with pytest.raises(ValueError, match="apply only to --workload train"):
         fe.plan(factory, optimizer="sgd")
 
 
