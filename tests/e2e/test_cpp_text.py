@@ -149,7 +149,7 @@ def test_a_print_decodes_the_newest_tokens_alone(built, llama, spelling, tmp_pat
         ),
         (
             ("--prompt", "x", "--prompt-ids", "1", "--tokenizer", "{good}"),
-            "--prompt and --prompt-ids exclude each other",
+            "use either --prompt or --prompt-ids, not both",
         ),
         (
             ("--prompt", b"\xff", "--tokenizer", "{good}"),

@@ -39,7 +39,7 @@ def test_a_repository_is_checked_at_its_commit_and_says_what_it_transferred(hub)
     report = json.loads(done.stdout)
     assert f"hf:org/llama is at commit {COMMIT} on the hub" in str(report)
     assert done.stderr.startswith(f"hf:org/llama@{COMMIT}: ")
-    assert done.stderr.endswith(" transferred (configuration and headers, no weights)\n")
+    assert done.stderr.endswith(" downloaded (configuration and headers, no weights)\n")
 
 
 def test_a_quantized_repository_is_not_reported_as_clean(hub):

@@ -125,10 +125,10 @@ def test_equal_operators_in_another_order_are_named_at_their_line(repository):
 
     (found,) = json.loads(said)["reports"][0]["diagnostics"]
     assert found["code"] == "FE003"
-    assert found["notes"] == ["the same nodes are in a different order"]
+    assert found["notes"] == ["the nodes are the same, but in a different order"]
     (label,) = found["labels"]
     assert label["span"]["line"] == 14
-    assert label["message"] == "the order of nodes differs from here on: 1 x aten.cos.default"
+    assert label["message"] == "from this line on, the nodes are in a different order: 1 x aten.cos.default"
 
 
 def test_operators_that_are_gone_are_named_where_their_module_is_now(locked):

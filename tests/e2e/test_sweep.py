@@ -104,7 +104,7 @@ def test_a_line_of_a_sweep_is_what_the_command_says_alone(tmp_path):
     [
         (["sweep", "absent.yaml", "-o", "run.jsonl"], "absent.yaml"),
         (["sweep", "zoo.yaml", "-o", "run.jsonl", "--shard", "5/4"], "expected I/N"),
-        (["sweep-compare", "zoo.yaml", "zoo.yaml"], "not a line of a sweep"),
+        (["sweep-compare", "zoo.yaml", "zoo.yaml"], "cannot read this line as output of `fakexport sweep`"),
     ],
 )
 def test_bad_usage_is_one_line(tmp_path, arguments, message):

@@ -95,7 +95,7 @@ def test_model_explorer_shows_the_graph_and_what_colors_it(folder, browser):
     # pip install dacite flask ipython portpicker termcolor watchdog
     pytest.importorskip("model_explorer.config", reason="needs the package ai-edge-model-explorer")
     said = fakexport(folder, "view", "model.pt2", "-o", "graph.json")
-    command = said[-1].removeprefix("open it: ").split()
+    command = said[-1].removeprefix("open it with: ").split()
     assert command[0] == "model-explorer"
     from model_explorer.config import ModelExplorerConfig
 

@@ -97,7 +97,7 @@ def test_a_failure_for_want_of_an_omitted_input_names_it(run, tmp_path, monkeypa
     assert code == 1
     assert "warning[FE104]: model was traced without one of its inputs" in text
     assert "pixel_values was not provided: no part of the model has the input grid_thw" in text
-    assert "the model may fail because it lacks pixel_values" in text
+    assert "the export may have failed because these inputs are missing: pixel_values" in text
     assert "error[FE202]" in text
 
 

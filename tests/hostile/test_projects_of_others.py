@@ -49,7 +49,7 @@ def test_a_configuration_loads_no_library_of_a_file_beside_it(command: str, proj
     done = fakexport_here(command, "hf:config.json")
 
     assert not was_run(project)
-    assert f"libraries of {project / 'pyproject.toml'} are not loaded for hf:config.json" in done.stderr
+    assert f"the `libraries` in {project / 'pyproject.toml'} are not loaded for hf:config.json" in done.stderr
 
 
 def test_a_library_that_the_user_names_is_loaded_for_a_configuration(project: Path) -> None:
@@ -69,7 +69,7 @@ def test_what_others_can_write_is_refused(name: str, project: Path, monkeypatch:
 
     assert not was_run(project)
     assert f"{place} is writable by " in done.stderr
-    assert "code that pyproject.toml names would be run" in done.stderr
+    assert "does not run the code that pyproject.toml names" in done.stderr
 
 
 def test_the_search_ends_at_a_folder_that_others_can_write_to(project: Path) -> None:

@@ -72,7 +72,9 @@ def summarise_ranks(
             differing = differing_numbers(programs[0], program)
             if differing is None:
                 who = f"ranks {ranks[0]} to {ranks[-1]}"
-                raise RanksDiffer(f"the programs of {who} differ in more than constants")
+                raise RanksDiffer(
+                    f"{who} have different programs, although their weights have the same shapes"
+                )
             numbers.update(dict.fromkeys(map(star, differing)))
         groups.append(RankGroup(tuple(ranks), summarise(programs[0]).held_bytes().total()))
     found, rate = collectives(first), profile.link_bandwidth_bytes_per_s

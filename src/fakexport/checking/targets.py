@@ -90,7 +90,8 @@ def _parse(target: OneTarget, device_map: DeviceMapText | None, dtype: str | tor
     unknown = fields.keys() - {"topology", "device_map", "dtype"}
     if unknown or "topology" not in fields:
         raise InvalidValue(
-            f"a target has the keys topology, device_map and dtype; got {', '.join(sorted(fields))}"
+            "a target needs the key topology, and can have device_map and dtype; got "
+            f"{', '.join(sorted(fields))}"
         )
     topology = Topology.parse(fields["topology"])
     own_map = fields.get("device_map")

@@ -64,7 +64,7 @@ def bind_command(
         if link:
             linked = sum(place.length for place in locations if place.is_link)
             inside = sum(place.length for place in locations if not place.is_link)
-            where = f": {linked:,} bytes linked, {inside:,} bytes inside"
+            where = f"; {linked:,} bytes stay in the checkpoint, {inside:,} bytes are in the archive"
         return sum(1 + len(tensor.aliases) for tensor in tensors), where
 
     count, where = code.run(bound, runs_code=trust)
@@ -85,9 +85,8 @@ def bundle_command(
         typer.Option(
             "--prefix",
             metavar="METHOD=OUT[:IN]",
-            help="Map weight names that begin with IN in a method to names that begin with OUT in the "
-            "checkpoint. Repeatable. Default: the prefixes of the bundle that a program was loaded "
-            "from.",
+            help="To find a weight of METHOD in the checkpoint, replace the prefix IN of its name with OUT. "
+            "Repeatable. Default: the prefixes in the bundle that the program was loaded from.",
         ),
     ] = None,
     trust: options.Trust = False,
@@ -114,7 +113,9 @@ def bundle_command(
 
     shared = code.run(saved, runs_code=trust)
     size = output.stat().st_size
-    write_output(f"{output}: {size:,} bytes, {', '.join(paths)}, {shared} weights and buffers shared\n")
+    write_output(
+        f"{output}: {size:,} bytes, methods {', '.join(paths)}; {shared} shared weights and buffers\n"
+    )
 
 
 def _pairs(texts: list[str], form: str) -> dict[str, str]:
@@ -122,9 +123,9 @@ def _pairs(texts: list[str], form: str) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals and value):
-            raise typer.BadParameter(f"{text!r} does not have the form {form}")
+            raise typer.BadParameter(f"expected {form}, got {text!r}")
         if name in found:
-            raise typer.BadParameter(f"{name} is given twice")
+            raise typer.BadParameter(f"method {name} is given twice")
         found[name] = value
     return found
 

@@ -30,10 +30,10 @@ def _parse(text: str) -> tuple[OutputFormat, Path]:
     if not (equals and path):
         raise typer.BadParameter(f"--write takes FORMAT=FILE, such as sarif=report.sarif; got {text!r}")
     if name not in formats:
-        raise typer.BadParameter(f"--write: unknown format {name!r}; there are {', '.join(formats)}")
+        raise typer.BadParameter(f"--write: unknown format {name!r}; choose one of {', '.join(formats)}")
     file = Path(path).absolute()
     if not file.parent.is_dir():
-        raise typer.BadParameter(f"--write: there is no folder {file.parent}")
+        raise typer.BadParameter(f"--write: the folder {file.parent} does not exist")
     return formats[name], file
 
 

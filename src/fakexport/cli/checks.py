@@ -108,8 +108,8 @@ def check_project(
     """
     if project is None or not project.sources:
         raise ProjectFileError(
-            "no SOURCE given, and no pyproject.toml from here up has `sources` in [tool.fakexport]; "
-            "see `fakexport check --help`"
+            "no SOURCE given, and no pyproject.toml in this folder or its parents lists `sources` in "
+            "[tool.fakexport]; see `fakexport check --help`"
         )
     from fakexport.report import ProjectReport
 

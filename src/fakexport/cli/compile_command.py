@@ -54,8 +54,8 @@ def compile_command(
         typer.Option(
             "--target",
             metavar="TARGET",
-            help="For aoti: devices to compile for, such as `cpu` or `H100`, which may be absent here. "
-            "Default: the program's devices.",
+            help="For aoti: devices to compile for, such as `cpu` or `H100`, which this machine need not "
+            "have. Default: the program's devices.",
         ),
     ] = None,
     cache: Annotated[
@@ -81,7 +81,7 @@ def compile_command(
     given = {"--weights": weights, "--backend": backend, "--target": target, "--cache": cache}
     for option, value in given.items():
         if value is not None and option.removeprefix("--") not in OPTIONS_OF[to]:
-            raise typer.BadParameter(f"--to {to} has no {option}")
+            raise typer.BadParameter(f"{option} does not apply to --to {to}")
 
     def compiled(on_progress: Show | None = None) -> tuple[tuple[Diagnostic, ...], tuple[str, ...], str]:
         from torch.export import ExportedProgram
@@ -111,7 +111,7 @@ def compile_command(
             )
         except CompileFailure as failure:
             return failure.diagnostics, (), ""
-        taken = "from the cache" if made.is_cached else f"in {made.seconds:.1f} s"
+        taken = "reused from the cache" if made.is_cached else f"compiled in {made.seconds:.1f} s"
         return (), made.notes, f"{made.path}: {made.size_bytes:,} bytes, {taken}\n"
 
     failed, notes, text = code.run(

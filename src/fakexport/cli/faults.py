@@ -64,7 +64,7 @@ def usage_fault(error: BaseException) -> str | None:
     if isinstance(error, MemoryError) or is_of_library:
         return "out of memory"
     if isinstance(error, SystemExit):
-        return f"the model's code exited: sys.exit({error.code!r})"
+        return f"the model's code called sys.exit({error.code!r}): remove this call"
     return None
 
 

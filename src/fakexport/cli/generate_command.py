@@ -18,7 +18,8 @@ def generate_command(
         str,
         typer.Argument(
             metavar="BUNDLE",
-            help="Archive (.pt2) written by `fakexport export --workload generate`, or bound from it.",
+            help="Archive (.pt2) written by `fakexport export --workload generate`, with or without bound "
+            "weights.",
         ),
     ],
     checkpoint: options.OptionalCheckpoint = None,
@@ -66,7 +67,7 @@ def generate_command(
         str | None,
         typer.Option(
             metavar="ID,ID,...|none",
-            help="Stop at these tokens. Default: those of the model's generation config.",
+            help="Stop at these token ids. Default: the EOS ids of the model's generation config.",
         ),
     ] = None,
     inputs: Annotated[
@@ -90,7 +91,7 @@ def generate_command(
     if prompt and tokenizer is None:
         raise typer.BadParameter("--prompt needs --tokenizer, the tokenizer.json of the model")
     if prompt and prompt_ids:
-        raise typer.BadParameter("--prompt and --prompt-ids exclude each other")
+        raise typer.BadParameter("use either --prompt or --prompt-ids, not both")
     ids = [_ids(text, "--prompt-ids") for text in prompt_ids or []]
     stops = None if eos is None else [] if eos == "none" else _ids(eos, "--eos")
 
@@ -119,7 +120,8 @@ def generate_command(
             if checkpoint is not None:
                 raise
             raise typer.BadParameter(
-                f"{bundle} has no weights ({len(error.names)} are missing): name the checkpoint after it"
+                f"{bundle} has no weights ({len(error.names)} are missing): pass the checkpoint as the "
+                "second argument"
             ) from None
         lines = [
             ",".join(map(str, tokens)) if words is None else words.text(tokens) for tokens in found.tokens
@@ -138,5 +140,5 @@ def _ids(text: str, option: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise typer.BadParameter(
-            f"{option} {text!r}: write token ids between commas, such as 1,2,3"
+            f"{option} {text!r}: separate token ids with commas, such as 1,2,3"
         ) from None

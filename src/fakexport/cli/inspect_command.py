@@ -27,7 +27,7 @@ def inspect_command(
         str | None,
         typer.Option(
             metavar="TOPOLOGY",
-            help="Devices that exist while a model is built, such as `8xH100`. Default: the target in "
+            help="Devices to emulate while a model is built, such as `8xH100`. Default: the target in "
             "`[tool.fakexport]` if there is one, else `cpu`.",
         ),
     ] = None,
@@ -101,7 +101,7 @@ def inspect_command(
             "--target, --device-map, --dtype, --parallel and --rank apply to models, not to archives"
         )
     if devices and format_ == "json":
-        raise typer.BadParameter("--devices prints text; drop --format json")
+        raise typer.BadParameter("--devices prints only text: remove --format json")
 
     def described() -> str:
         from fakexport.archive import describe, load

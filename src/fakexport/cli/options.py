@@ -152,13 +152,13 @@ Target = Annotated[
         metavar="TOPOLOGY",
         show_default="cpu",
         help="Devices to export for, such as `cpu`, `H100`, `8xH100` or `cpu+2xA100-40GB`. "
-        "Repeatable: one verdict each.",
+        "Repeatable: each target is checked separately.",
     ),
 ]
 BuildDevices = Annotated[
     str,
     typer.Option(
-        "--target", metavar="TOPOLOGY", help="Devices that exist while a model is built, such as `8xH100`."
+        "--target", metavar="TOPOLOGY", help="Devices to emulate while a model is built, such as `8xH100`."
     ),
 ]
 DeviceMap = Annotated[

@@ -109,7 +109,7 @@ class PlanOptions:
         bool,
         typer.Option(
             "--smallest",
-            help="Find the smallest sufficient number of each NVIDIA or AMD GPU: 1, 2, 4, 8 or 16.",
+            help="For each NVIDIA and AMD GPU, find the smallest number that is enough: 1, 2, 4, 8 or 16.",
         ),
     ] = False
     eager: Annotated[
@@ -249,7 +249,9 @@ def _sizes(option: str, text: str | None) -> tuple[int, ...] | None:
     if match := _RANGE.fullmatch(text.strip()):
         size, last = int(match[1]), int(match[2])
         if not 0 < size <= last:
-            raise typer.BadParameter(f"{option} {text!r}: write a range such as 1..64, from 1 or more")
+            raise typer.BadParameter(
+                f"{option} {text!r}: write an ascending range that starts at 1 or more, such as 1..64"
+            )
         sizes = []
         while size < last:
             sizes.append(size)

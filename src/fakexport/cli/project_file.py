@@ -99,7 +99,9 @@ class ProjectFile:
         own = (options for source, options in self.sources if _place(source, self.path.parent) == asked)
         found = next(own, CheckOptions()).over(self.options)
         if library_of(source) is not None and found.libraries:
-            write_note(f"libraries of {self.path} are not loaded for {source}: name them with --library")
+            write_note(
+                f"the `libraries` in {self.path} are not loaded for {source}: pass them with --library"
+            )
             found = replace(found, libraries=None)
         return self._located(found)
 
@@ -154,7 +156,8 @@ def one_target(known: CheckOptions, given: str | None, command: str) -> str:
     target, *others = known.target or ["cpu"]
     if others:
         raise InvalidValue(
-            f"[tool.fakexport] lists {len(others) + 1} targets and {command} takes one: pass --target"
+            f"[tool.fakexport] lists {len(others) + 1} targets, but {command} takes one: choose it with "
+            "--target"
         )
     return target
 
@@ -180,7 +183,10 @@ def _table(path: Path) -> Any:
         for place, status in ((path, file.status), (path.parent, path.parent.stat())):
             is_shared = place != path and bool(status.st_mode & stat.S_ISVTX)
             if (fault := fault_of_owner(status, is_shared=is_shared)) is not None:
-                raise ProjectFileError(f"{place} {fault}, and code that {path.name} names would be run")
+                raise ProjectFileError(
+                    f"{place} {fault}, so fakexport does not run the code that {path.name} names: correct "
+                    "the owner or the permissions"
+                )
     try:
         tool = parse_toml(content).get("tool", {})
     except DocumentError as error:
@@ -237,7 +243,7 @@ def _check_keys(table: Mapping[str, Any], known: set[str]) -> None:
     for key in table:
         if key not in known:
             near = difflib.get_close_matches(key, sorted(known), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it can have {', '.join(sorted(known))}"
+            hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(sorted(known))}"
             raise DocumentError(f"unknown key: {hint}").within(key)
 
 

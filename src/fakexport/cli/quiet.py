@@ -54,7 +54,7 @@ def _transfers_shown() -> Iterator[None]:
 
             for name, nbytes in found.items():
                 write_error_line(
-                    f"{name}: {bytes_text(nbytes)} transferred (configuration and headers, no weights)"
+                    f"{name}: {bytes_text(nbytes)} downloaded (configuration and headers, no weights)"
                 )
 
 

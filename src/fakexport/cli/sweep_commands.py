@@ -86,7 +86,9 @@ def sweep_command(
     )
 
     if ray is not None and jobs is not None:
-        raise typer.BadParameter("Ray decides how many run at a time; leave out --jobs", param_hint="--ray")
+        raise typer.BadParameter(
+            "Ray decides how many checks run at a time: remove --jobs", param_hint="--ray"
+        )
     found = read_zoo(zoo)
     asked = found.items if changed_since is None else changed_items(found, changed_since)
     items = _part(asked, shard)
@@ -189,7 +191,8 @@ def sweep_report_command(
         typer.Option(
             "--zoo",
             metavar="ZOO",
-            help="Count every check of this zoo file: one that is missing from a run counts as not passed.",
+            help="Count every check of this zoo file. A check that is missing from a run counts as not "
+            "passed.",
         ),
     ] = None,
 ) -> None:

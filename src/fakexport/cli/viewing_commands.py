@@ -117,7 +117,7 @@ def view_command(
     FILE.diagnostics.json.
     """
     if output.suffix != ".json":
-        raise typer.BadParameter(f"{output}: Model Explorer needs the ending .json", param_hint="--output")
+        raise typer.BadParameter(f"{output}: the file name must end in .json", param_hint="--output")
 
     def made() -> dict[Path, Any]:
         from fakexport.archive import load
@@ -135,4 +135,6 @@ def view_command(
     for path in files:
         write_error_line(f"{path}: {path.stat().st_size:,} bytes")
     overlays = ",".join(str(path) for path in list(files)[1:])
-    write_error_line(f"open it: {shlex.join(['model-explorer', str(output), '--node_data_paths', overlays])}")
+    write_error_line(
+        f"open it with: {shlex.join(['model-explorer', str(output), '--node_data_paths', overlays])}"
+    )

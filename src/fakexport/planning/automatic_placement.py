@@ -56,7 +56,9 @@ def automatic_placement(
     devices = {device.name: device.profile.memory_bytes for device in topology.accelerators}
     known = {name: size for name, size in devices.items() if size is not None}
     if not known or len(known) < len(devices):
-        raise InvalidValue(f"--device-map auto: the memory of {topology.spec} is not known")
+        raise InvalidValue(
+            f"--device-map auto: the memory size of {topology.spec} is not known; name a GPU, such as 2xH100"
+        )
     with torch_logs_silenced(), emulate(topology):
         module = build_source(request.source, topology, dtype=dtype).module
     room = dict(known)

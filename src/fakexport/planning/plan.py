@@ -123,7 +123,7 @@ def plan(
     asked = _Asked(batches, contexts, other, tuple(dict.fromkeys(maximum)), timeline, by_module)
     is_training = workload == "train"
     if not is_training and (optimizer, checkpointing, autocast) != (None, False, None):
-        raise InvalidValue("--optimizer, --checkpointing and --autocast apply to --workload train")
+        raise InvalidValue("--optimizer, --checkpointing and --autocast apply only to --workload train")
     if isinstance(subject, (ExportedProgram, Path)) or _is_archive(subject):
         given = (device_map, dtype, parallel, workload, smallest, eager, tuple(assume))
         if given != (None, None, None, "forward", False, False, ()):
@@ -142,10 +142,12 @@ def plan(
     if eager and (maximum or smallest or by_module):
         raise InvalidValue("--max, --smallest and --by-module do not apply to --eager")
     if aoti and (is_training or maximum or smallest or parallel is not None):
-        raise InvalidValue("--max, --smallest, --parallel and --workload train do not apply to --aoti")
+        raise InvalidValue(
+            "--max, --smallest, --parallel and --workload train cannot be combined with --aoti"
+        )
     if assume and (is_training or eager):
         raise InvalidValue(
-            "--assume does not apply to --workload train and --eager, which run the model's code"
+            "--assume does not apply to --workload train or --eager, because they run the model's code"
         )
     if eager and workload != "forward":
         raise InvalidValue(f"--eager does not apply to --workload {workload}")
@@ -368,7 +370,7 @@ def check_parallel(
     if parallel not in _OVER_ALL:
         Degrees.parse(parallel)
         if is_smallest:
-            raise InvalidValue(f"--smallest chooses the degree: write --parallel tp, not {parallel}")
+            raise InvalidValue(f"--smallest chooses the number of ranks: write --parallel tp, not {parallel}")
     refuse_with_parallel(Degrees(2), device_map=device_map)
 
 

@@ -113,7 +113,9 @@ class _Run:
             kind: Kind = "state" if index in caches else "output"
             self._storages[index] = replace(self._storages[index], kind=kind)
         self._events += [(len(self._steps) - 1, ~index) for index in {*self._handles.values()} - outputs]
-        unread = (f"AOTInductor: {name}: only its results are counted" for name in wrapper.unread)
+        unread = (
+            f"AOTInductor: {name}: only the memory of its results is counted" for name in wrapper.unread
+        )
         return Liveness(
             storages=tuple(self._storages),
             held=self._held.held,

@@ -26,7 +26,7 @@ def greatest(program: PlannedProgram, role: str, request: SizeRequest) -> Greate
     sizes = program.sizes
     if not sizes.is_dynamic(role):
         raise InvalidValue(
-            f"--max {role}: the {role} of this program is fixed; export it with --dynamic auto"
+            f"--max {role}: the {role} size of this program is fixed; export the model with --dynamic auto"
         )
     lowest, bound = sizes.least(role), sizes.greatest(role) or _NO_BOUND
 
@@ -36,7 +36,7 @@ def greatest(program: PlannedProgram, role: str, request: SizeRequest) -> Greate
 
     first = at(lowest)
     if first.fit == "unknown":
-        raise InvalidValue(f"--max {role}: the memory of {program.topology.spec} is not known")
+        raise InvalidValue(f"--max {role}: the memory size of {program.topology.spec} is not known")
     most = _last(lambda size: at(size).fit in ("fits", "may not fit"), lowest, bound)
     surely = _last(lambda size: at(size).fit == "fits", lowest, bound if most is None else most)
     if most is not None and most == bound:

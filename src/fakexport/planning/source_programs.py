@@ -68,7 +68,7 @@ class SourcePrograms:
         rank = (
             ()
             if degrees is None
-            else (f"the plan is for rank 0 of {degrees.ranks}; no other rank needs more",)
+            else (f"the plan is for rank 0 of {degrees.ranks}; no other rank needs more memory",)
         )
         return (*self.source.assumptions, *rank)
 

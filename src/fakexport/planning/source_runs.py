@@ -173,7 +173,7 @@ class SourceRuns:
         if not module.training:
             module.train()
             if self.source.kind == "python":
-                self._assumed["the model is in eval mode: it is planned in training mode"] = None
+                self._assumed["the model is in eval mode, but the plan is for training mode"] = None
         if self.training.checkpointing:
             enable_checkpointing(module, self.source.spec)
 
@@ -183,7 +183,7 @@ class SourceRuns:
         if "labels" in given:
             text = "the model computes the loss from labels"
         else:
-            text = "the loss is the one that the model returns, otherwise the mean square of its outputs"
+            text = "the loss is the `loss` that the model returns, or else the mean square of its outputs"
         self._assumed[text] = None
 
     def _note_inputs(self, inputs: ExampleInputs, module: nn.Module) -> None:
@@ -217,7 +217,7 @@ def _within_tables(module: nn.Module) -> Iterator[None]:
         rows = getattr(table, "num_embeddings", looked_up)
         if looked_up > rows:
             raise InvalidValue(
-                f"the model looks up {looked_up:,} positions in {name}, which has {rows:,} rows"
+                f"the model looks up {looked_up:,} positions in {name}, which has only {rows:,} rows"
             )
 
     tables = [

@@ -137,7 +137,7 @@ def _value(value: ValueSummary) -> tuple[str, str, str]:
 def _names_in_checkpoint(prefix: tuple[str, str]) -> str:
     """Return a clause that says how weight names in a checkpoint differ from the names in the program."""
     outside, inside = prefix
-    return f"`{inside}*` is `{outside}*` in a checkpoint"
+    return f"a weight `{inside}*` of the program is named `{outside}*` in a checkpoint"
 
 
 def _weights(manifest: MethodManifest) -> Iterator[str]:
@@ -163,5 +163,5 @@ def _constants(found: MethodDescription) -> Iterator[str]:
 
 
 def _records(records: Mapping[str, int], found: ArchiveDescription) -> str:
-    held = "each with a sha256 in the manifest" if found.has_manifest else "with CRC-32, without hashes"
+    held = "each with a sha256 in the manifest" if found.has_manifest else "with CRC-32 checksums only"
     return f"{len(records):,}, {held}; no weights were read"

@@ -48,7 +48,7 @@ def difference_items(found: ProgramDifference) -> Iterator[tuple[str, list[str]]
     yield "removed", [_group(item) for item in found.nodes_removed]
     yield "added", [_group(item) for item in found.nodes_added]
     yield "rewired", [_group(item) for item in found.nodes_rewired]
-    yield "order", ["common nodes are in a different order"] * found.is_reordered
+    yield "order", ["nodes in both programs are in a different order"] * found.is_reordered
     yield "changed", [f"{_group(item.nodes)}: {item.field} {item.a} -> {item.b}" for item in found.changes]
     yield (
         "devices",
@@ -89,7 +89,7 @@ def _signature(item: SignatureDifference) -> str:
 
 def _values(field: str, a: str, b: str) -> str:
     if field == "presence" and not (a and b):
-        return "only in the second" if b else "only in the first"
+        return "only in the second program" if b else "only in the first program"
     return f"{field} {a or 'none'} -> {b or 'none'}"
 
 
@@ -118,7 +118,7 @@ def weight_text(item: WeightDifference) -> str:
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     where = f"{plural(len(item.names), 'weight')}: {', '.join(names[:_MOST_NAMES])}{more}"
     if item.field == "presence":
-        return f"only in the {'second' if item.b else 'first'}: {where}"
+        return f"only in the {'second' if item.b else 'first'} archive: {where}"
     if item.field == "data":
         return f"different data in {where}"
     return f"{item.field} {item.a or 'none'} -> {item.b or 'none'} in {where}"

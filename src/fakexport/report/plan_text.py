@@ -195,7 +195,7 @@ def greatest_text(found: Greatest) -> str:
     why = (
         "the program accepts no larger size"
         if found.limit == "range"
-        else f"then {found.device} runs out of memory"
+        else f"with more, {found.device} runs out of memory"
     )
     surely = "" if found.fits_surely == found.size else f" (certain up to {found.fits_surely or 0:,})"
     return f"largest {found.role}: {found.size:,}{surely}; {why}"
@@ -209,4 +209,11 @@ def _machines(machines: Sequence[Machine]) -> list[str]:
             rows.append([name, bytes_text(machine.headroom.lower), machine.device_map or "one device"])
     lacking = [machine.profile for machine in machines if machine.count is None]
     lines = layout(rows, right=[1]) if len(rows) > 1 else []
-    return [*lines, *([f"no tested number of devices is enough: {', '.join(lacking)}"] if lacking else [])]
+    return [
+        *lines,
+        *(
+            [f"too little memory with every tested number of devices: {', '.join(lacking)}"]
+            if lacking
+            else []
+        ),
+    ]

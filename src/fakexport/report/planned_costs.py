@@ -139,7 +139,8 @@ def cost_lines(costs: PlannedCosts) -> Iterator[str]:
     flops = sum(device.flops for device in costs.devices)
     if costs.limit is None:
         names = device_names([device.name for device in costs.devices])
-        yield f"{flops_text(flops)} per call; no bound on its time: the profile of {names} has no rates"
+        why = f"the profile of {names} has no FLOP/s or B/s"
+        yield f"{flops_text(flops)} per call; no bound on its time: {why}"
     else:
         yield _fastest(costs, *costs.limit)
         yield f"{flops_text(flops)} per call; {_device(costs.limit[0])}"
@@ -211,7 +212,7 @@ def _device(device: DeviceCost) -> str:
     )
     ratio = device.flops_per_byte
     intensity = "" if ratio is None else f", {ratio:,.1f} FLOP per byte"
-    return f"{device.name} at least: {times or 'no time'}{intensity}"
+    return f"minimum time on {device.name}: {times or 'none'}{intensity}"
 
 
 def flops_text(count: int) -> str:

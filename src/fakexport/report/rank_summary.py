@@ -100,7 +100,7 @@ def rank_lines(name: str, summary: RankSummary) -> list[str]:
     total = sum(found.count for found in summary.collectives)
     lines.append(f"{plural(total, 'collective')} per call{_least(summary)}:")
     if summary.unused_rules:
-        lines.append(f"rules that match no module: {', '.join(map(escaped, summary.unused_rules))}")
+        lines.append(f"plan rules that match no module: {', '.join(map(escaped, summary.unused_rules))}")
     return lines
 
 
@@ -112,7 +112,7 @@ def _least(summary: RankSummary) -> str:
     text = f", in which a rank receives at least {bytes_text(summary.received_bytes)}"
     if seconds is None or rate is None:
         return text
-    return f"{text}: at least {duration_text(seconds)} at {rate / 1e9:,.0f} GB/s"
+    return f"{text}, which takes at least {duration_text(seconds)} at {rate / 1e9:,.0f} GB/s"
 
 
 def _programs(summary: RankSummary, count: int) -> str:

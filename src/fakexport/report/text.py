@@ -105,7 +105,7 @@ def render_weights(report: WeightsReport) -> str:
     if report.computed:
         listed = ", ".join(report.computed)
         head.append(
-            escaped(f"computed    {listed}: missing from the checkpoint; the model's class allows it")
+            escaped(f"computed    {listed}: missing from the checkpoint, which the model's class allows")
         )
     parts = ["\n".join(head), *map(render_text, report.diagnostics)]
     return "\n\n".join([*parts, f"{report.summary}; {_counts(report.diagnostics)}"]) + "\n"

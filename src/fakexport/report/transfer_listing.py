@@ -138,8 +138,10 @@ def render_device_literals(listing: DeviceListing) -> str:
 
     Literals of the same source line that differ only in the node are merged into one line with their count.
     """
-    on = ", ".join(listing.devices)
-    parts = [[escaped(f"a program on {on or 'no device'}, and what would fail on {listing.other_device}")]]
+    on = ", ".join(listing.devices) or "no device"
+    parts = [
+        [escaped(f"hard-coded devices of a program on {on}; `breaks` means: fails on {listing.other_device}")]
+    ]
     if listing.literals:
         parts.append(layout(list(_literal_rows(listing)), right=(0,), indent=_INDENT))
     parts += [[render_text(diagnostic)] for diagnostic in listing.diagnostics]

@@ -63,7 +63,7 @@ def test_inspect_shows_all_methods_or_one(folder, capsys):
     assert main(["inspect", f"{folder}/bound.pt2"]) == 0
     text = capsys.readouterr().out
     assert "8 tensors, 296 B; 8 of them, 296 B, are shared by several methods and stored once" in text
-    assert "decode: `net.*` is `*` in a checkpoint" in text
+    assert "decode: a weight `net.*` of the program is named `*` in a checkpoint" in text
     assert "method encode\n" in text
     assert main(["inspect", f"{folder}/bound.pt2", "--method", "decode"]) == 0
     assert "method encode" not in capsys.readouterr().out
@@ -79,7 +79,7 @@ def test_verify_weights_and_a_link_take_a_bundle(folder, tmp_path, capsys):
     assert "all 8 weights fit" in capsys.readouterr().out
     linked = f"{folder}/linked.pt2"
     assert main(["bind", f"{folder}/bundle.pt2", checkpoint, "--link", "-o", linked]) == 0
-    assert "296 bytes linked, 0 bytes inside" in capsys.readouterr().out
+    assert "296 bytes stay in the checkpoint, 0 bytes are in the archive" in capsys.readouterr().out
 
 
 def test_a_retargeted_method_takes_the_checkpoint_of_the_bundle(folder, tmp_path, capsys):
@@ -97,7 +97,10 @@ def test_a_retargeted_method_takes_the_checkpoint_of_the_bundle(folder, tmp_path
     capsys.readouterr()
     for arguments in ([moved], [f"{folder}/bundle.pt2", "--method", "encode"]):
         assert main(["inspect", *arguments]) == 0
-        assert "names         `model.*` is `*` in a checkpoint" in capsys.readouterr().out
+        assert (
+            "names         a weight `model.*` of the program is named `*` in a checkpoint"
+            in capsys.readouterr().out
+        )
         assert main(["inspect", *arguments, "--format", "json"]) == 0
         (about,) = json.loads(capsys.readouterr().out)["methods"].values()
         assert about["prefix"] == ["", "model."]
@@ -134,8 +137,8 @@ def test_diff_compares_one_method_with_an_archive_or_a_bundle(folder, capsys):
         (["compile", "{}/bound.pt2", "--to", "onnx", "-o", "{}/x"], "is a bundle of the methods"),
         (["retarget", "{}/bound.pt2", "--to", "cpu=cuda:0", "-o", "{}/x"], "is a bundle of the methods"),
         (["verify-weights", "{}/bundle.pt2"], "has no weights of its own"),
-        (["bundle", "encode", "-o", "{}/x"], "'encode' does not have the form METHOD=ARCHIVE"),
-        (["bundle", "a={}/encode.pt2", "a={}/decode.pt2", "-o", "{}/x"], "a is given twice"),
+        (["bundle", "encode", "-o", "{}/x"], "expected METHOD=ARCHIVE, got 'encode'"),
+        (["bundle", "a={}/encode.pt2", "a={}/decode.pt2", "-o", "{}/x"], "method a is given twice"),
         (
             ["bundle", "a={}/encode.pt2", "--prefix", "b=x.", "-o", "{}/x"],
             "a prefix for 'b', but the methods",

@@ -44,7 +44,7 @@ def missing_torch(*_, **__):
         (missing_file, "error: /absent/model.json: No such file or directory\n"),
         (missing_torch, "error: torch is not installed: pip install torch\n"),
         (raised_by(MemoryError()), "error: out of memory\n"),
-        (raised_by(SystemExit("bye")), "error: the model's code exited: sys.exit('bye')\n"),
+        (raised_by(SystemExit("bye")), "error: the model's code called sys.exit('bye'): remove this call\n"),
     ],
 )
 @pytest.mark.parametrize("options", [[], ["--format", "json"]])
@@ -64,7 +64,7 @@ def test_a_bad_call_is_one_line_and_exit_code_2(monkeypatch, capsys, check, line
     [
         (
             ["check"],
-            "error: no SOURCE given, and no pyproject.toml from here up has `sources` in [tool.fakexport]",
+            "error: no SOURCE given, and no pyproject.toml in this folder or its parents lists `sources`",
         ),
         (["chek"], "error: No such command 'chek'. Did you mean 'check'?; see `fakexport --help`\n"),
         (["check", "m:f", "--format", "xml"], "error: Invalid value for '--format'"),

@@ -91,8 +91,8 @@ def test_text_in_and_out(archive, folder, tmp_path):
     ("arguments", "message"),
     [
         (["--prompt", "hello"], "--prompt needs --tokenizer"),
-        (["--prompt-ids", "5,x"], "--prompt-ids '5,x': write token ids between commas"),
-        (["--prompt-ids", "5", "--eos", "a"], "--eos 'a': write token ids between commas"),
+        (["--prompt-ids", "5,x"], "--prompt-ids '5,x': separate token ids with commas"),
+        (["--prompt-ids", "5", "--eos", "a"], "--eos 'a': separate token ids with commas"),
         ([], "there is no prompt: the program expects input_ids"),
         (["--prompt-ids", "5", "--top-p", "2"], "top_p is 2.0, but must be above 0 and at most 1"),
         (["--prompt-ids", "5", "--max-new-tokens", "200"], "but the model has 128 positions"),
@@ -110,7 +110,7 @@ def test_a_bundle_without_weights_asks_for_the_checkpoint(archive):
     done = fakexport_here("generate", archive, "--prompt-ids", "5", code=2)
 
     assert "has no weights" in done.stderr
-    assert "name the checkpoint after it" in done.stderr
+    assert "pass the checkpoint as the second argument" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -95,10 +95,10 @@ def gpt2(tmp_path_factory):
 @pytest.mark.parametrize(
     ("workload", "words"),
     [
-        ("forward", "the program reads row 128 of transformer.wpe.weight, which has 128 rows"),
+        ("forward", "the program would read row 128 of transformer.wpe.weight, which has 128 rows"),
         pytest.param(
             "decode",
-            "the program reads row 128 of transformer.wpe.weight, which has 128 rows",
+            "the program would read row 128 of transformer.wpe.weight, which has 128 rows",
             marks=pytest.mark.slow,
         ),
         ("train", "the model looks up 129 positions in transformer.wpe, which has 128 rows"),
@@ -133,13 +133,16 @@ def test_an_archive_that_does_not_fit_has_exit_code_1(plan, config, tmp_path):
     [
         (["--batch", "a"], "--batch 'a': write a number, several such as 1,8, or a range 1..64"),
         (["--batch", "0"], "--batch 0: give a number of 1 or more"),
-        (["--batch", "64..1"], "--batch '64..1': write a range such as 1..64, from 1 or more"),
-        (["--context", "0..8"], "--context '0..8': write a range such as 1..64, from 1 or more"),
+        (["--batch", "64..1"], "--batch '64..1': write an ascending range that starts at 1 or more"),
+        (["--context", "0..8"], "--context '0..8': write an ascending range that starts at 1 or more"),
         (["--max", "weights"], "--max weights: write batch or context"),
-        (["--size", "x"], "cannot read the size 'x': write NAME.DIM=N"),
-        (["--bound", "x"], "cannot read the bound 'x': write SYMBOL=N"),
+        (["--size", "x"], "cannot parse --size 'x': write NAME.DIM=N"),
+        (["--bound", "x"], "cannot parse --bound 'x': write SYMBOL=N"),
         (["--workload", "training"], "'training' is not one of"),
-        (["--optimizer", "sgd"], "--optimizer, --checkpointing and --autocast apply to --workload train"),
+        (
+            ["--optimizer", "sgd"],
+            "--optimizer, --checkpointing and --autocast apply only to --workload train",
+        ),
         (["--context", "1", "--workload", "decode"], "--context 1"),
     ],
 )

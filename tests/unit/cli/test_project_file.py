@@ -186,7 +186,7 @@ def test_a_pyproject_without_the_table_changes_nothing(repository, asked):
             "[tool.fakexport]\nlibrary = 'a.py'",
             "tool.fakexport.library: unknown key: did you mean 'libraries'?",
         ),
-        ("[tool.fakexport]\nxyz = 1", "tool.fakexport.xyz: unknown key: it can have "),
+        ("[tool.fakexport]\nxyz = 1", "tool.fakexport.xyz: unknown key: expected one of "),
         ("[tool.fakexport]\ntarget = 3", "tool.fakexport.target: expected a string or a list, got int"),
         ("[tool.fakexport]\ntarget = ['cpu', 3]", "tool.fakexport.target[1]: expected a string, got int"),
         ("[tool.fakexport]\nstrict = 'yes'", "tool.fakexport.strict: expected true or false, got str"),
@@ -358,7 +358,7 @@ def test_an_export_for_one_of_several_targets_must_say_which(repository, monkeyp
     options = ["models/mlp.py:mlp", "--dtype", "float16"]
 
     assert exported(monkeypatch, *options) == {}
-    line = "error: [tool.fakexport] lists 2 targets and export takes one: pass --target\n"
+    line = "error: [tool.fakexport] lists 2 targets, but export takes one: choose it with --target\n"
     assert capsys.readouterr().err == line
 
     asked = exported(monkeypatch, *options, "--target", "H100")
@@ -404,5 +404,5 @@ def test_an_inspection_has_the_options_that_its_source_is_checked_with(linear, c
 def test_a_command_for_one_of_several_targets_must_say_which(command, repository, capsys):
     assert main([command, "models/mlp.py:mlp"]) == 2
 
-    line = f"error: [tool.fakexport] lists 2 targets and {command} takes one: pass --target\n"
+    line = f"error: [tool.fakexport] lists 2 targets, but {command} takes one: choose it with --target\n"
     assert capsys.readouterr().err == line

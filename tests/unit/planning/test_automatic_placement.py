@@ -87,7 +87,7 @@ def test_a_placement_that_does_not_fit_is_the_best_of_those_tried():
     ("target", "words"),
     [
         ("T4", "the weights alone need more memory than T4 has"),
-        ("cpu", "the memory of cpu is not known"),
+        ("cpu", "the memory size of cpu is not known"),
     ],
 )
 def test_what_cannot_be_placed_is_refused_in_one_line(target, words):

@@ -25,7 +25,7 @@ def test_a_rank_has_its_part_of_the_weights(report):
 
     # In float32, with the two rotary buffers of 8 frequencies.
     assert device.weights == 4 * ((sum(sizes.values()) - norms) // 2 + norms + 2 * 8)
-    assert "the plan is for rank 0 of 2; no other rank needs more" in report.assumptions
+    assert "the plan is for rank 0 of 2; no other rank needs more memory" in report.assumptions
     assert "--parallel tp=2" in report.subject
 
 

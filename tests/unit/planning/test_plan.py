@@ -116,7 +116,9 @@ def test_devices_without_rates_have_no_bound():
     report = fe.plan(lambda: (nn.Linear(8, 8), (torch.zeros(2, 8),)))
 
     assert report.points[0].costs.least_seconds is None
-    assert "256 FLOP per call; no bound on its time: the profile of cpu has no rates" in render_plan(report)
+    assert "256 FLOP per call; no bound on its time: the profile of cpu has no FLOP/s or B/s" in render_plan(
+        report
+    )
 
 
 def test_equal_modules_are_one_row_and_all_of_them_are_counted():
@@ -229,7 +231,7 @@ def test_the_memory_of_the_host_is_not_assumed():
     report = fe.plan(factory)
 
     assert report.points[0].fit == "unknown"
-    with pytest.raises(fe.InvalidValue, match="--max batch: the memory of cpu is not known"):
+    with pytest.raises(fe.InvalidValue, match="--max batch: the memory size of cpu is not known"):
         fe.plan(factory, maximum=["batch"])
 
 

@@ -68,7 +68,7 @@ def test_a_model_in_eval_mode_is_planned_in_training_mode():
 
     report = fe.plan(model, target="H100", workload="train")
 
-    assert "the model is in eval mode: it is planned in training mode" in report.assumptions
+    assert "the model is in eval mode, but the plan is for training mode" in report.assumptions
 
 
 def test_the_text_names_the_optimizer_the_phase_and_the_loss():
@@ -181,7 +181,7 @@ def test_what_eager_mode_does_not_answer_is_refused(options):
 
 
 def test_options_of_training_need_training():
-    with pytest.raises(ValueError, match="apply to --workload train"):
+    with pytest.raises(ValueError, match="apply only to --workload train"):
         fe.plan(factory, optimizer="sgd")
 
 

@@ -55,7 +55,7 @@ def sample_plan(*devices):
             Machine("H100-80GB", 2, "balanced", Interval(GIB, 2 * GIB)),
             Machine("T4", None, None, None),
         ),
-        left_out=("custom.op: only its results are counted",),
+        left_out=("custom.op: only the memory of its results is counted",),
         assumptions=("something was assumed",),
         versions={"torch": "2.13.0"},
     )

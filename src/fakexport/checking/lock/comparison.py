@@ -38,13 +38,15 @@ def locked_report(
         moved = None if difference is None or words else _first_in_another_order(known, entry)
         if difference is not None and not words:
             how = "in a different order" + " or connected differently" * (moved is None)
-            words = [f"the same nodes are {how}"]
+            words = [f"the nodes are the same, but {how}"]
         notes = [*_notes(known, entry), *words]
         if notes and difference is not None:
             differences.append(TargetDifference(LOCK, entry.target, difference))
         if notes:
             groups = [] if difference is None else _changed_nodes(difference)
-            groups += [] if moved is None else [("the order of nodes differs from here on", moved)]
+            groups += (
+                [] if moved is None else [("from this line on, the nodes are in a different order", moved)]
+            )
             if difference is not None and not any(group.span for _, group in groups):
                 groups = [*_removed(difference, entry)]
             found.append(_moved(known, entry, notes, groups, accept))
@@ -82,7 +84,7 @@ def _moved(
 ) -> Diagnostic:
     labels = tuple(_labels(groups))
     if versions := "; ".join(_version_changes(known, entry)):
-        notes = [*notes, f"locked with different versions: {versions}"]
+        notes = [*notes, f"the lock was written with different versions: {versions}"]
     return rule("FE003").diagnostic(
         labels=labels,
         notes=tuple(notes),

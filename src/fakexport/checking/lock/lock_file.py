@@ -68,9 +68,9 @@ def read_lock(path: Path) -> LockFile:
         OSError: the file cannot be read.
     """
     if not path.exists():
-        raise LockFileError(f"{path} does not exist: write it with `fakexport lock`")
+        raise LockFileError(f"{path} does not exist: create it with `fakexport lock`")
     content = read_file(path, most_bytes=_MOST_BYTES)
-    again = "delete it and run `fakexport lock`"
+    again = "delete the file and run `fakexport lock`"
     if mark := _MARKERS.search(content):
         line = content.count(b"\n", 0, mark.start()) + 1
         raise LockFileError(f"{path}:{line}: merge conflict: {again}")
@@ -79,7 +79,7 @@ def read_lock(path: Path) -> LockFile:
     except DocumentError as error:
         raise LockFileError(f"{path}: {error}: {again}") from error
     if data.get("format") != FORMAT:
-        raise LockFileError(f"{path}: format {data.get('format')!r} instead of {FORMAT}: {again}")
+        raise LockFileError(f"{path}: expected format version {FORMAT}, got {data.get('format')!r}: {again}")
     try:
         found = field(data, "entry", lambda value: items(value, _entry), default=[])
     except DocumentError as error:
@@ -157,7 +157,9 @@ def _entry(value: Any) -> LockEntry:
     if fields.pop("checksum") != _checksum(
         {name: item for name, item in given.items() if name != "checksum"}
     ):
-        raise DocumentError(f"the entry of {fields['source']} for {fields['target']} was edited")
+        raise DocumentError(
+            f"the entry of {fields['source']} for {fields['target']} was changed after it was written"
+        )
     program = {name: fields.pop(name) for name in of_program}
     codes = fields.pop("diagnostics")
     return LockEntry(**fields, codes=codes, program=_program(program) if program else None)
@@ -166,7 +168,7 @@ def _entry(value: Any) -> LockEntry:
 def _ranks(value: Any) -> dict[str, str]:
     found = _texts(value)
     if unknown := next((rank for rank in found if not rank.isdecimal()), None):
-        raise DocumentError(f"{unknown!r} is not a rank").within("ranks")
+        raise DocumentError(f"expected a rank number, got {unknown!r}").within("ranks")
     return found
 
 

@@ -50,7 +50,7 @@ def ray_cluster(address: str) -> Iterator[None]:
             _check_reachable(address)
             ray.init(address, logging_level=logging.ERROR, **options)
         except (OSError, RuntimeError, ValueError) as error:
-            raise RayFault(f"Ray at {address}: {error}") from error
+            raise RayFault(f"cannot connect to Ray at {address}: {error}") from error
     try:
         yield
     finally:
@@ -92,7 +92,7 @@ def ray_records(sweep: Sweep, items: Sequence[SweepItem]) -> Generator[SweepReco
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if not any(all(node.get(name, 0) >= value for name, value in needed.items()) for node in nodes):
         memory = f" and {needed['memory']:,} bytes of memory" if sweep.limits.bytes else ""
-        raise RayFault(f"no node of the cluster has a CPU{memory} for a check")
+        raise RayFault(f"no node of the Ray cluster has the CPU{memory} that a check needs")
     task = ray.remote(num_cpus=1, memory=sweep.limits.bytes, max_retries=_RETRIES)(_check)
     alone = replace(sweep, items=())
     waiting = {task.remote(alone, item): item for item in items}
@@ -102,7 +102,7 @@ def ray_records(sweep: Sweep, items: Sequence[SweepItem]) -> Generator[SweepReco
         try:
             yield ray.get(done[0])
         except RayTaskError as error:
-            raise RayFault(f"Ray: {item.command}: {error.cause}") from error
+            raise RayFault(f"a Ray task failed: {item.command}: {error.cause}") from error
         except OutOfMemoryError as error:
             yield _lost(item, STATUSES[4], error)
         except (NodeDiedError, WorkerCrashedError) as error:
@@ -114,7 +114,8 @@ def ray_records(sweep: Sweep, items: Sequence[SweepItem]) -> Generator[SweepReco
 def _check(sweep: Sweep, item: SweepItem) -> SweepRecord:
     if not sweep.folder.is_dir():
         raise RayFault(
-            f"{sweep.folder} does not exist on {os.uname().nodename}: each node needs the zoo's folder"
+            f"{sweep.folder} does not exist on {os.uname().nodename}: each Ray node needs the zoo file's "
+            "folder"
         )
     return check_item(item, sweep)
 

@@ -125,12 +125,12 @@ def collect_results(
     if commands is None:
         commands = list(dict.fromkeys(command for _, records in runs for command in records))
     if not commands:
-        raise ResultsError("none of the runs has a check")
+        raise ResultsError("the runs contain no checks")
     known = frozenset(commands)
     for name, records in runs:
         other = next((command for command in records if command not in known), None)
         if other is not None:
-            raise ResultsError(f"{name} has a check that is not in the zoo file: {other}")
+            raise ResultsError(f"run {name!r} contains a check that is not in the zoo file: {other}")
     checks = tuple(
         CheckResults(each, *_parts(each), tuple(records.get(each) for _, records in runs))
         for each in commands

@@ -82,7 +82,9 @@ def read_run(path: Path) -> dict[str, SweepRecord]:
             field(fields, "schema", one_of((SCHEMA,), "format that this version reads"))
             record = _record({name: value for name, value in fields.items() if name != "schema"})
         except DocumentError as error:
-            raise RunFileError(f"{path}:{number}: not a line of a sweep: {error}") from error
+            raise RunFileError(
+                f"{path}:{number}: cannot read this line as output of `fakexport sweep`: {error}"
+            ) from error
         if record.command in found:
             raise RunFileError(f"{path}:{number}: duplicate check")
         found[record.command] = record

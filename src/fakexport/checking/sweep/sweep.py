@@ -201,7 +201,7 @@ def _outcome(ended: Ended, report: dict[str, Any] | None, said: str, limits: Lim
     if ended.code == 2:
         return (crashes if _INTERNAL_FAULT in said else refused), _last_line(said)
     if ended.code is not None and ended.code < 0:
-        last = f" after: {_last_line(said)}" if said.strip() else ""
+        last = f"; last output: {_last_line(said)}" if said.strip() else ""
         return crashes, f"killed by {signal.Signals(-ended.code).name}{last}"
     return crashes, f"exit code {ended.code}: {_last_line(said)}"
 

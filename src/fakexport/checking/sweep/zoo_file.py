@@ -72,7 +72,7 @@ def items_of(content: bytes, path: Path) -> tuple[tuple[SweepItem, ...], Limits]
         raise ZooFileError(f"{path}: the models define {count} checks; the limit is {_MOST_CHECKS}")
     found = [item for source, given in choices for item in _combinations(source, given)]
     if not found:
-        raise ZooFileError(f"{path}: models: expected at least one")
+        raise ZooFileError(f"{path}: models: expected at least one model")
     seen: set[str] = set()
     for item in found:
         if item.command in seen:
@@ -104,7 +104,7 @@ def _options(table: dict[str, Any]) -> _Given:
     for written in table:
         key = _SPELLINGS.get(written, written)
         if key in given:
-            raise DocumentError(f"{key!r} is given twice").within(written)
+            raise DocumentError(f"{key!r} is given twice, in singular and plural").within(written)
         if key in _KEYS:
             given[key] = field(table, written, _KEYS[key][1])
     return given
@@ -116,7 +116,7 @@ def _each(read: Callable[[Any], tuple[str, ...]]) -> Callable[[Any], list[tuple[
     def readings(value: Any) -> list[tuple[str, ...]]:
         found = items(value, read) if isinstance(value, list) else [read(value)]
         if not found:
-            raise DocumentError("expected at least one")
+            raise DocumentError("expected at least one value")
         return found
 
     return readings
@@ -146,7 +146,7 @@ def _texts(value: Any) -> list[tuple[str, ...]]:
 
 def _seconds(value: Any) -> float:
     if type(value) not in (int, float) or not 0 < value < 10**9:
-        raise DocumentError("expected a number of seconds")
+        raise DocumentError("expected a positive number of seconds")
     return float(value)
 
 

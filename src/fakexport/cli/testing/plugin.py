@@ -41,8 +41,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object | None:
         made = test(**given)
         if made is None:
             pytest.fail(
-                f"{pyfuncitem.name} returned None: a test with the mark {MARK} returns a model, (model, "
-                f"args) or (model, args, kwargs), or uses the fixture {FIXTURE}",
+                f"{pyfuncitem.name} returned None: a test with the mark {MARK} must return a model, (model, "
+                f"args) or (model, args, kwargs), or use the fixture {FIXTURE}",
                 pytrace=False,
             )
         return made
@@ -94,7 +94,7 @@ def _checked(source: Any, options: dict[str, Any], *args: Any) -> Report:
     known = inspect.signature(check).parameters
     for name in options:
         if name not in known:
-            pytest.fail(f"unknown option {name!r} of {MARK}; it has {', '.join(known)}", pytrace=False)
+            pytest.fail(f"unknown {MARK} option {name!r}; the options are {', '.join(known)}", pytrace=False)
     try:
         report = check(source, *args, **options)
     except FakexportError as error:

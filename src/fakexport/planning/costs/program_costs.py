@@ -113,7 +113,7 @@ _MULTIPLIES = re.compile(
     r"(?:.*_)?(?:linear|matmul|\w*mm|\w*mv|conv\w*|einsum|tensordot|bilinear|\w*attention|lstm|gru|rnn|\w*dot"
     r"|inner|cdist|linalg|fft)(?:_.*|\d.*)?"
 )
-_REASON = "torch has no formula for it"
+_REASON = "torch has no FLOP formula for it"
 
 
 class NodeProducts:

@@ -155,7 +155,7 @@ class Execution:
         else:
             result = self._results(visit)
             if _flat(result):
-                self._left_out[f"{operator_name(node)}: only its results are counted"] = None
+                self._left_out[f"{operator_name(node)}: only the memory of its results is counted"] = None
         self._hold(result)
         return result
 
@@ -203,7 +203,7 @@ class Execution:
             with self._memory.casting(*casts) if name == AUTOCAST else nullcontext():
                 return self._graph(named[0][1], given, graph=named[0][0], caller=visit)
         if name not in (BRANCH, _LOOP):
-            self._left_out[f"{name}: its body is counted for one step"] = None
+            self._left_out[f"{name}: only one iteration of its body is counted"] = None
         is_asked: Places = None
         for graph, module in named:
             returned = self._graph(module, given, graph=graph, caller=visit)

@@ -258,7 +258,9 @@ def sizes_at(liveness: Liveness, values: Mapping[str, int]) -> Sizes:
     """
     missing = [name for name in liveness.symbols if name not in values]
     if missing:
-        raise InvalidValue(f"no value for {', '.join(missing)}: the sizes of this program depend on it")
+        raise InvalidValue(
+            f"the sizes of this program depend on symbols without a value: {', '.join(missing)}"
+        )
     known: dict[object, int] = {}
     sizes: list[int] = []
     for storage in liveness.storages:

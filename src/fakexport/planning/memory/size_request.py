@@ -50,5 +50,5 @@ def _matches(pattern: re.Pattern[str], texts: Sequence[str], what: str, form: st
     for text in texts:
         match = pattern.fullmatch(text.strip())
         if match is None:
-            raise InvalidValue(f"cannot read the {what} {text!r}: write {form}")
+            raise InvalidValue(f"cannot parse --{what} {text!r}: write {form}")
         yield match

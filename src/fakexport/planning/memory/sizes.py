@@ -269,12 +269,14 @@ class ProgramSizes:
                 raise InvalidValue(_fixed(dim, size))
             return
         if values.get(symbol, size) != size:
-            raise InvalidValue(f"{dim} must equal another size, which was requested as {values[symbol]}")
+            raise InvalidValue(
+                f"{dim} = {size:,}: this dimension must equal a size that was requested as {values[symbol]:,}"
+            )
         table = self._tables.get(symbol)
         if table is not None and size > table.most:
             raise BeyondTable(
-                f"{dim} = {size:,}: the program reads row {table.row_at(size):,} of {table.name}, which "
-                f"has {table.rows:,} rows"
+                f"{dim} = {size:,}: the program would read row {table.row_at(size):,} (counted from 0) of "
+                f"{table.name}, which has only {table.rows:,} rows"
             )
         lower, upper = self._ranges.get(symbol, (None, None))
         if (lower is not None and size < lower) or (upper is not None and size > upper):
@@ -294,7 +296,9 @@ class ProgramSizes:
         for name in request.bounds:
             if name not in unknown:
                 has = ", ".join(unknown) or "none"
-                raise InvalidValue(f"--bound {name}: the program has no such size; it has {has}")
+                raise InvalidValue(
+                    f"--bound {name}: the program has no such data-dependent size; it has {has}"
+                )
         for name, greatest in unknown.items():
             bound = request.bounds.get(name, greatest)
             if bound is None:
@@ -384,7 +388,8 @@ def _range_text(lower: int | None, upper: int | None) -> str:
 
 def _fixed(dim: InputDim, size: int) -> str:
     return (
-        f"{dim} is {dim.size} in this program, not {size:,}: export it with --dynamic {dim} or --dynamic auto"
+        f"{dim} is {dim.size} in this program, not {size:,}: export the model again with --dynamic {dim} or "
+        "--dynamic auto"
     )
 
 

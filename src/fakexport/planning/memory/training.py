@@ -80,7 +80,7 @@ def training_liveness(
                 # torch clears this cache only at the end of the outermost autocast region.
                 torch.clear_autocast_cache()
                 if not loss.requires_grad:
-                    raise Untrainable("the loss does not depend on a parameter that requires a gradient")
+                    raise Untrainable("the loss does not depend on any parameter that requires a gradient")
                 loss.backward()
                 del loss
                 tracker.note_gradients()

@@ -47,8 +47,8 @@ def call_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix | None:
         module = module.value
     if isinstance(value_of(module, variables), torch.jit.ScriptModule):
         return Fix(
-            f"use the original nn.Module of `{text_of(module)}`, before `torch.jit.script`: "
-            "torch.export traces Python code only"
+            f"use the original nn.Module instead of the scripted `{text_of(module)}`: torch.export traces "
+            "Python code only"
         )
     keywords = {each.arg: text_of(each.value) for each in call.keywords}
     match text_of(call.func), call.args:
@@ -70,7 +70,7 @@ def call_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix | None:
             return _root(span, number)
         case ("int", [number]) if isinstance(value_of(number, variables), torch.SymFloat):
             return Fix(
-                f"convert the tensor that `{text_of(number)}` is read from before reading it: "
+                f"make `{text_of(number)}` an integer: convert its tensor before `.item()`, "
                 "`tensor.to(torch.int64).item()`"
             )
         case (name, [number]) if name.startswith("math.") and _is_size(number, variables):
@@ -90,9 +90,8 @@ def call_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix | None:
         case ("torch.arange", [start, end, step]):
             steps = f"(({text_of(end)} - {text_of(start)}) / {text_of(step)}).ceil().to(torch.int64)"
             return Fix(
-                "count with integers, then scale: `start + step * torch.arange(n, "
-                f"device=step.device)`, where `n` is read by `.item()` from `{steps}`, after "
-                "`torch._check(n >= 0)`"
+                f"count with integers, then scale: `n = {steps}.item()`, `torch._check(n >= 0)`, "
+                "`start + step * torch.arange(n, device=step.device)`"
             )
     return None
 

@@ -98,7 +98,7 @@ def _compared(name: str, visit: Visit) -> Iterator[Diagnostic]:
     if _MUTATED in str(mutated):
         yield finding("mutation", visit.span, module_path=path, name=name, error=str(mutated))
     elif mutated != "SUCCESS":
-        raise NotComparable(f"on synthetic data it raised {type_and_line(mutated)}")
+        raise NotComparable(f"on synthetic data, the operator raised {type_and_line(mutated)}")
     if type(mismatch).__name__ == "MetadataMismatchError":
         yield finding("fake_kernel", visit.span, module_path=path, name=name, error=str(mismatch))
 

@@ -60,10 +60,9 @@ def unproven_sizes(dynamic: DynamicDims) -> tuple[str, ...]:
     return tuple(
         (
             f"{dim.input_name}.{dim.dim} was declared as {_range(dim)}, but torch assumes sizes of at "
-            "least 2 while tracing: "
+            "least 2 while tracing: the program was not verified for "
         )
-        + ("sizes 0 and 1 are" if dim.min == 0 else "size 1 is")
-        + " accepted without a guard and not verified"
+        + ("sizes 0 and 1" if dim.min == 0 else "size 1")
         for dim in dynamic.dims
         if dim.min is not None and dim.min < 2
     )
@@ -163,8 +162,8 @@ def _range_repair(
         options = " ".join(f"--input '{spec}'" for spec in inputs)
         smaller = f"{name}={larger}..{'' if dim.max is None else dim.max}"
         return Fix(
-            f"pass a larger example input, because the model computes a size from {name} that is 1 for "
-            "the current one, and torch specializes on 1; declare only the larger sizes: "
+            f"pass a larger example input: for the current one, the model computes a size of 1 from {name}, "
+            "and torch specializes on 1. Also declare only the larger sizes: "
             f"{options} --dynamic {smaller}",
             changes=(Change(inputs=inputs, dynamic=(smaller,)),),
         )
@@ -178,8 +177,8 @@ def _range_repair(
             changes=(Change(dynamic=(smaller,)),),
         )
     return Fix(
-        f"declare no range: `--dynamic auto`. The line accepts sizes of {name} that are not a "
-        f"contiguous range ({', '.join(map(str, taken[:3]))}, ...); the program then rejects the "
+        f"use `--dynamic auto` instead of a range: this line accepts only some sizes of {name} "
+        f"({', '.join(map(str, taken[:3]))}, ...), which no range describes. The program then rejects all "
         "other sizes",
         changes=(Change(dynamic=("auto",)),),
     )

@@ -99,7 +99,7 @@ def _after_loop(found: Diagnostic, others: Iterable[Diagnostic]) -> Diagnostic:
             rows = other.primary.span
             if is_of_index(asked, rows):
                 return replace(
-                    found, fix=Fix(f"fix line {rows.line}: the condition is then known during tracing")
+                    found, fix=Fix(f"fix line {rows.line} first: this condition is then known during tracing")
                 )
     return found
 
@@ -224,9 +224,9 @@ def _with_assumptions(diagnostics: Iterable[Diagnostic], problem: Problem) -> It
         notes = diagnostic.notes
         if problem.assumptions and (problem.is_last):
             count, last = len(problem.assumptions), problem.assumptions[-1]
-            which = f"{count} assumptions, the last being" if count > 1 else "the assumption"
+            earlier = f" (the last of {count} assumptions)" if count > 1 else ""
             where = f"{last.text} at {place_text(last.span)}"
-            notes += (f"found under {which} that {where}; the assumption may have caused it",)
+            notes += (f"found after assuming that {where}{earlier}, which may have caused it",)
         yield replace(diagnostic, count=problem.count, notes=notes)
 
 
@@ -329,7 +329,7 @@ def aliased_repair(failure: CaptureFailure) -> str | None:
     weights = [f"self.{match[1]}" for node in found.groups() if (match := _WEIGHT.search(node))]
     names = weights if len(weights) == 2 else list(dict.fromkeys(_sharing(failure)))
     if len(names) < 2:
-        return "copy each tensor that the branches or steps read with `.clone()`, so that no two share memory"
+        return "call `.clone()` on each tensor that the branches or steps read, so that no two share memory"
     shown = ", ".join(f"`{name}`" for name in names[:-1]) + f" and `{names[-1]}`"
     return (
         f"copy {shown} with `.clone()` where they are created: they are views of the same tensor, "

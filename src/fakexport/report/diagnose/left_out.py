@@ -41,7 +41,11 @@ def _omitted_inputs(
         return ()
     notes = [f"{name} was not provided: {reason}" for name, reason in inputs.omitted.items()]
     names = ", ".join(inputs.omitted)
-    lacks = f"the model may fail because it lacks {names}" if unused is None else _sentence(unused)
+    lacks = (
+        f"the export may have failed because these inputs are missing: {names}"
+        if unused is None
+        else _sentence(unused)
+    )
     is_of_config = any("eager mode fails" in reason for reason in inputs.omitted.values())
     if is_of_config:
         fix = source.published or "correct the config"

@@ -80,7 +80,7 @@ def _registration(operator: str, results: str | None) -> str:
     skeleton = fake_kernel_skeleton(operator, results)
     if results is None:
         return f"register a fake kernel, and complete its return value:\n{skeleton}"
-    known = "its output shapes are those of the real kernel on synthetic data"
+    known = "its output shapes match the real kernel on synthetic data"
     return f"register this fake kernel; {known}:\n{skeleton}"
 
 
@@ -104,7 +104,9 @@ def unsupported_python(failure: CaptureFailure) -> Diagnostic | None:
     """Report FE206: TorchDynamo cannot trace the code."""
     if failure.error_types[0] not in ("Unsupported", "InternalTorchDynamoError"):
         return None
-    fix = Fix("export without --strict, or guard the line: `if not torch.compiler.is_exporting():`")
+    fix = Fix(
+        "export without --strict, or skip the line while exporting: `if not torch.compiler.is_exporting():`"
+    )
     return of_failure("FE206", failure, f"TorchDynamo cannot trace {marked(failure)}", fix)
 
 
@@ -116,7 +118,7 @@ def transform_lost(failure: CaptureFailure) -> Diagnostic | None:
     if not is_lost:
         return None
     fix = Fix(
-        "compute it with torch.autograd: `torch.autograd.grad` within `torch.enable_grad()` on "
+        "compute the derivative with torch.autograd: `torch.autograd.grad` within `torch.enable_grad()` on "
         "`x.detach().requires_grad_()`, or `torch.autograd.functional.jacobian`; do not use "
         "--strict"
     )
@@ -167,7 +169,7 @@ def module_moved(failure: CaptureFailure) -> Diagnostic | None:
             "input instead: `self.norm(x.to(self.norm.weight.dtype))`"
         )
         fix = Fix(general_repair(general, failure.culprit))
-    return of_failure("FE208", failure, f"{marked(failure)} replaces weights", fix)
+    return of_failure("FE208", failure, f"{marked(failure)} replaces the weights of a module", fix)
 
 
 def _qualified(name: str) -> str:

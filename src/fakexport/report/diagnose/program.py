@@ -89,8 +89,8 @@ def _read(captured: Captured) -> Iterator[str]:
     if names := captured.read_constants:
         shown = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
         kind = "constant" if len(names) == 1 else f"{len(names):,} constants"
-        values = "value" if len(names) == 1 else "values"
-        yield f"the trace read the {values} of the {kind} {shown}: the program is specialized on them"
+        values, them = ("value", "it") if len(names) == 1 else ("values", "them")
+        yield f"the trace read the {values} of the {kind} {shown}: the program is specialized on {them}"
 
 
 def diagnose_constants(recovered: Recovered) -> Iterator[Diagnostic]:

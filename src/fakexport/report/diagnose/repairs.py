@@ -130,7 +130,7 @@ def general_repair(repair: str, span: Span | None) -> str:
     """Return a general fix. In library code, the fix starts with a remark that this code must be changed."""
     is_library = span is not None and "site-packages" in span.path
     return (
-        f"no fix is known that leaves the library's code unchanged; in the code: {repair}"
+        f"no fix is known without changing the library's code; in that code, {repair}"
         if is_library
         else repair
     )

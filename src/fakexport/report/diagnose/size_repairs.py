@@ -29,9 +29,9 @@ def size_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix:
     condition = condition_at(span)
     if isinstance(expression, ast.Call) and text_of(expression.func) == "len":
         return Fix(
-            f"use `{text_of(expression.args[0])}.shape[0]` instead of `len`, and assert before "
-            "the comparison which result it always has: `torch._check(n > 2)`; or count with a "
-            "sum and select with `torch.where`"
+            f"use `{text_of(expression.args[0])}.shape[0]` instead of `len`; if the comparison always has "
+            "the same result, assert it before: `torch._check(n > 2)`; otherwise, count with a sum and "
+            "select with `torch.where`"
         )
     match condition:
         case ast.If(body=[ast.Continue()], orelse=[], test=ast.Compare(ops=[ast.Eq()])):

@@ -78,7 +78,7 @@ def in_rank(found: Iterable[Diagnostic], ranks: int) -> Iterator[Diagnostic]:
             each,
             notes=(
                 *each.notes,
-                f"each of the {ranks} ranks has a shard of the heads and features in the plan",
+                f"with this plan, each of the {ranks} ranks computes only a shard of the heads and features",
             ),
             fix=Fix(
                 "if the line uses a size of the whole model, such as the number of heads, read "

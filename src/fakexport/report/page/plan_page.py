@@ -110,7 +110,9 @@ def _answers(report: PlanReport) -> Iterator[Part]:
             placed = "" if machine.count is None else machine.device_map or "one device"
             rows.append(Row.of(name, answer, size, placed))
         columns = ("devices", "enough", "to spare", "placement")
-        yield Table("Number of devices of each profile that is enough", columns, tuple(rows), ("enough",))
+        yield Table(
+            "Smallest number of devices that is enough, for each profile", columns, tuple(rows), ("enough",)
+        )
 
 
 def _memory(point: PlannedPoint) -> Iterator[Table]:

@@ -63,14 +63,14 @@ def test_the_order_of_the_checks_does_not_change_the_bytes(path):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('"exports"', '"fails"', "entry[1]: the entry of model.py:f for H100 was edited"),
-        ("[3, ", "[4, ", "was edited"),
-        ("[2, 8]", "[2, 16]", "was edited"),
-        ('options = {dtype = "bfloat16"}', "options = {}", "was edited"),
+        ('"exports"', '"fails"', "entry[1]: the entry of model.py:f for H100 was changed after"),
+        ("[3, ", "[4, ", "was changed after it was written"),
+        ("[2, 8]", "[2, 16]", "was changed after it was written"),
+        ('options = {dtype = "bfloat16"}', "options = {}", "was changed after it was written"),
         ("node_count = 12\n", "", "node_count: this field is missing"),
         ("node_count = 12", 'node_count = "12"', "node_count: expected an integer, got str"),
         ("node_count = 12", "node_count = 12\nmore = 1", "the field 'more' is unknown"),
-        ("format = 1", "format = 2", "format 2 instead of 1"),
+        ("format = 1", "format = 2", "expected format version 1, got 2"),
         ("format = 1", "format = ", "not TOML"),
         ('verdict = "exports"', '<<<<<<< HEAD\nverdict = "exports"', ": merge conflict"),
         ("[[entry]]", "=======\n[[entry]]", ": merge conflict"),
@@ -88,7 +88,7 @@ def test_a_lock_that_is_not_as_it_was_written_is_refused_in_one_line(path, old, 
     assert said in str(refused.value)
     assert str(refused.value).startswith(str(path))
     assert "\n" not in str(refused.value)
-    assert str(refused.value).endswith("delete it and run `fakexport lock`")
+    assert str(refused.value).endswith("delete the file and run `fakexport lock`")
 
 
 def test_a_merge_conflict_is_named_with_its_line(path):
@@ -108,5 +108,5 @@ def test_an_entry_twice_is_refused(path):
 
 
 def test_no_lock_says_how_to_write_one(tmp_path):
-    with pytest.raises(LockFileError, match="write it with `fakexport lock`"):
+    with pytest.raises(LockFileError, match="create it with `fakexport lock`"):
         read_lock(tmp_path / "fakexport.lock")

@@ -127,9 +127,9 @@ def test_what_a_cluster_cannot_do_is_one_line(cluster, tmp_path):
         missing = refusal(sweep_of(["exports"], tmp_path / "elsewhere"))
         large = refusal(sweep_of(["exports"], tmp_path, Limits(1, 2**60)))
 
-    assert missing.endswith("each node needs the zoo's folder")
+    assert missing.endswith("each Ray node needs the zoo file's folder")
     assert str(tmp_path / "elsewhere") in missing
-    assert large == f"no node of the cluster has a CPU and {2**60:,} bytes of memory for a check"
+    assert large == f"no node of the Ray cluster has the CPU and {2**60:,} bytes of memory that a check needs"
     assert not began(tmp_path)
 
 

@@ -151,9 +151,9 @@ def test_the_same_runs_are_the_same_bytes():
 @pytest.mark.parametrize(
     ("runs", "zoo", "message"),
     [
-        ([("r", run(a="exports"))], [command("b")], "r has a check that is not in the zoo file"),
+        ([("r", run(a="exports"))], [command("b")], "run 'r' contains a check that is not in the zoo file"),
         ([("r", run(a="exports")), ("r", run())], None, "two runs are called 'r'"),
-        ([("r", run())], None, "none of the runs has a check"),
+        ([("r", run())], None, "the runs contain no checks"),
     ],
 )
 def test_what_has_no_fixed_denominator_is_refused(runs, zoo, message):

@@ -35,7 +35,7 @@ _EXPECTED = {
     "fault": ("crashes", "error[FE001]: internal error"),
     "silent": ("crashes", "exit code 0: no output"),
     "aborts": ("crashes", "killed by SIGABRT"),
-    "explains": ("crashes", "killed by SIGABRT after: terminate called"),
+    "explains": ("crashes", "killed by SIGABRT; last output: terminate called"),
     "sleeps": ("out of time", "killed after 5 s"),
     "grows": ("out of memory", "killed at 134,217,728 bytes of resident memory"),
 }

@@ -112,9 +112,9 @@ def test_a_marked_test_is_a_factory_whose_model_must_export(folder):
     assert "error[FE201]: data-dependent branch: condition depends on tensor values" in said
     assert "return x if x.sum() > 0 else -x" in said
     assert "0 of 1 target exports; 1 error, 0 warnings" in said
-    assert "test_is_no_factory returned None: a test with the mark fakexport returns a model" in said
+    assert "test_is_no_factory returned None: a test with the mark fakexport must return a model" in said
     assert "the mark fakexport takes options by name" in said
-    assert "unknown option 'taget' of fakexport; it has source, args, kwargs, target" in said
+    assert "unknown fakexport option 'taget'; the options are source, args, kwargs, target" in said
     assert "the model was not checked: unknown device 'H10'" in said
     assert "plugin.py" not in said  # The plugin is no part of what is shown.
 

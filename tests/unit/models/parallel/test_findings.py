@@ -52,5 +52,5 @@ def test_a_size_of_the_whole_model_that_does_not_fit():
     found = found_in(with_mlp(lambda x: x + torch.zeros(96, device=x.device)))
 
     assert found.code == "FE202"
-    assert "each of the 2 ranks has a shard" in found.notes[-1]
+    assert "each of the 2 ranks computes only a shard" in found.notes[-1]
     assert "read it from the tensor" in found.fix.message

@@ -212,7 +212,7 @@ def test_the_peak_names_the_module_the_line_and_the_largest():
 def test_a_size_without_a_value_is_named():
     found = liveness(_exported(multiplies))
 
-    with pytest.raises(InvalidValue, match=f"no value for {found.symbols[0]}: "):
+    with pytest.raises(InvalidValue, match=f"symbols without a value: {found.symbols[0]}"):
         sizes_at(found, {})
 
 

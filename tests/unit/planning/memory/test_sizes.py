@@ -137,7 +137,10 @@ def test_sizes_that_are_not_asked_for_are_those_of_the_example(image):
             SizeRequest(dims={("x", 0): 4}),
             "--size x.0: the program has no such input dimension; it has input.0",
         ),
-        (SizeRequest(bounds={"u0": 4}), "--bound u0: the program has no such size; it has none"),
+        (
+            SizeRequest(bounds={"u0": 4}),
+            "--bound u0: the program has no such data-dependent size; it has none",
+        ),
     ],
 )
 def test_a_size_that_the_program_does_not_accept_is_refused_in_one_line(image, request_, words):

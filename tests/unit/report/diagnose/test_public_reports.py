@@ -350,7 +350,7 @@ class Plain(nn.Module):
     "pytorch/pytorch#86261",
     X,
     codes=("FE202",),
-    fix="use the original nn.Module of `self.inner`",
+    fix="use the original nn.Module instead of the scripted `self.inner`",
     repaired=Plain,
     target="H100",
 )

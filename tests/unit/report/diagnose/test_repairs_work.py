@@ -136,7 +136,7 @@ def test_condition_on_the_loop_index_refers_to_the_loops_fix(condition, is_known
     loop, branch = checked(tmp_path, model.source(repaired=False)).diagnostics
 
     assert (loop.code, branch.code) == ("FE301", "FE201")
-    said = f"fix line {loop.primary.span.line}: the condition is then known during tracing"
+    said = f"fix line {loop.primary.span.line} first: this condition is then known during tracing"
     assert (branch.fix.message == said) is is_known
     assert checked(tmp_path, model.source(repaired=True)).is_clean is is_known
 

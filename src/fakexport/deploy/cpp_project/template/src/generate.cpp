@@ -40,7 +40,7 @@ const char* const usage =
     "  --weights         a .safetensors file, a shard index (.safetensors.index.json), or a folder with either\n"
     "                    (default: model.safetensors in the folder)\n"
     "  --temperature, --top-k, --top-p, --seed  sample tokens instead of choosing the most likely one\n"
-    "  --eos             tokens that end a sequence (default: those of the model's generation config)\n"
+    "  --eos             token ids that end a sequence (default: the EOS ids of the model's generation config)\n"
     "  --inputs          further inputs of prefill, such as pixel_values, for one prompt\n"
     "  --library         a library that registers operators; may be given several times\n"
     "\n"
@@ -140,7 +140,7 @@ Options parse(const std::vector<std::string>& arguments) {
   }
   require(found.texts.empty() || found.tokenizer,
           "--prompt needs --tokenizer, the tokenizer.json of the model");
-  require(found.texts.empty() || found.prompts.empty(), "--prompt and --prompt-ids exclude each other");
+  require(found.texts.empty() || found.prompts.empty(), "use either --prompt or --prompt-ids, not both");
   require(found.inputs.empty() || found.prompts.size() + found.texts.size() < 2,
           "--inputs can be used with only one prompt");
   return found;
