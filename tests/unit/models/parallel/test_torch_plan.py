@@ -97,14 +97,17 @@ def test_a_plan_that_changes_the_result_is_found():
             "parallel_plan: layers.*.no matches no module or parameter of Lang",
         ),
         ({"layers.0": ColwiseParallel()}, "the parallel plan of Language shards none of"),
-        ({"embedding": ColwiseParallel()}, "of embedding: Embedding has no out_features"),
-        ({"embedding": RowwiseParallel()}, "of embedding: Embedding has no in_features"),
+        ({"embedding": ColwiseParallel()}, "the module embedding: Embedding has no out_features"),
+        ({"embedding": RowwiseParallel()}, "the module embedding: Embedding has no in_features"),
         ({"layers.*.norm": SequenceParallel()}, "layers.*.norm: SequenceParallel is not supported"),
         (
             {"layers.0": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))},
             "PrepareModuleInput is not supported",
         ),
-        ({"head": ColwiseParallel(input_layouts=Shard(1))}, "from (Shard(dim=1),) to (Shard(dim=-1),)"),
+        (
+            {"head": ColwiseParallel(input_layouts=Shard(1))},
+            "input_layouts=(Shard(dim=1),), output_layouts=(Shard(dim=-1),)",
+        ),
         (
             {"layers.*.o": RowwiseParallel(output_layouts=Shard(1))},
             "(Shard(dim=1),) and use_local_output=True",
