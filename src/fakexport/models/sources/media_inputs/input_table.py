@@ -50,7 +50,7 @@ def layouts(request: InputRequest, name: str) -> Iterator[dict[str, Any]]:
         Underivable: no rule of the table derives the input from the config.
     """
     if missing := [each for each in request.parameters if _OF_PROCESSORS.get(each) == name]:
-        raise Underivable(f"only the model's processor can compute {', '.join(missing)}")
+        raise Underivable(f"only the model's processor knows {', '.join(missing)}")
     if name == "pixel_values" and GRID in request.parameters:
         yield grid_layout(request, height_and_width(request))
         return
