@@ -102,7 +102,7 @@ def test_json_is_valid_and_the_same_in_every_run(run):
 
     validate(first, "Report")
     assert [target["name"] for target in first["targets"]] == ["cpu", "cpu+cuda"]
-    assert first["targets"][1]["assumptions"] == ["'cuda' is not a specific model: assuming H100-80GB"]
+    assert first["targets"][1]["assumptions"] == ["'cuda' does not specify a GPU model: assuming H100-80GB"]
     assert first["measured"][0].keys() == second["measured"][0].keys()
     del first["measured"], second["measured"]
     assert json.dumps(first) == json.dumps(second)

@@ -74,7 +74,7 @@ def test_weights_on_the_hub_are_not_bound(hub, archive, tmp_path):
     ("arguments", "reason"),
     [
         (("check", "hf:org/gated"), "the repository is gated"),
-        (("inspect", "hf:org/gone"), "this is neither a folder nor a repository on "),
+        (("inspect", "hf:org/gone"), "no folder and no repository on "),
         (("plan", "hf:org/llama@nope"), "the repository has no revision 'nope'"),
         (("verify-weights", "hf:org/llama", "hf:org/pickled"), "pytorch_model.bin "),
     ],

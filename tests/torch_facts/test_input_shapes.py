@@ -27,7 +27,7 @@ def test_what_torch_takes_fits(shapes):
 @pytest.mark.parametrize(
     ("shapes", "why"),
     [
-        (3, "expected a dict, a tuple or a list, and not int"),
+        (3, "expected a dict, a tuple or a list, not int"),
         ({"ids": {0: BATCH}}, "top-level keys must be the arg names"),
         (({0: BATCH}, {0: BATCH}), "has 1 elements, but `dynamic_shapes` has 2"),
         (({0: "batch"},), "Unexpected dimension mapped to index 0"),

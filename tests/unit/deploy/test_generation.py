@@ -214,7 +214,7 @@ def test_a_model_that_writes_several_codes_at_a_time_is_refused(workload: Any, t
     ("options", "message"),
     [
         ({"max_cache_len": 40}, "--max-cache-len requires --workload prefill, decode or generate"),
-        ({"workload": "decode", "max_cache_len": 17}, "the example requires at least 18"),
+        ({"workload": "decode", "max_cache_len": 17}, "the example inputs: use at least 18"),
         (
             {"workload": "train"},
             "workload 'train' cannot be exported; the supported ones are forward, prefill, decode",

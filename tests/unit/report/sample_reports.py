@@ -146,7 +146,7 @@ def full_report() -> Report:
             "cpu+H100-80GB",
             device_map="fc1=cpu,fc2=cuda:0",
             dtype="float32",
-            assumptions=("'cuda' is not a specific model: assuming H100-80GB",),
+            assumptions=("'cuda' does not specify a GPU model: assuming H100-80GB",),
         ),
         transfers=(transfer(), transfer(node="to_1", span=None, bytes=None, module_path="", index=6)),
         notes=("fc1.weight is tied to fc2.weight",),

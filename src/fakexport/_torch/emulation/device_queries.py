@@ -220,8 +220,8 @@ class Backend:
     def _refused(self, *args: Any, **kwargs: Any) -> Any:
         """Raise an error: a virtual device has no addresses, measurements or recordings to return."""
         raise RuntimeError(
-            f"not available on a virtual {self.device_type} device: nothing runs on it. Guard the call: "
-            "`if not torch.compiler.is_exporting():`"
+            f"this call is not available on a virtual {self.device_type} device, because nothing runs on it. "
+            "Guard the call: `if not torch.compiler.is_exporting():`"
         )
 
     graph_pool_handle = make_graphed_callables = get_stream_from_external = current_blas_handle = _refused

@@ -139,9 +139,8 @@ def _code_page(code: bytes) -> int:
     if c.mprotect(page, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC) != 0:
         raise OSError(
             ctypes.get_errno(),
-            "the system forbids memory that was written to be executed (SELinux `execmem`, systemd "
-            "`MemoryDenyWriteExecute`, or PaX): without it, backward passes on fake tensors are not "
-            "available",
+            "the system does not allow machine code that is written at run time (SELinux `execmem`, "
+            "systemd `MemoryDenyWriteExecute`, or PaX): backward passes on fake tensors require it",
         )
     return int(page)
 
@@ -155,7 +154,9 @@ def _flush_instructions(start: int, length: int) -> None:
     if platform.machine() == "aarch64":
         library = ctypes.CDLL("libgcc_s.so.1")
         if not hasattr(library, "__clear_cache"):
-            raise OSError("libgcc has no `__clear_cache`: machine code cannot be written on this system")
+            raise OSError(
+                "libgcc has no `__clear_cache`: machine code cannot be written at run time on this system"
+            )
         flush = library["__clear_cache"]
         flush.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
         flush.restype = None

@@ -175,7 +175,9 @@ def _empty(
     if not given.is_contiguous() or not weight.is_contiguous():
         raise RuntimeError("the kernel finegrained-fp8 takes contiguous tensors only")
     if given.shape[-1] != _columns(weight):
-        raise RuntimeError(f"rows of {given.shape[-1]} do not match a weight of {tuple(weight.shape)}")
+        raise RuntimeError(
+            f"rows of length {given.shape[-1]} do not match a weight of shape {tuple(weight.shape)}"
+        )
     return given.new_empty((*given.shape[:-1], weight.shape[-2]), dtype=dtype)
 
 

@@ -92,7 +92,7 @@ def _empty(rows: Tensor, blocks: Tensor, scales: Tensor, offs: Tensor) -> Tensor
             "MXFP4 do not match"
         )
     if rows.shape[-1] != count * BLOCK:
-        raise RuntimeError(f"rows of {rows.shape[-1]} do not match {count} blocks of {BLOCK}")
+        raise RuntimeError(f"rows of length {rows.shape[-1]} do not match {count} blocks of length {BLOCK}")
     return rows.new_empty(rows.shape[0], columns)
 
 

@@ -37,7 +37,7 @@ def why_shapes_do_not_fit(inputs: Mapping[str, Any], shapes: Any) -> str | None:
     if shapes is None or isinstance(shapes, ShapesCollection):
         return None
     if not isinstance(shapes, (dict, tuple, list)):
-        return f"expected a dict, a tuple or a list, and not {type(shapes).__name__}"
+        return f"expected a dict, a tuple or a list, not {type(shapes).__name__}"
     try:
         _check_dynamic_shapes(dict(inputs), shapes)
     except UserError as error:

@@ -147,7 +147,8 @@ def _profile(name: str, table: Any) -> DeviceProfile:
         raise InvalidValue("field 'base' must be the name of a profile")
     base = profile_named(table["base"])
     if base.device_type not in _TYPES or values.get("device_type", base.device_type) != base.device_type:
-        raise InvalidValue(f"field 'base': {base.name} is a {base.device_type} device")
+        wanted = values.get("device_type", " or ".join(_TYPES))
+        raise InvalidValue(f"field 'base': {base.name} is a {base.device_type} device, not {wanted}")
     kept = {field: text for field, text in base.sources.items() if field.partition(".")[0] not in given}
     sources = {**kept, **values.pop("sources", {})}
     return replace(base, **{"aliases": (), **values, "name": name, "sources": sources})

@@ -78,7 +78,9 @@ class Topology:
             model = _without_index(name, count, profiles)
             profile = profile_named(model)
             if model.casefold() in default_profiles() and profile.device_type != "cpu":
-                assumptions.append(f"'{model.casefold()}' is not a specific model: assuming {profile.name}")
+                assumptions.append(
+                    f"'{model.casefold()}' does not specify a GPU model: assuming {profile.name}"
+                )
             profiles += [profile] * count
         for device_type, count in Counter(profile.device_type for profile in profiles).items():
             if count > 1 and device_type in _SINGLE:

@@ -292,11 +292,13 @@ def _cuts(
             continue
         first, index_of_first = asked.setdefault(id(held.tensor), (held.path, index))
         if index_of_first != index:
-            raise MaterializeError(held.path, f"it is also {first}, and shard_fn shards the two differently")
+            raise MaterializeError(
+                held.path, f"it is the same tensor as {first}, which shard_fn shards differently"
+            )
         other, other_id = memory.setdefault(id(record_of(held.tensor).storage), (held.path, id(held.tensor)))
         if other_id != id(held.tensor) and (index is not None or other_id in cuts):
             raise MaterializeError(
-                held.path, f"it shares memory with {other}, and only one of the two is sharded"
+                held.path, f"it shares memory with {other}: shard_fn must return None for both"
             )
         if index is not None and id(held.tensor) not in cuts:
             cuts[id(held.tensor)] = _Cut(held, index)

@@ -106,7 +106,8 @@ def changed_inside(
         reason = f"`__tensor_unflatten__` raised {type_and_line(error)}"
         raise UnsupportedSubclassError.of(name, tensor, reason) from error
     if (type(made), made.shape, made.dtype) != (type(tensor), tensor.shape, tensor.dtype):
-        reason = f"its inner tensors result in a {type(made).__name__} of {made.dtype} {tuple(made.shape)}"
+        expected, returned = (f"{type(t).__name__} of {t.dtype} {tuple(t.shape)}" for t in (tensor, made))
+        reason = f"`__tensor_unflatten__` returned a {returned} instead of a {expected}"
         raise UnsupportedSubclassError.of(name, tensor, reason)
     return made
 

@@ -231,7 +231,7 @@ class Draw:
             leaves.resolve(end)
         if (after := self.start.after(self.drawn)) is not None:
             if not is_as_far(start, end, after.words - self.start.words):
-                raise RuntimeError("it drew more or fewer random numbers than fakexport expected")
+                raise RuntimeError("the operator drew more or fewer random numbers than fakexport expected")
             after.origin.reach(after.words, end)
 
 

@@ -217,7 +217,7 @@ class Recording:
         """
         record = owner_of(storage)
         if record is not None and not self.is_paused:
-            record.write_unseen("a write through a storage, without an operator")
+            record.write_unseen("data that was written to a storage directly, without an operator")
         return record is not None
 
     def filled(

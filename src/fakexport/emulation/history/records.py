@@ -164,7 +164,9 @@ class StorageRecord:
             changes = [(each.output, each.change()) for each in self.shown]
         for output, value in changes:
             if value is not None and len(self.shown) > 1:
-                self.write_unseen("a write through one of several NumPy arrays in the same memory")
+                self.write_unseen(
+                    "data that was written through one of several NumPy arrays in the same memory"
+                )
             elif value is not None:
                 self._write(output, Constant(value, None))
 

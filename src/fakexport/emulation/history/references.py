@@ -169,7 +169,7 @@ class Inputs:
             return None  # The operator's draw tracks the generator itself.
         if isinstance(value, _UNCHANGING):
             return value
-        return Unknown(f"a {type(value).__name__} argument of an operator, which may have changed since")
+        return Unknown(f"an operator argument of type {type(value).__name__}, which may have changed later")
 
     def _refer_named(self, kwargs: Kwargs) -> dict[str, Any]:
         if all(type(a) in _SHAREABLE for a in kwargs.values()):

@@ -118,7 +118,7 @@ class Replay:
         held = [t for outputs in self._outputs.values() for t in outputs if isinstance(t, torch.Tensor)]
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}
         if self._limit_bytes is not None and sum(storages.values()) > self._limit_bytes:
-            raise _Unreplayable(f"its replay needs more than {self._limit_bytes >> 30} GiB of memory")
+            raise _Unreplayable(f"computing it requires more than {self._limit_bytes >> 30} GiB of memory")
         self._bytes = sum(storages.values()) // 2  # Halved, so that not every step calls this method.
 
     def _value(self, reference: Any) -> Any:
@@ -186,9 +186,9 @@ def resolve_if_cheap(origin: Origin) -> bool:
             resolve_origin(origin)
             return True
     warnings.warn(
-        "the random generator is not in the state that eager construction would leave: reaching that "
-        f"state requires drawing {elements:,} numbers. Seed the generator before you draw from it; "
-        "another deferred_init continues from the right state",
+        "the random generator is not in the state that it would have after eager construction: to reach "
+        f"that state, it would have to draw {elements:,} numbers. Seed the generator before you draw from "
+        "it; another deferred_init continues from the right state",
         RuntimeWarning,
         stacklevel=2,
     )
@@ -246,7 +246,7 @@ def _unchanged(constant: Constant) -> torch.Tensor:
 
 def _changed(constant: Constant) -> str:
     shape = tuple(constant.tensor.shape)
-    return f"it depends on a real tensor of shape {shape} that was modified in place since"
+    return f"it depends on a real tensor of shape {shape} that was modified in place afterwards"
 
 
 @contextmanager

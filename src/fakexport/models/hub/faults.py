@@ -110,8 +110,8 @@ def _answered(name: HubName, file: str, error: Any) -> str:
         return f"the repository has no revision {name.revision!r}: use a branch, a tag or a commit of {page}"
     if isinstance(error, errors.RepositoryNotFoundError):
         return (
-            f"this is neither a folder nor a repository on {endpoint()}, or the repository is "
-            f"private: check the name; for a private one {_log_in()}"
+            f"no folder and no repository on {endpoint()} has this name, or the repository is "
+            f"private: check the name; for a private repository, {_log_in()}"
         )
     return _status(error.response.status_code, file)
 

@@ -306,8 +306,8 @@ def _other(repository: Repository | LocalFolder, names: list[str]) -> WeightFile
         found = [name for name in names if fnmatchcase(name, pattern)]
         if len(found) > 1:
             raise HubError(
-                f"{repository.name} has {len(found)} files without an index ({_listed(found)}): "
-                "download the one you need, and pass it"
+                f"{repository.name} has no {SINGLE_FILE} and no {_INDEX}, but {len(found)} files {pattern} "
+                f"({_listed(found)}): download the one that you need, and pass it"
             )
         if found:
             is_index = found[0].endswith(".json")
@@ -317,8 +317,8 @@ def _other(repository: Repository | LocalFolder, names: list[str]) -> WeightFile
     if not pickled:
         raise HubError(f"{repository.name} has no safetensors files")
     raise HubError(
-        f"{repository.name} has no safetensors files, and the weights in {_listed(pickled)} "
-        "cannot be described without downloading them: download the files, and pass the folder"
+        f"{repository.name} has no safetensors files, and names and shapes of the weights in "
+        f"{_listed(pickled)} cannot be read remotely: download the files, and pass the folder"
     )
 
 

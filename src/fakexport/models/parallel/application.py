@@ -55,7 +55,8 @@ def shard_model(model: nn.Module, degrees: Degrees, place: Place) -> Sharded:
             shards[name] = found
     if not shards:
         raise SourceError(
-            f"the plan of {type(model).__name__} shards no weights, so --parallel does not apply"
+            f"the parallel plan of {type(model).__name__} shards none of its weights: change the plan, or "
+            "remove --parallel"
         )
     _keep_ties(modules, held, shards)
     for name in (name for name in plan if name not in held):
@@ -82,8 +83,8 @@ def _shard(modules: Mapping[str, nn.Module], name: str, style: Any, place: Place
         if 0 in last.local_shape:
             size = tensor.shape[placement.dim]
             raise DegreeMismatch(
-                f"{name} cannot be sharded: its dimension of size {size} leaves some of "
-                f"{place.ranks} ranks without a shard"
+                f"{name} cannot be sharded over {place.ranks} ranks: its dimension of size {size} leaves "
+                "some ranks without a shard"
             )
         return part_of(tensor.detach(), made[0])
 
@@ -162,7 +163,9 @@ def _with_rules(model: nn.Module, degrees: Degrees) -> dict[str, str]:
     known = _names(model)
     for name, style in degrees.rules:
         if name not in known and name not in plan:
-            raise SourceError(f"{degrees.origin}: {name} matches nothing in {type(model).__name__}")
+            raise SourceError(
+                f"{degrees.origin}: {name} matches no module or parameter of {type(model).__name__}"
+            )
         if style is None:
             plan.pop(name, None)
         else:

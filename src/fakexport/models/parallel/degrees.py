@@ -85,7 +85,7 @@ class Degrees:
         if degrees is None or plan is None:
             return degrees
         if degrees.rules:
-            raise InvalidValue(f"two plans are given: {degrees.plan_file} and parallel_plan")
+            raise InvalidValue(f"two plans are given, {degrees.plan_file} and parallel_plan: pass only one")
         return replace(degrees, rules=rules_of_styles(plan))
 
     @property
@@ -119,9 +119,9 @@ class Degrees:
             return
         if len(devices) < self.ranks:
             has = f"{topology.canonical} has {len(devices)}"
-            raise InvalidValue(f"--parallel {self.canonical} requires {self.ranks} devices, and {has}")
+            raise InvalidValue(f"--parallel {self.canonical} requires {self.ranks} devices, but {has}")
         if len({(device.type, device.profile.name) for device in devices}) > 1:
             raise InvalidValue(
-                f"--parallel {self.canonical} requires devices of a single model: "
-                f"{topology.canonical} mixes them"
+                f"--parallel {self.canonical} requires identical devices, but {topology.canonical} has "
+                "different ones"
             )

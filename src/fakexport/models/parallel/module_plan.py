@@ -56,8 +56,8 @@ def _name_of(pattern: str, style: Any) -> str | None:
     name = known.get((kind, *taken, *returned)) if style.use_local_output else None
     if name is None:
         raise SourceError(
-            f"parallel_plan: {pattern}: {kind.__name__} from {taken} to {returned}, use_local_output="
-            f"{style.use_local_output}, is not supported"
+            f"parallel_plan: {pattern}: {kind.__name__} with input_layouts={taken}, "
+            f"output_layouts={returned} and use_local_output={style.use_local_output} is not supported"
         )
     return name
 
@@ -75,7 +75,7 @@ def module_plan(model: nn.Module, rules: Rules, where: str, known: Container[str
     for pattern, style in rules:
         matched = [name for name in names if _is_match(name, pattern)]
         if not matched:
-            raise SourceError(f"{where}: {pattern} matches nothing in {type(model).__name__}")
+            raise SourceError(f"{where}: {pattern} matches no module or parameter of {type(model).__name__}")
         if style is None or style not in known:
             raise SourceError(f"{where}: {pattern}: unknown style {style!r}")
         for name in matched:

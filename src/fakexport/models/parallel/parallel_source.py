@@ -76,12 +76,12 @@ def parallel_source(source: Source, degrees: Degrees | None, rank: int | None = 
     if not 0 <= rank < degrees.ranks:
         raise InvalidValue(f"--parallel {degrees.canonical} has ranks 0 to {degrees.ranks - 1}; got {rank}")
     if source.component is not None or source.adapter is not None:
-        raise SourceError("--parallel requires a whole model without an adapter")
+        raise SourceError("--parallel cannot be combined with --component or --adapter")
     if source.quantization is not None:
         raise SourceError(f"--parallel does not support quantized weights, which {source.spec} has")
     if source.kind not in ("transformers", "python") or isinstance(source.factory, nn.Module):
         raise SourceError(
-            f"--parallel requires an hf: model or a factory that returns one, not {source.spec}"
+            f"--parallel requires an hf: model or a factory that builds a model, not {source.spec}"
         )
     whole = _of_rank(source, Rank(degrees, 0), source.spec)
     spec = f"{source.spec} --parallel {degrees.canonical} --rank {rank}"

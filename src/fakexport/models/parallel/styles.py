@@ -38,11 +38,13 @@ def install(module: nn.Module, path: str, name: str, style: Any, place: Place) -
     is_stock = type(style).__module__.startswith("transformers.")
     make = _FORWARDS.get(type(style).__name__) if is_stock else None
     if make is None:
-        raise SourceError(f"--parallel cannot trace the style {name!r} of {path}")
+        raise SourceError(f"--parallel does not support the style {name!r} for the module {path}")
     try:
         forward = make(module, style, place)
     except Unsupported as error:
-        raise SourceError(f"--parallel cannot trace the style {name!r} of {path}: {error}") from error
+        raise SourceError(
+            f"--parallel does not support the style {name!r} for the module {path}: {error}"
+        ) from error
     if forward is not None:
         module.forward = forward
 
@@ -107,14 +109,17 @@ def _features(module: nn.Module, name: str) -> int:
 
 def _expect_layouts(style: Any, is_expected: bool) -> None:
     if not is_expected or not style.use_local_output:
-        raise Unsupported(f"its layouts {style.input_layouts} and {style.output_layouts} are not supported")
+        raise Unsupported(
+            f"input_layouts={style.input_layouts}, output_layouts={style.output_layouts} and "
+            f"use_local_output={style.use_local_output} are not supported together"
+        )
 
 
 def _embedding(module: nn.Module, style: Any, place: Place) -> Forward:
     if not isinstance(module, nn.Embedding) or not style.use_local_output:
         raise Unsupported(f"{type(module).__name__} is not an nn.Embedding")
     if more := [key for key, _ in module.named_parameters(recurse=False) if key != "weight"]:
-        raise Unsupported(f"{type(module).__name__} has further parameters: {', '.join(more)}")
+        raise Unsupported(f"{type(module).__name__} has parameters other than weight: {', '.join(more)}")
     if module.max_norm is not None:
         raise Unsupported("max_norm modifies the weight")
     module.padding_idx = None  # It only affects gradients, and must be a row of the shard.
@@ -150,7 +155,7 @@ def _sum(forward: Forward, /, *args: Any, **kwargs: Any) -> Any:
 
 def _packed(module: nn.Module, style: Any, place: Place) -> None:
     if not style.use_local_output:
-        raise Unsupported("its output is a DTensor")
+        raise Unsupported("with use_local_output=False, the output is a DTensor")
 
 
 def _divided(module: nn.Module, style: Any, place: Place) -> Forward:

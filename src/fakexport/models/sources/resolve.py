@@ -64,7 +64,9 @@ def resolve(
     """
     if isinstance(spec, Source):
         if workload.is_generated:
-            raise SourceError(f"{spec.spec} is already resolved: pass the text that names it")
+            raise SourceError(
+                f"{spec.spec} is already resolved: for --workload {workload.name}, pass the source as text"
+            )
         return spec
     form, colon, name = spec.partition(":") if isinstance(spec, str) else ("", "", "")
     if workload.name in ("prefill", "decode") and form != "hf":

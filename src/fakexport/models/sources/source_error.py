@@ -99,7 +99,8 @@ def note_default_config(error: Exception, library: str, class_name: str) -> None
     """
     if not isinstance(error, ImportError):
         error.add_note(
-            f"{library}' {_DEFAULT_CONFIG} {class_name}: it raises the same error without fakexport"
+            f"{library}' {_DEFAULT_CONFIG} {class_name}: the constructor raises the same error without "
+            "fakexport"
         )
 
 

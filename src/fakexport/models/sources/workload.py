@@ -85,7 +85,8 @@ def exported_workload(
         return FORWARD, dynamic
     if capacity is not None and capacity <= Workload.context + 1:
         raise InvalidValue(
-            f"--max-cache-len {capacity}: the example requires at least {Workload.context + 2}"
+            f"--max-cache-len {capacity} is too small for the example inputs: use at least "
+            f"{Workload.context + 2}"
         )
     if has_inputs:
         raise InvalidValue(f"example inputs cannot be combined with --workload {name}, which derives them")
@@ -95,7 +96,7 @@ def exported_workload(
     # If the batch of the example is 1, `torch.export` specializes on it; all other sizes can be dynamic.
     named = [text for text in texts if text.partition("=")[0].endswith(".0")]
     if is_kept and named:
-        raise InvalidValue(f"--dynamic {named[0]}: a cache in buffers supports only one sequence")
+        raise InvalidValue(f"--dynamic {named[0]}: with --cache-form buffers, the batch size is always 1")
     is_batch_dynamic = not is_kept and (bool(named) or _AUTO in texts)
     call = Workload(
         cast(WorkloadName, name),

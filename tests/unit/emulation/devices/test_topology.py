@@ -58,14 +58,14 @@ def test_a_spec_lists_its_devices_in_order(spec: str, listed: tuple[str, ...], m
 @pytest.mark.parametrize(
     ("spec", "assumptions"),
     [
-        ("cuda", ("'cuda' is not a specific model: assuming H100-80GB",)),
-        ("cuda:0", ("'cuda' is not a specific model: assuming H100-80GB",)),
-        ("2xCUDA+cuda", ("'cuda' is not a specific model: assuming H100-80GB",)),
+        ("cuda", ("'cuda' does not specify a GPU model: assuming H100-80GB",)),
+        ("cuda:0", ("'cuda' does not specify a GPU model: assuming H100-80GB",)),
+        ("2xCUDA+cuda", ("'cuda' does not specify a GPU model: assuming H100-80GB",)),
         (
             "xpu+mps:0",
             (
-                "'xpu' is not a specific model: assuming PVC-1550",
-                "'mps' is not a specific model: assuming M2-Ultra",
+                "'xpu' does not specify a GPU model: assuming PVC-1550",
+                "'mps' does not specify a GPU model: assuming M2-Ultra",
             ),
         ),
         ("H100", ()),

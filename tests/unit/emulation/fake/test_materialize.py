@@ -127,7 +127,9 @@ class Tied(nn.Module):
 
 def test_a_tied_parameter_stays_tied_when_cut_and_different_cuts_are_refused() -> None:
     model = deferred_init(Tied)
-    with pytest.raises(MaterializeError, match=r"head.weight cannot be .*: it is also embed.weight"):
+    with pytest.raises(
+        MaterializeError, match=r"head.weight cannot be .*: it is the same tensor as embed.weight"
+    ):
         materialize_module(model, shard_fn=lambda name, t: slice(0, 2) if "head" in name else None)
     assert is_deferred(model)
     materialize_module(model, shard_fn=lambda name, t: slice(0, 2))
@@ -232,7 +234,7 @@ def test_an_argument_that_may_change_before_the_replay() -> None:
             self.fc = nn.Linear(2, 2)
             self.register_buffer("memory", torch.empty(0).set_(source.untyped_storage()))
 
-    refused(deferred_init(FromStorage), "memory cannot be materialized: it depends on a UntypedStorage")
+    refused(deferred_init(FromStorage), "memory cannot be materialized: .* argument of type UntypedStorage")
 
 
 class Failing(nn.Module):

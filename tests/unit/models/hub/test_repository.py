@@ -90,8 +90,8 @@ def test_a_repository_or_revision_that_is_not_there_is_named(hub):
     hub.add("org/there", LLAMA)
 
     assert message_of("hf:org/missing") == (
-        f"hf:org/missing: this is neither a folder nor a repository on {hub.endpoint}, or the repository is "
-        "private: check the name; for a private one run `hf auth login` or set HF_TOKEN"
+        f"hf:org/missing: no folder and no repository on {hub.endpoint} has this name, or the repository is "
+        "private: check the name; for a private repository, run `hf auth login` or set HF_TOKEN"
     )
     assert message_of("hf:org/there@nope") == (
         f"hf:org/there@nope: the repository has no revision 'nope': use a branch, a tag or a commit of "
@@ -185,7 +185,7 @@ def test_a_server_that_sends_whole_files_is_left(hub):
     ("files", "reason"),
     [
         ({}, "hf:org/bad has no safetensors files"),
-        ({"a.safetensors": ONE, "b.safetensors": ONE}, "has 2 files without an index (a.safetensors, b."),
+        ({"a.safetensors": ONE, "b.safetensors": ONE}, "but 2 files *.safetensors (a.safetensors, b."),
         (
             {"model.safetensors.index.json": b'{"weight_map": {"w": "../model.safetensors"}}'},
             "the shard '../model.safetensors' is not in the folder of the index",

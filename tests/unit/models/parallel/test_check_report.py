@@ -87,7 +87,7 @@ def test_inspect_describes_the_part_of_a_rank(report):
         ({"rank": 0}, "a rank requires --parallel"),
         ({"parallel": "tp=4", "rank": 4}, "ranks 0 to 3; got 4"),
         ({"parallel": "tp=4", "device_map": "cpu"}, "remove --device-map"),
-        ({"parallel": "tp=4", "topology": "2xH100"}, "tp=4 requires 4 devices, and 2xH100-80GB has 2"),
+        ({"parallel": "tp=4", "topology": "2xH100"}, "tp=4 requires 4 devices, but 2xH100-80GB has 2"),
     ],
 )
 def test_inspect_refuses_what_has_no_rank(options, reason):

@@ -40,7 +40,8 @@ def test_the_canonical_text_is_read_again():
 
 
 @pytest.mark.parametrize(
-    ("topology", "fragment"), [("2xH100", "requires 4 devices, and 2xH100"), ("2xH100+2xA100", "mixes them")]
+    ("topology", "fragment"),
+    [("2xH100", "requires 4 devices, but 2xH100"), ("2xH100+2xA100", "different ones")],
 )
 def test_ranks_need_devices_of_one_model(topology, fragment):
     with pytest.raises(ValueError, match=fragment):

@@ -63,7 +63,7 @@ def test_the_fix_of_a_wrong_plan_works(written):
 @pytest.mark.parametrize(
     ("plan", "fragment"),
     [
-        ({"model.layers.*.mlp.no_proj": "colwise"}, "mlp.no_proj matches nothing in LlamaForCausalLM"),
+        ({"model.layers.*.mlp.no_proj": "colwise"}, "mlp.no_proj matches no module or parameter of Llama"),
         ({"lm_head": "no_style"}, "no_style"),
         ({"lm_head": 3}, "expected an object of module name -> style or null"),
         ({}, "has no rules"),

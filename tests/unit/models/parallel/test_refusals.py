@@ -35,7 +35,7 @@ REFUSALS = [
     (LLAMA, "tp=8", {}, "tp=8 does not divide the 4 heads of model.layers.0.self_attn.k_proj"),
     (
         *(factory_of("llama", intermediate_size=5), "tp=4", {}),
-        "its dimension of size 5 leaves some of 4 ranks without a shard",
+        "4 ranks: its dimension of size 5 leaves some ranks without a shard",
     ),
     (
         *(factory_of("mixtral", num_local_experts=3), "tp=2,ep=2", {}),
@@ -45,7 +45,7 @@ REFUSALS = [
     (LLAMA, "tp=2,ep=2", {}, "has no expert parallel plan"),
     (of_torch, "tp=2", {}, "has no tensor-parallel plan of its own"),
     (nn.Linear(4, 4), "tp=2", {"args": (torch.zeros(2, 4),)}, "requires an hf: model"),
-    (LLAMA, "tp=4", {"target": "2xH100"}, "requires 4 devices, and 2xH100-80GB has 2"),
+    (LLAMA, "tp=4", {"target": "2xH100"}, "requires 4 devices, but 2xH100-80GB has 2"),
     (LLAMA, "tp=2", {"rank": 2}, "has ranks 0 to 1; got 2"),
     *((LLAMA, None, {"rank": rank}, "a rank requires --parallel") for rank in (0, 2, "all")),
     (LLAMA, "tp=2", {"strict": True}, "cannot be combined with --strict"),
@@ -74,7 +74,7 @@ def test_a_style_that_is_not_known():
         model._tp_plan["model.norm"] = "sequence_parallel"
         return model, inputs
 
-    assert "cannot trace the style 'sequence_parallel' of model.norm" in refusal(other_style)
+    assert "support the style 'sequence_parallel' for the module model.norm" in refusal(other_style)
 
 
 def reading_a_weight_outside():

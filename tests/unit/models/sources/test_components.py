@@ -139,7 +139,7 @@ def test_what_has_no_parts_is_one_line(llava):
         fe.export(nn.Linear(2, 2), inputs, component="vision")
     with pytest.raises(fe.SourceError, match="only hf: models have components"):
         fe.components(lambda: nn.Linear(2, 2))
-    with pytest.raises(fe.SourceError, match="do not pass any"):
+    with pytest.raises(fe.SourceError, match="do not pass inputs"):
         fe.export(f"hf:{folder}", inputs, component="vision")
     with pytest.raises(fe.SourceError, match="--component supports --workload forward, not decode"):
         fe.export(f"hf:{folder}", component="vision", workload="decode")

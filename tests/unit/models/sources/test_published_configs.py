@@ -39,7 +39,7 @@ def test_the_quantization_of_modelopt_next_to_a_config_is_that_of_the_model(tmp_
     module = source.factory()
 
     assert source.quantization.method == "modelopt FP8"
-    assert source.quantization.left_out(module) == "transformers does not know the method 'modelopt'"
+    assert source.quantization.left_out(module) == "transformers has no quantization method 'modelopt'"
 
 
 def test_a_named_config_has_its_quantization_under_the_same_name(tmp_path):

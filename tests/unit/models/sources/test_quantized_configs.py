@@ -219,7 +219,7 @@ GPT_OSS: dict[str, Any] = {
         (FBGEMM, LLAMA, "cpu", "requires a GPU or XPU"),
         (FBGEMM, LLAMA, "A100", "compute capability >= 9.0"),
         (FBGEMM, LLAMA, "MI300X", "float8_e4m3fnuz on AMD GPUs"),
-        ({"quant_method": "unheard-of"}, LLAMA, "H100", "does not know the method 'unheard-of'"),
+        ({"quant_method": "unheard-of"}, LLAMA, "H100", "has no quantization method 'unheard-of'"),
     ],
 )
 def test_where_a_model_is_not_quantized_the_report_says_why(

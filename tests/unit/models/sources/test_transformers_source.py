@@ -276,7 +276,7 @@ def test_the_patches_leave_the_program_as_it_is(write, model_type):
         ),
         (
             "hf:vit:AutoModelForCausalLM",
-            "hf:vit: AutoModelForCausalLM does not accept 'vit'; these do: ",
+            "hf:vit: AutoModelForCausalLM does not accept the model type 'vit'; classes that do: ",
             "AutoModelForImageClassification",
         ),
         ("hf:llama:GPT2LMHeadModel", "hf:llama: GPT2LMHeadModel expects a GPT2Config", "not a LlamaConfig"),
@@ -354,7 +354,7 @@ def test_values_that_the_config_refuses_are_passed_on(write, bad):
 
     message = message_of(spec)
 
-    assert message.startswith(f"{spec[3:]}: LlamaConfig rejects it: ")
+    assert message.startswith(f"{spec[3:]}: LlamaConfig rejects this config: ")
     assert str(next(iter(bad.values()))) in message
 
 
@@ -387,7 +387,7 @@ def test_a_default_config_that_transformers_cannot_build_is_told_as_such(write):
     assert found.code == own.code == "FE102"
     assert found.notes[1] == (
         "transformers' own default config cannot build Lfm2MoeForCausalLM: "
-        "it raises the same error without fakexport"
+        "the constructor raises the same error without fakexport"
     )
     assert "`hf:LiquidAI/LFM2-8B-A1B`, which transformers documents" in found.fix.message
     assert len(own.notes) == 1

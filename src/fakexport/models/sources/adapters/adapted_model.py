@@ -110,7 +110,7 @@ def _injected(module: nn.Module, folder: AdapterFolder) -> Any:
             return peft.get_peft_model(module, config, _NAME)
     except (KeyError, TypeError, ValueError) as error:
         raise SourceError(
-            f"{folder.path} does not fit {type(module).__name__}: {first_line(error)}"
+            f"the adapter {folder.path} does not fit {type(module).__name__}: {first_line(error)}"
         ) from error
 
 
@@ -153,9 +153,9 @@ def _given(
         return {name: key for name, key in trained.items() if name not in base}
     where = f"{folder.weights} does not fit the model"
     if missing := [key for name, key in trained.items() if key not in shapes and name not in base]:
-        raise SourceError(f"{where}: {_some(missing)} missing")
+        raise SourceError(f"{where}: missing keys: {_some(missing)}")
     if unknown := sorted(shapes.keys() - set(trained.values())):
-        raise SourceError(f"{where}: {_some(unknown)} not in the model")
+        raise SourceError(f"{where}: unexpected keys: {_some(unknown)}")
     for name, key in trained.items():
         wanted = tuple(state[name].shape)
         if key in shapes and shapes[key] != wanted:

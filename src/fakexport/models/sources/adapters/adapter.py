@@ -152,7 +152,7 @@ def _assumptions(adapter: Adapter) -> Iterator[str]:
             f"{adapter.folder.weights.name} does not exist: names and shapes of the adapter were not checked"
         )
     if adapter.mode == "merged":
-        yield "the adapter is merged into the weights by bind --adapter"
+        yield "the program has no adapter weights: `fakexport bind --adapter` merges them into the weights"
 
 
 def check_mergeable(module: nn.Module, made: AdaptedModel, mode: AdapterMode = "merged") -> None:

@@ -85,7 +85,7 @@ class AdapterFolder:
             )
         for name, value in found.items():
             if name not in _KEPT | _WITHOUT_EFFECT and value:
-                raise SourceError(f"{folder / CONFIG}: {escaped(name)} is not supported")
+                raise SourceError(f"{folder / CONFIG}: the setting {escaped(name)} is not supported")
         return cls(folder, {name: value for name, value in found.items() if name in _KEPT})
 
     @property

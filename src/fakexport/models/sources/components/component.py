@@ -119,7 +119,8 @@ def component_source(
     """
     if source.component is not None and (name is not None or source.adapter is not None or has_inputs):
         raise SourceError(
-            f"{source.spec} is already the component {source.component}: pass the whole model, and no inputs"
+            f"{source.spec} is already the component {source.component}: do not pass --component, --adapter "
+            "or inputs"
         )
     if name is None:
         return source
@@ -135,7 +136,7 @@ def component_source(
         raise SourceError(f"--component supports --workload forward, not {workload}")
     if has_inputs:
         raise SourceError(
-            "--component derives the inputs of a part from those of the whole model: do not pass any"
+            "--component derives its inputs from the inputs of the whole model: do not pass inputs"
         )
 
     def inputs(module: nn.Module, device: str, dtype: torch.dtype | None) -> ExampleInputs:
@@ -212,7 +213,9 @@ class Parts:
     @property
     def omitted(self) -> str:
         """A clause for each input of the whole model that could not be derived."""
-        return "".join(f"; {name} was not derived: {why}" for name, why in self.whole.omitted.items())
+        return "".join(
+            f"; the input {name} was not derived: {why}" for name, why in self.whole.omitted.items()
+        )
 
     @property
     def _has_rest(self) -> bool:
@@ -277,7 +280,7 @@ class Parts:
             paths = ", ".join(place.path for place in found)
             raise SourceError(f"{name!r} matches several modules of {model}: {paths}: use one of these")
         if found[0] not in self.run.calls:
-            raise SourceError(f"{model} does not call {found[0]} on its example inputs{self.omitted}")
+            raise SourceError(f"{model} does not call {found[0]} with its example inputs{self.omitted}")
         return self.run.calls[found[0]]
 
     def _listing(self) -> str:
@@ -300,13 +303,15 @@ class Parts:
                 f"{what} with {', '.join(numbers)}, which must be constant in a program: export "
                 f"{name} without --dynamic"
             )
-        notes = [f"{name} is {call.place}, with the inputs that {type(self.module).__name__} passes to it"]
+        notes = [
+            f"component {name}: {call.place}, with the inputs that {type(self.module).__name__} passes to it"
+        ]
         if numbers:
             notes.append(f"{', '.join(numbers)}: constant in the program")
         if call.again:
             notes.append(
-                f"it is called {call.times} times with different inputs; the inputs of the first call "
-                "are the example inputs"
+                f"the model calls {call.place} {call.times} times with different inputs; the inputs of the "
+                "first call are the example inputs"
             )
         return ExampleInputs(
             kwargs=inputs,
@@ -334,8 +339,8 @@ class Parts:
             for name, value in taken(call.result, fields).items()
         }
         note = (
-            f"{self._rest_name()} is all of {model} except {', '.join(encoders)}, whose results are "
-            "its inputs"
+            f"component {self._rest_name()}: {model} without {', '.join(encoders)}, whose results are "
+            "inputs of this component"
         )
         return ExampleInputs(
             kwargs={**read, **given},
@@ -345,7 +350,7 @@ class Parts:
 
     def _missing(self) -> Iterator[str]:
         for name, reason in self.whole.omitted.items():
-            yield f"the model ran without {name}, which was not derived: {reason}"
+            yield f"the model ran without the input {name}, which was not derived: {reason}"
 
     def _numbers(self, call: Call) -> list[str]:
         """Return the integer arguments of a call as `name=value`.

@@ -114,7 +114,7 @@ def model_of(settings: dict[str, Any], place: str) -> DiffusersModel:
     try:
         _, unused, _ = model_class.extract_init_dict(dict(settings))
     except Exception as error:  # Each class validates its config in its own way.
-        raise SourceError(f"{place}: {name} rejects it: {first_line(error)}") from error
+        raise SourceError(f"{place}: {name} rejects this config: {first_line(error)}") from error
     notes: tuple[str, ...] = ()
     if ignored := sorted(set(unused) - set(model_class._deprecated_kwargs)):
         notes = (f"{name} in this version of diffusers ignores unknown settings: {', '.join(ignored)}",)
@@ -138,7 +138,7 @@ def _components(index: Path, place: str) -> dict[str, tuple[str, str]]:
         and not str(value[1]).endswith(_WITHOUT_WEIGHTS)
     }
     if not components:
-        raise SourceError(f"{place} names no model")
+        raise SourceError(f"{place} lists no models")
     return components
 
 

@@ -176,8 +176,8 @@ class GenerationCall:
         assert self.capacity is not None
         if record.has_encoder:
             raise SourceError(
-                f"{type(module).__name__} has an encoder, whose keys and values a program cannot "
-                "keep in buffers: remove --cache-form buffers"
+                f"{type(module).__name__} has an encoder, and a program cannot keep the encoder's keys and "
+                "values in buffers: remove --cache-form buffers"
             )
         cache, left_out = keys_and_values(module, self.capacity), {record.mask, record.positions}
         with torch.no_grad(), self.patches(module, prompt):

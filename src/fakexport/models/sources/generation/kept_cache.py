@@ -42,8 +42,8 @@ def static_cache(module: nn.Module, capacity: int) -> Any:
         cache = StaticCache(config=module.config, max_cache_len=places)
     except KeyError as error:
         raise SourceError(
-            f"{type(module).__name__} has layers of {error}, for which transformers has no static "
-            "cache: remove --max-cache-len"
+            f"{type(module).__name__} has layers of type {error}, for which transformers has no "
+            "static cache: remove --max-cache-len"
         ) from error
     cache.layers = [
         StaticLayer(places) if type(layer) is StaticSlidingWindowLayer else layer for layer in cache.layers
@@ -62,7 +62,7 @@ def keys_and_values(module: nn.Module, capacity: int) -> Any:
     kinds = {cache_utils.StaticLayer, getattr(cache_utils, "DummyLayer", None)}  # 5.17 has no `DummyLayer`.
     cache = static_cache(module, capacity)
     if others := [layer for layer in cache.layers if type(layer) not in kinds]:
-        raise _not_kept(module, type(others[0]).__name__)
+        raise _not_kept(module, f"it has a {type(others[0]).__name__}, not only keys and values")
     return cache
 
 
@@ -112,8 +112,8 @@ def kept_cache(
     return cache
 
 
-def _not_kept(module: nn.Module, what: str) -> SourceError:
+def _not_kept(module: nn.Module, why: str) -> SourceError:
     return SourceError(
-        f"the cache of {type(module).__name__} has more than keys and values ({what}), so a "
-        "program cannot keep it in buffers: remove --cache-form buffers"
+        f"a program cannot keep the cache of {type(module).__name__} in buffers because {why}: remove "
+        "--cache-form buffers"
     )

@@ -121,7 +121,9 @@ def features_per_row(request: InputRequest, run: EncoderRun, role: str) -> int:
             raise Underivable(run.reason or "the model computes no features from this input")
         count = elements // tensors[0].shape[-1]
     if count % request.batch:
-        raise Underivable(f"the model computed {count} features for {request.batch} rows")
+        raise Underivable(
+            f"the model computed {count} features, not a multiple of the batch size {request.batch}"
+        )
     return count // request.batch
 
 

@@ -80,7 +80,7 @@ def positions_of(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, torc
         try:
             found = rope_index(**{name: torch.tensor(value) for name, value in numbers.items()})[0]
         except Exception as error:  # Any error of the model.
-            raise Underivable(f"its positions are unknown: {first_line(error)}") from error
+            raise Underivable(f"position_ids cannot be computed: {first_line(error)}") from error
     return {"position_ids": found}
 
 

@@ -122,7 +122,7 @@ def _with_modality(
         except Underivable as reason:
             shape = ",".join(map(str, layout[modality.name].shape))
             reasons.setdefault(str(reason)[:_LONGEST], shape)
-    raise Underivable("; ".join(f"as [{shape}]: {reason}" for reason, shape in reasons.items()))
+    raise Underivable("; ".join(f"with shape [{shape}]: {reason}" for reason, shape in reasons.items()))
 
 
 def _in_layout(

@@ -188,7 +188,7 @@ class Processor:
                 continue
             settings = json.loads(read_file(path, most_bytes=_MOST_SETTINGS))
             if not isinstance(settings, dict):
-                raise SourceError(f"{path}: expected an object")
+                raise SourceError(f"{path}: expected a JSON object")
             checked = _checked(settings, str(path))
             check_settings(checked, str(path))
             (folder / name).write_text(json.dumps(checked))

@@ -101,7 +101,7 @@ class _Imported:
             if not self._imported_for:
                 raise
             raise SourceError(
-                f"{error}; it was imported for another target before: check one target at a time"
+                f"{error}; an earlier import, for a different target, succeeded: check one target at a time"
             ) from error
         self.factory = _attribute(module, self._attribute, self.place)
         self._imported_for = (devices,)

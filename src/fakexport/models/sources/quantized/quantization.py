@@ -114,7 +114,7 @@ class Quantization:
 
     def _quantized(self, construct: Callable[[], nn.Module]) -> tuple[nn.Module, str | None]:
         if self.settings is None:
-            return construct(), "the config does not contain the quantization method"
+            return construct(), "the config does not specify the quantization method"
         quantizer = _quantizer(self.settings)
         module = importlib.import_module(type(quantizer).__module__)
         with _said_by(module) as said, Patches({**mxfp4_experts(module), **fbgemm_layers(module)}):
@@ -156,7 +156,7 @@ def _quantizer(settings: Mapping[str, Any]) -> Any:
     own = copy.deepcopy(dict(settings))
     with _said_by(auto):
         if not auto.AutoHfQuantizer.supports_quant_method(own):
-            raise SourceError(f"transformers does not know the method {settings.get('quant_method')!r}")
+            raise SourceError(f"transformers has no quantization method {settings.get('quant_method')!r}")
     quantizer = auto.AutoHfQuantizer.from_config(own, pre_quantized=True)
     if ignored := list(_ignored(settings, quantizer.quantization_config)):
         raise SourceError(
@@ -218,7 +218,7 @@ def _is_packed(model: nn.Module) -> bool:
 
 
 def _sentence(said: list[str]) -> str:
-    return " ".join(said[-1].split()) if said else "transformers builds it unquantized here"
+    return " ".join(said[-1].split()) if said else "transformers builds the model unquantized here"
 
 
 def _is_dequantizing(quantizer: Any) -> bool:

@@ -125,7 +125,8 @@ def _named_class(config: Any, name: str, place: str) -> Any:
             )
         taken = ", ".join(dict.fromkeys(_fitting(config)))
         raise SourceError(
-            f"{place}: {name} does not accept {config.model_type!r}; these do: {taken or 'none'}"
+            f"{place}: {name} does not accept the model type {config.model_type!r}; classes that do: "
+            f"{taken or 'none'}"
         )
     if not _takes(model_class, config):
         wanted = model_class.config_class.__name__

@@ -255,4 +255,4 @@ def _config(config_class: Any, settings: dict[str, Any], place: str) -> Any:
     except Exception as error:  # Each config validates in its own way.
         said = first_line(error)
         said = said if len(said) <= _LONGEST_REASON else f"{said[:_LONGEST_REASON]} ..."
-        raise SourceError(f"{place}: {config_class.__name__} rejects it: {said}") from error
+        raise SourceError(f"{place}: {config_class.__name__} rejects this config: {said}") from error

@@ -178,8 +178,8 @@ _ALWAYS_GIVEN = ("decoder_input_ids", "visual_feats", "visual_pos")
 _SAID_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "rag": (
-            "the documents that a retriever finds are inputs, with their scores: the question "
-            "encoder, which only the retriever uses, is not in the program",
+            "the retrieved documents and their scores are inputs of the program; the question encoder, "
+            "which only the retriever uses, is not in the program",
         ),
     }
 )

@@ -338,7 +338,8 @@ def decode_inputs(
     if not before.kwargs.keys() <= _TEXT or "input_ids" not in before.kwargs:
         others = ", ".join(sorted(before.kwargs.keys() - _TEXT)) or "no input_ids"
         raise SourceError(
-            f"decode inputs of {name} cannot be derived ({others}): write a factory that returns them"
+            f"decode inputs can be derived only for text models, but {name} has {others}: write a factory "
+            "that returns the inputs"
         )
     # Without the exporter's patches, which change the layers of a cache with a window.
     with torch.no_grad(), kernels_of_hub(module):
