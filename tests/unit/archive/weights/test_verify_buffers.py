@@ -186,7 +186,7 @@ def test_what_the_code_does_not_determine_is_neither_right_nor_wrong():
     report = verify_buffers(model)
 
     assert {found.name: found.reason for found in report.unchecked} == {
-        "noise": "it depends on aten.randn.default, which draws without a seed",
+        "noise": "it depends on aten.randn.default, which draws random numbers without a seed",
         "norm": "it is computed from the parameter linear.weight, which aten.linalg_vector_norm.default "
         "reads",
         "length": "forward changes it",
@@ -244,9 +244,7 @@ class Doubled(nn.Module):
 def test_an_argument_that_is_kept_as_another_value_builds_another_model() -> None:
     model = Doubled(3.0)
 
-    with pytest.raises(
-        InvalidValue, match="stores a value as base that differs from its constructor argument"
-    ):
+    with pytest.raises(InvalidValue, match="changes its constructor argument base before it stores it"):
         verify_buffers(model, repair=True)
 
     assert model.scale.tolist() == [3.0, 3.0]
