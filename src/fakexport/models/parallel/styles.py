@@ -116,8 +116,10 @@ def _expect_layouts(style: Any, is_expected: bool) -> None:
 
 
 def _embedding(module: nn.Module, style: Any, place: Place) -> Forward:
-    if not isinstance(module, nn.Embedding) or not style.use_local_output:
+    if not isinstance(module, nn.Embedding):
         raise Unsupported(f"{type(module).__name__} is not an nn.Embedding")
+    if not style.use_local_output:
+        raise Unsupported("with use_local_output=False, the output is a DTensor")
     if more := [key for key, _ in module.named_parameters(recurse=False) if key != "weight"]:
         raise Unsupported(f"{type(module).__name__} has parameters other than weight: {', '.join(more)}")
     if module.max_norm is not None:
