@@ -60,7 +60,7 @@ def test_one_command_makes_the_program_of_the_gpu(archive, decoder, tmp_path):
     assert (found.devices, found.changes, found.constants) == ((), (), ())
     assert {literal.device for literal in devices(moved)} == {"cuda:0"}
     assert said.stdout == f"{out}: {out.stat().st_size:,} bytes, on cuda:0\n"
-    assert said.stderr.startswith("note: aten.scaled_dot_product_attention.default: a different kernel")
+    assert said.stderr.startswith("note: aten.scaled_dot_product_attention.default runs a different kernel")
 
 
 def test_a_map_that_names_no_device_of_the_program_is_one_line(archive, tmp_path):

@@ -45,7 +45,7 @@ def test_a_tensor_in_place_of_a_tuple_is_refused(function):
 
 
 def test_inputs_that_are_given_twice_are_refused():
-    with pytest.raises(fe.InvalidValue, match=r"^example inputs are given twice"):
+    with pytest.raises(fe.InvalidValue, match=r"^pass the example inputs either as args and kwargs"):
         fe.check(nn.Linear(4, 2), (torch.zeros(3, 4),), inputs=["input=float32[3,4]"])
 
 

@@ -54,7 +54,7 @@ def test_the_archive_is_that_of_a_trace_without_the_memo(model, monkeypatch):
 
 
 def test_debug_says_how_many_operators_were_answered(model, capsys, monkeypatch):
-    pattern = r"^debug: [1-9]\d* of \d+ operators answered from the memo$"
+    pattern = r"^debug: [1-9]\d* of \d+ operator results came from the cache$"
 
     export(model, "--debug")
     assert re.search(pattern, capsys.readouterr().err, re.MULTILINE)

@@ -111,7 +111,9 @@ def parse_assumed(texts: Iterable[str]) -> tuple[AssumedAnswer, ...]:
         answer = said == "true" if said in ("true", "false") else int(said)
         assumed = AssumedAnswer(written["file"], int(written["line"]), column, answer)
         if assumed.place in found:
-            raise BadAssumption(f"the {assumed.kind} at {assumed.place} is assumed twice")
+            raise BadAssumption(
+                f"there are two assumptions for the {assumed.kind} at {assumed.place}: keep one"
+            )
         found[assumed.place] = assumed
     return tuple(found.values())
 
@@ -318,9 +320,9 @@ class AssumedAnswers:
             columns = self._asked.get(assumed, {})
             if not columns:
                 what = (
-                    "condition on data"
+                    "data-dependent condition"
                     if assumed.kind == "condition"
-                    else "integer that Python reads from data"
+                    else "integer that Python reads from a tensor"
                 )
                 raise BadAssumption(
                     f"the line at {assumed.place} has no {what}, so there is nothing to assume"

@@ -278,13 +278,15 @@ def _traced_quickly(
         with memo.active():
             return trace(constants.given())
     except TraceNeeded as error:
-        log.debug("tracing again without the memo of operators: %s", error)
+        log.debug("tracing again without the cache of operator results: %s", error)
     except Exception as error:
         if not memo.answered and missing_in_torch(error) is None:
             raise
-        log.debug("the trace failed; tracing again without the memo of operators: %s", error)
+        log.debug("the trace failed; tracing again without the cache of operator results: %s", error)
     finally:
-        log.debug("%d of %d operators answered from the memo", memo.answered, memo.answered + memo.computed)
+        log.debug(
+            "%d of %d operator results came from the cache", memo.answered, memo.answered + memo.computed
+        )
     return trace(constants.given())
 
 
@@ -354,7 +356,7 @@ def _of_subclass(module: nn.Module, error: Exception) -> UnsupportedSubclassErro
     if not is_unanswered and not (held is not None and is_misplaced):
         return None
     if held is not None:
-        reason = "torch.export supports wrappers only as parameters or buffers; register it as a buffer"
+        reason = "torch.export supports this class only for parameters and buffers; register it as a buffer"
         made = UnsupportedSubclassError.of(*held, reason)
     else:
         made = UnsupportedSubclassError(

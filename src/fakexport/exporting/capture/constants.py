@@ -152,7 +152,7 @@ def _reason(constant: torch.Tensor, provenance: Provenance) -> UnboundConstant |
             detail = f"it is computed from the parameter {source}, which {operator} reads"
             return UnboundConstant("", "parameter", detail, weight=source, operator=operator)
         case "random":
-            detail = f"it depends on {source}, which draws without a seed"
+            detail = f"it depends on {source}, which draws random numbers without a seed"
             return UnboundConstant("", "random", detail, operator=operator)
         case "uninitialised":
             return _unknown(f"it reads uninitialized memory of {source}")

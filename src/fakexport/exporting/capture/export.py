@@ -185,8 +185,8 @@ def exported(
 def _warn_of_earlier_export(devices: Topology) -> None:
     if (others := _exported_for - {devices.canonical}) and devices.canonical not in _exported_for:
         reason = (
-            f"fe.export already ran for {', '.join(sorted(others))} in this process; fe.check uses "
-            "one process per target"
+            f"fe.export already ran for {', '.join(sorted(others))} in this process, and values that the "
+            "model's code cached may affect this export; use a new process for each target"
         )
         warn_of_shared_process(reason, stacklevel=3)
 
@@ -202,7 +202,10 @@ def _left_out(model: PreparedModel, program: ExportedProgram) -> Iterator[str]:
         )
     if omitted and (unused := unused_parameters(program, module)).modules:
         share = f"{unused.elements:,} of {unused.total_elements:,} parameters"
-        yield f"FE104: without {', '.join(omitted)}, the program does not use {share}; {more}"
+        yield (
+            f"FE104: the program was exported without an input for {', '.join(omitted)}, and does not use "
+            f"{share}; {more}"
+        )
 
 
 @contextmanager

@@ -133,7 +133,9 @@ class _Flattening:
         if node.op == "output":
             raise self._refusal(node, "`forward` returns it")
         if isinstance(node.target, HigherOrderOperator):
-            raise self._refusal(node, f"the inputs of {node.target} cannot be replaced by inner tensors")
+            raise self._refusal(
+                node, f"{node.target} cannot be rewritten to use the plain tensors inside of it"
+            )
         if node.target is getitem:
             made = self._parts.of(node.args[0])[node.args[1]]
         elif node.target is _access and (inner := self._accessed(node)) is not None:
@@ -199,7 +201,7 @@ class _Flattening:
         made: list[Node] = []
         for old in traced.nodes:
             if old.op == "get_attr":
-                raise self._refusal(node, f"its implementation of {node.target} creates a constant")
+                raise self._refusal(node, f"its implementation of {node.target} creates a constant tensor")
             if old.op == "call_function":
                 with self._graph.inserting_before(node):
                     copies[old] = self._graph.node_copy(old, lambda n: copies[n])

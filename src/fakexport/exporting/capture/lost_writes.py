@@ -38,8 +38,8 @@ from .python_effects import PythonEffect
 _STATE = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 _OWN_MEMORY = "write to a buffer with its own memory, shape and dtype, and create views of it in `forward`"
 _OF_NO_MODULE = (
-    "the tensor does not belong to a module: it is, for example, a variable of a file, and other "
-    "code sees the writes"
+    "the tensor does not belong to a module: it may be a global variable, for example, and other code "
+    "sees the writes"
 )
 _OF_NUMPY = "the memory belongs to a NumPy array or to another library, which sees the writes"
 
@@ -152,8 +152,8 @@ class FunctorchError(FakexportError, RuntimeError):
 
     def __init__(self, name: str, span: Span | None) -> None:
         super().__init__(
-            "torch.export traced a transform of torch.func (grad, vjp, jacrev, ...) with its "
-            f"input as the constant {name}: the program would not depend on the input"
+            "torch.export recorded the input of a torch.func transform (grad, vjp, jacrev, ...) as the "
+            f"constant {name}: the program would ignore the actual input"
         )
         self.span = span
 

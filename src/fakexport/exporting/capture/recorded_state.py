@@ -29,5 +29,5 @@ def with_state(call: CallRecord, program: ExportedProgram) -> CallRecord:
     known = {call.tokens, call.mask, call.positions, call.start}
     if (taken := {path for path in inputs if path not in known}) != set(outputs):
         name = sorted(taken ^ set(outputs))[0]
-        raise InvalidValue(f"decode must both take and return {name}")
+        raise InvalidValue(f"the decode program must have {name} both as an input and as an output")
     return replace(call, state=tuple(StateTensor(name, inputs[name], name) for name in outputs))

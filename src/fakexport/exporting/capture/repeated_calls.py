@@ -323,7 +323,7 @@ def refuse_other_later_calls(
         return
     what = "computes something different" if calls.are_complete else f"raises {type(error).__name__}: {error}"
     if not changes:
-        text = f"the next call of forward {what}, and no attribute of the model explains it"
+        text = f"calling forward again {what}, although no attribute of the model was seen to change"
         raise LostWriteError(text, calls.first_difference) from error
     names = ", ".join(f"{effect.module_path}.{effect.what}".lstrip(".") for effect in changes[:3])
     text = f"forward changes {names}, and its next call {what}, but the program repeats the first call"

@@ -81,7 +81,7 @@ class Request:
         """
         start_rss_bytes = peak_bytes()
         if self.inputs and self.has_given_inputs:
-            raise InvalidValue("example inputs are given twice: as args and kwargs, and as inputs")
+            raise InvalidValue("pass the example inputs either as args and kwargs or as inputs, not both")
         if self.prepare is not None:
             self.prepare()
         has_inputs = self.is_input_chosen

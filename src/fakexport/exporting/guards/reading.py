@@ -51,7 +51,7 @@ class UnreadableCondition(FakexportError, ValueError):
 
     def __init__(self, text: str, reason: str) -> None:
         shown = text if len(text) <= 200 else f"{text[:200]}..."
-        super().__init__(f"the condition `{shown}` on the inputs cannot be checked by fakexport: {reason}")
+        super().__init__(f"fakexport cannot check the condition `{shown}` on the inputs: {reason}")
 
 
 class _Unreadable(Exception):
@@ -221,7 +221,7 @@ class _Reading:
 
     def _of_leaf(self, leaf: InputLeaf, rest: Path) -> Expression:
         if rest:
-            raise _Unreadable(f"it reads a part of the input `{leaf.name}`")
+            raise _Unreadable(f"it reads an attribute or an element of the input `{leaf.name}`")
         if leaf.constant is not ...:
             if type(leaf.constant) not in (int, float, bool):
                 raise _Unreadable(f"the input `{leaf.name}` is not a number")
@@ -249,7 +249,7 @@ def _path(node: ast.AST) -> Path:
 
 def _number(value: Any) -> Expression:
     if not isinstance(value, bool) and not abs(value) <= _LARGEST:
-        raise _Unreadable("a number larger than any size")
+        raise _Unreadable("it contains a number larger than any size")
     return value if isinstance(value, (bool, int)) else float(value)
 
 
@@ -262,7 +262,7 @@ def _negative(operand: Expression) -> Expression:
 def _chained(sign: str, left: Expression, right: Expression) -> Expression:
     """Combine operands: `a + b + c` becomes one operation, because the depth of a tree is limited."""
     if sign == "**" and (type(right) not in (int, float) or not abs(evaluated(right, _no_answer)) <= 64):
-        raise _Unreadable("a large power")
+        raise _Unreadable("it contains a large power")
     if isinstance(left, Operation) and left.sign == sign and sign in ("+", "*"):
         return Operation(sign, (*left.operands, right))
     return Operation(sign, (left, right))

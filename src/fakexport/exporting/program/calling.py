@@ -129,7 +129,8 @@ class Calling:
                 raise InvalidType(f"got an unexpected argument {name!r}")
             if not _is_default(given[name], known[name]):
                 raise InvalidType(
-                    f"the program was exported with the default of {name!r}, and accepts no other value"
+                    f"the program was exported with the default value of the argument {name!r}, and accepts "
+                    "no other value"
                 )
         return tuple(given[name] for name in places[:count]), {name: given[name] for name in names}
 

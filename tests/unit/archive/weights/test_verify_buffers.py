@@ -186,7 +186,7 @@ def test_what_the_code_does_not_determine_is_neither_right_nor_wrong():
     report = verify_buffers(model)
 
     assert {found.name: found.reason for found in report.unchecked} == {
-        "noise": "it depends on aten.randn.default, which draws without a seed",
+        "noise": "it depends on aten.randn.default, which draws random numbers without a seed",
         "norm": "it is computed from the parameter linear.weight, which aten.linalg_vector_norm.default "
         "reads",
         "length": "forward changes it",

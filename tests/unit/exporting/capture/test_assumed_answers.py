@@ -150,7 +150,7 @@ def test_a_condition_that_is_known_is_no_assumption(condition, written):
 
     with pytest.raises(
         InvalidValue,
-        match=f"the line at model.py:{FIRST} has no condition on data, so there is nothing to assume",
+        match=f"the line at model.py:{FIRST} has no data-dependent condition, so there is nothing to assume",
     ):
         exported(path, f"model.py:{FIRST}=False")
 
@@ -166,7 +166,7 @@ def test_a_loop_needs_both_answers(written):
 def test_a_line_that_asks_for_a_number_is_no_condition(written):
     path = written("for _ in range(int(x.sum())):\n    x = 2 * x\nreturn x")
 
-    with pytest.raises(InvalidValue, match="no condition on data"):
+    with pytest.raises(InvalidValue, match="no data-dependent condition"):
         fe.check(f"{path}:factory", assume=[f"model.py:{FIRST}=True"])
 
 
@@ -213,7 +213,7 @@ def test_texts_are_read():
     )
     (one,) = parse_assumed(["b.py:5=1"])
     assert (one.kind, one.answer) == ("number", 1)
-    with pytest.raises(InvalidValue, match=r"the condition at b\.py:4 is assumed twice"):
+    with pytest.raises(InvalidValue, match=r"there are two assumptions for the condition at b\.py:4"):
         parse_assumed(["b.py:4=True", "b.py:4=False"])
     with pytest.raises(InvalidValue, match="strict mode"):
         fe.export(lambda: None, strict=True, assume=["b.py:4=True"])

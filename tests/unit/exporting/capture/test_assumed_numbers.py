@@ -132,9 +132,9 @@ def test_a_loaded_program_says_the_same(written, tmp_path):
         ),
         (
             "n = torch.tensor(3)\ny = [x] * n.item()\nreturn torch.stack(y)",
-            "no integer that Python reads from data",
+            "no integer that Python reads from a tensor",
         ),
-        ("n = x.shape[0]\ny = [x] * n\nreturn torch.stack(y)", "no integer that Python reads from data"),
+        ("n = x.shape[0]\ny = [x] * n\nreturn torch.stack(y)", "no integer that Python reads from a tensor"),
         (
             f"{LARGEST[:-1]}; torch._check(n >= 4)\ny = [x] * n\nreturn torch.stack(y)",
             r"the number at model.py:\d+ cannot be 1: it is known to be at least 4",

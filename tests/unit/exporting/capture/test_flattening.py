@@ -152,7 +152,7 @@ class Choosing(Holder):
 
 @pytest.mark.parametrize(
     ("cls", "reason"),
-    [(Returning, "`forward` returns it"), (Choosing, "inputs of cond cannot be replaced by inner tensors")],
+    [(Returning, "`forward` returns it"), (Choosing, "cond cannot be rewritten to use the plain tensors")],
 )
 def test_what_cannot_be_flattened_is_refused_by_name(cls: type[Holder], reason: str) -> None:
     with pytest.raises(UnsupportedSubclassError, match=f"^weight is a .*Scaled.*{reason}"):

@@ -108,7 +108,7 @@ def test_what_no_call_can_change_is_no_condition():
     ],
 )
 def test_what_is_no_condition_is_refused_and_never_run(guard):
-    with pytest.raises(UnreadableCondition, match="cannot be checked by fakexport"):
+    with pytest.raises(UnreadableCondition, match="fakexport cannot check the condition"):
         read_condition(guard, LEAVES)
 
 

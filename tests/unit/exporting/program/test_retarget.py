@@ -397,7 +397,7 @@ def test_attention_that_takes_another_kernel_is_said():
     native = fe.export(lambda: (Attention(), (torch.zeros(2, 16, 32),)), target="T4", dtype=torch.bfloat16)
     (note,) = made.notes
     assert note.startswith(
-        "aten.scaled_dot_product_attention.default: a different kernel on the new devices, stride"
+        "aten.scaled_dot_product_attention.default runs a different kernel on the new devices: stride"
     )
     assert attention(made.program).stride() == attention(native).stride() != attention(program).stride()
 
@@ -418,7 +418,10 @@ def attention(program):
         ({}, "the device map is empty"),
         ({"cpu": "cuda:0", "fc1": "cuda:1"}, "either devices or module paths, not both"),
         ({"fc3": "cuda:0", "": "cpu"}, "names 'fc3', which is not a module of the program; nearest: fc"),
-        ({"fc1": "cuda:0"}, "the device map has no entry for fc2.weight: add an entry '' for the rest"),
+        (
+            {"fc1": "cuda:0"},
+            "the device map has no entry for fc2.weight: add one, or an entry '' for all other modules",
+        ),
         ({"cpu": "cuda:1"}, "topology 'H100' has no device 'cuda:1'"),
     ],
 )

@@ -155,4 +155,4 @@ def test_packed_experts_that_the_plan_shards_as_one_weight():
     def small():
         return AutoModelForCausalLM.from_config(config), (torch.zeros(2, 7, dtype=torch.long),)
 
-    assert "mlp.experts takes 0 to 16 of the 32 sharded features of a rank" in refusal(small)
+    assert "mlp.experts takes features 0 to 16 of the 32 on a rank" in refusal(small)

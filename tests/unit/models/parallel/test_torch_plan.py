@@ -86,7 +86,7 @@ def test_a_plan_that_changes_the_result_is_found():
 
     (found,) = report.diagnostics
     assert found.code == "FE405"
-    assert "is a shard of one rank (50 of 100): no style gathers it" in found.notes[0]
+    assert "is a shard of one rank (50 of 100): no tensor-parallel style gathers it" in found.notes[0]
 
 
 @pytest.mark.parametrize(

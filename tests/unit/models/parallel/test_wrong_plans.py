@@ -71,7 +71,7 @@ WRONG_PLANS = {
     "packed weights as one": (
         "mixtral",
         {f"{LAYER}.mlp.experts.gate_up_proj": "colwise"},
-        "model.layers.0.mlp.experts takes 0 to 48 of the 96 sharded features",
+        "model.layers.0.mlp.experts takes features 0 to 48 of the 96 on a rank",
     ),
     "no sum over experts": (
         "mixtral",
@@ -81,13 +81,13 @@ WRONG_PLANS = {
     "a sum of what is whole": (
         "llama",
         {f"{LAYER}.input_layernorm": "all_reduce"},
-        "model.layers.0.input_layernorm adds up over 2 ranks a tensor that each of them has in full",
+        "input_layernorm adds up a tensor over 2 ranks, although each rank has the whole tensor",
     ),
     "logits in parts": ("qwen3", {"lm_head": "colwise"}, "logits is a shard of one rank (51 of 101)"),
 }
 WRONG_MODELS = {
     softmax: "computes softmax along a sharded dimension",
-    halves: "takes 0 to 24 of the 48 sharded features of a rank",
+    halves: "takes features 0 to 24 of the 48 on a rank",
     reversed_features: "computes flip along a sharded dimension",
     centered: "computes mean along a sharded dimension",
     numbered: "calls aten.arange.default with end=48, but the unsharded model uses 96",

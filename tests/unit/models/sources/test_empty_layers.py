@@ -78,7 +78,7 @@ def test_operators_of_a_prefill_are_answered_from_memory(
     monkeypatch.setenv("FAKEXPORT_SPEED", "0")
     every = fe.export(f"hf:{folder}", workload="prefill", dynamic_shapes="auto")
 
-    assert re.search(r"[1-9]\d* of \d+ operators answered from the memo", text)
+    assert re.search(r"[1-9]\d* of \d+ operator results came from the cache", text)
     assert first_difference(found, every) is None
     assert all("inv_freq" in name for name in found.constants)
 

@@ -81,7 +81,7 @@ class Counterparts:
         for each, one, two in zip(layouts, mine, theirs, strict=True):
             if isinstance(one, torch.Tensor) and not _is_shaped(each, one, two):
                 raise NumberFault(
-                    f"has a tensor of {_sizes(one)}, but the unsharded model has one of {_sizes(two)}"
+                    f"has a tensor of shape {_sizes(one)}, but the unsharded model has shape {_sizes(two)}"
                 )
 
     def _is_vocabulary(self, node: Node, mine: str, theirs: str) -> bool:
@@ -131,7 +131,7 @@ class OtherNode(NumberFault):
 
 
 def _called(node: Node | None) -> str:
-    return "ends here" if node is None else f"calls {operator_name(node)}"
+    return "makes no further call" if node is None else f"calls {operator_name(node)}"
 
 
 def _compared(owner: GraphModule) -> Iterator[Node]:

@@ -62,19 +62,21 @@ def own_rows(
     if experts is None:
         return Placement.OWN_ROWS
     if is_read_from_data(call.node):
-        raise Fault(f"calls {call.name}, which reads a number from a rank's own experts")
+        raise Fault(f"calls {call.name}, which reads a Python number from tensors of a rank's own experts")
     _compare_bounds(call, kind, experts, counterparts, layouts)
     results = (results_of(each.meta.get("val")) for each in (call.node, call.whole))
     if not all(_is_shaped(mine, theirs, experts) for mine, theirs in zip(*results, strict=True)):
-        raise NumberFault("has a different size depending on the number of experts on the rank")
+        raise NumberFault("has a tensor whose size depends on the number of experts on the rank")
     if _is_integer(call.node):
         return Placement.OWN_ROWS
     ids = [operand for operand in call.operands() if _is_number(operand.node) and not operand.part]
     if ids and kind in _CHOOSING and call.first.layout is Placement.REPLICATE and _is_weight(call.first.node):
-        raise Fault("uses the numbers of a rank's own experts to select rows of a weight with all experts")
+        raise Fault("indexes a weight of all experts with integers that refer only to a rank's own experts")
     values = {_kind(user) for user in _users(call.node) if not _is_integer(user)} - {"histc"}
     if values and (kind == "histc" or (ids and kind not in _CHOOSING)):
-        raise Fault(f"calls {call.name}, which computes with numbers of a rank's own experts")
+        raise Fault(
+            f"calls {call.name}, which computes with integers (indices or counts) of a rank's own experts"
+        )
     return _added_up(call, kind, counterparts)
 
 
@@ -98,7 +100,7 @@ def _compare_bounds(
     if _kind(source) == "floor_divide" and isinstance(given, Node) and given not in layouts:
         call.compared.add("other")  # Tests whether the rank has the expert, before renumbering.
     elif _is_number(source) and differing.get("other") not in bounds:
-        raise Fault("compares the numbers of a rank's own experts with a constant")
+        raise Fault("compares integers (indices or counts) of a rank's own experts with a constant")
 
 
 def _added_up(call: Call, kind: str, counterparts: Counterparts) -> Layout:
@@ -114,7 +116,7 @@ def _added_up(call: Call, kind: str, counterparts: Counterparts) -> Layout:
     dims = [dim % len(mine) for dim in dims_of(call, kind, len(mine))]
     is_divided = any(mine[dim] != theirs[dim] for dim in dims)
     if is_divided and kind != "sum":
-        raise Fault(f"computes {call.name} over a rank's own experts")
+        raise Fault(f"computes {call.name} over the experts of one rank only")
     return (
         Placement.PARTIAL if kind == "sum" and (is_divided or dims != [len(mine) - 1]) else Placement.OWN_ROWS
     )

@@ -64,7 +64,7 @@ def _equation(call: Call) -> tuple[str, list[Operand], Operand | None]:
     one, two, *offsets = call.operands()
     if "grouped_mm" in call.name:
         if len(one.sizes) != 2 or len(two.sizes) != 3 or not offsets:
-            raise Fault(f"calls {call.name} in a form without a sharding rule")
+            raise Fault(f"calls {call.name} with arguments that have no sharding rule")
         return "ti,eio->to", [one, two], None
     return _matmul(one, two)
 

@@ -82,11 +82,15 @@ def check_rank_layouts(program: ExportedProgram, whole: ExportedProgram, record:
     for name, layout in zip(names_out, returned, strict=True):
         if layout in (Placement.PARTIAL, Placement.OWN_ROWS):
             raise ShardingChangesResult(
-                f"{name} is a partial sum of one rank: no style adds it up over the ranks", None
+                f"the output {name} is a partial sum of one rank: no tensor-parallel style adds it up over "
+                "the ranks",
+                None,
             )
         if isinstance(layout, Shard) and not _is_cache(name):
             of = f"{layout.part.local} of {layout.part.size}"
-            raise ShardingChangesResult(f"{name} is a shard of one rank ({of}): no style gathers it", None)
+            raise ShardingChangesResult(
+                f"the output {name} is a shard of one rank ({of}): no tensor-parallel style gathers it", None
+            )
 
 
 def _check_ranges(program: ExportedProgram, whole: ExportedProgram) -> None:

@@ -52,7 +52,7 @@ def viewed(call: Call) -> Layout:
 def _mixed(new: Sequence[int], whole: Sequence[int]) -> Fault:
     return Fault(
         f"reshapes sharded features to {tuple(new)}, where the unsharded model reshapes them to "
-        f"{tuple(whole)}: infer the number of heads (-1) instead"
+        f"{tuple(whole)}: pass -1 for the number of heads"
     )
 
 
@@ -190,9 +190,9 @@ def _piece(part: ShardedDim, start: int, end: int) -> ShardedDim:
         return part
     if start not in edges or end not in edges or start >= end:
         raise Fault(
-            f"takes {start} to {end} of the {edges[-1]} sharded features of a rank, which are not "
-            "those of the model: if the weight is packed, the plan must shard each of its parts "
-            "(packed_colwise)"
+            f"takes features {start} to {end} of the {edges[-1]} on a rank, which differ from the features "
+            "that the unsharded model takes: if the weight is packed, the plan must shard each of its "
+            "parts (packed_colwise)"
         )
     return part.packed(edges.index(start), edges.index(end))
 

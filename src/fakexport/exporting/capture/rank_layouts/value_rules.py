@@ -151,7 +151,7 @@ def exchanged(call: Call) -> Layout:
             return Placement.PARTS
         raise Fault("gathers something other than a shard of the last dimension")
     if layout in (Placement.REPLICATE, Placement.FILL):
-        raise Fault(f"adds up over {call.ranks} ranks a tensor that each of them has in full")
+        raise Fault(f"adds up a tensor over {call.ranks} ranks, although each rank has the whole tensor")
     raise Fault("adds up shards, which are not partial sums")
 
 

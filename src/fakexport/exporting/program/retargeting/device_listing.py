@@ -162,7 +162,7 @@ def _assertions(graph_module: GraphModule, baked: Mapping[str, list[DeviceLitera
                 continue
             for literal in baked.get(node.name, ()):
                 if full_name(node.kwargs["device"]) != full_name(literal.device):
-                    reason = f"asserts {literal.device} for a tensor on {node.kwargs['device']}"
+                    reason = f"the program asserts {literal.device} for a tensor on {node.kwargs['device']}"
                     yield Breakage(literal, node.name, _ASSERTION, reason)
 
 

@@ -140,13 +140,15 @@ def _module_move(program: ExportedProgram, entries: Mapping[str, str]) -> Module
     for name, tensor in program.state_dict.items():
         entry = covering_entry(name, entries)
         if entry is None:
-            raise InvalidValue(f"the device map has no entry for {name}: add an entry '' for the rest")
+            raise InvalidValue(
+                f"the device map has no entry for {name}: add one, or an entry '' for all other modules"
+            )
         counts.setdefault(entry, Counter())[str(tensor.device)] += 1
     for entry, found in counts.items():
         if len(found) > 1:
             raise InvalidValue(
                 f"the weights of {entry or 'the rest'!r} are on {' and '.join(sorted(found))}: "
-                "list its modules individually, or map devices"
+                "add an entry for each of its modules, or map devices to devices"
             )
     homes = {entry: next(iter(found)) for entry, found in counts.items()}
     return ModuleMove(dict(entries), homes)

@@ -43,7 +43,7 @@ def layout_notes(rerun: Rerun) -> tuple[str, ...]:
         if changed.isdisjoint(change.node.all_input_nodes):  # Later changes are only consequences.
             counts[operator_name(change.node), change.field, change.before, change.now] += 1
     return tuple(
-        f"{operator}: a different kernel on the new devices, {field} {before} -> {now}"
+        f"{operator} runs a different kernel on the new devices: {field} {before} -> {now}"
         + (f" ({count} times)" if count > 1 else "")
         + "; an export for these devices may copy tensors at different nodes"
         for (operator, field, before, now), count in counts.items()
