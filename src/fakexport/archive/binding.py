@@ -175,7 +175,7 @@ def _check_constants(
         if name not in known:
             listed = ", ".join(known) or "none"
             raise InvalidValue(
-                f"{name!r} is not one of the constants without a value; {programs} has: {listed}"
+                f"{name!r} is not a constant that needs a value; {programs} needs values for: {listed}"
             )
 
 

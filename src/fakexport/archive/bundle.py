@@ -128,10 +128,14 @@ def _check_names(programs: Mapping[str, ExportedProgram]) -> None:
 def _check_prefixes(programs: Mapping[str, ExportedProgram], prefixes: Mapping[str, Prefix]) -> None:
     for method, (_, own) in prefixes.items():
         if method not in programs:
-            raise InvalidValue(f"there is a prefix for {method!r}, but the methods are {', '.join(programs)}")
+            raise InvalidValue(
+                f"a prefix was passed for {method!r}, but the methods are {', '.join(programs)}"
+            )
         for name in programs[method].state_dict:
             if not name.startswith(own):
-                raise InvalidValue(f"the name of the weight {name} of {method} does not begin with {own!r}")
+                raise InvalidValue(
+                    f"the name of the weight {name} of {method} does not begin with the prefix {own!r}"
+                )
 
 
 def _check_bound(programs: Mapping[str, ExportedProgram]) -> None:
@@ -139,4 +143,6 @@ def _check_bound(programs: Mapping[str, ExportedProgram]) -> None:
     bound = [method for method, kind in kinds.items() if kind == {False}]
     unbound = [method for method, kind in kinds.items() if True in kind]
     if bound and unbound:
-        raise InvalidValue(f"the weights of {bound[0]} are bound, but those of {unbound[0]} are not")
+        raise InvalidValue(
+            f"the weights of {bound[0]} are bound, but the weights of {unbound[0]} are not: bind both"
+        )

@@ -69,7 +69,9 @@ class _LinkedFile:
         except CheckpointError as error:
             raise self.error(str(error)) from error
         except OSError as error:
-            raise self.error(f"this file contains linked weights: {error.strerror or error}") from error
+            raise self.error(
+                f"this file with linked weights cannot be read: {error.strerror or error}"
+            ) from error
         self._memory = MappedFile(self._file)
 
     def error(self, what: str) -> ArchiveError:
@@ -79,7 +81,7 @@ class _LinkedFile:
         """Return a weight as a view of the memory-mapped file, without reading it."""
         dtype = getattr(torch, entry.dtype)
         if not self._has(entry, location, dtype) or location.offset % dtype.itemsize:
-            raise self.error(f"does not have `{entry.name}` at its linked location: it is a different file")
+            raise self.error(f"does not have `{entry.name}` at the recorded offset: it is a different file")
         elements = location.length // dtype.itemsize
         window = Entry((elements,), dtype, self._name, location.offset, elements * dtype.itemsize)
         try:
@@ -139,7 +141,7 @@ class Links:
         folder, file = self._archive.parent.resolve(), path.resolve()
         if not file.is_relative_to(folder):
             raise InvalidValue(
-                f"{file} is not below the folder of {self._archive}, where linked files must be: write "
-                "the archive next to the checkpoint or above it, or copy the weights into it"
+                f"linked weights must be in or below the folder of {self._archive}, but {file} is not: write "
+                "the archive next to the checkpoint or above it, or copy the weights into the archive"
             )
         return file.relative_to(folder).as_posix()

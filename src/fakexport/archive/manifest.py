@@ -239,7 +239,7 @@ class MethodManifest:
         own = "" if self.prefix is None else self.prefix[1]
         for name in names:
             if not name.startswith(own):
-                raise InvalidValue(f"the name of the weight {name!r} does not begin with {own!r}")
+                raise InvalidValue(f"the name of the weight {name!r} does not begin with the prefix {own!r}")
         self._check_locations()
         self._check_recipes()
         self._check_computed()

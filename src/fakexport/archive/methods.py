@@ -52,7 +52,7 @@ def check_method(path: str | os.PathLike[str], names: Sequence[str], method: str
     """Raise an error if the method does not exist, or if no method of a bundle was chosen."""
     listed = ", ".join(names)
     if not names and method not in (None, ALONE):
-        raise ArchiveError(path, f"has one program and no method {method!r}")
+        raise ArchiveError(path, f"is not a bundle, so it has no method {method!r}")
     if names and method is None:
         raise ArchiveError(path, f"is a bundle of the methods {listed}: choose one (--method NAME)")
     if names and method not in names:

@@ -189,7 +189,8 @@ def _check_whole(weights: Payload, constants: Payload) -> None:
         raise InvalidValue(f"some weights are real, but {fake} is fake")
     if constants.unbound:
         raise InvalidValue(
-            f"the weights are bound, but the constant {constants.unbound[0].name} has no value"
+            f"the weights are bound, but the constant {constants.unbound[0].name} has no value: pass it to "
+            "`bind(..., constants={name: tensor})`"
         )
 
 

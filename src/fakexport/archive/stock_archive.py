@@ -19,7 +19,7 @@ from .payload import weights_payload
 from .saved_object import unregistered
 from .stored_tensor import MethodRecords, StoredObject, StoredTensor, read_config, read_constant
 
-NO_MANIFEST = "no manifest: records are only checked against their CRC-32, because there are no hashes"
+NO_MANIFEST = "no manifest with hashes: records are only checked against their CRC-32"
 _NO_DATA = "torch saved it from a fake program, without data"
 
 
@@ -59,7 +59,11 @@ def is_left_to_torch(container: Container, methods: Iterable[MethodRecords]) -> 
     without = [name for name, stored in found if not stored.has_data]
     pickled = [name for name, stored in found if stored.tensor.is_pickled]
     if without and pickled:
-        raise ArchiveError(container.path, f"{without[0]} has no data, but {pickled[0]} is pickled")
+        raise ArchiveError(
+            container.path,
+            f"{pickled[0]} is pickled, so only torch can read the file, but torch would read zeros for "
+            f"{without[0]}, which has no data",
+        )
     return bool(pickled)
 
 

@@ -87,7 +87,7 @@ def verify_weights(
     if is_archive(source_or_program):
         if dtype is not None:
             raise InvalidValue(
-                "the dtypes of an archive are fixed: export the program with a different dtype"
+                "the dtypes of an archive cannot be changed: export the program in the requested dtype"
             )
         found, name = describe(source_or_program, trust=trust), os.fspath(source_or_program)
         wants = {method: _wants(found, method, source) for method in found.methods}

@@ -88,7 +88,7 @@ def test_an_archive_of_torch_is_marked(tmp_path: Path) -> None:
     found = describe(tmp_path / "stock.pt2")
 
     assert not found.has_manifest
-    assert "no manifest: records are only checked against their CRC-32" in render_archive(found)
+    assert "no manifest with hashes: records are only checked against their CRC-32" in render_archive(found)
     assert found.only.manifest.weights == "inside"
     (tied,) = (tensor for tensor in found.manifest.tensors if tensor.aliases)
     assert {tied.name, *tied.aliases} == {"embed.weight", "head.weight"}
@@ -177,5 +177,6 @@ def test_all_missing_operators_are_named_at_once() -> None:
 
     assert str(refusal.value) == (
         "the operators a_library_of_mine.twice.default, another_library.thrice.default are not registered: "
-        "import what registers `a_library_of_mine`, `another_library` first, or pass its file with --library"
+        "import the code that registers `a_library_of_mine`, `another_library` first, or pass its file with "
+        "--library"
     )

@@ -71,7 +71,7 @@ def test_a_manifest_comes_back_as_it_was() -> None:
         ),
         (
             lambda d: d["methods"]["decode"].update(prefix=["", "n."]),
-            "does not begin with 'n.'",
+            "does not begin with the prefix 'n.'",
         ),
         (lambda d: d.update(extra=1), "the field 'extra' is unknown"),
     ],
@@ -138,7 +138,7 @@ def without_decode(document: dict[str, Any]) -> None:
         (
             "weightless.pt2",
             lambda d, r: d["methods"]["decode"].update(prefix=["", "other."]),
-            "does not begin with 'other.'",
+            "does not begin with the prefix 'other.'",
         ),
         ("weightless.pt2", lambda d, r: without_decode(d), "models/decode.json: is not listed in the"),
         ("weightless.pt2", lambda d, r: r.pop("models/decode.json"), "models/decode.json: is missing"),

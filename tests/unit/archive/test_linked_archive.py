@@ -136,7 +136,9 @@ def test_the_manifest_is_read_without_the_checkpoint(linked: Path) -> None:
     shutil.rmtree(linked.parent / "checkpoint")
 
     assert manifest_of(linked).only.weights == "linked"
-    assert refusal(linked) == f"{FILE}: this file contains linked weights: No such file or directory"
+    assert (
+        refusal(linked) == f"{FILE}: this file with linked weights cannot be read: No such file or directory"
+    )
 
 
 def test_every_flipped_bit_of_a_weight_is_noticed(linked: Path) -> None:
@@ -162,7 +164,7 @@ def test_unread_weights_may_have_changed_and_their_description_may_not(eager: Ti
     for old, new in (("first", "other"), ("later", "first"), ("other", "later")):  # They change places.
         text = text.replace(f'"{old}.weight"'.encode(), f'"{new}.weight"'.encode())
     (linked.parent / FILE).write_bytes(text)
-    assert "at its linked location: it is a different file" in refusal(linked, check_weights=False)
+    assert "at the recorded offset: it is a different file" in refusal(linked, check_weights=False)
 
 
 def truncated(file: Path) -> None:
@@ -238,9 +240,9 @@ def test_what_is_loaded_is_what_is_hashed_also_if_the_file_is_exchanged_in_betwe
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"offset": 1}, "at its linked location"),
+        ({"offset": 1}, "at the recorded offset"),
         ({"offset": -8}, "outside the range"),
-        ({"length": 2**40}, "at its linked location"),
+        ({"length": 2**40}, "at the recorded offset"),
         ({"file": "../models/checkpoint/model.safetensors"}, "contains the path component"),
         ({"file": "/etc/passwd"}, "absolute path"),
         ({"file": "linked.pt2"}, "is not a valid safetensors file"),
@@ -290,7 +292,7 @@ def test_a_checkpoint_outside_of_the_folder_cannot_be_linked(eager: Tied, linked
     bound = fe.bind(fe.load(linked), checkpoint)
     (linked.parent / "below").mkdir()
 
-    with pytest.raises(ValueError, match="is not below the folder of") as caught:
+    with pytest.raises(ValueError, match="linked weights must be in or below the folder of") as caught:
         save(bound, linked.parent / "below" / "linked.pt2", link=checkpoint)
     assert "\n" not in str(caught.value)
     assert not (linked.parent / "below" / "linked.pt2").exists()

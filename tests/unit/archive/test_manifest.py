@@ -59,7 +59,9 @@ def test_it_comes_back_as_it_was():
 
 
 def test_a_weight_begins_with_the_prefix():
-    with pytest.raises(ValueError, match=r"the weight 'model\.wte\.weight' does not begin with 'lm_head'"):
+    with pytest.raises(
+        ValueError, match=r"the weight 'model\.wte\.weight' does not begin with the prefix 'lm_head'"
+    ):
         manifest(prefix=("", "lm_head"))
 
 
@@ -129,7 +131,7 @@ def test_the_order_of_mappings_does_not_matter():
         ("versions.torch", "2.13; rm -rf", "versions['torch']: '2.13; rm -rf' is not a valid version"),
         ("computed", {"lm_head.bias": None}, "the computed weight 'lm_head.bias' is not a weight"),
         ("computed", {"lm_head.weight": 1}, "computed['lm_head.weight']: expected a string, got int"),
-        ("prefix", ["", "net."], "the weight 'lm_head.weight' does not begin with 'net.'"),
+        ("prefix", ["", "net."], "the weight 'lm_head.weight' does not begin with the prefix 'net.'"),
         ("prefix", ["a"], "prefix: expected a list of 2 entries, got 1"),
         ("device_map", [], "device_map: expected an object, got list"),
         (

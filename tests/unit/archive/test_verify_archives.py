@@ -47,7 +47,7 @@ def test_a_constant_without_a_value_is_wanted_too(tmp_path: Path) -> None:
 
 
 def test_the_dtype_of_an_archive_cannot_be_chosen(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="the dtypes of an archive are fixed"):
+    with pytest.raises(ValueError, match="the dtypes of an archive cannot be changed"):
         fe.verify_weights(archived(tmp_path / "model.pt2"), {}, dtype=torch.bfloat16)
 
 

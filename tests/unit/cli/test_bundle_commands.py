@@ -127,10 +127,10 @@ def test_diff_compares_one_method_with_an_archive_or_a_bundle(folder, capsys):
     [
         (["run", "{}/bound.pt2"], "is a bundle of the methods encode, decode: choose one (--method NAME)"),
         (["run", "{}/bound.pt2", "--method", "x"], "has no method 'x'; the methods are encode, decode"),
-        (["run", "{}/encode.pt2", "--method", "x"], "has one program and no method 'x'"),
+        (["run", "{}/encode.pt2", "--method", "x"], "is not a bundle, so it has no method 'x'"),
         (["source", "{}/bound.pt2"], "is a bundle of the methods encode, decode"),
         (["diff", "{}/bound.pt2", "{}/bound.pt2"], "is a bundle of the methods encode, decode"),
-        (["diff", "{}/encode.pt2", "{}/decode.pt2", "--method", "x"], "has one program and no method"),
+        (["diff", "{}/encode.pt2", "{}/decode.pt2", "--method", "x"], "is not a bundle, so it has no method"),
         (["compile", "{}/bound.pt2", "--to", "onnx", "-o", "{}/x"], "is a bundle of the methods"),
         (["retarget", "{}/bound.pt2", "--to", "cpu=cuda:0", "-o", "{}/x"], "is a bundle of the methods"),
         (["verify-weights", "{}/bundle.pt2"], "has no weights of its own"),
@@ -138,7 +138,7 @@ def test_diff_compares_one_method_with_an_archive_or_a_bundle(folder, capsys):
         (["bundle", "a={}/encode.pt2", "a={}/decode.pt2", "-o", "{}/x"], "a is given twice"),
         (
             ["bundle", "a={}/encode.pt2", "--prefix", "b=x.", "-o", "{}/x"],
-            "a prefix for 'b', but the methods",
+            "a prefix was passed for 'b', but the methods",
         ),
         (["bundle", "a={}/none.pt2", "-o", "{}/x"], "No such file"),
         (["bundle", "a={}/bound.pt2", "-o", "{}/x"], "is a bundle of the methods"),

@@ -284,7 +284,7 @@ class GraphDecoder:
             return self._shared.values.tensor(self._tensors[name], is_own_storage=is_input)
         if name in self._numbers:
             return self._numbers[name]
-        raise DocumentError(f"the graph has no description of the value {name[:80]!r}")
+        raise DocumentError(f"the graph has no metadata for the value {name[:80]!r}")
 
     def _create(
         self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, value: Any

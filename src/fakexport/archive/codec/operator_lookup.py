@@ -89,7 +89,7 @@ def readable_name(target: Any) -> str:
     try:
         _target(name, MappingProxyType({}))
     except DocumentError as error:
-        raise InvalidValue(f"an archive with it could not be loaded: {error.reason}") from error
+        raise InvalidValue(f"an archive with this operator could not be loaded: {error.reason}") from error
     return name
 
 
@@ -149,7 +149,7 @@ def _unregistered(names: Sequence[str], modules: Mapping[str, str]) -> str:
     else:
         listed = ", ".join(name[:200] for name in names[:_MOST_NAMED])
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        what, of_it = f"the operators {listed}{more} are", "what registers "
+        what, of_it = f"the operators {listed}{more} are", "the code that registers "
     if all(name in modules for name in names):
         return f"{what} not registered: import {libraries} first, or pass it with --library"
     return f"{what} not registered: import {of_it}{libraries} first, or pass its file with --library"

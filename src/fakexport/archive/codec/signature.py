@@ -63,7 +63,7 @@ def _part(spec: Any) -> Json:
         return {"type": None, "context": None, "children_spec": []}
     if spec.type not in _KINDS:
         raise InvalidValue(
-            f"a {spec.type.__module__}.{spec.type.__qualname__} among the inputs or outputs: only tuples, "
+            f"an input or output contains a {spec.type.__module__}.{spec.type.__qualname__}: only tuples, "
             "lists and dictionaries can be read without importing code"
         )
     if spec.type in _DICTIONARIES.values() and not all(type(key) in (str, int) for key in spec.context):
@@ -185,7 +185,7 @@ class SignatureEncoder:
             value = self._literal(argument.value)
             if not value.keys() <= _CONSTANTS:
                 kind = type(argument.value).__name__
-                raise InvalidValue(f"cannot store the input {argument.name}: a constant {kind}")
+                raise InvalidValue(f"cannot store the input {argument.name}: it is a constant of type {kind}")
             return {"constant_input": {"name": argument.name, "value": value}}
         if spec.kind is InputKind.USER_INPUT:
             return {"user_input": {"arg": self._argument(argument)}}
@@ -210,7 +210,7 @@ class SignatureEncoder:
         if isinstance(argument, ConstantArgument):
             return self._literal(argument.value)
         if type(argument) not in _ARGUMENTS:
-            raise InvalidValue(f"cannot store {argument.name}: a {type(argument).__name__}")
+            raise InvalidValue(f"cannot store {argument.name}: it is a {type(argument).__name__}")
         kind, key = _ARGUMENTS[type(argument)]
         return {kind: {key: argument.name}}
 

@@ -68,8 +68,8 @@ def with_adapters(checkpoint: Checkpoint, adapters: Sequence[tuple[str, Checkpoi
             own = f"{name}.{key}" if name else key
             if own in entries:
                 raise CheckpointError(
-                    f"{own!r} is in {checkpoint.location} and in {path}: name the adapter (--adapter "
-                    "NAME=DIR)"
+                    f"both {checkpoint.location} and {path} contain {own!r}: give the adapter a name "
+                    "(--adapter NAME=DIR)"
                 )
             # The file is left out, because an archive may only link to files of the base model.
             entries[own] = replace(entry, file=None, offset=None)
@@ -104,7 +104,8 @@ def as_needed(
         )
     if mode == "inputs" and given:
         raise InvalidValue(
-            f"{name} takes its adapter as inputs: bind it without one, and pass --adapter when you run it"
+            f"{name} takes its adapter as inputs: bind it without --adapter, and pass --adapter to "
+            "`fakexport run`"
         )
     if mode != "separate" and len(given) > 1:
         raise InvalidValue(f"{name} accepts one adapter, not {len(given)}")
@@ -164,7 +165,9 @@ def merged_weights(tensors: Tensors, adapter: OpenedAdapter, spec: str) -> dict[
                 name = f"{path}.base_layer.{own}"
                 target = made.base[name] if name in made.base else whole[made.adapter[name]]
                 if not is_finite(tensor):
-                    raise InvalidValue(f"{target} is not finite with the adapter merged")
+                    raise InvalidValue(
+                        f"{target} contains NaN or infinity after the adapter was merged into it"
+                    )
                 merged[target] = tensor.to(tensors[target].dtype)
             layer.to("meta")  # Frees its memory.
     return merged

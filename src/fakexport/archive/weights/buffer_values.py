@@ -123,7 +123,7 @@ def _own_factory(model: Any) -> tuple[Callable[[], Any], str]:
             del config.quantization_config
         return (
             lambda: cls._from_config(copy.deepcopy(config), dtype=torch.get_default_dtype()),
-            f"{cls.__name__} with its config",
+            f"{cls.__name__}, built from its config",
         )
     kept = _kept_arguments(model)
     if kept is None:
@@ -131,7 +131,9 @@ def _own_factory(model: Any) -> tuple[Callable[[], Any], str]:
     names = ", ".join(kept)
     return (
         lambda: _of_arguments(cls, kept),
-        f"{cls.__name__}({names}) with its attributes of the same names" if names else f"{cls.__name__}()",
+        f"{cls.__name__}({names}), built from its attributes of the same names"
+        if names
+        else f"{cls.__name__}()",
     )
 
 
@@ -141,7 +143,7 @@ def _of_arguments(cls: type[nn.Module], kept: Mapping[str, Any]) -> nn.Module:
     for name, value in kept.items():
         if isinstance(value, int | float | str) and getattr(model, name, _MISSING) != value:
             raise InvalidValue(
-                f"{cls.__name__} stores a value as {name} that differs from its constructor argument: {_PASS}"
+                f"{cls.__name__} does not store its constructor argument {name} unchanged: {_PASS}"
             )
     return model
 

@@ -270,7 +270,7 @@ class OpenedFiles:
     def _take(self, path: Path, entries: Mapping[str, Entry], read: Callable[[str], torch.Tensor]) -> None:
         if twice := self.entries.keys() & entries.keys():
             name = min(twice)
-            raise CheckpointError(f"{name!r} is in {self.entries[name].file} and in {path.name}")
+            raise CheckpointError(f"both {self.entries[name].file} and {path.name} contain {name!r}")
         self.entries.update(entries)
         self._readers.update(dict.fromkeys(entries, read))
 

@@ -81,7 +81,7 @@ def _made(recipe: Recipe, read: Read) -> dict[str, torch.Tensor]:
         return {name: values[index] for name, index in recipe.weights}
     except (IndexError, RuntimeError, TypeError) as error:
         first = first_line(error)
-        raise ConversionFailed(f"the archive's recipe does not fit these entries: {first}") from error
+        raise ConversionFailed(f"the archive's conversion failed on these entries: {first}") from error
 
 
 def recipe_of(conversion: Conversion, entries: Mapping[str, Weight]) -> Recipe:

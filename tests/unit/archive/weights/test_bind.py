@@ -203,9 +203,9 @@ def test_a_constant_without_a_value_must_be_given():
     [
         (
             {"nothing": torch.zeros(4)},
-            "'nothing' is not one of the constants without a value; the program has: scale",
+            "'nothing' is not a constant that needs a value; the program needs values for: scale",
         ),
-        ({"linear.weight": torch.zeros(4, 4)}, "is not one of the constants without a value"),
+        ({"linear.weight": torch.zeros(4, 4)}, "is not a constant that needs a value"),
         ({"scale": torch.zeros(5)}, "does not fit the program"),
     ],
 )

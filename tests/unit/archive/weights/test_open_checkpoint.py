@@ -339,7 +339,7 @@ def test_one_tensor_in_two_shards_is_refused(tmp_path):
         json.dumps({"weight_map": {"a": "s1.safetensors", "b": "s1.safetensors", "c": "s2.safetensors"}})
     )
 
-    with pytest.raises(CheckpointError, match=r"'a' is in s1.safetensors and in s2.safetensors"):
+    with pytest.raises(CheckpointError, match=r"both s1.safetensors and s2.safetensors contain 'a'"):
         open_checkpoint(path)
 
 
