@@ -105,8 +105,8 @@ def assert_refused(message: str, *arguments: object) -> None:
             ("--to", "aoti", "--target", "H100", "--trust"),
             "compile without the checkpoint, and pass it to `fakexport run`",
         ),
-        (("--to", "aoti", "--target", "MI300X"), "MI300X can only be compiled where it is available"),
-        (("--to", "cpp-project", "--cache", "compiled"), "a C++ project for it needs it"),
+        (("--to", "aoti", "--target", "MI300X"), "MI300X can only be compiled on a machine with this GPU"),
+        (("--to", "cpp-project", "--cache", "compiled"), "can only be compiled on a machine with this GPU"),
     ],
     ids=["with a checkpoint", "AMD", "cpp-project"],
 )

@@ -233,7 +233,7 @@ def test_a_cache_that_others_can_write_to_is_refused_before_anything_is_compiled
     said = capsys.readouterr().err
     assert code == 2
     assert said.splitlines()[-1] == (
-        f"error: the cache contains code that runs when it is loaded: {folder}/cache is writable by everyone "
-        f"(mode 777): run `chmod go-w {folder}/cache`, or pass a folder of your own"
+        f"error: code from the cache is executed, so only you may have write access: {folder}/cache is "
+        f"writable by everyone (mode 777): run `chmod go-w {folder}/cache`, or pass a folder of your own"
     )
     assert not (folder / "out.pt2").exists()

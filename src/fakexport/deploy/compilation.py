@@ -91,12 +91,12 @@ def compile(
         if (gpu := absent_gpu(opened, target, command=command)) is None:
             opened = on_target(opened, target)
         elif to == "cpp-project":
-            reason = f"{gpu} is not available on this machine, and a C++ project for it needs it"
+            reason = f"a C++ project for {gpu} can only be compiled on a machine with this GPU"
             raise missing_device(reason, command)
         elif checkpoint is not None and device_type(opened) != "cpu":
             raise DeployError(
                 f"{gpu} is not available on this machine: compile without the checkpoint, and pass it to "
-                "`fakexport run` where the package runs"
+                "`fakexport run` on the machine that runs the package"
             )
     opened = with_weights(opened, checkpoint, devices)
     # Imported here, because each form needs a different optional package.

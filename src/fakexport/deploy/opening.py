@@ -73,7 +73,9 @@ def open_program(
     if kind != "program":
         given = {"method": method, "devices": devices, "is_compiled": is_compiled or None}
         if others := [name for name, value in given.items() if value is not None]:
-            raise InvalidValue(f"{others[0]} applies to exported programs; {os.fspath(path)} is compiled")
+            raise InvalidValue(
+                f"{others[0]} applies only to exported programs, but {os.fspath(path)} is compiled"
+            )
         if adapter is not None and checkpoint is not None:
             checkpoint = open_checkpoint(checkpoint, adapter=adapter)
         opened = open_artifact(path, kind, checkpoint=checkpoint, trust=trust)
@@ -100,8 +102,8 @@ def with_weights(
         return bind(program, checkpoint, devices=devices)
     if devices is not None:
         raise InvalidValue(
-            "devices can be chosen only when a checkpoint is bound, and none was given; "
-            "`fakexport retarget` moves a program that already has weights"
+            "devices can be chosen only together with a checkpoint: use `fakexport retarget` to move a "
+            "program that already has weights"
         )
     return program
 

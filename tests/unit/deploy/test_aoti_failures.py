@@ -162,7 +162,7 @@ def test_an_operator_of_a_library_is_refused_without_the_gpu(tmp_path: Path) -> 
                 return twice(x)
 
         program = fe.export(Twice, (torch.zeros(3, 4),), target="H100", device_map="cuda:0")
-        with pytest.raises(DeployError, match=r"absent_gpu_test\.twice\.default, which a library defines"):
+        with pytest.raises(DeployError, match=r"absent_gpu_test\.twice\.default comes from a library"):
             compile_aoti(program, tmp_path / "m.pt2")
 
 
@@ -199,10 +199,13 @@ def test_what_needs_the_gpu_is_refused_before_anything_is_compiled(tmp_path: Pat
 
     for options, message in (
         ({"to": "aoti", "checkpoint": weights}, "compile without the checkpoint"),
-        ({"to": "cpp-project"}, "and a C.. project for it needs it; copy the archive"),
+        (
+            {"to": "cpp-project"},
+            "a C.. project for .* can only be compiled on a machine with this GPU; copy the archive",
+        ),
         (
             {"to": "aoti", "target": "MI300X"},
-            "packages for MI300X can only be compiled where it is available",
+            "packages for MI300X can only be compiled on a machine with this GPU",
         ),
     ):
         with pytest.raises(DeployError, match=message):

@@ -260,10 +260,10 @@ def test_keys_in_the_place_of_values_are_another_model(
     ("method", "changes", "message"),
     [
         *(
-            ("decode", {name: "elsewhere"}, "lists elsewhere for decode, which has no such input or output")
+            ("decode", {name: "elsewhere"}, "lists elsewhere, but decode has no such input or output")
             for name in ("tokens", "mask", "logits")
         ),
-        ("decode", {"positions": None}, "does not describe the input position_ids of decode"),
+        ("decode", {"positions": None}, "does not list the input position_ids of decode"),
         ("prefill", {"state": ()}, "prefill does not return past_key_values"),
     ],
 )
@@ -303,7 +303,7 @@ def test_a_bundle_that_does_not_generate_is_refused() -> None:
     program = fe.export(lambda: (nn.Linear(2, 2), (torch.zeros(1, 2),)))
 
     with pytest.raises(
-        fe.DeployError, match="no program for prefill among its methods one: use `fakexport export SOURCE"
+        fe.DeployError, match=r"no program for prefill \(its methods are one\): use `fakexport export SOURCE"
     ):
         fe.Generator(fe.Bundle({"one": program}))
 

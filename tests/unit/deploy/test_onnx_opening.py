@@ -149,9 +149,9 @@ def test_a_tensor_that_names_a_file_and_is_no_weight_is_refused(folder: Path, lo
         set_location(tensor, location)
         node.attribute.add(name="value", type=onnx.AttributeProto.TENSOR, t=tensor)
 
-    with pytest.raises(DeployError, match=r"stores 'stolen' in another file, and its description has no"):
+    with pytest.raises(DeployError, match=r"stores 'stolen' in another file, but its metadata does not"):
         open_onnx(changed(folder / "m.onnx", constant))
-    with pytest.raises(DeployError, match=r"refers to another file for a tensor that is not a weight"):
+    with pytest.raises(DeployError, match=r"stores a tensor in another file, but only weights"):
         open_onnx(changed(folder / "inside.onnx", attribute))
 
 
@@ -181,7 +181,7 @@ def test_a_weight_that_is_described_otherwise_than_the_graph_has_it_is_refused(f
             if tensor.name in WEIGHTS:
                 tensor.dims[0] = 5
 
-    with pytest.raises(DeployError, match="has a different shape or dtype than in its description"):
+    with pytest.raises(DeployError, match="has a different shape or dtype than in its metadata"):
         open_onnx(changed(folder / "m.onnx", larger))
 
 

@@ -115,7 +115,8 @@ def compile_aoti(
         raise WeightsNotBoundError(unbound)
     if gpu is not None and place == "inside":
         raise DeployError(
-            f"{gpu} is not available on this machine, so the weights cannot be inside the package"
+            f"{gpu} is not available on this machine, so the weights cannot be inside the package: pass "
+            "--weights beside"
         )
     compiler = compiler_version()
     source = program  # Moving it to an absent GPU makes its weights fake.
@@ -123,8 +124,8 @@ def compile_aoti(
     program = composed(on_target(program, target), IN_PYTHON)
     if gpu is not None and (foreign := (*library_operators(program), *library_classes(program))):
         raise DeployError(
-            f"{gpu} is not available on this machine, and {foreign[0]}, which a library defines, cannot be "
-            "compiled without it"
+            f"{foreign[0]} comes from a library, so the program can only be compiled on a machine "
+            f"with {gpu}, which this machine lacks"
         )
     # Building the signature raises for unsupported programs before the compilation starts.
     job = _Job(program, Signature.of(program), input_orders(program), place, compiler, gpu, report or silent)
@@ -140,7 +141,9 @@ def compile_aoti(
         job.report("writing")
         files = _written(package, out, source, is_beside=place == "beside")
     if gpu is not None:
-        notes.append(f"kernel configurations for {gpu} were chosen by rule, not measured")
+        notes.append(
+            f"kernel configurations for {gpu} were chosen by fixed rules, not by timing them on the GPU"
+        )
     if unbound:
         notes.append(f"{out.name} has no weights: `fakexport run {out.name} CHECKPOINT` binds them")
     return CompiledFile.of(out, files, begun, notes=notes, is_cached=is_cached)

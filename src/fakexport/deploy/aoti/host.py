@@ -76,11 +76,12 @@ def _check_can_compile(profile: DeviceProfile, command: str | None) -> None:
     """Raise if nothing on this machine can compile for a GPU that it lacks."""
     if profile.gcn_arch_name is not None:
         raise missing_device(
-            f"packages for {profile.name} can only be compiled where it is available", command
+            f"packages for {profile.name} can only be compiled on a machine with this GPU", command
         )
     if sys.platform != "linux" or platform.machine() != "x86_64":
         raise missing_device(
-            f"{profile.name} is not available here, and only Linux on x86-64 compiles for it", command
+            f"{profile.name} is not available here, and only Linux on x86-64 can compile for an absent GPU",
+            command,
         )
     if importlib.util.find_spec("triton") is None:
         raise DeployError(

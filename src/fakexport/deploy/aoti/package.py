@@ -170,7 +170,9 @@ class PackageCache:
         try:
             self._folder = private_folder(folder)
         except PrivateFolderError as error:
-            raise DeployError(f"the cache contains code that runs when it is loaded: {error}") from None
+            raise DeployError(
+                f"code from the cache is executed, so only you may have write access: {error}"
+            ) from None
         self._path = self._folder / f"{key}.aoti.pt2"
 
     def taken(self, folder: Path) -> Path | None:
@@ -208,5 +210,5 @@ class PackageCache:
             ):
                 shutil.copyfileobj(source, target, MIB)
         except (OSError, PrivateFolderError) as error:
-            return f"not kept in the cache: {error}"
+            return f"the package was not stored in the cache: {error}"
         return None

@@ -61,7 +61,7 @@ def write_reference(request: Request, folder: Path) -> None:
         else:
             assumptions = (
                 *assumptions,
-                ("no other size was tested: the eager model accepts none close to the example's"),
+                "no other size was tested: the eager model rejected all sizes that were tried",
             )
     # Construct the model again, because the calls above may have changed its state.
     call = call_of(Model.of(request).module)

@@ -126,7 +126,7 @@ def described(file: RegularFile) -> Description:
         start = content.find(_START)
         if start < 0:
             raise DeployError(
-                f"{path} was not written by `fakexport compile`, or is truncated: its description is missing"
+                f"{path} was not written by `fakexport compile`, or is truncated: no fakexport metadata"
             )
         place = start + len(_START)
         if content[place : place + len(_UNKNOWN)] != _checksum(content, place).encode():
@@ -136,7 +136,7 @@ def described(file: RegularFile) -> Description:
     try:
         return Description.from_json(parse_json(document))
     except DocumentError as error:
-        raise DeployError(f"{path}: its description cannot be read: {error}") from None
+        raise DeployError(f"{path}: its fakexport metadata cannot be read: {error}") from None
 
 
 def _checksum(content: mmap.mmap, place: int) -> str:

@@ -41,7 +41,7 @@ def open_executorch(path: str | os.PathLike[str], *, checkpoint: CheckpointSourc
 
         runtime = Runtime.get()
     if description.backend == "xnnpack" and not runtime.backend_registry.is_available("XnnpackBackend"):
-        raise DeployError(f"{path} is for xnnpack, which the installed ExecuTorch does not have")
+        raise DeployError(f"{path} needs the XNNPACK backend, which the installed ExecuTorch does not have")
     with native_log() as log:
         try:
             program = runtime.load_program(file.same_file)
@@ -77,7 +77,7 @@ class _Opened:
         written = self._description.written
         if len(results) != len(written) + len(self.signature.outputs):
             raise DeployError(
-                f"{self._path}: it returned {len(results)} results, but its description lists "
+                f"{self._path}: the program returned {len(results)} results, but the file's metadata lists "
                 f"{len(written) + len(self.signature.outputs)}"
             )
         with torch.no_grad():

@@ -113,7 +113,7 @@ def _call(bundle: Bundle, workload: str) -> Call:
     if len(found) != 1:
         count = "no program" if not found else f"{len(found)} programs"
         raise DeployError(
-            f"the bundle has {count} for {workload} among its methods {', '.join(bundle)}: {HOW_TO_EXPORT}"
+            f"the bundle has {count} for {workload} (its methods are {', '.join(bundle)}): {HOW_TO_EXPORT}"
         )
     method, record = found[0]
     call = Call(method, record, bundle[method], Signature.of(bundle[method]))
@@ -135,7 +135,7 @@ def _check_names(call: Call) -> None:
     )
     if missing:
         raise DeployError(
-            f"the archive lists {missing[0]} for {call.method}, which has no such input or output"
+            f"the archive's metadata lists {missing[0]}, but {call.method} has no such input or output"
         )
     rank = next(len(tensor.shape) for tensor in signature.inputs if tensor.name == record.tokens)
     if rank != 2:
@@ -143,7 +143,7 @@ def _check_names(call: Call) -> None:
             f"{call.method} expects {record.tokens} with {rank} dimensions instead of 2 (sequences of tokens)"
         )
     if record.workload == "decode" and (others := sorted(inputs - known - state)):
-        raise DeployError(f"the archive does not describe the input {others[0]} of {call.method}")
+        raise DeployError(f"the archive's metadata does not list the input {others[0]} of {call.method}")
 
 
 def _check_same_state(prefill: Call, decode: Call) -> None:

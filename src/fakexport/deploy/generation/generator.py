@@ -163,7 +163,7 @@ class _Run:
         given = {**from_prompts, **others}
         if record.start is not None:
             if record.start in others:
-                raise InputMismatchError(f"{record.start} cannot be passed to generate, which computes it")
+                raise InputMismatchError(f"do not pass {record.start}: generate computes it")
             given[record.start] = torch.zeros(1, dtype=torch.long)
         _check_tokens(prompts, prefill)
         if record.positions in from_prompts and record.positions not in others:

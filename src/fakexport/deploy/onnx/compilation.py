@@ -213,7 +213,7 @@ def _finding(model: Any, found: re.Match[str]) -> Diagnostic:
             span_of_trace(trace), (f"the ONNX operator {found['operator']} does not accept this")
         ),
         notes=(f"ONNX's checker at node {found['node']}: {found['reason']}",),
-        fix=Fix("convert to a dtype that ONNX supports for this operator, and back"),
+        fix=Fix("convert the inputs to a dtype that ONNX supports here, and convert the result back"),
         node=found["node"],
     )
 
@@ -242,7 +242,9 @@ def translations() -> Mapping[Any, Callable[..., Any]]:
         if offs is None and bias is None and out_dtype is None:
             return op.MatMul(rows, matrices)
         if bias is not None or out_dtype is not None or len(rows.shape) != 2 or len(matrices.shape) != 3:
-            raise NotImplementedError("only groups of rows with one matrix each are supported")
+            raise NotImplementedError(
+                "grouped_mm is supported only for 2-D rows, one matrix per group, and no bias or out_dtype"
+            )
         groups = matrices.shape[0]
         ends = op.Cast(offs, to=7)  # 7 is int64.
         first = op.Constant(value_ints=[0])

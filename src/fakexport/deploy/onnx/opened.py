@@ -112,7 +112,7 @@ def _description(model: Any, file: Path) -> Description:
         encoded = texts[0]  # protobuf returns invalid UTF-8 as bytes.
         found = Description.from_json(encoded.encode() if isinstance(encoded, str) else encoded)
     except DocumentError as error:
-        raise DeployError(f"{file}: its description is invalid: {error}") from error
+        raise DeployError(f"{file}: its fakexport metadata is invalid: {error}") from error
     if found.sealed(model) != found:
         raise DeployError(f"{file} is damaged, or was changed after `fakexport compile` wrote it")
     return found
@@ -154,7 +154,7 @@ def _check_names(session: Any, description: Description) -> None:
     tensors = [output for output in description.signature.outputs if output.is_tensor]
     is_same = inputs == {tensor.name for tensor in description.signature.inputs}
     if not is_same or not outputs.issuperset(description.outputs) or len(tensors) != len(description.outputs):
-        raise DeployError("its description belongs to a different graph")
+        raise DeployError("its fakexport metadata belongs to a different graph")
 
 
 def read_model(content: bytes, name: str) -> Any:
@@ -182,19 +182,19 @@ def external_tensors(model: Any, description: Description, name: str) -> tuple[s
     names = tuple(tensor.name for tensor in weights)
     if len(set(names)) != sum(map(_is_outside, messages(model, "TensorProto"))):
         raise DeployError(
-            f"{name} refers to another file for a tensor that is not a weight of the main graph"
+            f"{name} stores a tensor in another file, but only weights of the main graph may be stored there"
         )
     expected = description.expected.all
     for tensor in weights:
         wanted = expected.get(tensor.name)
         if wanted is None:
             raise DeployError(
-                f"{name} stores {tensor.name!r} in another file, and its description has no such tensor"
+                f"{name} stores {tensor.name!r} in another file, but its metadata does not list this tensor"
             )
         shape = (*wanted.shape, 2) if wanted.dtype.is_complex else wanted.shape
         if tuple(tensor.dims) != shape or tensor.data_type != onnx_type(wanted.dtype):
             raise DeployError(
-                f"the weight {tensor.name!r} in {name} has a different shape or dtype than in its description"
+                f"the weight {tensor.name!r} in {name} has a different shape or dtype than in its metadata"
             )
     return names
 
