@@ -64,8 +64,9 @@ def missing_in_torch(error: BaseException) -> MissingInTorch | None:
 
     what, place = found
     made = MissingInTorch(
-        f"torch {version('torch')} lacks a private name that fakexport {version('fakexport')} needs: "
-        f"{str(what).partition(' (')[0]} ({place.name}); install a torch version that docs/support.md lists"
+        f"torch {version('torch')} does not have the private API that fakexport {version('fakexport')} "
+        f"needs: {str(what).partition(' (')[0]} ({place.name}); install a torch version that docs/support.md "
+        "lists"
     )
     made.__cause__ = what
     return made

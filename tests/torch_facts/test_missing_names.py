@@ -123,7 +123,9 @@ def test_a_missing_name_is_one_line_with_the_version(source, place):
     found = missing_in_torch(error)
 
     assert found is not None
-    assert re.fullmatch(r"torch \S+ lacks a private name that fakexport \S+ needs: .*_gone.*", str(found))
+    assert re.fullmatch(
+        r"torch \S+ does not have the private API that fakexport \S+ needs: .*_gone.*", str(found)
+    )
     assert is_missing_for_speed(error) == place.startswith("speed")
     with pytest.raises(MissingInTorch):
         raise_missing(error)

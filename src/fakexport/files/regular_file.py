@@ -204,7 +204,7 @@ def open_below(folder: str | os.PathLike[str], name: str) -> RegularFile:
     path = os.path.join(folder, name)  # noqa: PTH118 (a path for messages, as the caller wrote it)
     *folders, last = name.split("/")
     if any(step in ("", ".", "..") for step in (*folders, last)):
-        raise OSError(errno.EINVAL, "is not below its folder", path)
+        raise OSError(errno.EINVAL, "is not a plain relative path: it has an empty, `.` or `..` part", path)
     if os.open not in os.supports_dir_fd:
         return _open_step_by_step(path, Path(folder), [*folders, last])
     at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

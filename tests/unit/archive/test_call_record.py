@@ -85,8 +85,8 @@ def test_a_program_that_does_not_generate_has_none() -> None:
             {"state": [{"name": name, "input": "b", "output": name} for name in "ac"]},
             "the inputs of a decode call contain `b` twice",
         ),
-        ({"state": [{"name": "a", "input": None, "output": "c"}]}, "`a` does not fit a decode call"),
-        ({"workload": "prefill"}, "`cache.keys` does not fit a prefill call"),
+        ({"state": [{"name": "a", "input": None, "output": "c"}]}, "`a` of a decode call must have an input"),
+        ({"workload": "prefill"}, "`cache.keys` of a prefill call must not have an input"),
     ],
 )
 def test_a_record_that_cannot_be_is_refused(values: dict[str, Any], message: str) -> None:

@@ -88,7 +88,9 @@ class GenerationDefaults:
             if value is not None and not 0 < value < math.inf:
                 raise InvalidValue(f"{name} of the generation config is {value}, but must be above 0")
         if any(len(word) < 2 for word in self.bad_words):
-            raise InvalidValue("each entry of bad_words in the generation config must have several tokens")
+            raise InvalidValue(
+                "each entry of bad_words in the generation config must have at least two tokens"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +136,10 @@ class CallRecord:
                 raise InvalidValue(f"the {what} of a {self.workload} call contain `{twice}` twice")
         for tensor in self.state:
             if (tensor.input is None) != (self.workload == "prefill"):
-                raise InvalidValue(f"the state tensor `{tensor.name}` does not fit a {self.workload} call")
+                rule = "must not have" if self.workload == "prefill" else "must have"
+                raise InvalidValue(
+                    f"the state tensor `{tensor.name}` of a {self.workload} call {rule} an input"
+                )
 
     @property
     def has_encoder(self) -> bool:

@@ -230,7 +230,9 @@ class WarmStart:
                 try:
                     socket.send_fds(channel, [asked], files)
                 except OSError as error:
-                    raise self._failed("the process that is forked for each check has ended") from error
+                    raise self._failed(
+                        "the server process that forks a process for each check has ended"
+                    ) from error
         except BaseException:
             status.close()
             raise
