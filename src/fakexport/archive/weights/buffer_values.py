@@ -143,7 +143,7 @@ def _of_arguments(cls: type[nn.Module], kept: Mapping[str, Any]) -> nn.Module:
     for name, value in kept.items():
         if isinstance(value, int | float | str) and getattr(model, name, _MISSING) != value:
             raise InvalidValue(
-                f"{cls.__name__} changes its constructor argument {name} before it stores it: {_PASS}"
+                f"{cls.__name__} does not store its constructor argument {name} unchanged: {_PASS}"
             )
     return model
 

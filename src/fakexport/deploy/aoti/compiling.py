@@ -124,7 +124,7 @@ def compile_aoti(
     program = composed(on_target(program, target), IN_PYTHON)
     if gpu is not None and (foreign := (*library_operators(program), *library_classes(program))):
         raise DeployError(
-            f"{foreign[0]} comes from an operator library, so the program can only be compiled on a machine "
+            f"{foreign[0]} comes from a library, so the program can only be compiled on a machine "
             f"with {gpu}, which this machine lacks"
         )
     # Building the signature raises for unsupported programs before the compilation starts.

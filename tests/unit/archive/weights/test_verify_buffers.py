@@ -244,7 +244,7 @@ class Doubled(nn.Module):
 def test_an_argument_that_is_kept_as_another_value_builds_another_model() -> None:
     model = Doubled(3.0)
 
-    with pytest.raises(InvalidValue, match="changes its constructor argument base before it stores it"):
+    with pytest.raises(InvalidValue, match="does not store its constructor argument base unchanged"):
         verify_buffers(model, repair=True)
 
     assert model.scale.tolist() == [3.0, 3.0]

@@ -54,7 +54,7 @@ def test_the_fix_of_a_wrong_plan_works(written):
     (found,) = report.diagnostics
     assert found.code == "FE405"
     assert "modeling_mixtral.py" in found.primary.span.path or "moe.py" in found.primary.span.path
-    assert "takes 0 to 48 of the 96 sharded features" in found.notes[0]
+    assert "takes features 0 to 48 of the 96 on a rank" in found.notes[0]
 
     repaired = written({f"{MLP}.experts.gate_up_proj": "packed_colwise"})
     assert check(factory_of("mixtral", **ONE_LAYER), parallel=repaired).is_clean

@@ -71,7 +71,7 @@ WRONG_PLANS = {
     "packed weights as one": (
         "mixtral",
         {f"{LAYER}.mlp.experts.gate_up_proj": "colwise"},
-        "model.layers.0.mlp.experts takes 0 to 48 of the 96 sharded features",
+        "model.layers.0.mlp.experts takes features 0 to 48 of the 96 on a rank",
     ),
     "no sum over experts": (
         "mixtral",
