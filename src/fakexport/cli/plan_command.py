@@ -109,7 +109,7 @@ class PlanOptions:
         bool,
         typer.Option(
             "--smallest",
-            help="For each NVIDIA and AMD GPU, find the smallest number that is enough: 1, 2, 4, 8 or 16.",
+            help="For each NVIDIA and AMD GPU model, find how few GPUs the model fits on: 1, 2, 4, 8 or 16.",
         ),
     ] = False
     eager: Annotated[

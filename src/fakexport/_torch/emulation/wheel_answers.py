@@ -144,10 +144,10 @@ def _answering(full_name: str, function: Callable[..., Any], answer: Callable[[]
 
 
 def _is_installed_wheel_meant(frame: FrameType | None, *, is_imported: bool) -> bool:
-    """Return whether a query decides what this process imports, and must be answered for the installed wheel.
+    """Return whether the answer decides what this process imports, so that it must fit the installed wheel.
 
-    This is the case if an installed package makes the query while it is imported. If the query
-    (`is_imported`) is about a module that torch imports, it is also the case if torch makes the query.
+    This is the case if an installed package makes the query while that package is being imported. With
+    `is_imported`, the query is about a module that torch imports, and then also if torch makes the query.
     """
     while (frame := outside_of_patches(frame)) is not None:
         is_torch = frame.f_globals.get("__name__", "").partition(".")[0] == "torch"

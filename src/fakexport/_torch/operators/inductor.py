@@ -116,7 +116,10 @@ def failed_node(error: BaseException) -> Node | None:
 
 
 def _node_in(variables: Mapping[str, Any]) -> Node | None:
-    """Return the node that an interpreter frame stores as `n`, or a kernel (`self`) in its attributes."""
+    """Return the node among the local variables of an interpreter's or a kernel's frame, or None.
+
+    An interpreter has it in `n`; a kernel (`self`) has it in an attribute.
+    """
     noted = getattr(variables.get("self"), "__dict__", {})
     places = (variables.get("n"), noted.get("fx_node"), noted.get("origin_node"))
     return next((node for node in places if isinstance(node, Node)), None)

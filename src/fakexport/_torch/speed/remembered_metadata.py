@@ -30,7 +30,10 @@ _OF_TRACES = (
 
 
 def remembered_metadata() -> Patches:
-    """Return a context in which each layout is read once. The trace's call counts do not change."""
+    """Return patches with which torch reads the metadata of values once per layout.
+
+    The modes of the trace still count the calls of a repeated read.
+    """
     stock = in_force(proxy_tensor, "_extract_tensor_metadata")
     stock_track = in_force(proxy_tensor, "track_tensor")
     known: dict[Any, CountedAnswer] = {}

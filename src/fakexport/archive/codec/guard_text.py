@@ -45,7 +45,10 @@ def checked_guard(text: str) -> str:
     match tree:
         case ast.BoolOp(ast.And(), [holds, ast.Constant(str(place))]):
             if not _PLACE.fullmatch(place):
-                raise DocumentError(f"a guard contains the text {place[:40]!r}")
+                raise DocumentError(
+                    f"a guard contains the text {place[:40]!r}, but only `asked at` and a place in the code "
+                    "are allowed"
+                )
             tree = holds
     match tree:
         case ast.BoolOp(ast.Or(), [holds, ast.Call() as other]) if ast.unparse(other) == _EXPORTING:
@@ -63,7 +66,7 @@ def _condition(node: ast.expr) -> int:
     """Reject syntax that guards do not contain. Return the number of powers and shifts in the expression."""
     match node:
         case ast.Constant(int() as number) if number.bit_length() > _MOST_BITS:
-            raise DocumentError("a guard contains a number larger than any size")
+            raise DocumentError(f"a guard contains a number of more than {_MOST_BITS} bits")
         case ast.Constant(bool() | int() | float() | None):
             return 0
         case ast.UnaryOp(operand=operand):

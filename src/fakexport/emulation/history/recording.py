@@ -226,7 +226,7 @@ class Recording:
         """Record that `function` fills `tensor` with random numbers.
 
         Args:
-            drawn: The amount of numbers that are drawn, or None if it depends on the numbers.
+            drawn: How many random numbers are drawn, or None if this depends on the values that are drawn.
         Returns:
             False if nothing is being recorded.
         """

@@ -249,7 +249,7 @@ def _path(node: ast.AST) -> Path:
 
 def _number(value: Any) -> Expression:
     if not isinstance(value, bool) and not abs(value) <= _LARGEST:
-        raise _Unreadable("it contains a number larger than any size")
+        raise _Unreadable("it contains a number above 2**63 - 1 or below -(2**63 - 1)")
     return value if isinstance(value, (bool, int)) else float(value)
 
 

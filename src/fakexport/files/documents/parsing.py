@@ -102,7 +102,7 @@ _MOST_YAML_BYTES = 1 << 19  # In the worst case, parsing 50 KB takes a second.
 
 
 def parse_toml(content: bytes) -> dict[str, Any]:
-    """Parse a TOML text that takes at most 512 MiB of memory."""
+    """Parse a TOML text. Reject it if parsing it may take more than 512 MiB of memory."""
     import tomllib  # The import takes 20 ms, which would delay `--help`.
 
     # Measured on CPython 3.11: each part of a key takes 700 bytes, for its table and in the parser.

@@ -81,8 +81,8 @@ _ALLOCATOR_SOURCE = (
     "PYTORCH_ALLOC_CONF=expandable_segments:True: rounding and unused cached memory"
 )
 _COMMUNICATION_SOURCE = (
-    "NCCL's documentation: buffers of NCCL_BUFFSIZE (4 MiB by default); at least 2, one to send and one "
-    "to receive, and at most 256: 32 channels of rings and trees with 8 buffers each; uncertain"
+    "an estimate from NCCL's documentation: buffers of NCCL_BUFFSIZE (4 MiB by default), at least 2 (one "
+    "to send and one to receive) and at most 256 (32 channels of rings and trees, with 8 buffers each)"
 )
 _CONTEXT_SOURCE = (
     "reports from torch users since kernels are loaded on first use (CUDA 11.7): 300 to 426 MiB before "

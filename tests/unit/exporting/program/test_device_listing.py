@@ -57,5 +57,5 @@ def test_stale_assertions_are_told_as_well() -> None:
     listing = fe.inspect_devices(torch.export.export(Model(), (torch.zeros(3),)))
 
     (breakage,) = listing.breakages
-    assert breakage.reason == "asserts cpu for a tensor on cuda:0"
+    assert breakage.reason == "the program asserts cpu for a tensor on cuda:0"
     assert listing.diagnostics == ()

@@ -109,7 +109,7 @@ def attended(call: Call) -> Layout:
     assert own is not None
     assert held is not None
     if own.size % held.size or held.scaled(own.size // held.size) != own:
-        raise Fault("computes attention with heads that belong to key-value heads of other ranks")
+        raise Fault("computes attention with query heads whose key-value heads are on other ranks")
     if isinstance(mask, Operand) and len(mask.sizes) >= 3 and (at := len(mask.sizes) - 3) >= 0:
         is_alike = mask.is_same_along(at) or mask.cut_at(at) == own
         if not is_alike and mask.layout is not Placement.FILL:

@@ -326,9 +326,8 @@ def decode_inputs(
     Args:
         module, device, dtype: as for `derive_inputs`. The module's tensors are fake.
         batch: Number of sequences.
-        context: Number of tokens that the model attends to, including the new one. The example inputs may
-            have fewer tokens if that makes no difference. However, they have more tokens than the largest
-            window, so that caches with a window can be recognized.
+        context: Number of tokens that the model attends to, including the new one. The example inputs have
+            at most 64 tokens more than the largest window: enough to recognize a cache with a window.
     Raises:
         SourceError: the model reads inputs other than text, or returns no cache.
     """
