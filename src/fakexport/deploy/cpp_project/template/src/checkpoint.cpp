@@ -84,8 +84,8 @@ const SafetensorsFile& Checkpoint::add(const fs::path& path) {
   for (const auto& [name, entry] : file.entries()) {
     const auto [holder, is_new] = holders_.emplace(name, &file);
     if (!is_new) {
-      throw Fault(path_.string() + ": " + in_quotes(name) + " is in " +
-                  holder->second->path().filename().string() + " and in " + path.filename().string());
+      throw Fault(path_.string() + ": both " + holder->second->path().filename().string() + " and " +
+                  path.filename().string() + " contain " + in_quotes(name));
     }
   }
   metadata_.insert(file.metadata().begin(), file.metadata().end());
