@@ -64,7 +64,9 @@ def test_the_bound_is_the_last_size_that_runs(positions):
     with pytest.raises(IndexError):
         model(torch.zeros(2, most + 1, dtype=torch.long))
     assert sizes.chosen(SizeRequest(context=most)).context == most
-    with pytest.raises(BeyondTable, match=f"reads? row 24 of table.weight, which has {ROWS} rows"):
+    with pytest.raises(
+        BeyondTable, match=rf"read row 24 \(counted from 0\) of table.weight, which has only {ROWS} rows"
+    ):
         sizes.chosen(SizeRequest(context=most + 1))
 
 
@@ -104,5 +106,5 @@ def test_runs_on_fakes_refuse_it_as_well(options):
         return model, (torch.zeros(2, 8, dtype=torch.long),)
 
     fe.plan(factory, target="H100", context=ROWS, **options)
-    with pytest.raises(fe.InvalidValue, match="25 positions in pos_table, which has 24 rows"):
+    with pytest.raises(fe.InvalidValue, match="25 positions in pos_table, which has only 24 rows"):
         fe.plan(factory, target="H100", context=ROWS + 1, **options)
