@@ -55,7 +55,7 @@ def test_compile_and_run(tmp_path):
     made = fakexport_here("compile", archive, weights, "--to", "executorch", "-o", compiled)
     ran = fakexport_here("run", compiled, "--inputs", given, "-o", taken)
 
-    assert made.stdout.startswith(f"{compiled}: {compiled.stat().st_size:,} bytes, in ")
+    assert made.stdout.startswith(f"{compiled}: {compiled.stat().st_size:,} bytes, compiled in ")
     assert made.stderr.splitlines() == [
         "lowering for ExecuTorch, portable ...",
         "calling the program once in the ExecuTorch runtime ...",

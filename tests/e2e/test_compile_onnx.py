@@ -54,7 +54,7 @@ def test_a_bound_program_becomes_one_file(vit, tmp_path):
     ran = fakexport("run", out, "--inputs", vit / "in.safetensors", "-o", tmp_path / "out.safetensors")
 
     assert [path.name for path in tmp_path.glob("vit.*")] == ["vit.onnx"]
-    assert done.stdout.startswith(f"{out}: {out.stat().st_size:,} bytes, in ")
+    assert done.stdout.startswith(f"{out}: {out.stat().st_size:,} bytes, compiled in ")
     assert done.stderr.splitlines() == [
         "converting to ONNX ...",
         "checking the model ...",
