@@ -13,7 +13,7 @@ from fakexport.exporting.program import walk
 from fakexport.report.diagnose.program import diagnose_dtypes
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.exhaustive,
     pytest.mark.filterwarnings("ignore"),  # What torch thinks of its samples.
 ]
 
