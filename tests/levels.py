@@ -5,14 +5,16 @@
 six seconds. `make test-all` runs every case, and so does pytest for a file or a folder. The file is
 written from reports of runs:
 
+    PYTEST_ADDOPTS=--junitxml=build/test.xml make test
     PYTEST_ADDOPTS=--junitxml=build/slow.xml make test-slow
-    python -m tests.levels build/slow.xml > build/heavy.txt && mv build/heavy.txt tests/heavy.txt
+    python -m tests.levels build/test.xml build/slow.xml > build/heavy.txt && mv build/heavy.txt tests/
 
 A test that no report has keeps its line.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -71,7 +73,7 @@ def heavy_tests(reports: Sequence[Path], known: Mapping[str, float]) -> Iterator
         for case in ElementTree.parse(report).iter("testcase"):
             if case.find("skipped") is not None:
                 continue
-            name = case.attrib["name"].partition("[")[0]
+            name = re.split(r"[\[@]", case.attrib["name"])[0]  # pytest-xdist appends `@` and the group.
             seconds[f"{_node(case.attrib['classname'])}::{name}"].append(float(case.attrib["time"]))
     mean = {test: sum(each) / len(each) for test, each in seconds.items()}
     for test, each in sorted({**known, **mean}.items()):

@@ -11,9 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental import proxy_tensor
 
 from fakexport._torch.speed.operator_call import OperatorCall
-from fakexport._torch.speed.operator_memo import OperatorMemo
+from fakexport._torch.speed.operator_memo import OperatorMemo, ShapeKnowledge
 from fakexport._torch.speed.operator_nodes import METADATA
-from fakexport._torch.speed.shape_knowledge import ShapeKnowledge
 from tests.unit.exporting.capture.memo_models import Repeats, in_chunks
 
 
@@ -103,7 +102,7 @@ def test_a_key_asks_a_tensor_nothing_that_torch_counts_or_refuses():
 
 
 def test_a_shape_environment_has_the_same_guard_several_times():
-    """Otherwise `shape_knowledge` could count all guards."""
+    """Otherwise `ShapeKnowledge` could count all guards."""
     rows = torch.export.Dim.AUTO
     program = torch.export.export(
         Repeats(in_chunks, 3),

@@ -84,16 +84,9 @@ def compile_command(
             raise typer.BadParameter(f"{option} does not apply to --to {to}")
 
     def compiled(on_progress: Show | None = None) -> tuple[tuple[Diagnostic, ...], tuple[str, ...], str]:
-        from torch.export import ExportedProgram
+        from fakexport.deploy import CompileFailure, compile, program_to_compile
 
-        from fakexport.archive import Bundle, load, load_bundle, methods_of
-        from fakexport.deploy import CompileFailure, compile
-
-        program: Bundle | ExportedProgram
-        if to == "cpp-project" and method is None and len(methods_of(archive, trust=trust)) > 1:
-            program = load_bundle(archive, trust=trust)  # Prefill and decode become one project.
-        else:
-            program = load(archive, method=method, trust=trust)
+        program = program_to_compile(archive, to, method=method, trust=trust)
         asked = {"--to": to, **given, "--method": method, "--trust": trust, "--library": code.libraries}
         try:
             made = compile(

@@ -9,7 +9,7 @@ from fakexport._lazy_face import lazy_names
 
 if TYPE_CHECKING:
     from .artifact import Artifact, CompiledFile, CompileFailure, DeployError
-    from .compilation import compile
+    from .compilation import compile, program_to_compile
     from .composed_program import IN_PYTHON, composed
     from .forms import OPTIONS_OF, Form
     from .generation import Generated, Generator, Sampling, Tokenizer, generate
@@ -24,7 +24,7 @@ if not TYPE_CHECKING:  # A type checker would accept any misspelled name.
         __name__,
         {
             "artifact": "Artifact CompiledFile CompileFailure DeployError",
-            "compilation": "compile",
+            "compilation": "compile program_to_compile",
             "composed_program": "IN_PYTHON composed",
             "forms": "OPTIONS_OF Form",
             "generation": "Generated Generator Sampling Tokenizer generate",

@@ -74,7 +74,7 @@ def compile(
     for option, value in given.items():
         if value is not None and option not in OPTIONS_OF[to]:
             raise InvalidValue(f"{to} has no option {option}")
-    opened = _opened(program, to)
+    opened = program if isinstance(program, ExportedProgram | Bundle) else program_to_compile(program, to)
     if isinstance(opened, Bundle):
         if to != "cpp-project":
             raise InvalidValue(
@@ -119,9 +119,14 @@ def compile(
             return compile_onnx(opened, path, weights=weights or "inside", report=on_progress)
 
 
-def _opened(program: ExportedProgram | Bundle | str | os.PathLike[str], to: Form) -> ExportedProgram | Bundle:
-    """Load the archive, if a path was passed. If it contains several programs, `cpp-project` needs all."""
-    if isinstance(program, ExportedProgram | Bundle):
-        return program
-    is_bundle = to == "cpp-project" and len(methods_of(program)) > 1
-    return load_bundle(program) if is_bundle else load(program)
+def program_to_compile(
+    path: str | os.PathLike[str], to: Form, *, method: str | None = None, trust: bool = False
+) -> ExportedProgram | Bundle:
+    """Load an archive. Without a method, `cpp-project` gets all programs, such as prefill and decode.
+
+    Args:
+        method, trust: As for `load`.
+    """
+    if to == "cpp-project" and method is None and len(methods_of(path, trust=trust)) > 1:
+        return load_bundle(path, trust=trust)
+    return load(path, method=method, trust=trust)

@@ -41,6 +41,7 @@ def render_plan(report: PlanReport, *, width: int = 100) -> str:
 
 
 def plan_notes(report: PlanReport) -> tuple[str, ...]:
+    """Return what a plan does not include and what it assumes, each once."""
     uncounted = dict.fromkeys(text for point in report.points if point.costs for text in point.costs.left_out)
     return (*(f"not included: {text}" for text in (*report.left_out, *uncounted)), *report.assumptions)
 
@@ -209,11 +210,6 @@ def _machines(machines: Sequence[Machine]) -> list[str]:
             rows.append([name, bytes_text(machine.headroom.lower), machine.device_map or "one device"])
     lacking = [machine.profile for machine in machines if machine.count is None]
     lines = layout(rows, right=[1]) if len(rows) > 1 else []
-    return [
-        *lines,
-        *(
-            [f"too little memory with every tested number of devices: {', '.join(lacking)}"]
-            if lacking
-            else []
-        ),
-    ]
+    if lacking:
+        lines.append(f"too little memory with every tested number of devices: {', '.join(lacking)}")
+    return lines

@@ -44,9 +44,8 @@ def locked_report(
             differences.append(TargetDifference(LOCK, entry.target, difference))
         if notes:
             groups = [] if difference is None else _changed_nodes(difference)
-            groups += (
-                [] if moved is None else [("from this line on, the nodes are in a different order", moved)]
-            )
+            if moved is not None:
+                groups.append(("from this line on, the nodes are in a different order", moved))
             if difference is not None and not any(group.span for _, group in groups):
                 groups = [*_removed(difference, entry)]
             found.append(_moved(known, entry, notes, groups, accept))

@@ -157,7 +157,10 @@ def _check_cover(inventory: Inventory, entries: Mapping[str, str]) -> None:
     missing = [slot.path for slot in inventory.slots if covering_entry(slot.path, entries) is None]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise InvalidValue(f"device map has no entry for {missing[0]}{more}: add an entry '' for the rest")
+        raise InvalidValue(
+            f"the device map has no entry for {missing[0]}{more}: add one, or an entry '' for all other "
+            "modules"
+        )
 
 
 def _device_name(device: Device, path: str) -> str:

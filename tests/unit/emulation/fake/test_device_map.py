@@ -89,7 +89,7 @@ def test_entries_come_in_the_order_of_the_model_and_may_name_a_parameter(model):
     ("spec", "message"),
     [
         ("encodr=cpu,=cpu", "names 'encodr', which is not a module of ModuleDict; nearest: encoder"),
-        ("encoder=cpu", r"has no entry for head\.weight and 3 more: add an entry ''"),
+        ("encoder=cpu", r"has no entry for head\.weight and 3 more: add one, or an entry ''"),
         ("encoder=cpu,head=cpu", r"has no entry for head2\.weight"),  # A prefix counts in whole parts.
         ("encoder=cuda:1,=cpu", r"no device 'cuda:1'; it has cpu, cuda:0"),
     ],
