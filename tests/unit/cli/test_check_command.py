@@ -156,7 +156,7 @@ def test_a_check_writes_the_report_to_files_too(monkeypatch, capsys, tmp_path):
     [
         ("sarif", "--write takes FORMAT=FILE"),
         ("pdf=x", "unknown format 'pdf'; choose one of text, json, github, sarif, markdown"),
-        ("json=absent/x.json", "--write: the folder "),
+        ("json=absent/x.json", "/absent does not exist; see `fakexport check --help`"),
     ],
 )
 def test_a_file_that_cannot_be_written_is_refused_before_the_check(asked, capsys, given, said):

@@ -64,7 +64,8 @@ def test_a_bad_call_is_one_line_and_exit_code_2(monkeypatch, capsys, check, line
     [
         (
             ["check"],
-            "error: no SOURCE given, and no pyproject.toml in this folder or its parents lists `sources`",
+            "error: no SOURCE given, and no pyproject.toml in this folder or its parents lists `sources` in "
+            "[tool.fakexport]",
         ),
         (["chek"], "error: No such command 'chek'. Did you mean 'check'?; see `fakexport --help`\n"),
         (["check", "m:f", "--format", "xml"], "error: Invalid value for '--format'"),

@@ -151,7 +151,7 @@ def test_a_tensor_that_names_a_file_and_is_no_weight_is_refused(folder: Path, lo
 
     with pytest.raises(DeployError, match=r"stores 'stolen' in another file, but its metadata does not"):
         open_onnx(changed(folder / "m.onnx", constant))
-    with pytest.raises(DeployError, match=r"stores a tensor in another file, but only weights"):
+    with pytest.raises(DeployError, match=r"stores a tensor in another file, but only weights of the main"):
         open_onnx(changed(folder / "inside.onnx", attribute))
 
 
