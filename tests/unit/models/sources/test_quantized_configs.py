@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +233,30 @@ def test_where_a_model_is_not_quantized_the_report_says_why(
     assert any(says in note for note in found.notes), found.notes
     assert report.verdicts[0].is_exportable
     assert not report.is_clean
+
+
+def test_each_name_of_an_unquantized_module_is_compiled_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fp8 configs of GLM-5 have more names than Python keeps compiled."""
+    compiled: list[str] = []
+
+    def noted(pattern: Any, flags: int = 0) -> Any:
+        compiled.append(str(pattern))
+        return compile_pattern(pattern, flags)
+
+    absent = [f"absent.{index}" for index in range(600)]
+    compile_pattern = vars(re)["_compiler"].compile
+    monkeypatch.setattr(vars(re)["_compiler"], "compile", noted)
+    left_out = {**FP8, "modules_to_not_convert": [*absent, "lm_head", "model.layers.0.mlp.up_proj"]}
+
+    program = fe.export(folder(tmp_path, left_out), target="H100")
+
+    assert sum("absent." in pattern for pattern in compiled) == 600
+    quantized = {name for name, t in program.state_dict.items() if t.dtype is torch.float8_e4m3fn}
+    assert len(quantized) == 6
+    assert "model.layers.0.mlp.down_proj.weight" in quantized
+    assert "model.layers.0.mlp.up_proj.weight" not in quantized
 
 
 @pytest.mark.slow

@@ -10,10 +10,12 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from functools import cache
+from types import FunctionType, MappingProxyType, SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,7 +24,7 @@ from torch import nn
 
 from fakexport._torch.default_dtype import default_dtype
 from fakexport._torch.emulation.wrapper_subclasses import is_wrapper
-from fakexport._torch.patching import Patches
+from fakexport._torch.patching import Patches, stock_function
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport.models.sources.quantized.fbgemm_layers import fbgemm_layers
 from fakexport.models.sources.quantized.mxfp4_experts import mxfp4_experts
@@ -117,7 +119,8 @@ class Quantization:
             return construct(), "the config does not specify the quantization method"
         quantizer = _quantizer(self.settings)
         module = importlib.import_module(type(quantizer).__module__)
-        with _said_by(module) as said, Patches({**mxfp4_experts(module), **fbgemm_layers(module)}):
+        replaced = {**mxfp4_experts(module), **fbgemm_layers(module), **_compiled_patterns()}
+        with _said_by(module) as said, Patches(replaced):
             quantizer.validate_environment(device_map=None, weights_only=True)
             if _is_dequantizing(quantizer):
                 return construct(), _sentence(said)
@@ -143,6 +146,20 @@ class Quantization:
             )
         self._unpacked[model] = unpacked
         return model.eval(), None
+
+
+def _compiled_patterns() -> dict[tuple[Any, str], Any]:
+    """Return a patch that lets transformers compile each pattern of unquantized modules once.
+
+    transformers 5.23 matches every module with every pattern, and `re` caches 512 patterns. The fp8 configs of
+    GLM-5 have more, so each match compiled its pattern.
+    """
+    from transformers.quantizers.quantizers_utils import should_convert_module as stock
+
+    compiled = cache(re.compile)
+    own = {**vars(re), "match": lambda pattern, text: compiled(pattern).match(text)}
+    names = {**stock.__globals__, "re": SimpleNamespace(**own)}
+    return {(stock, "__code__"): FunctionType(stock_function(stock).__code__, names, None, stock.__defaults__)}
 
 
 def _quantizer(settings: Mapping[str, Any]) -> Any:
