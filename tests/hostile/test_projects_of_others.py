@@ -49,7 +49,7 @@ def test_a_configuration_loads_no_library_of_a_file_beside_it(command: str, proj
     done = fakexport_here(command, "hf:config.json")
 
     assert not was_run(project)
-    assert f"the `libraries` in {project / 'pyproject.toml'} are not loaded for hf:config.json" in done.stderr
+    assert f"`libraries` in {project / 'pyproject.toml'} does not apply to hf:config.json" in done.stderr
 
 
 def test_a_library_that_the_user_names_is_loaded_for_a_configuration(project: Path) -> None:

@@ -84,10 +84,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         place.mkdir(exist_ok=True)
         (place / "model.py").write_text(noted + MODEL)
         (place / "library.py").write_text(f"{noted}note('library')\n")
-        (place / "modeling.py").write_text(f"{noted}note('code of the repository')\n")
+        (place / "modeling.py").write_text(
+            f"{noted}note('code of the repository')\nfrom transformers import LlamaForCausalLM as Model\n"
+        )
         (place / "config.json").write_text(json.dumps(CONFIG))
     (found / "project" / "pyproject.toml").write_text(
         '[tool.fakexport]\nsources = ["model.py:model"]\nlibraries = ["library.py"]\n'
+        "trust-remote-code = true\n"
     )
     (found / "script.py").write_text(f"{noted}note('script')\n")
     (found / "zoo.yaml").write_text("models: [model.py:model]\n")

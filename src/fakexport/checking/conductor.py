@@ -36,6 +36,7 @@ def check(
     dynamic_shapes: Any = None,
     strict: bool = False,
     use_cache: bool = False,
+    trust_remote_code: bool = False,
     workload: ExportedWorkload = "forward",
     max_cache_len: int | None = None,
     cache_form: CacheForm = "inputs",
@@ -67,6 +68,8 @@ def check(
         strict: Trace with TorchDynamo instead of running the Python code.
         use_cache: Whether a language model returns its KV cache. The cache is then an output, but not an
             input.
+        trust_remote_code: Whether to run the model code of an `hf:` repository or folder, to which `auto_map`
+            in its `config.json` refers.
         workload: `prefill` or `decode` of an `hf:` model: the cache is an input and an output.
         max_cache_len: With such a workload: use a static cache of this many tokens instead of a growing one.
         cache_form: `buffers`: the program keeps the static cache in buffers that it writes.
@@ -150,12 +153,13 @@ def inspect(
     parallel: str | None = None,
     parallel_plan: Mapping[str, Any] | None = None,
     rank: int | None = None,
+    trust_remote_code: bool = False,
 ) -> ModuleSummary:
     """Return the modules of a model, with parameters, bytes and devices. The model may be too large for this
     machine.
 
     Args:
-        source, device_map, dtype, parallel, parallel_plan: as for `check`.
+        source, device_map, dtype, parallel, parallel_plan, trust_remote_code: as for `check`.
         topology: The devices that the device map can use.
         rank: With `parallel`: the rank whose shard to return. Default: rank 0.
     Returns:
@@ -166,7 +170,12 @@ def inspect(
     """
     targets = parse_targets(topology, device_map, dtype)
     request = Request(
-        source=source, device_map=device_map, parallel=parallel, parallel_plan=parallel_plan, rank=rank
+        source=source,
+        device_map=device_map,
+        parallel=parallel,
+        parallel_plan=parallel_plan,
+        rank=rank,
+        trust_remote_code=trust_remote_code,
     ).read()
     (row,) = targets_of(request, targets)
     with torch_logs_silenced(), emulate(row.topology) as devices:

@@ -65,6 +65,7 @@ def check_call(
         dynamic_shapes=options.dynamic or None,
         strict=bool(options.strict),
         use_cache=bool(options.use_cache),
+        trust_remote_code=bool(options.trust_remote_code),
         assume=options.assume or (),
         prepare=partial(load_libraries, options.libraries) if options.libraries else None,
         **vars(call),

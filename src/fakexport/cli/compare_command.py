@@ -28,6 +28,7 @@ def compare_command(
     devices: options.BoundDevices = None,
     dtype: options.Dtype = None,
     use_cache: options.UseCache = None,
+    trust_remote_code: options.TrustRemoteCode = None,
     format_: options.TextOrJson = "text",
     trust: options.Trust = False,
     *,
@@ -53,6 +54,7 @@ def compare_command(
             devices=devices,
             dtype=dtype,
             use_cache=bool(use_cache),
+            trust_remote_code=bool(trust_remote_code),
         )
 
     comparison = code.run(compared)

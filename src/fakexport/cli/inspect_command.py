@@ -53,6 +53,7 @@ def inspect_command(
         typer.Option("--format", help="Print text, or JSON for scripts (archives only)."),
     ] = "text",
     method: options.Method = None,
+    trust_remote_code: options.TrustRemoteCode = None,
     devices: Annotated[
         bool,
         typer.Option(
@@ -75,7 +76,12 @@ def inspect_command(
             raise typer.BadParameter(
                 "--devices, --method, --trust and --format json apply to archives, not to models"
             )
-        given = ModelOptions(device_map=device_map, dtype=dtype, libraries=code.libraries)
+        given = ModelOptions(
+            device_map=device_map,
+            dtype=dtype,
+            trust_remote_code=trust_remote_code,
+            libraries=code.libraries,
+        )
         known = options_for(context, subject, given)
         topology = one_target(known, target, "inspect")
 
@@ -89,6 +95,7 @@ def inspect_command(
                 dtype=known.dtype,
                 parallel=parallel,
                 rank=rank,
+                trust_remote_code=bool(known.trust_remote_code),
             )
 
         root = replace(code, libraries=known.libraries).run(inspected)
@@ -96,9 +103,10 @@ def inspect_command(
 
         write_output(render_modules(root, width=width))
         return
-    if any(value is not None for value in (target, device_map, dtype, parallel, rank)):
+    if any(value is not None for value in (target, device_map, dtype, parallel, rank, trust_remote_code)):
         raise typer.BadParameter(
-            "--target, --device-map, --dtype, --parallel and --rank apply to models, not to archives"
+            "--target, --device-map, --dtype, --parallel, --rank and --trust-remote-code apply to models, "
+            "not to archives"
         )
     if devices and format_ == "json":
         raise typer.BadParameter("--devices prints only text: remove --format json")

@@ -208,6 +208,14 @@ UseCache = Annotated[
         help="Let a language model return its KV cache. The cache is not an input.",
     ),
 ]
+TrustRemoteCode = Annotated[
+    bool | None,
+    typer.Option(
+        "--trust-remote-code/--no-trust-remote-code",
+        help="Run the model code of an `hf:` repository or folder, to which `auto_map` in its `config.json` "
+        "refers. Without this option, transformers' own class is used if it has one.",
+    ),
+]
 Assume = Annotated[
     list[str] | None,
     typer.Option(

@@ -149,6 +149,7 @@ class PlanOptions:
         ),
     ] = None
     assume: options.Assume = None
+    trust_remote_code: options.TrustRemoteCode = None
 
 
 @options.grouped_options
@@ -220,7 +221,11 @@ def _with_project(
 ) -> tuple[PlanOptions, UserCode]:
     """Return the options for the plan of a model. Options that are not given come from `[tool.fakexport]`."""
     given = ModelOptions(
-        device_map=call.device_map, dtype=call.dtype, assume=call.assume, libraries=code.libraries
+        device_map=call.device_map,
+        dtype=call.dtype,
+        assume=call.assume,
+        trust_remote_code=call.trust_remote_code,
+        libraries=code.libraries,
     )
     known = options_for(command, source, given)
     is_run = call.eager or call.workload == "train"  # Eager mode uses no `--assume`.
@@ -230,6 +235,7 @@ def _with_project(
         device_map=known.device_map,
         dtype=known.dtype,
         assume=call.assume if is_run else known.assume,
+        trust_remote_code=known.trust_remote_code,
     )
     return call, replace(code, libraries=known.libraries)
 

@@ -21,6 +21,7 @@ from fakexport.cli.options import (
     Libraries,
     Strict,
     Target,
+    TrustRemoteCode,
     UseCache,
 )
 from fakexport.cli.streams import write_note
@@ -57,6 +58,7 @@ class ModelOptions:
     dynamic: DynamicDims = None
     strict: Strict = None
     use_cache: UseCache = None
+    trust_remote_code: TrustRemoteCode = None
     assume: Assume = None
     libraries: Libraries = None
 
@@ -92,17 +94,18 @@ class ProjectFile:
     def options_for(self, source: str) -> CheckOptions:
         """Return the options for a source on the command line, which may be one of `sources`.
 
-        A source with a library prefix, such as `hf:config.json`, must not run code from the project's folder,
-        so the project's `libraries` are not loaded for it.
+        A source with a library prefix, such as `hf:config.json`, must not run code because of a file in the
+        project's folder, so the project's `libraries` and `trust-remote-code` do not apply to it.
         """
         asked = _place(source, Path.cwd())
         own = (options for source, options in self.sources if _place(source, self.path.parent) == asked)
         found = next(own, CheckOptions()).over(self.options)
-        if library_of(source) is not None and found.libraries:
-            write_note(
-                f"the `libraries` in {self.path} are not loaded for {source}: pass them with --library"
-            )
-            found = replace(found, libraries=None)
+        runs_code = {"libraries": "--library", "trust_remote_code": "--trust-remote-code"}
+        for name, option in runs_code.items() if library_of(source) is not None else ():
+            if getattr(found, name):
+                key = name.replace("_", "-")
+                write_note(f"`{key}` in {self.path} does not apply to {source}: pass {option}")
+                found = replace(found, **{name: None})
         return self._located(found)
 
     def located_sources(self) -> Iterator[tuple[str, CheckOptions]]:

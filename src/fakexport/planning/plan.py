@@ -62,6 +62,7 @@ def plan(
     method: str | None = None,
     parallel: str | None = None,
     assume: Sequence[str] = (),
+    trust_remote_code: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> PlanReport:
     """Return the memory that a model needs on each device, computed from its exported program.
@@ -101,6 +102,7 @@ def plan(
             devices of the target; with `smallest`, over each number of devices.
         assume: Values of data-dependent conditions and integers, as for `check`. Only for the program of a
             source.
+        trust_remote_code: As for `check`.
         on_progress: Called before each export.
 
     Returns:
@@ -159,6 +161,7 @@ def plan(
         device_map=device_map,
         dynamic_shapes="auto",
         assume=tuple(assume),
+        trust_remote_code=trust_remote_code,
     )
     chosen = None if dtype is None else parse_dtype(dtype)
     if parallel is not None:

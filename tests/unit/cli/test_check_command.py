@@ -56,6 +56,7 @@ def test_the_defaults(asked):
         "dynamic_shapes": None,
         "strict": False,
         "use_cache": False,
+        "trust_remote_code": False,
         "workload": "forward",
         "max_cache_len": None,
         "cache_form": "inputs",
@@ -75,7 +76,7 @@ def test_every_option_reaches_the_check(asked):
         "--assume a.py:3=True --assume b.py:4=False",
         "--adapter fr=lora --adapter-mode inputs",
         "--input x=float32[2,3] --input y=int64[2] --dynamic x.0=1..64 --dynamic auto",
-        "--strict --use-cache --no-progress --debug",
+        "--strict --use-cache --trust-remote-code --no-progress --debug",
     )
 
     code = main(["check", "m:f", *" ".join(options).split(" ")])
@@ -90,6 +91,7 @@ def test_every_option_reaches_the_check(asked):
         "dynamic_shapes": ["x.0=1..64", "auto"],
         "strict": True,
         "use_cache": True,
+        "trust_remote_code": True,
         "workload": "decode",
         "max_cache_len": 64,
         "cache_form": "buffers",

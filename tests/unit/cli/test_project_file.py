@@ -37,6 +37,7 @@ OF_THE_TABLE = {
     "dynamic_shapes": ["auto"],
     "strict": True,
     "use_cache": True,
+    "trust_remote_code": False,
     "workload": "forward",
     "max_cache_len": None,
     "cache_form": "inputs",
@@ -105,6 +106,7 @@ def test_the_command_line_comes_first(repository, asked):
         "dynamic_shapes": ["x.0=2..4"],
         "strict": False,
         "use_cache": False,
+        "trust_remote_code": False,
     }
     assert [options for _, options in asked] == [given, given]
 

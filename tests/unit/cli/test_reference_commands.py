@@ -72,6 +72,7 @@ def test_inspect_prints_the_tree(monkeypatch, capsys, in_this_process):
         "dtype": "float16",
         "parallel": None,
         "rank": None,
+        "trust_remote_code": False,
     }
     assert capsys.readouterr() == (render_modules(ROOT), "")
 

@@ -33,6 +33,7 @@ def compare_source(
     devices: str | Mapping[str, str] | None = None,
     dtype: str | None = None,
     use_cache: bool = False,
+    trust_remote_code: bool = False,
 ) -> Comparison:
     """Construct a model, load the same weights into the model and the program, and compare the two.
 
@@ -47,7 +48,7 @@ def compare_source(
             do not fit.
     """
     opened = None if checkpoint is None else open_checkpoint(checkpoint)
-    found = resolve(source, use_cache=use_cache)
+    found = resolve(source, use_cache=use_cache, trust_remote_code=trust_remote_code)
     module, examples = constructed(found, None if dtype is None else parse_dtype(dtype))
     if opened is not None:
         weights: Any = opened

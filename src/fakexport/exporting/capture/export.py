@@ -62,6 +62,7 @@ def export(
     dtype: str | torch.dtype | None = None,
     dynamic_shapes: Any = None,
     strict: bool = False,
+    trust_remote_code: bool = False,
     workload: ExportedWorkload = "forward",
     max_cache_len: int | None = None,
     cache_form: CacheForm = "inputs",
@@ -95,6 +96,7 @@ def export(
             default dtype is used.
         dynamic_shapes: `"auto"`, `["input_ids.1=2..4096"]`, or the argument of `torch.export.export`.
         strict: Trace with TorchDynamo instead of running the Python code.
+        trust_remote_code: Whether to run the model code of an `hf:` repository or folder, as for `check`.
         workload, max_cache_len, cache_form: `prefill` or `decode` of an `hf:` model, as for `check`.
         component: A part of an `hf:` model, as for `check`.
         adapter, adapter_mode: A LoRA adapter for an `hf:` model, as for `check`.

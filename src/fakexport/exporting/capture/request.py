@@ -49,6 +49,7 @@ class Request:
     dynamic_shapes: Any = None
     strict: bool = False
     use_cache: bool = False
+    trust_remote_code: bool = False
     workload: ExportedWorkload = "forward"
     max_cache_len: int | None = None
     cache_form: CacheForm = "inputs"
@@ -90,7 +91,12 @@ class Request:
             call, dynamic_shapes = exported_workload(
                 self.workload, dynamic_shapes, self.max_cache_len, self.cache_form, has_inputs=has_inputs
             )
-        whole = resolve(self.source, use_cache=self.use_cache, workload=call)
+        whole = resolve(
+            self.source,
+            use_cache=self.use_cache,
+            workload=call,
+            trust_remote_code=self.trust_remote_code,
+        )
         whole = adapter_source(whole, self.adapter, self.adapter_mode, self.workload, has_inputs=has_inputs)
         whole = component_source(
             whole, self.component, self.workload, is_dynamic=bool(dynamic_shapes), has_inputs=has_inputs

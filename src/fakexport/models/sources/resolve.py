@@ -20,12 +20,10 @@ from fakexport.models.sources.transformers.transformers_source import transforme
 from fakexport.models.sources.workload import FORWARD, Workload
 
 # One row for each of `fakexport.models.libraries.LIBRARIES`.
-_OF_PREFIX: Mapping[str, Callable[[str, str, bool, Workload], Source]] = {
-    "hf": lambda spec, name, use_cache, workload: transformers_source(
-        spec, name, use_cache=use_cache, workload=workload
-    ),
-    "diffusers": lambda spec, name, use_cache, workload: diffusers_source(spec, name),
-    "timm": lambda spec, name, use_cache, workload: timm_source(spec, name),
+_OF_PREFIX: Mapping[str, Callable[..., Source]] = {
+    "hf": transformers_source,
+    "diffusers": lambda spec, name, **options: diffusers_source(spec, name),
+    "timm": lambda spec, name, **options: timm_source(spec, name),
 }
 
 
@@ -34,6 +32,7 @@ def resolve(
     *,
     use_cache: bool = False,
     workload: Workload = FORWARD,
+    trust_remote_code: bool = False,
 ) -> Source:
     """Return the source for a spec, a factory or a module, without constructing the model.
 
@@ -49,6 +48,7 @@ def resolve(
             `hf:`.
         workload: The kind of call to derive inputs for. Only for `hf:` models. Other sources define their own
             inputs.
+        trust_remote_code: Whether the model's code in a repository or folder may be run. Only for `hf:`.
     Returns:
         The source. If the same spec is resolved twice, its Python file is imported twice.
     Raises:
@@ -78,7 +78,9 @@ def resolve(
     if not colon:
         raise SourceError(_without_form(spec))
     if form in _OF_PREFIX:
-        return _OF_PREFIX[form](spec, name, use_cache, workload)
+        return _OF_PREFIX[form](
+            spec, name, use_cache=use_cache, workload=workload, trust_remote_code=trust_remote_code
+        )
     if form.isidentifier() and not name.replace(".", "").isidentifier():
         raise SourceError(f"{spec!r} is not a source: write {' | '.join(FORMS)}")
     return python_source(spec)

@@ -47,12 +47,42 @@ def import_file(path: Path, written: str | None = None) -> ModuleType:
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        install = how_to_install(error)
-        raise SourceError(
-            f"{written or path} cannot be imported: {first_line(error)}{_place(error, path)}"
-            + (f"; {install}" if install else "")
-        ) from error
+        raise SourceError(_not_imported(path, error, written)) from error
     return module
+
+
+def new_package(folder: Path) -> str:
+    """Make the files of a folder importable as a package, and return its name.
+
+    The files are run even if they were imported before. The name is derived from their names and contents.
+
+    Raises:
+        SourceError: a file cannot be read.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.py")):
+        digest.update(path.name.encode() + b"\0" + hashlib.sha256(_content(path)).digest())
+    name = f"fakexport_source_{digest.hexdigest()[:8]}"
+    for known in [each for each in sys.modules if each.partition(".")[0] == name]:
+        del sys.modules[known]
+    package = ModuleType(name)
+    package.__path__ = [str(folder.absolute())]
+    sys.modules[name] = package
+    return name
+
+
+def import_from(package: str, module: str, folder: Path) -> ModuleType:
+    """Import a file of a folder, given the package that `new_package` returned.
+
+    Raises:
+        SourceError: the import raises an exception. The message contains the exception, file and line.
+    """
+    path = folder / f"{module}.py"
+    try:
+        with torch_logs_silenced():
+            return importlib.import_module(f"{package}.{module}")
+    except (Exception, SystemExit) as error:
+        raise SourceError(_not_imported(path, error)) from error
 
 
 def check_file(path: Path) -> None:
@@ -107,16 +137,26 @@ def _content(path: Path) -> bytes:
         raise SourceError(f"{path}: {error.strerror or error}") from error
 
 
+def _not_imported(path: Path, error: BaseException, written: str | None = None) -> str:
+    install = how_to_install(error)
+    text = f"{written or path} cannot be imported: {first_line(error)}{_place(error, path)}"
+    return text + (f"; {install}" if install else "")
+
+
 def _place(error: BaseException, path: Path) -> str:
-    """Return the last line of the traceback that is in the user's file, such as ` at line 3: import
-    nothing`.
+    """Return the last line of the traceback that is in the folder of the user's file, such as ` at line 3:
+    import nothing`.
     """
+    file = path.absolute()
     if isinstance(error, SyntaxError):
-        return "" if error.lineno is None else f" at line {error.lineno}"
-    own = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path.absolute())
-    ]
-    return f" at line {own[-1].lineno}: {own[-1].line}" if own else ""
+        return "" if error.lineno is None else f" at line {error.lineno}{_other(error.filename, file)}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).parent == file.parent]
+    return f" at line {own[-1].lineno}{_other(own[-1].filename, file)}: {own[-1].line}" if own else ""
+
+
+def _other(name: str | None, file: Path) -> str:
+    return f" of {Path(name).name}" if name is not None and Path(name) != file else ""
 
 
 @contextmanager

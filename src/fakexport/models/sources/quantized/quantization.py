@@ -151,15 +151,17 @@ class Quantization:
 def _compiled_patterns() -> dict[tuple[Any, str], Any]:
     """Return a patch that lets transformers compile each pattern of unquantized modules once.
 
-    transformers 5.23 matches every module with every pattern, and `re` caches 512 patterns. The fp8 configs of
-    GLM-5 have more, so each match compiled its pattern.
+    transformers 5.23 matches every module with every pattern, and `re` caches 512 patterns. The fp8 configs
+    of GLM-5 have more, so each match compiled its pattern.
     """
     from transformers.quantizers.quantizers_utils import should_convert_module as stock
 
     compiled = cache(re.compile)
     own = {**vars(re), "match": lambda pattern, text: compiled(pattern).match(text)}
     names = {**stock.__globals__, "re": SimpleNamespace(**own)}
-    return {(stock, "__code__"): FunctionType(stock_function(stock).__code__, names, None, stock.__defaults__)}
+    return {
+        (stock, "__code__"): FunctionType(stock_function(stock).__code__, names, None, stock.__defaults__)
+    }
 
 
 def _quantizer(settings: Mapping[str, Any]) -> Any:

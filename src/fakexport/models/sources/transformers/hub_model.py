@@ -1,7 +1,7 @@
 """Describe a published model from its config and from files that describe its weights.
 
-Only `config.json`, `hf_quant_config.json`, the index of the weights and the headers of safetensors files are
-read. Code in the repository is never run.
+Only `config.json`, `hf_quant_config.json`, the index of the weights, the headers of safetensors files and, on
+request, the model's code are read. Nothing is run here.
 """
 
 from __future__ import annotations
@@ -29,8 +29,15 @@ from fakexport.files.documents import (
 from fakexport.models.hub import HubError, HubName, LocalFolder, RemoteHeader, Repository, weight_files
 from fakexport.models.sources.dtype_text import dtype_text
 from fakexport.models.sources.source_error import SourceError
+from fakexport.models.sources.transformers.own_code import OwnCode
 from fakexport.models.sources.transformers.transformers_class import takes_class
-from fakexport.models.sources.transformers.transformers_config import config_of, own_code, read_settings
+from fakexport.models.sources.transformers.transformers_config import (
+    config_of,
+    generic_config,
+    is_own_code,
+    own_code,
+    read_settings,
+)
 
 _QUANTIZATION, _MODELOPT = "hf_quant_config.json", "modelopt"
 _LIBRARY_FILES = {
@@ -45,7 +52,8 @@ class HubModel:
     """A published model.
 
     Args:
-        config: The transformers config of the model.
+        config: The transformers config of the model. If `own` is set, it has only the settings that do not
+            depend on the type of the model.
         notes: Sentences for the report about the commit and about skipped files.
         dtype: Dtype of most floating point weights, or None if the headers of the weights were not read.
         packed: Dtypes of quantized weights, if the config does not specify a quantization.
@@ -53,6 +61,7 @@ class HubModel:
         has_own_head: Whether the output embedding is a separate weight although the class ties it.
         is_unpacked: Whether the config specifies a quantization, but no weight in the folder is quantized.
         place: The repository, or the folder with a `config.json`. None for a config file with another name.
+        own: The repository's code, if it is to be run.
     """
 
     config: Any
@@ -63,14 +72,18 @@ class HubModel:
     has_own_head: bool = False
     is_unpacked: bool = False
     place: Repository | LocalFolder | None = None
+    own: OwnCode | None = None
 
 
-def hub_model(name: HubName, class_name: str | None, *, files: Iterable[str] = ()) -> HubModel:
+def hub_model(
+    name: HubName, class_name: str | None, *, files: Iterable[str] = (), trust_remote_code: bool = False
+) -> HubModel:
     """Return the model that a repository describes.
 
     Args:
         class_name: The class that the user specified. None means the transformers class that `architectures`
             in the config names.
+        trust_remote_code: Whether to use the repository's own code, if it has any.
     Raises:
         SourceError: the repository cannot be read, has no config, or uses a class in custom code.
     """
@@ -84,38 +97,50 @@ def hub_model(name: HubName, class_name: str | None, *, files: Iterable[str] = (
             repository.file(file)
     except HubError as error:
         raise SourceError(str(error)) from error
-    config = config_of(settings, str(name), class_name)
-    if class_name is None:
+    own = OwnCode.of(settings, repository, class_name) if trust_remote_code else None
+    config = (
+        config_of(settings, str(name), class_name) if own is None else generic_config(settings, str(name))
+    )
+    if class_name is None and own is None:
         _check_class(config, own_code(settings), name)
-    notes = (f"{name} is at commit {repository.commit} on the hub", *_class_notes(settings, config), *unknown)
+    commit = f"{name} is at commit {repository.commit} on the hub"
+    notes = (commit, *_class_notes(settings, config, own), *unknown)
     said = StoredDtypes() if _is_quantized(settings) else stored_dtypes(repository)
     found = _described(config, settings, notes, said, repository.config.parent)
-    return replace(found, place=repository)
+    return replace(found, place=repository, own=own)
 
 
-def folder_model(path: Path, class_name: str | None) -> HubModel:
+def folder_model(path: Path, class_name: str | None, *, trust_remote_code: bool = False) -> HubModel:
     """Return the model that a folder, or a file in the format of `config.json`, describes.
 
     Args:
         path: A folder with a `config.json`, or a config file with any name. The headers of weight files are
             read only for a folder.
         class_name: The class that the user specified.
+        trust_remote_code: Whether to use the code in the folder that the config refers to, if any.
     Raises:
-        SourceError: as for `read_settings` and `config_of`. Code that an `auto_map` refers to is not loaded.
+        SourceError: as for `read_settings` and `config_of`.
     """
     file = path / "config.json" if path.is_dir() else path
     settings = read_settings(file, str(file))
     beside = file.with_name(file.name.removesuffix("config.json") + _QUANTIZATION)
     _add_quantization(settings, beside if file.name.endswith("config.json") and beside.is_file() else None)
-    config = config_of(settings, str(file), class_name)
-    notes = _class_notes(settings, config)
     said, folder = StoredDtypes(), LocalFolder(file.parent)
+    own = OwnCode.of(settings, folder, class_name) if trust_remote_code else None
+    config = (
+        config_of(settings, str(file), class_name) if own is None else generic_config(settings, str(file))
+    )
+    notes = _class_notes(settings, config, own)
     has_weights = file.name == "config.json" and _has_weights(folder)
     stored = stored_dtypes(folder) if has_weights else said
     is_unpacked = _is_quantized(settings) and stored.dtype is not None and not stored.packed
     found = _described(config, settings, notes, said if _is_quantized(settings) else stored, file.parent)
     place = folder if file.name == "config.json" else None
-    return replace(found, place=place, is_unpacked=is_unpacked)
+    return replace(found, place=place, is_unpacked=is_unpacked, own=own)
+
+
+def _config(settings: Mapping[str, Any], place: str, class_name: str | None, own: OwnCode | None) -> Any:
+    return generic_config(settings, place) if own is not None else config_of(settings, place, class_name)
 
 
 def _add_quantization_of(repository: Repository, settings: dict[str, Any]) -> Iterator[str]:
@@ -157,10 +182,13 @@ def _has_weights(folder: LocalFolder) -> bool:
     return any(name.endswith(".safetensors") for name in folder.names())
 
 
-def _class_notes(settings: Mapping[str, Any], config: Any) -> Iterator[str]:
-    """Yield sentences about transformers classes that are used instead of the classes that the config
-    names.
+def _class_notes(settings: Mapping[str, Any], config: Any, own: OwnCode | None) -> Iterator[str]:
+    """Yield sentences about classes in the repository's code, and about transformers classes that are used
+    instead of the classes that the config names.
     """
+    if own is not None:
+        yield own.note
+        return
     if own_code(settings):
         yield "the repository's own code (auto_map) was not run; using the class in transformers"
     if (named := settings.get("model_type", config.model_type)) != config.model_type:
@@ -247,9 +275,8 @@ def _check_class(config: Any, own: Mapping[str, str], name: HubName) -> None:
         return
     if own:
         raise SourceError(
-            f"{name}: the class {classes[0]} is custom code in the repository (auto_map refers to "
-            f"{next(iter(own.values()))}), which fakexport does not run: write a factory, or "
-            f"specify a class of transformers, {name}:CLASS"
+            f"{name}: transformers has no class {classes[0]} for {config.model_type!r}; "
+            f"{is_own_code(own)}, or specify a class of transformers, {name}:CLASS"
         )
     raise SourceError(
         f"{name}: transformers has no class {classes[0]} for {config.model_type!r}: install a "

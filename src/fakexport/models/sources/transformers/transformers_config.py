@@ -63,13 +63,16 @@ _LONGEST_REASON = 200  # Some messages list all existing model types.
 _DOCUMENTED = re.compile(r"\bcheckpoint=[\"']([\w.-]+/[\w.-]+)[\"']")
 
 
-def config_of(settings: Mapping[str, Any], place: str, class_name: str | None = None) -> Any:
+def config_of(
+    settings: Mapping[str, Any], place: str, class_name: str | None = None, config_class: Any = None
+) -> Any:
     """Return the config that the content of a `config.json` describes.
 
     Args:
         place: The file or repository, for messages.
         class_name: The class that the user specified. If transformers lacks the model type, the config class
             of this class is used.
+        config_class: The class of the config, instead of that of transformers.
     Raises:
         SourceError: the settings have neither `model_type` nor `architectures`; transformers lacks the type
             or class, or rejects a value.
@@ -80,7 +83,9 @@ def config_of(settings: Mapping[str, Any], place: str, class_name: str | None = 
     model_type, architectures = settings.get("model_type"), settings.get("architectures")
     if model_type is None and not architectures:
         raise SourceError(f"{place} is not a model config: it has neither model_type nor architectures")
-    if model_type is not None and str(model_type) in CONFIG_MAPPING:
+    if config_class is not None:
+        pass
+    elif model_type is not None and str(model_type) in CONFIG_MAPPING:
         config_class = CONFIG_MAPPING[str(model_type)]
     else:
         found = _class_with_config(architectures or () if model_type is None else (class_name,))
@@ -101,6 +106,26 @@ def own_code(settings: Mapping[str, Any]) -> dict[str, str]:
     return {key: str(value) for key, value in fields if key.startswith(("AutoModel", "AutoConfig"))}
 
 
+def is_own_code(own: Mapping[str, str]) -> str:
+    """Return a clause that names the code of a repository, and says what to do."""
+    return (
+        f"the model is code of the repository (auto_map refers to {next(iter(own.values()))}): read that "
+        "code, then pass --trust-remote-code to run it, or write a factory"
+    )
+
+
+def generic_config(settings: Mapping[str, Any], place: str) -> Any:
+    """Return a config with only those settings that do not depend on the type of the model."""
+    from transformers import PreTrainedConfig
+
+    config = _config(PreTrainedConfig, {name: settings[name] for name in _GENERIC if name in settings}, place)
+    config.model_type = str(settings.get("model_type"))
+    return config
+
+
+_GENERIC = ("dtype", "torch_dtype", "quantization_config", "architectures", "tie_word_embeddings")
+
+
 def _unknown(model_type: Any, architectures: Sequence[Any], own: Mapping[str, str]) -> str:
     """Return the end of an error message that says why transformers has no class for a config, and what to
     do.
@@ -116,11 +141,7 @@ def _unknown(model_type: Any, architectures: Sequence[Any], own: Mapping[str, st
             f"append :{known.__name__} to the source to check that class"
         )
     if own:
-        return (
-            ": the model is custom code of the repository (auto_map refers to "
-            f"{next(iter(own.values()))}), which fakexport does not run, and {lacks}: write a "
-            "factory for it"
-        )
+        return f": {lacks}; {is_own_code(own)}"
     return f": {lacks}: install a version that has it, or write a factory"
 
 

@@ -54,6 +54,7 @@ def transformers_source(
     use_cache: bool = False,
     workload: Workload = FORWARD,
     returns_hidden_states: bool = False,
+    trust_remote_code: bool = False,
 ) -> Source:
     """Return the source of a transformers model with untrained weights. No weights are downloaded.
 
@@ -63,41 +64,58 @@ def transformers_source(
         use_cache: Whether language models return a key-value cache.
         workload: The kind of call to derive inputs for. Prefill and decode imply a cache.
         returns_hidden_states: Whether the model also returns the results of all of its layers.
+        trust_remote_code: Whether to run the repository's own code, if it has any. It is imported by
+            `Source.prepare`, because it may query devices.
     Raises:
         SourceError: transformers is not installed. Also as for `model_class_for`, `folder_model` and
             `hub_model`.
     """
     import_library("transformers", spec)
     model, _, class_name = name.partition(":")
-    found = _model(model, class_name or None, is_generated=workload.is_generated)
-    config = found.config
+    found = _model(model, class_name or None, workload, trust_remote_code=trust_remote_code)
+    config, assumed = found.config, None
     is_default = not class_name and not _is_path(model)
     quantization = take_quantization(config)
     if quantization is None and found.packed:
         quantization = Quantization(", ".join(found.packed), None)
+    use_cache = use_cache or workload.name in ("prefill", "decode")
+    chosen: list[tuple[Any, Any]] = []
+
+    def choose(config: Any, model_class: Any) -> Any:
+        take_quantization(config)
+        config = text_part(config, model_class)
+        set_use_cache(config, use_cache)
+        if returns_hidden_states:
+            config.output_hidden_states = True
+        chosen[:] = [(config, model_class)]
+        return config
+
+    def prepare() -> None:
+        if found.own is not None:
+            choose(*found.own.imported())
+
     with warnings.catch_warnings():
         # Model files use deprecated functions of torch (torch.jit.script), which is irrelevant to the user.
         warnings.simplefilter("ignore", DeprecationWarning)
-        model_class, assumed = model_class_for(config, class_name or None, f"hf:{model}")
+        if found.own is None:
+            model_class, assumed = model_class_for(config, class_name or None, f"hf:{model}")
+            config = choose(config, model_class)
         import_exporter()
         if quantization is not None:
             quantization.import_packages()
-    dtype = config.dtype if isinstance(config.dtype, torch.dtype) else found.dtype
+    dtype = found.config.dtype if isinstance(found.config.dtype, torch.dtype) else found.dtype
     notes = [*found.notes, assumed]
     if quantization is not None and dtype is None:
         notes.append(
             "the config specifies no dtype: unquantized weights are float32 unless --dtype is passed"
         )
-    config = text_part(config, model_class)
-    use_cache = use_cache or workload.name in ("prefill", "decode")
-    set_use_cache(config, use_cache)
-    if returns_hidden_states:
-        config.output_hidden_states = True
-    generation = None
-    if workload.is_generated and found.folder is not None:
-        generation = generation_config_of(found.folder)
+    folder = found.folder if workload.is_generated else None
+    generation = None if folder is None else generation_config_of(folder)
 
     def unquantized() -> nn.Module:
+        if not chosen:
+            prepare()
+        config, model_class = chosen[0]
         # The public AutoModel.from_config would choose the class itself.
         own = copy.deepcopy(config)
         if workload.is_generated:
@@ -139,6 +157,7 @@ def transformers_source(
         spec=spec,
         kind="transformers",
         factory=construct,
+        prepare=prepare,
         example_inputs=call.inputs
         if workload.is_generated
         else partial(_INPUTS[workload.name], **_sizes(workload), processor=processor),
@@ -181,7 +200,7 @@ def _sizes(workload: Workload) -> dict[str, int]:
     return {"batch": workload.batch, length: workload.context}
 
 
-def _model(model: str, class_name: str | None, *, is_generated: bool) -> HubModel:
+def _model(model: str, class_name: str | None, workload: Workload, *, trust_remote_code: bool) -> HubModel:
     """Return the model of a spec.
 
     An existing folder or file has priority over a hub repository of the same name.
@@ -190,10 +209,11 @@ def _model(model: str, class_name: str | None, *, is_generated: bool) -> HubMode
         config, assumed = default_config(model)
         return HubModel(config, (_library_default(model), *assumed))
     if model.endswith(".json") or Path(model).exists():
-        return folder_model(Path(model), class_name)
+        return folder_model(Path(model), class_name, trust_remote_code=trust_remote_code)
     if (name := HubName.parse(model)) is None:
         raise SourceError(f"no such folder: {model}")
-    return hub_model(name, class_name, files=(GENERATION_CONFIG,) if is_generated else ())
+    files = (GENERATION_CONFIG,) if workload.is_generated else ()
+    return hub_model(name, class_name, files=files, trust_remote_code=trust_remote_code)
 
 
 def _is_path(model: str) -> bool:
