@@ -19,6 +19,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ def page(commit: str, runs: dict[str, list[dict[str, Any]]]) -> str:
     some = next(iter(runs.values()))[0]
     versions = ", ".join(f"{name} {some['versions'][name]}" for name in ("torch", "transformers", "python"))
     head = _PAGE.format(
-        counts="".join(_counts(way, by_model) for way in runs),
+        counts="".join(_counts(way, by_model) for way in runs) + _excluded(by_model),
         versions=versions,
         machine=some["machine"],
         commit=commit,
@@ -133,20 +134,39 @@ def _model(record: dict[str, Any]) -> str:
 
 def _counts(way: str, by_model: dict[str, dict[str, dict[str, Any]]]) -> str:
     """Return how many models pass in one way. What one way finds about a config holds for the others."""
-    lacking = packed = passed = 0
-    for records in by_model.values():
-        found = records.values()
-        is_lacking = any(each["status"] == "refused" and "has no " in each["reason"] for each in found)
-        is_packed = any(each["reason"].startswith("FE105") for each in found)
-        lacking += is_lacking
-        packed += is_packed and not is_lacking
-        passed += way in records and records[way]["status"] in _PASSED and not is_packed
-    known = len(by_model) - lacking - packed
-    return (
-        f"- `{way}`: **{passed} of {known}** pass ({passed / known:.0%}). {packed} more have a\n"
-        f"  quantization that transformers cannot build (FE105), and {lacking} a type or class that it "
-        "lacks.\n"
-    )
+    kinds = {model: _not_counted(records.values()) for model, records in by_model.items()}
+    known = [model for model, kind in kinds.items() if kind is None and way in by_model[model]]
+    passed = sum(by_model[model][way]["status"] in _PASSED for model in known)
+    return f"- `{way}`: **{passed} of {len(known)}** pass ({passed / len(known):.0%}).\n"
+
+
+_LACKING, _PACKED, _PARTIAL = (
+    "have a type or class that transformers lacks",
+    "have a quantization that transformers cannot build (FE105)",
+    "lack a part of the published config, such as `vision_config`",
+)
+
+
+def _excluded(by_model: dict[str, dict[str, dict[str, Any]]]) -> str:
+    kinds = Counter(_not_counted(records.values()) for records in by_model.values())
+    return "\nNot counted: " + ", ".join(f"{kinds[kind]} {kind}" for kind in kinds if kind) + ".\n"
+
+
+def _not_counted(records: Iterable[dict[str, Any]]) -> str | None:
+    """Return why a model is not counted: nobody could build what was published from its config."""
+    found = list(records)
+    if any(each["status"] == "refused" and "has no " in each["reason"] for each in found):
+        return _LACKING
+    if any(each["reason"].startswith("FE105") for each in found):
+        return _PACKED
+    assumed = [
+        text
+        for each in found
+        if each["report"] and "targets" in each["report"]
+        for text in each["report"]["targets"][0]["assumptions"]
+    ]
+    is_partial = any(re.match(r"the config has no \w+_config:", text) for text in assumed)
+    return _PARTIAL if is_partial or any("which is missing" in each["reason"] for each in found) else None
 
 
 def _row(model: str, records: dict[str, dict[str, Any]], ways: list[str]) -> str:

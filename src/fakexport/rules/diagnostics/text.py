@@ -108,7 +108,7 @@ def _snippets(diagnostic: Diagnostic, sources: dict[Label, str | None], margin: 
     for path, labels in by_path.items():
         labels.sort(key=lambda label: (label.span.line, label.span.column or 0))
         if diagnostic.primary is None or diagnostic.primary.span.path != path:
-            yield f"{margin[2:]}::: {_position(labels[0].span)}"
+            yield f"{margin[2:]}==> {_position(labels[0].span)}"
         yield f"{margin}|"
         yield from _file_lines(labels, sources, margin)
 
