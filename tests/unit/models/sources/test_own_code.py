@@ -161,6 +161,15 @@ def test_code_for_a_known_type_runs_only_on_request(tmp_path: Path) -> None:
     assert type(trusted(f"{spec}:LlamaModel").factory()).__name__ == "LlamaModel"
 
 
+def test_a_config_without_a_class_is_that_of_the_model(tmp_path: Path) -> None:
+    spec = folder(tmp_path, auto_map={"AutoModel": "modeling_own.OwnModel"}, architectures=None)
+
+    module = trusted(spec).factory()
+
+    assert type(module).__name__ == "OwnModel"
+    assert (type(module.config).__name__, module.config.width) == ("OwnConfig", 8)
+
+
 _LLAMA = "from transformers import LlamaConfig as OwnConfig\nOwnConfig.width = 8"
 _SMALL = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}
 

@@ -79,11 +79,16 @@ class OwnCode:
                 raise SourceError(f"{self.place}: {module}.py has no {name}{did_you_mean(name, names)}")
             return names[name]
 
-        config_class = None if self.config is None else found(*self.config)
+        from transformers import CONFIG_MAPPING
+
+        model_class = None if self.model is None else found(*self.model)
+        if self.config is not None:
+            config_class = found(*self.config)
+        else:
+            is_known = str(self.settings.get("model_type")) in CONFIG_MAPPING
+            config_class = None if is_known else getattr(model_class, "config_class", None)
         config = config_of(self.settings, self.place, self.class_name, config_class)
-        if self.model is not None:
-            return config, found(*self.model)
-        return config, model_class_for(config, self.class_name, self.place)[0]
+        return config, model_class or model_class_for(config, self.class_name, self.place)[0]
 
 
 def _model_of(named: Mapping[str, str], architectures: Sequence[Any], class_name: str | None) -> str | None:
