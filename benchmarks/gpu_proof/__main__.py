@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import compileall
 import os
 import signal
 import sys
@@ -64,8 +65,10 @@ def main(given: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         return _run(run, options.steps)
-    finally:
+    except BaseException:  # A signal among them.
         end_all()
+        raise
+    finally:
         _pack(run)
         text = summary(run.out / "results.jsonl")
         (run.out / "summary.md").write_text(text)
@@ -73,6 +76,7 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 def _run(run: Run, steps: Sequence[str]) -> int:
+    compileall.compile_dir(ROOT / "src", quiet=2, workers=0)  # Once, not in each process.
     known = smoke.identify(run)
     if known is None:
         return _NO_DEVICE
@@ -92,7 +96,7 @@ def _step(run: Run, name: str, limit_s: float) -> None:
     """Run a step. An error is recorded, and ends no other step."""
     begun = time.monotonic()
     if run.left_s() <= 0:
-        run.record(name, "step", error="did not run: no time left")
+        run.record(name, "step", error="did not run: no time was left")
         return
     print(f"== {name}", flush=True)
     try:

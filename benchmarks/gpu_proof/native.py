@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -28,12 +29,13 @@ _LLAMA = {
 _PACKAGES = ("gpu-inside", "gpu-beside", "cpu-inside", "cpu-beside")
 """What the program was captured for, and where the weights are."""
 
+_TOOLKIT_HEADER = "usr/local/cuda*/include/cuda_runtime.h"
 _DRIVERS = ("usr/local/nvidia/lib*/libcuda.so.1", "usr/lib/*/libcuda.so.1", "usr/lib64/libcuda.so.1")
 
 
 def step(run: Run) -> None:
     """Compile packages and the C++ project, and run the tests that need a GPU."""
-    _let_linker_find_the_driver(run)
+    _let_compilers_find_cuda(run)
     parts = [Part("native", "cpp", limit_s=_LIMIT_S, threads=4)]
     parts += [Part("native", "aoti", name, limit_s=_LIMIT_S, threads=4) for name in _PACKAGES]
     if not run.is_pretend:  # Without a GPU it is the build of the step `prepare`.
@@ -43,15 +45,20 @@ def step(run: Run) -> None:
     run_parts(run, chosen, jobs=min(run.jobs, _AT_A_TIME))
 
 
-def _let_linker_find_the_driver(run: Run) -> None:
-    """Add a folder with `libcuda.so` to the linker's path. A container may only have `libcuda.so.1`."""
-    found = [path for pattern in _DRIVERS for path in Path("/").glob(pattern)]
-    if not found or found[0].with_name("libcuda.so").exists():
+def _let_compilers_find_cuda(run: Run) -> None:
+    """Set variables that compilers read, if the toolkit or the driver are where they do not look.
+
+    `nvcc` may be a script outside of the toolkit. A container may have `libcuda.so.1` but no `libcuda.so`.
+    """
+    if toolkit := next((path.parents[1] for path in Path("/").glob(_TOOLKIT_HEADER)), None):
+        os.environ.setdefault("CUDA_HOME", str(toolkit))
+    driver = next((path for pattern in _DRIVERS for path in Path("/").glob(pattern)), None)
+    if driver is None or driver.with_name("libcuda.so").exists():
         return
     link = run.work / "driver" / "libcuda.so"
     link.parent.mkdir(exist_ok=True)
     link.unlink(missing_ok=True)
-    link.symlink_to(found[0])
+    link.symlink_to(driver)
     os.environ["LIBRARY_PATH"] = f"{link.parent}{os.pathsep}{os.environ.get('LIBRARY_PATH', '')}"
 
 
@@ -97,7 +104,8 @@ def cpp(run: Run, _: str) -> dict[str, Any]:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4)).eval()
     x, folder = torch.randn(3, 16), run.work / "native" / "cpp"
-    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)  # Of an earlier run: a project needs a new folder.
+    folder.mkdir(parents=True)
     program = fe.export(lambda: module, (torch.zeros(3, 16),))
     if not run.is_pretend:
         program = fe.retarget(program, {"cpu": "cuda:0"})
@@ -105,7 +113,10 @@ def cpp(run: Run, _: str) -> dict[str, Any]:
     bound = fe.bind(program, weights)
     project, built = folder / "project", folder / "build"
     fe.compile(bound, project, to="cpp-project")
-    _call(["cmake", "-S", project, "-B", built, f"-DPython3_EXECUTABLE={sys.executable}"])
+    options = [f"-DPython3_EXECUTABLE={sys.executable}"]
+    if "CUDA_HOME" in os.environ:
+        options.append(f"-DCUDA_TOOLKIT_ROOT_DIR={os.environ['CUDA_HOME']}")
+    _call(["cmake", "-S", project, "-B", built, *options])
     _call(["cmake", "--build", built, "-j", "8", "--target", "run"])
     (name,) = bound.graph_signature.user_inputs
     save_file({str(name): x}, folder / "in.safetensors")

@@ -22,6 +22,7 @@ RECORDED = 3
 
 _running: set[subprocess.Popen[bytes]] = set()
 _lock = threading.Lock()
+_is_ended = threading.Event()
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,9 @@ class Process:
         finally:
             _kill(self.child)
         if code not in (0, RECORDED):
-            self._fail(f"the process ended with exit code {code}")
+            self._fail(
+                "stopped with the run" if _is_ended.is_set() else f"the process ended with exit code {code}"
+            )
         return code == 0
 
     def go(self) -> None:
@@ -115,6 +118,8 @@ def start(run: Run, part: Part, *, is_waiting: bool = False) -> Process:
         )
     with _lock:
         _running.add(child)
+    if _is_ended.is_set():
+        _kill(child)
     return Process(run, part, child, log)
 
 
@@ -162,14 +167,15 @@ def run_in_turn(run: Run, parts: Sequence[Part], *, ahead: int = 4) -> None:
 
 
 def _has_time(run: Run, part: Part) -> bool:
-    if has := run.left_s() > 0:
-        return has
-    run.record(part.step, part.case or part.name, part=part.name, error="did not run: no time left")
+    if run.left_s() > 0 and not _is_ended.is_set():
+        return True
+    run.record(part.step, part.case or part.name, part=part.name, error="did not run: no time was left")
     return False
 
 
 def end_all() -> None:
-    """Kill the parts that still run."""
+    """Kill the parts that run, and start no others."""
+    _is_ended.set()
     with _lock:
         left = list(_running)
     for child in left:

@@ -24,7 +24,7 @@ MODEL = "mlp-gpu"
 
 def identify(run: Run) -> Run | None:
     """Record versions and device, and return the run with the profile of the GPU. None if there is none."""
-    if not run_part(run, Part("smoke", "device", limit_s=60)):
+    if not run_part(run, Part("smoke", "device", limit_s=100)):
         return None
     found = json.loads((run.work / "device.json").read_text())
     return dataclasses.replace(run, profile=found["profile"])

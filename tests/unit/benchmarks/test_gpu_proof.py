@@ -135,6 +135,39 @@ def test_a_summary_names_what_differs_and_skips_a_line_that_is_cut(run):
 
 
 @pytest.mark.slow
+def test_a_run_that_is_ended_keeps_its_results_and_leaves_no_process(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.gpu_proof",
+        "--pretend",
+        "--limit",
+        "0",
+        "--out",
+        str(tmp_path),
+    ]
+    found = tmp_path / "results.jsonl"
+
+    with subprocess.Popen([*command, "--steps", "attention"], cwd=ROOT, stdout=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 200
+        while not (found.exists() and list((tmp_path / "work" / "logs").glob("attention-*"))):
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        process.terminate()
+        code = process.wait(30)
+
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    lines = read_results(found)
+    assert code == 143
+    assert str(tmp_path) not in listed
+    assert lines[0]["case"] == "device"
+    assert {line["error"] for line in lines if line["step"] == "attention"} <= {
+        "stopped with the run", "did not run: no time was left"
+    }  # fmt: skip
+    assert (tmp_path / "summary.md").exists()
+
+
+@pytest.mark.slow
 def test_a_run_without_a_gpu_captures_a_model_both_ways(tmp_path):
     command = [
         sys.executable,
