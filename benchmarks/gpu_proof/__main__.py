@@ -37,6 +37,9 @@ GROUPS: tuple[dict[str, float], ...] = (
 STEPS = tuple(name for group in GROUPS for name in group)
 _NO_DEVICE, _NO_SMOKE = 2, 3
 _NO_LIMIT_S = 1e6
+_FOLDER = ROOT / "build" / "gpu_proof"
+_OUT = os.environ.get("OUT")
+"""A folder whose files a device machine returns. It takes few files, so the work is elsewhere."""
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -53,16 +56,17 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--pretend", action="store_true", help="without a GPU, as far as each step goes")
     parser.add_argument("--profile", default="H100-80GB", help="with --pretend: the GPU to emulate")
     parser.add_argument("--jobs", type=int, default=max(2, (os.cpu_count() or 4) - 3))
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ROOT / "build" / "gpu_proof")))
+    parser.add_argument("--out", type=Path, default=Path(_OUT or _FOLDER))
     parser.add_argument("--prepared", type=Path, default=ROOT / "build" / "gpu_prepared")
     options = parser.parse_args(given)
     limit = options.limit or _NO_LIMIT_S
     run = Run(
         options.out.resolve(), options.prepared.resolve(), options.profile, options.pretend, options.jobs,
         time.time() + limit, limit / LIMIT_S, tuple(options.cases),
+        scratch=_FOLDER / "work" if _OUT else None,
     )  # fmt: skip
+    run.out.mkdir(parents=True, exist_ok=True)
     run.work.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         return _run(run, options.steps)
     except BaseException:  # A signal among them.
@@ -116,4 +120,5 @@ def _pack(run: Run) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main())

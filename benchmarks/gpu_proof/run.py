@@ -33,6 +33,7 @@ class Run:
         scale: Factor for the limits of steps and parts.
         only: Names of cases. If not empty, all other cases are skipped.
         python: Interpreter of the processes.
+        scratch: Folder for files that processes pass to each other. Default: in `out`.
     """
 
     out: Path
@@ -44,6 +45,7 @@ class Run:
     scale: float = 1.0
     only: tuple[str, ...] = ()
     python: str = ""
+    scratch: Path | None = None
 
     @staticmethod
     def in_folder(folder: Path, *, profile: str, is_pretend: bool) -> Run:
@@ -60,7 +62,7 @@ class Run:
     @property
     def work(self) -> Path:
         """Folder for files that processes pass to each other."""
-        return self.out / "work"
+        return self.scratch or self.out / "work"
 
     @property
     def made(self) -> Path:
@@ -94,7 +96,7 @@ class Run:
     @staticmethod
     def of_json(text: str) -> Run:
         found = json.loads(text)
-        paths = {name: Path(found[name]) for name in ("out", "prepared")}
+        paths = {name: Path(found[name]) for name in ("out", "prepared", "scratch") if found.get(name)}
         return Run(**{**found, **paths, "only": tuple(found["only"])})
 
 
