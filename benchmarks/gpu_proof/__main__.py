@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_proof import smoke
+from benchmarks.gpu_proof import harm, memory, native, packages, programs, smoke, training, values
 from benchmarks.gpu_proof.parts import end_all
 from benchmarks.gpu_proof.run import LIMIT_S, ROOT, Run
 from benchmarks.gpu_proof.summary import is_all_right, summary
@@ -34,6 +34,7 @@ GROUPS: tuple[dict[str, float], ...] = (
     {"harm": 90},
     {"training": 70},
 )
+_WITH_CASES = (programs, native, memory, packages, values, harm, training)
 STEPS = tuple(name for group in GROUPS for name in group)
 _NO_DEVICE, _NO_SMOKE = 2, 3
 _NO_LIMIT_S = 1e6
@@ -59,6 +60,8 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path(_OUT or _FOLDER))
     parser.add_argument("--prepared", type=Path, default=ROOT / "build" / "gpu_prepared")
     options = parser.parse_args(given)
+    if unknown := [name for name in options.cases if not any(name in module.CASES for module in _WITH_CASES)]:
+        parser.error(f"no step has a case called {unknown[0]}")
     limit = options.limit or _NO_LIMIT_S
     run = Run(
         options.out.resolve(), options.prepared.resolve(), options.profile, options.pretend, options.jobs,

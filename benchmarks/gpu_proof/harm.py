@@ -211,3 +211,4 @@ PARTS: Mapping[str, Callable[[Run, str], Any]] = {
     "beside": beside,
     "visible": visible,
 }
+CASES = tuple(PARTS)

@@ -29,6 +29,8 @@ _LLAMA = {
 _PACKAGES = ("gpu-inside", "gpu-beside", "cpu-inside", "cpu-beside")
 """What the program was captured for, and where the weights are."""
 
+CASES = (*_PACKAGES, "cpp", "tests")
+
 _TOOLKIT_HEADER = "usr/local/cuda*/include/cuda_runtime.h"
 _DRIVERS = ("usr/local/nvidia/lib*/libcuda.so.1", "usr/lib/*/libcuda.so.1", "usr/lib64/libcuda.so.1")
 
@@ -117,7 +119,7 @@ def cpp(run: Run, _: str) -> dict[str, Any]:
     if "CUDA_HOME" in os.environ:
         options.append(f"-DCUDA_TOOLKIT_ROOT_DIR={os.environ['CUDA_HOME']}")
     _call(["cmake", "-S", project, "-B", built, *options])
-    _call(["cmake", "--build", built, "-j", "8", "--target", "run"])
+    _call(["cmake", "--build", built, "-j", str(os.cpu_count() or 1), "--target", "run"])
     (name,) = bound.graph_signature.user_inputs
     save_file({str(name): x}, folder / "in.safetensors")
     package, out = project / "model.aoti.pt2", folder / "out.safetensors"

@@ -86,6 +86,13 @@ def test_without_smoke_nothing_else_runs(tmp_path, monkeypatch):
     assert (tmp_path / "summary.md").read_text().startswith("no GPU")
 
 
+def test_a_case_that_no_step_has_is_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        runner.main(["--pretend", "--out", str(tmp_path), "--cases", "vit", "vitt"])
+
+    assert "no step has a case called vitt" in capsys.readouterr().err
+
+
 def test_an_error_of_a_step_is_recorded(run, monkeypatch):
     def fails(run):
         raise RuntimeError("this step is broken")
@@ -110,7 +117,12 @@ def test_names_of_outputs_do_not_count_where_stock_torch_is_compared(run):
     fidelity.record_comparison(run, "device", ("stock", "emulated"), [node.replace("cuda:0", "cpu")], [node])
     fidelity.record_comparison(run, "failed", ("native", "emulated"), ["failed: A"], ["failed: A"])
 
+    fidelity.record_comparison(
+        run, "literals", ("stock", "emulated"), [node.replace("cuda:0", "cpu")], [node]
+    )
+
     found = results(run)
+    assert (found["literals"]["ok"], "moved" in found["literals"]["reason"]) == (None, True)
     assert [found[name]["ok"] for name in ("names", "native", "device", "failed")] == [
         True,
         False,
