@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.gpu_fidelity import CASES, device_and_profile, in_a_process
+from benchmarks.gpu_proof.fidelity import is_failed
+from benchmarks.gpu_proof.parts import Part, run_part
+from benchmarks.gpu_proof.programs import CASES, path_of, read_lines
+from benchmarks.gpu_proof.run import Run
+from benchmarks.gpu_proof.smoke import device_and_profile
 
 pytestmark = [
     pytest.mark.gpu,
@@ -14,11 +18,12 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_program_is_the_same_with_and_without_the_device(name):
-    _, profile = device_and_profile()
+def test_the_program_is_the_same_with_and_without_the_device(name, tmp_path):
+    run = Run.in_folder(tmp_path, profile=device_and_profile()[1], is_pretend=False)
 
-    native, _ = in_a_process(name, None)
-    emulated, _ = in_a_process(name, profile)
+    for kind in ("native", "emulated"):
+        run_part(run, Part("fidelity", kind, name, is_hidden=kind == "emulated"))
 
-    assert not native[0].startswith(("failed", "process")), native[0]
+    native, emulated = (read_lines(path_of(run, kind, name)) for kind in ("native", "emulated"))
+    assert not is_failed(native), native
     assert native == emulated

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fakexport as fe
-from benchmarks.gpu_plan import Case, call_of, error_of, intervals, planned
+from benchmarks.gpu_proof.memory import Case, call_of, error_of, intervals, planned
 from fakexport.report import to_dict
 
 TINY = {
@@ -64,10 +64,10 @@ def program():
 def test_the_program_of_a_case_runs_with_random_weights(config, workload, tmp_path):
     archive = tmp_path / "model.pt2"
 
-    device = planned(Case(config, workload, 2, 16, "float32"), "cpu", archive)
-    result = call_of(archive, "cpu")()
+    plan = planned(Case(config, workload, 2, 16, "float32"), "cpu", archive)
+    result = call_of(fe.load(archive), "cpu")()
 
     tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-    assert device["name"] == "cpu"
+    assert plan["device"]["name"] == "cpu"
     assert tensors[0].shape[0] == 2
     assert len(tensors) == (1 if workload == "forward" else 1 + 2 * TINY["num_hidden_layers"])

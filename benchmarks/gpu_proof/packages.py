@@ -1,0 +1,167 @@
+"""Step: AOTInductor packages that were built without a GPU load on it, agree with eager mode, and are fast.
+
+`fakexport compile` builds them with the GPU hidden, and once more with the GPU visible, for the comparison of
+times.
+"""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.gpu_proof.memory import milliseconds
+from benchmarks.gpu_proof.parts import Part, run_in_turn, turn
+from benchmarks.gpu_proof.programs import model_on
+from benchmarks.gpu_proof.run import Run
+
+_SOURCE = "benchmarks/gpu_proof/package_models.py"
+_REPEATS, _WARM_UP = 50, 10
+_TIMES_EAGER = 4
+"""A package may be so many times as far from float64 as eager mode in the dtype of the model."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One package.
+
+    Args:
+        dtype: Dtype of the weights.
+        dynamic: Value of `dynamic_shapes`.
+        shapes: Sizes of the input of the calls. The last one is timed.
+        tolerance: An error to float64 that is no failure.
+    """
+
+    dtype: str
+    dynamic: str | None
+    shapes: tuple[tuple[int, ...], ...]
+    tolerance: float
+
+
+CASES = {
+    "mlp": Case("float32", None, ((64, 1024),), 1e-3),
+    "block": Case("bfloat16", None, ((8, 512, 1024),), 2e-2),
+    "llama": Case("bfloat16", "auto", ((2, 64), (3, 7), (5, 333), (4, 512)), 2e-2),
+}
+
+
+def step(run: Run) -> None:
+    """Check and time each package in a process that has the GPU alone."""
+    run_in_turn(run, [Part("packages", "check", name, limit_s=60) for name in run.chosen(CASES)])
+
+
+def path_of(run: Run, name: str) -> Path:
+    """Return the path of the package that is built without a GPU."""
+    return run.made / "packages" / f"{name}.aoti.pt2"
+
+
+def native_path_of(run: Run, name: str) -> Path:
+    """Return the path of the package that is built with the GPU."""
+    return run.work / "native_packages" / f"{name}.aoti.pt2"
+
+
+def build(run: Run, name: str) -> dict[str, Any]:
+    """Build a package with the GPU hidden."""
+    return _built(run, name, path_of(run, name))
+
+
+def build_natively(run: Run, name: str) -> dict[str, Any]:
+    """Build the package of the same program with the GPU visible."""
+    return _built(run, name, native_path_of(run, name))
+
+
+def _built(run: Run, name: str, package: Path) -> dict[str, Any]:
+    import fakexport as fe
+
+    case = CASES[name]
+    archive = package.with_name(f"{name}.pt2")
+    package.parent.mkdir(parents=True, exist_ok=True)
+    program = fe.export(
+        f"{_SOURCE}:{name}", target=run.profile, dtype=case.dtype, device_map="cuda:0",
+        dynamic_shapes=case.dynamic,
+    )  # fmt: skip
+    fe.save(program, archive)
+    command = [sys.executable, "-m", "fakexport", "compile", archive, "--to", "aoti", "--target", run.profile]
+    done = subprocess.run([*command, "--weights", "beside", "-o", package], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"exit code {done.returncode}: {done.stderr[-600:]}")
+    return {"bytes": package.stat().st_size, "output": done.stdout.strip()}
+
+
+def check(run: Run, name: str) -> dict[str, Any]:
+    """Compare a package with eager mode and float64, and time it next to the one that was built here."""
+    from fakexport.deploy.aoti import open_aoti
+    from fakexport.models.sources import resolve
+
+    case = CASES[name]
+    source = resolve(f"{_SOURCE}:{name}")
+    turn()
+    if run.is_pretend:
+        return {"bytes": path_of(run, name).stat().st_size}
+    torch.manual_seed(0)
+    model, _, _ = model_on(source, run.device, getattr(torch, case.dtype))
+    exact = copy.deepcopy(model).double()
+    package = open_aoti(path_of(run, name), checkpoint=dict(model.state_dict()))
+    (wanted,) = (tensor.name for tensor in package.signature.inputs)
+    for shape in case.shapes:
+        x = _input(shape, case, run.device)
+        with torch.no_grad():
+            eager = model(x)
+            right = exact(x.double() if x.is_floating_point() else x)
+        (got,) = package({wanted: x}).values()
+        own, error = (float((one.double() - right).abs().max()) for one in (eager, got))
+        is_right = got.shape == eager.shape and got.dtype == eager.dtype
+        is_right = is_right and error <= max(_TIMES_EAGER * own, case.tolerance)
+        run.record("packages", name, ok=is_right, shape=shape, error_to_float64=error, eager_to_float64=own)
+    del exact
+    with torch.no_grad():
+        run.record("packages", name, part="eager", **_times(lambda: model(x)))
+    run.record("packages", name, part="built without the GPU", **_times(lambda: package({wanted: x})))
+    return _of_native(run, name, model, wanted, x, got)
+
+
+def _of_native(
+    run: Run, name: str, model: nn.Module, wanted: str, x: torch.Tensor, got: torch.Tensor
+) -> dict[str, Any]:
+    """Time the package that was built here, and return how far the other one is from it."""
+    from fakexport.deploy.aoti import open_aoti
+
+    if not native_path_of(run, name).exists():
+        return {"built_here": "not built: run the step `native` before"}
+    native = open_aoti(native_path_of(run, name), checkpoint=dict(model.state_dict()))
+    (here,) = native({wanted: x}).values()
+    times = _times(lambda: native({wanted: x}))
+    return {"built_here": times, "largest_difference": float((here.double() - got.double()).abs().max())}
+
+
+def _input(shape: tuple[int, ...], case: Case, device: str) -> torch.Tensor:
+    if len(shape) == 2 and case.dynamic:
+        return torch.randint(0, 8192, shape, device=device)
+    return torch.randn(shape, device=device).to(getattr(torch, case.dtype))
+
+
+def _times(call: Callable[[], Any]) -> dict[str, Any]:
+    """Return the median of the time of a call, and the time of each kernel."""
+    for _ in range(_WARM_UP):
+        call()
+    times = sorted(milliseconds(call) * 1e3 for _ in range(_REPEATS))
+    with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+        call()
+        torch.cuda.synchronize()
+    kernels = {
+        event.key[:100]: round(event.self_device_time_total, 1)
+        for event in recorded.key_averages()
+        if event.self_device_time_total
+    }
+    return {"microseconds": round(times[len(times) // 2], 1), "kernels": kernels}
+
+
+PARTS = {"build": build, "build_natively": build_natively, "check": check}

@@ -1,0 +1,28 @@
+"""Step: what the other steps compare with and what needs no GPU: plans, programs and packages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.gpu_proof import memory, packages, training, values
+from benchmarks.gpu_proof.parts import Part, run_parts
+from benchmarks.gpu_proof.run import Run
+
+
+def step(run: Run) -> None:
+    """Make what is missing, with the GPU hidden."""
+    missing = [part for part, path in _parts(run) if not path.exists()]
+    run_parts(run, missing)
+
+
+def _parts(run: Run) -> Iterator[tuple[Part, Path]]:
+    """Yield each part, and the last file that it writes."""
+    for name in run.chosen(packages.CASES):
+        yield Part("packages", "build", name, is_hidden=True), packages.path_of(run, name)
+    for name in run.chosen(memory.CASES):
+        yield Part("memory", "plan", name, is_hidden=True), memory.files_of(run, name)[1]
+    for name in run.chosen(values.CASES):
+        yield Part("values", "export", name, is_hidden=True), values.path_of(run, name, "cpu")
+    for name in run.chosen(training.CASES):
+        yield Part("training", "plan", name, is_hidden=True), training.path_of(run, name)
