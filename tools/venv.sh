@@ -4,7 +4,8 @@
 #
 # A torch that is already there stays: the one in VENV, or the one that the interpreter brings along
 # (a GPU machine's own build). Only where there is none, the version in constraints.txt is installed.
-# With TORCH, such as 2.15, the newest release of that version is installed, whatever is there.
+# With TORCH, such as 2.15, the newest release of that version is installed, whatever is there; with `nightly`, last
+# night's build for the CPU.
 set -eu
 venv=$1
 asked_for=${2:-}
@@ -57,7 +58,9 @@ if ! { is_supported "$venv/bin/python" && "$venv/bin/python" -m pip --version >/
 fi
 if [ -z "$(torch_home "$venv/bin/python")" ]; then
     echo "installing torch into $venv; this takes a while, once" >&2
-    if [ -n "$only_torch" ]; then
+    if [ "$only_torch" = nightly ]; then
+        "$venv/bin/python" -m pip install --quiet --pre --index-url https://download.pytorch.org/whl/nightly/cpu torch
+    elif [ -n "$only_torch" ]; then
         "$venv/bin/python" -m pip install --quiet "torch==$only_torch.*"
     else
         "$venv/bin/python" -m pip install --quiet --constraint constraints.txt torch
