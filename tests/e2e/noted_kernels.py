@@ -14,6 +14,7 @@ from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
 from fakexport.deploy.aoti.gpu_worker import main
 
+_folder = Path()
 noted: list[dict[str, Any]] = []
 save = CachingAutotuner.save_gpu_kernel
 
@@ -33,10 +34,16 @@ def save_gpu_kernel(self: Any, stream: Any, launcher: Any) -> None:
             "warps": launcher.config.num_warps,
         }
     )
-    Path(sys.argv[2], "kernels.json").write_text(json.dumps(noted))
+    (_folder / "kernels.json").write_text(json.dumps(noted))
     save(self, stream, launcher)
 
 
-if __name__ == "__main__":
+def run(arguments: list[str]) -> None:
+    global _folder
+    _folder = Path(arguments[1])
     CachingAutotuner.save_gpu_kernel = save_gpu_kernel
-    main(sys.argv[1:])
+    main(arguments)
+
+
+if __name__ == "__main__":
+    run(sys.argv[1:])
