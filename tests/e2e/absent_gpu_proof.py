@@ -247,11 +247,12 @@ def _compared(case: Case, folder: Path) -> tuple[float, float]:
     """Return the greatest difference to eager mode, and its greatest value. Whole numbers must be equal."""
     worst = scale = 0.0
     for number, (_, expected) in enumerate(case.calls):
-        found = list(load_file(folder / f"outputs-{number}.safetensors").values())
-        for ours, eager in zip(found, expected, strict=True):
-            assert (ours.shape, ours.dtype) == (eager.shape, eager.dtype)
+        found = load_file(folder / f"outputs-{number}.safetensors")
+        for name, eager in zip(sorted(found), expected, strict=True):
+            ours = found[name]
+            assert (ours.shape, ours.dtype) == (eager.shape, eager.dtype), (number, name)
             if not eager.is_floating_point():
-                assert torch.equal(ours, eager)
+                assert torch.equal(ours, eager), (number, name, ours, eager)
                 continue
             epsilon = torch.finfo(eager.dtype).eps
             finite = eager[eager.isfinite()].double()

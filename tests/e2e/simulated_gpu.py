@@ -90,6 +90,15 @@ int aoti_torch_cuda__scaled_dot_product_flash_attention(void* q, void* k, void* 
   if (r6) *r6 = 0; if (r7) *r7 = 0; if (r8) *r8 = 0;
   return code;
 }
+int aoti_torch_cuda__scaled_dot_product_cudnn_attention(void* q, void* k, void* v, void** bias, int32_t lse,
+    double p, int32_t causal, int32_t mask, double* scale, void** r0, void** r1, void** r2, void** r3,
+    int64_t* r4, int64_t* r5, void** r6, void** r7, void** r8) {
+  void* out[2] = {0, 0};
+  int code = on_attention(q, k, v, bias ? *bias : 0, causal, scale, out);
+  *r0 = out[0]; if (r1) *r1 = 0; if (r2) *r2 = 0; if (r3) *r3 = 0;
+  if (r6) *r6 = 0; if (r7) *r7 = 0; if (r8) *r8 = 0;
+  return code;
+}
 """
 
 

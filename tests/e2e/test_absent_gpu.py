@@ -46,7 +46,7 @@ def test_a_package_computes_what_eager_does(name, tmp_path):
     # The kernel that the GPU would select, not the math kernel.
     if name.startswith("attention"):
         assert (b"scaled_dot_product_efficient_attention" in code) is (name == "attention")
-        assert (b"scaled_dot_product_flash_attention" in code) is (name == "attention bfloat16")
+        assert (b"scaled_dot_product_cudnn_attention" in code) is (name == "attention bfloat16")
 
 
 def test_at_least_40_programs_are_compiled():
