@@ -26,6 +26,11 @@ def save_gpu_kernel(self: Any, stream: Any, launcher: Any) -> None:
             "name": self.inductor_meta["kernel_name"],
             "function": self.fn.__name__,
             "source": self.fn.src,
+            "helpers": [
+                held.src
+                for name, held in self.fn.fn.__globals__.items()
+                if name.startswith("_triton_helper_fn") and hasattr(held, "src")
+            ],
             "constants": dict(launcher.config.kwargs),
             "signature": dict(self.triton_meta["signature"]),
             "arguments": [name for name in launcher.call_args if name not in folded],

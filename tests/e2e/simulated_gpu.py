@@ -21,6 +21,7 @@ import tempfile
 import traceback
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "1"  # Read when triton is imported.
@@ -141,6 +142,16 @@ def _create_atomic_rmw(self: Any, operation: Any, pointers: Any, values: Any, ma
     return _stock_atomic(self, operation, pointers, values, mask, *more)
 
 
+def _create_inline_asm(self: Any, code: str, constraints: str, handles: Any, *more: Any) -> Any:
+    """The interpreter has no assembly. Inductor writes the reciprocal in it."""
+    assert code == "rcp.approx.ftz.f32 $0, $1;", code
+    (handle,) = handles
+    with np.errstate(all="ignore"):
+        found = interpreter.TensorHandle(1 / handle.data, handle.dtype)
+    return SimpleNamespace(get_result=lambda at: found)
+
+
+interpreter.InterpreterBuilder.create_inline_asm = _create_inline_asm
 interpreter._patch_lang_tensor = _patch_lang_tensor
 interpreter.InterpreterBuilder.create_atomic_rmw = _create_atomic_rmw
 
@@ -197,7 +208,8 @@ class Kernel:
     def __init__(self, facts: dict[str, Any], folder: Path) -> None:
         self.facts = facts
         path = folder / f"{facts['name']}.py"
-        path.write_text(f"@triton.jit\n{facts['source']}")
+        sources = [*facts["helpers"], facts["source"]]
+        path.write_text("\n".join(f"@triton.jit\n{source}" for source in sources))
         scope: dict[str, Any] = {
             "triton": triton,
             "tl": tl,
