@@ -287,7 +287,8 @@ _SIZES = ((_drawn(4, 24),), (_drawn(19, 130),), (_drawn(2, 2),))
 register("reductions", lambda: Function(_reductions), *_SIZES, dynamic=_PLANE)
 register("pieces", lambda: Function(_pieces), *_SIZES[:2], dynamic=_PLANE)
 register("large reductions", lambda: Function(_reductions), (_drawn(7, 9001),))
-register("scans", lambda: Function(_scans), *_SIZES[:2], dynamic=_PLANE)
+_WIDE_PLANE = ({0: _BATCH, 1: Dim("width", min=8, max=512)},)
+register("scans", lambda: Function(_scans), *_SIZES[:2], dynamic=_WIDE_PLANE)
 register(
     "norms",
     lambda: Function(_norms),

@@ -142,13 +142,17 @@ def _create_atomic_rmw(self: Any, operation: Any, pointers: Any, values: Any, ma
     return _stock_atomic(self, operation, pointers, values, mask, *more)
 
 
+_ASSEMBLY: dict[str, Any] = {
+    "rcp.approx.ftz.f32": lambda x: 1 / x,
+    "fma.rn.f32": lambda x, y, z: (x.astype(np.float64) * y + z).astype(np.float32),
+}
+
+
 def _create_inline_asm(self: Any, code: str, constraints: str, handles: Any, *more: Any) -> Any:
-    """The interpreter has no assembly. Inductor writes the reciprocal in it."""
-    assert code == "rcp.approx.ftz.f32 $0, $1;", code
-    (handle,) = handles
+    """Run the instructions that Inductor writes as assembly, which the interpreter lacks."""
     with np.errstate(all="ignore"):
-        found = interpreter.TensorHandle(1 / handle.data, handle.dtype)
-    return SimpleNamespace(get_result=lambda at: found)
+        found = _ASSEMBLY[code.split()[0]](*(handle.data for handle in handles))
+    return SimpleNamespace(get_result=lambda at: interpreter.TensorHandle(found, handles[0].dtype))
 
 
 interpreter.InterpreterBuilder.create_inline_asm = _create_inline_asm
@@ -375,8 +379,7 @@ def simulate(folder: Path) -> None:
 
 
 def _simulate_each() -> None:
-    for line in sys.stdin:
-        folder = Path(line.strip())
+    for folder in (Path(line.strip()) for line in sys.stdin):
         if os.fork() == 0:
             code = 1
             try:
@@ -394,7 +397,4 @@ def _simulate_each() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        simulate(Path(sys.argv[1]))
-    else:
-        _simulate_each()
+    simulate(Path(sys.argv[1])) if sys.argv[1:] else _simulate_each()
