@@ -285,7 +285,7 @@ register("reused buffers", Reuse, (_drawn(6, 32),), (_drawn(33, 32),), dynamic=(
 _PLANE = ({0: _BATCH, 1: _LENGTH},)
 _SIZES = ((_drawn(4, 24),), (_drawn(19, 130),), (_drawn(2, 2),))
 register("reductions", lambda: Function(_reductions), *_SIZES, dynamic=_PLANE)
-register("pieces", lambda: Function(_pieces), *_SIZES[:2], dynamic=_PLANE)
+register("pieces", lambda: Function(_pieces), *((each,) for each in _X), dynamic=({0: _BATCH},))
 register("large reductions", lambda: Function(_reductions), (_drawn(7, 9001),))
 _WIDE_PLANE = ({0: _BATCH, 1: Dim("width", min=8, max=512)},)
 register("scans", lambda: Function(_scans), *_SIZES[:2], dynamic=_WIDE_PLANE)
