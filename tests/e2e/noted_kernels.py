@@ -14,6 +14,7 @@ from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
 from fakexport.deploy.aoti.gpu_worker import main
 
+_folder = Path()
 noted: list[dict[str, Any]] = []
 save = CachingAutotuner.save_gpu_kernel
 
@@ -25,6 +26,11 @@ def save_gpu_kernel(self: Any, stream: Any, launcher: Any) -> None:
             "name": self.inductor_meta["kernel_name"],
             "function": self.fn.__name__,
             "source": self.fn.src,
+            "helpers": [
+                held.src
+                for name, held in self.fn.fn.__globals__.items()
+                if name.startswith("_triton_helper_fn") and hasattr(held, "src")
+            ],
             "constants": dict(launcher.config.kwargs),
             "signature": dict(self.triton_meta["signature"]),
             "arguments": [name for name in launcher.call_args if name not in folded],
@@ -33,10 +39,16 @@ def save_gpu_kernel(self: Any, stream: Any, launcher: Any) -> None:
             "warps": launcher.config.num_warps,
         }
     )
-    Path(sys.argv[2], "kernels.json").write_text(json.dumps(noted))
+    (_folder / "kernels.json").write_text(json.dumps(noted))
     save(self, stream, launcher)
 
 
-if __name__ == "__main__":
+def run(arguments: list[str]) -> None:
+    global _folder
+    _folder = Path(arguments[1])
     CachingAutotuner.save_gpu_kernel = save_gpu_kernel
-    main(sys.argv[1:])
+    main(arguments)
+
+
+if __name__ == "__main__":
+    run(sys.argv[1:])

@@ -1,11 +1,12 @@
 """Run a package for an absent GPU on the CPU: `python -m tests.e2e.simulated_gpu FOLDER`, in its own process.
+Without a folder it reads folders from the standard input, and forks for each.
 
 The compiled host code of the package runs as it is: sizes, strides, grids, arguments, buffers. A library in
 place of the driver passes each launch to Triton's interpreter, which runs the source of the kernel, and
 torch's CUDA kernels are their CPU siblings. What does not run is the machine code of the Triton kernels.
 
-FOLDER has `package.pt2`, `kernels.json` (of `noted_kernels`), `inputs.safetensors` and `weights.safetensors`.
-The outputs are written to `outputs.safetensors`.
+FOLDER has `package.pt2`, `kernels.json` (of `noted_kernels`), `weights.safetensors`, and for each call
+`inputs-N.safetensors`. The outputs are written to `outputs-N.safetensors`. Tensors are named by number.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import traceback
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "1"  # Read when triton is imported.
@@ -88,6 +91,15 @@ int aoti_torch_cuda__scaled_dot_product_flash_attention(void* q, void* k, void* 
   if (r6) *r6 = 0; if (r7) *r7 = 0; if (r8) *r8 = 0;
   return code;
 }
+int aoti_torch_cuda__scaled_dot_product_cudnn_attention(void* q, void* k, void* v, void** bias, int32_t lse,
+    double p, int32_t causal, int32_t mask, double* scale, void** r0, void** r1, void** r2, void** r3,
+    int64_t* r4, int64_t* r5, void** r6, void** r7, void** r8) {
+  void* out[2] = {0, 0};
+  int code = on_attention(q, k, v, bias ? *bias : 0, causal, scale, out);
+  *r0 = out[0]; if (r1) *r1 = 0; if (r2) *r2 = 0; if (r3) *r3 = 0;
+  if (r6) *r6 = 0; if (r7) *r7 = 0; if (r8) *r8 = 0;
+  return code;
+}
 """
 
 
@@ -98,9 +110,10 @@ def _built(folder: Path, name: str, source: str, *more: str) -> str:
     return str(out)
 
 
-_FOLDER = Path(sys.argv[1]) if __name__ == "__main__" else Path()
 if __name__ == "__main__":  # Before torch, so that the package finds this driver.
-    driver = ctypes.CDLL(_built(_FOLDER, "driver", _DRIVER, "-Wl,-soname,libcuda.so.1"), ctypes.RTLD_GLOBAL)
+    with tempfile.TemporaryDirectory() as place:
+        library = _built(Path(place), "driver", _DRIVER, "-Wl,-soname,libcuda.so.1")
+        driver = ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
@@ -119,14 +132,50 @@ def _patch_lang_tensor(tensor: Any, scope: Any) -> None:
     scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.reshape(-1)[0]))
 
 
-interpreter._patch_lang_tensor = _patch_lang_tensor
+_stock_atomic = interpreter.InterpreterBuilder.create_atomic_rmw
 
-_MATH = {
+
+def _create_atomic_rmw(self: Any, operation: Any, pointers: Any, values: Any, mask: Any, *more: Any) -> Any:
+    """The stock function takes broadcast arrays for contiguous ones."""
+    for handle in (pointers, values, mask):
+        handle.data = np.ascontiguousarray(handle.data)
+    return _stock_atomic(self, operation, pointers, values, mask, *more)
+
+
+_ASSEMBLY: dict[str, Any] = {
+    "rcp.approx.ftz.f32": lambda x: 1 / x,
+    "fma.rn.f32": lambda x, y, z: (x.astype(np.float64) * y + z).astype(np.float32),
+}
+
+
+def _create_inline_asm(self: Any, code: str, constraints: str, handles: Any, *more: Any) -> Any:
+    """Run the instructions that Inductor writes as assembly, which the interpreter lacks."""
+    with np.errstate(all="ignore"):
+        found = _ASSEMBLY[code.split()[0]](*(handle.data for handle in handles))
+    return SimpleNamespace(get_result=lambda at: interpreter.TensorHandle(found, handles[0].dtype))
+
+
+interpreter.InterpreterBuilder.create_inline_asm = _create_inline_asm
+interpreter._patch_lang_tensor = _patch_lang_tensor
+interpreter.InterpreterBuilder.create_atomic_rmw = _create_atomic_rmw
+
+_OF_TORCH = ("erf", "erfc", "hypot", "copysign", "lgamma", "tan", "asin", "acos", "sinh", "cosh")
+_MATH: dict[str, Any] = {
     "rsqrt": lambda x: 1 / np.sqrt(x),
-    "erf": lambda x: torch.erf(torch.from_numpy(x)).numpy(),
     **{name: getattr(np, name) for name in ("tanh", "exp", "log", "log1p", "expm1", "sqrt", "cos", "sin")},
     **{name: getattr(np, name) for name in ("rint", "trunc", "floor", "ceil", "exp2", "log2")},
+    **{
+        name: lambda *x, name=name: getattr(torch, name)(*map(torch.from_numpy, x)).numpy()
+        for name in _OF_TORCH
+    },
     "pow": np.power,
+    "nearbyint": np.rint,
+    "fmod": np.fmod,
+    "atan": np.arctan,
+    "atan2": np.arctan2,
+    "isnan": np.isnan,
+    "isinf": np.isinf,
+    "signbit": np.signbit,
 }
 
 
@@ -137,15 +186,18 @@ class _Libdevice:
         def call(*args: Any) -> Any:
             values = [arg.handle.data if isinstance(arg, tl.tensor) else arg for arg in args]
             with np.errstate(all="ignore"):
-                found = np.asarray(_MATH[name](*values)).astype(values[0].dtype)
-            kind = args[0].type
-            block = tl.block_type(kind.scalar, kind.shape) if kind.is_block() else kind.scalar
-            return tl.tensor(interpreter.TensorHandle(found, kind.scalar), block)
+                found = np.asarray(_MATH[name](*values))
+            kind, is_test = args[0].type, found.dtype == np.bool_
+            scalar = tl.int32 if is_test else kind.scalar
+            found = found.astype(np.int32 if is_test else values[0].dtype)
+            block = tl.block_type(scalar, kind.shape) if kind.is_block() else scalar
+            return tl.tensor(interpreter.TensorHandle(found, scalar), block)
 
         return call
 
 
 _NUMBERS: dict[str, tuple[Any, Any, Any]] = {
+    "i8": (ctypes.c_int8, tl.int8, np.int8),
     "i1": (ctypes.c_int8, tl.int1, np.bool_),
     "i32": (ctypes.c_int32, tl.int32, np.int32),
     "i64": (ctypes.c_int64, tl.int64, np.int64),
@@ -160,7 +212,8 @@ class Kernel:
     def __init__(self, facts: dict[str, Any], folder: Path) -> None:
         self.facts = facts
         path = folder / f"{facts['name']}.py"
-        path.write_text(f"@triton.jit\n{facts['source']}")
+        sources = [*facts["helpers"], facts["source"]]
+        path.write_text("\n".join(f"@triton.jit\n{source}" for source in sources))
         scope: dict[str, Any] = {
             "triton": triton,
             "tl": tl,
@@ -217,12 +270,14 @@ class Simulation:
         self._launch = kind(self._on_launch)
         driver.sim_set(self._launch)
         self._replace_torch()
-        self.loader = torch._C._aoti.AOTIModelPackageLoader(str(self._for_cpu()), "model", False, 1, -1)
+        self.loader = torch._C._aoti.AOTIModelPackageLoader(str(self._for_cpu()), self.code, False, 1, -1)
 
-    def run(self, inputs: list[torch.Tensor], weights: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    def bind(self, weights: dict[str, torch.Tensor]) -> None:
         names = set(self.loader.get_constant_fqns())
         assert names <= weights.keys(), names - weights.keys()  # A tied weight has several names.
         self.loader.load_constants({name: weights[name] for name in names}, False, True, True)
+
+    def run(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         found: list[torch.Tensor] = self.loader.boxed_run(list(inputs))
         assert not self.error
         return found
@@ -241,8 +296,9 @@ class Simulation:
         """Load a library that has torch's CUDA kernels, which jump to their CPU siblings."""
         library = self.folder / "wrapper.so"
         with zipfile.ZipFile(self.folder / "package.pt2") as opened:
-            (name,) = (name for name in opened.namelist() if name.endswith(".so"))
+            name = max(name for name in opened.namelist() if name.endswith(".so"))
             library.write_bytes(opened.read(name))
+        self.code = name.split("/")[-2]  # Of several, the last.
         libraries = Path(torch.__file__).parent / "lib"
         has = set(
             re.findall(r"aoti_torch_cpu_\w+", _symbols("--defined-only", libraries / "libtorch_cpu.so"))
@@ -309,11 +365,36 @@ def _symbols(which: str, library: Path) -> str:
     return subprocess.run(["nm", "-D", which, library], capture_output=True, text=True, check=True).stdout
 
 
+def simulate(folder: Path) -> None:
+    """Run the calls in the folder, one after the other."""
+    torch.set_num_threads(1)
+    simulation = Simulation(folder)
+    weights = load_file(folder / "weights.safetensors")
+    simulation.bind(weights)
+    for path in sorted(folder.glob("inputs-*.safetensors")):
+        given = load_file(path)
+        outputs = simulation.run([given[name] for name in sorted(given)])
+        named = {f"{at:03}": each.contiguous().clone() for at, each in enumerate(outputs)}
+        save_file(named, folder / path.name.replace("inputs", "outputs"))
+
+
+def _simulate_each() -> None:
+    for folder in (Path(line.strip()) for line in sys.stdin):
+        if os.fork() == 0:
+            code = 1
+            try:
+                with (folder / "log").open("w") as log:
+                    os.dup2(log.fileno(), 1)
+                    os.dup2(log.fileno(), 2)
+                simulate(folder)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+        print(os.wait()[1], flush=True)
+
+
 if __name__ == "__main__":
-    simulation = Simulation(_FOLDER)
-    given = load_file(_FOLDER / "inputs.safetensors")
-    outputs = simulation.run(list(given.values()), load_file(_FOLDER / "weights.safetensors"))
-    save_file(
-        {f"output_{at}": each.contiguous() for at, each in enumerate(outputs)},
-        _FOLDER / "outputs.safetensors",
-    )
+    simulate(Path(sys.argv[1])) if sys.argv[1:] else _simulate_each()

@@ -106,7 +106,10 @@ def assert_refused(message: str, *arguments: object) -> None:
             "compile without the checkpoint, and pass it to `fakexport run`",
         ),
         (("--to", "aoti", "--target", "MI300X"), "MI300X can only be compiled on a machine with this GPU"),
-        (("--to", "cpp-project", "--cache", "compiled"), "can only be compiled on a machine with this GPU"),
+        (
+            ("--to", "cpp-project", "--cache", "compiled"),
+            "compile without the checkpoint, and pass it to `fakexport run`",
+        ),
     ],
     ids=["with a checkpoint", "AMD", "cpp-project"],
 )

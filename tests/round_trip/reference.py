@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,18 +28,22 @@ TARGETS = ("cpu", "H100")
 _SEED = 0
 
 
-def write_case(spec: str, folder: Path) -> None:
+def write_case(
+    spec: str, folder: Path, *, targets: Sequence[str] = TARGETS, dynamic_shapes: str | None = "auto"
+) -> None:
     """Writes one case to an empty folder; `case.json` says what is there, and comes last.
 
     Args:
         spec: `hf:...` or `timm:...`.
+        targets: Those to export for.
+        dynamic_shapes: As for `check`.
         folder: Gets `TARGET.pt2`, `checkpoint/`, and for each set of sizes `inputs-N.safetensors` and
             `outputs-N.safetensors`.
     """
     source = resolve(spec)
-    dtype, failures, programs = "float32", *_programs(spec, "float32")
+    dtype, failures, programs = "float32", *_programs(spec, "float32", targets, dynamic_shapes)
     if any(_needs_library(program) for program in programs.values()):
-        dtype, failures, programs = "bfloat16", *_programs(spec, "bfloat16")
+        dtype, failures, programs = "bfloat16", *_programs(spec, "bfloat16", targets, dynamic_shapes)
     case: dict[str, Any] = {"dtype": dtype, "failures": failures, "dynamic": {}, "sizes": [], "padded": []}
     for target, program in programs.items():
         fe.save(program, folder / f"{target}.pt2")
@@ -62,12 +66,14 @@ def write_case(spec: str, folder: Path) -> None:
     (folder / "case.json").write_text(json.dumps(case))
 
 
-def _programs(spec: str, dtype: str) -> tuple[dict[str, str], dict[str, ExportedProgram]]:
+def _programs(
+    spec: str, dtype: str, targets: Sequence[str], dynamic_shapes: str | None
+) -> tuple[dict[str, str], dict[str, ExportedProgram]]:
     """Target -> why it has no program, and target -> program; exported at one size if it allows no other."""
     failures, programs = {}, {}
-    for target in TARGETS:
+    for target in targets:
         try:
-            report = _checked(spec, target, dtype, "auto")
+            report = _checked(spec, target, dtype, dynamic_shapes)
             if report.verdicts[0].program is None:
                 report = _checked(spec, target, dtype, None)
         except SourceError as error:

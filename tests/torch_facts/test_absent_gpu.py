@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,21 @@ def test_the_source_of_the_code_names_the_constants(tmp_path: Path):
     write_package(tmp_path / "package.pt2", files)
     assert sorted(_constant_names(files)) == sorted(AotiPackage(tmp_path / "package.pt2").constant_names)
     assert len(_constant_names(files)) == 4
+
+
+def test_the_cuda_wheel_has_the_functions_that_packages_may_call():
+    """The linker sees a stub of `libtorch_cuda.so` that has all of them."""
+    headers = Path(torch.__file__).parent / "include/torch/csrc/inductor/aoti_torch"
+    texts = [(headers / name).read_text() for name in ("generated/c_shim_cuda.h", "c/shim.h")]
+    declared = {name for text in texts for name in re.findall(r"\b(aoti_torch_\w*cuda\w*)\s*\(", text)}
+    wheel = set(Path(__file__).with_name("cuda_wheel_symbols.txt").read_text().splitlines())
+
+    assert len(declared) > 100
+    assert declared <= wheel
+
+
+def test_instructions_of_the_host_are_asked_for_by_name():
+    from torch._inductor import cpu_vec_isa
+
+    assert "mavx2" in cpu_vec_isa.VecAVX2().build_arch_flags()
+    assert "valid_vec_isa_list" in cpu_vec_isa.pick_vec_isa.__code__.co_names

@@ -50,12 +50,12 @@ def compile_command(
         typer.Option("--backend", help="For executorch: `portable` kernels (default) or `xnnpack`."),
     ] = None,
     target: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--target",
             metavar="TARGET",
-            help="For aoti: devices to compile for, such as `cpu` or `H100`, which this machine need not "
-            "have. Default: the program's devices.",
+            help="For native code: devices to compile for, such as `cpu` or `H100`, which this machine need "
+            "not have. Repeatable: one package for several GPUs. Default: the program's devices.",
         ),
     ] = None,
     cache: Annotated[
@@ -78,7 +78,7 @@ def compile_command(
     Exit code 0: written. 1: the compiler does not support operators of the program; the diagnostics name the
     operators and their lines. 2: bad usage, file or environment. With 1 and 2, nothing is written.
     """
-    given = {"--weights": weights, "--backend": backend, "--target": target, "--cache": cache}
+    given = {"--weights": weights, "--backend": backend, "--target": target or None, "--cache": cache}
     for option, value in given.items():
         if value is not None and option.removeprefix("--") not in OPTIONS_OF[to]:
             raise typer.BadParameter(f"{option} does not apply to --to {to}")
@@ -97,7 +97,7 @@ def compile_command(
                 devices=devices,
                 weights=weights,
                 backend=backend,
-                target=target,
+                target=target or None,
                 cache=cache,
                 command=_command([archive, checkpoint], {**asked, "--profiles": profiles, "-o": output}),
                 on_progress=on_progress,

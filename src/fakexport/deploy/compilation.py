@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from torch.export import ExportedProgram
@@ -28,7 +28,7 @@ def compile(
     devices: str | Mapping[str, str] | None = None,
     weights: WeightsPlace | None = None,
     backend: Literal["portable", "xnnpack"] | None = None,
-    target: str | None = None,
+    target: str | Sequence[str] | None = None,
     cache: str | os.PathLike[str] | None = None,
     command: str | None = None,
     on_progress: Report | None = None,
@@ -44,8 +44,9 @@ def compile(
         devices: Mapping of devices, as for `bind`.
         weights: For `aoti` and `onnx`: `inside` the file, or in a .safetensors file `beside` it.
         backend: For `executorch`. Default: `portable`.
-        target: For `aoti`: the devices to compile for, as a topology. NVIDIA GPUs may be absent (extra
-            `cuda`). Default: the program's devices.
+        target: For `aoti` and `cpp-project`: the devices to compile for, as a topology. NVIDIA GPUs may be
+            absent (extra `cuda`). Several GPUs share one package, which has code for each. Default: the
+            program's devices.
         cache: For `aoti` and `cpp-project`: a folder that caches compiled packages.
         command: If the devices are missing here, the error message suggests running this command on a machine
             that has them.
@@ -84,15 +85,14 @@ def compile(
         from .cpp_project import write_cpp_project
 
         bundle = with_weights(opened, checkpoint, devices)
-        return write_cpp_project(bundle, path, cache=cache, report=on_progress)
+        return write_cpp_project(bundle, path, target=target, cache=cache, report=on_progress)
     if to in ("aoti", "cpp-project") and devices is None:
-        from .aoti import absent_gpu, device_type, missing_device, on_target
+        from .aoti import absent_gpu, device_type, on_target
 
-        if (gpu := absent_gpu(opened, target, command=command)) is None:
-            opened = on_target(opened, target)
-        elif to == "cpp-project":
-            reason = f"a C++ project for {gpu} can only be compiled on a machine with this GPU"
-            raise missing_device(reason, command)
+        targets = [target] if target is None or isinstance(target, str) else list(target)
+        gpu = next(filter(None, [absent_gpu(opened, each, command=command) for each in targets]), None)
+        if gpu is None:
+            opened = on_target(opened, targets[0]) if len(targets) == 1 else opened
         elif checkpoint is not None and device_type(opened) != "cpu":
             raise DeployError(
                 f"{gpu} is not available on this machine: compile without the checkpoint, and pass it to "
@@ -108,7 +108,7 @@ def compile(
         case "cpp-project":
             from .cpp_project import write_cpp_project
 
-            return write_cpp_project(opened, path, cache=cache, report=on_progress)
+            return write_cpp_project(opened, path, target=target, cache=cache, report=on_progress)
         case "executorch":
             from .executorch import compile_executorch
 

@@ -7,7 +7,7 @@ Form = Literal["aoti", "cpp-project", "executorch", "onnx"]
 
 OPTIONS_OF: Mapping[Form, frozenset[str]] = {
     "aoti": frozenset(("weights", "target", "cache")),
-    "cpp-project": frozenset(("cache",)),
+    "cpp-project": frozenset(("target", "cache")),
     "executorch": frozenset(("backend",)),
     "onnx": frozenset(("weights",)),
 }

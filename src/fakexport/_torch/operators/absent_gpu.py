@@ -25,14 +25,22 @@ from torch._subclasses.fake_tensor import FakeTensor
 from .inductor import compiler_command
 
 HOST_ARCHITECTURE = "x86-64-v3"
-"""The processors that the host code runs on: x86-64 with AVX2. Inductor's default is the build machine's."""
+"""The processors that the host code runs on: x86-64 with AVX2. Inductor's default is the build machine's, for
+this flag and for vector instructions that it requests by name (`-mavx512f`).
+"""
 
 OPTIONS = {
     "triton.autotune_at_compile_time": True,  # Writes the tuning code, which is replaced below.
     "compile_threads": 1,  # Worker processes would not have the driver below.
     "shape_padding": False,  # It times both variants.
+    # Headers that are precompiled for a temporary folder are never reused, and each takes 150 MB in /tmp.
+    "aot_inductor.precompile_headers": False,
+    "aot_inductor.enable_line_tables": False,  # They name the folder of the build.
 }
 """Options of Inductor for a device that is absent."""
+
+ENVIRONMENT = {"PYTHONHASHSEED": "0", "TRITON_DISABLE_LINE_INFO": "1"}
+"""Environment of the process, so that equal programs become equal packages."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +90,10 @@ def prepare(gpu: AbsentGpu, folder: Path) -> list[CompiledKernel]:
 
     Args:
         gpu: The GPU to compile for.
-        folder: An empty folder for headers and stub libraries to link against.
+        folder: The folder of the build, which the code will not name. It gets a folder `toolkit` with headers
+            and stub libraries to link against.
     """
-    from torch._inductor import cpp_builder, graph
+    from torch._inductor import codecache, cpp_builder, cpu_vec_isa, graph
     from torch._inductor.codegen.wrapper import PythonWrapperCodegen
     from torch.utils import cpp_extension
     from triton.runtime import driver
@@ -95,8 +104,10 @@ def prepare(gpu: AbsentGpu, folder: Path) -> list[CompiledKernel]:
     replacements: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
         (PythonWrapperCodegen, "generate_and_run_autotune_block", lambda own: _without_timing(kernels)),
         (graph, "is_same_tensor", _compared_by_identity),
-        (cpp_builder, "_get_optimization_cflags", _portable),
-        (cpp_extension, "CUDA_HOME", lambda own: str(_toolkit(folder))),
+        (codecache, "write", lambda own: _without_folder(own, folder)),
+        (cpp_builder, "_get_optimization_cflags", lambda own: _portable(own, folder)),
+        (cpu_vec_isa, "valid_vec_isa_list", lambda own: lambda: [cpu_vec_isa.VecAVX2()]),
+        (cpp_extension, "CUDA_HOME", lambda own: str(_toolkit(folder / "toolkit"))),
     )
     for owner, name, replaced in replacements:
         setattr(owner, name, replaced(getattr(owner, name)))
@@ -226,12 +237,33 @@ def _compared_by_identity(own: Callable[[Tensor, Tensor], bool]) -> Callable[[Te
     return is_same_tensor
 
 
-def _portable(own: Callable[..., Any]) -> Callable[..., Any]:
+def _portable(own: Callable[..., Any], folder: Path) -> Callable[..., Any]:
+    # `__FILE__` in checks of torch's headers.
+    paths = {folder: ".", Path(torch.__file__).parent: "torch"}
+
     def _get_optimization_cflags(*args: Any, **kwargs: Any) -> Any:
         flags, link = own(*args, **kwargs)
-        return [flag.replace("march=native", f"march={HOST_ARCHITECTURE}") for flag in flags], link
+        flags = [flag.replace("march=native", f"march={HOST_ARCHITECTURE}") for flag in flags]
+        return [*flags, *(f"ffile-prefix-map={path}={name}" for path, name in paths.items())], link
 
     return _get_optimization_cflags
+
+
+def _without_folder(own: Callable[..., Any], folder: Path) -> Callable[..., Any]:
+    def write(content: Any, extension: str, extra: str = "", *args: Any, **kwargs: Any) -> Any:
+        """Write a file that is named by the hash of its content and of `extra`, a command with paths."""
+        if extension in ("wrapper.cpp", "kernel.cpp"):
+            content, extra = content.replace(f"{folder}/", ""), ""
+        return own(content, extension, extra, *args, **kwargs)
+
+    return write
+
+
+def remove_commands(files: Iterable[Path]) -> None:
+    """Remove the commands from the end of C++ sources that Inductor compiled. They contain paths."""
+    for file in files:
+        if file.suffix == ".cpp":
+            file.write_text(file.read_text().partition("\n// Compile cmd\n")[0])
 
 
 _DRIVER_SYMBOLS = (

@@ -128,14 +128,14 @@ def _node_in(variables: Mapping[str, Any]) -> Node | None:
 class AotiPackage:
     """A package whose native code is loaded into this process. Loading a package can execute its code.
 
-    It runs on the device that it was compiled for.
+    It runs on the device that it was compiled for. `code` is the name of the code in the package.
 
     Raises:
         RuntimeError: The package cannot be loaded.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
+    def __init__(self, path: Path, code: str = "model") -> None:
+        self._loader = torch._C._aoti.AOTIModelPackageLoader(str(path), code, False, 1, -1)
 
     @property
     def constant_names(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import platform
 import shutil
 import tempfile
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -55,13 +55,15 @@ from .package import (
     PROGRAM,
     PackageCache,
     cache_key,
+    code_names,
     constants_record,
     known_constants,
     read_constants,
     read_metadata,
+    write_joined,
     write_package,
 )
-from .stand_ins import held_tensors, weightless_archive, with_own_weights, with_stand_ins
+from .stand_ins import held_tensors, weightless_archive, with_own_weights, with_stand_ins, without_values
 
 
 def compile_aoti(
@@ -69,7 +71,7 @@ def compile_aoti(
     path: str | os.PathLike[str],
     *,
     weights: WeightsPlace | None = None,
-    target: str | None = None,
+    target: str | Sequence[str] | None = None,
     cache: str | os.PathLike[str] | None = None,
     report: Report | None = None,
 ) -> CompiledFile:
@@ -79,6 +81,9 @@ def compile_aoti(
     process. Nothing can be timed, so each kernel gets the first of Inductor's configurations that does not
     spill registers. Matrix products, convolutions and attention call torch's libraries. The host code needs
     x86-64 with AVX2, and a CUDA build of the same torch release; this torch may be the CPU build.
+
+    With several targets, the package has the code for each of these GPUs under the name of its compute
+    capability, such as `sm_90`, and `open_aoti` chooses. They share the weights.
 
     The result is a torch package, which `open_aoti`, `torch._inductor.aoti_load_package` and C++ can open. If
     the weights are bound later, the code does not depend on their values, so it works with any matching
@@ -108,6 +113,10 @@ def compile_aoti(
         raise InvalidValue(f"{out}: the name of a package must end in .pt2, otherwise torch cannot open it")
     if not out.absolute().parent.is_dir():
         raise DeployError(f"{out.parent}: no such folder")
+    if target is not None and not isinstance(target, str):
+        if len(targets := tuple(dict.fromkeys(target))) > 1:
+            return _compiled_for_each(program, out, targets, weights, cache, report)
+        (target,) = targets
     unbound = unbound_names(program)
     gpu = absent_gpu(program, target)
     place: WeightsPlace = weights or ("beside" if unbound or gpu else "inside")
@@ -145,8 +154,57 @@ def compile_aoti(
             f"kernel configurations for {gpu} were chosen by fixed rules, not by timing them on the GPU"
         )
     if unbound:
-        notes.append(f"{out.name} has no weights: `fakexport run {out.name} CHECKPOINT` binds them")
+        notes.append(_without_weights(out))
     return CompiledFile.of(out, files, begun, notes=notes, is_cached=is_cached)
+
+
+def _compiled_for_each(
+    program: ExportedProgram,
+    out: Path,
+    targets: Sequence[str],
+    weights: WeightsPlace | None,
+    cache: str | os.PathLike[str] | None,
+    report: Report | None,
+) -> CompiledFile:
+    if weights == "inside":
+        raise InvalidValue("a package for several GPUs cannot contain its weights: pass --weights beside")
+    begun, weightless = time.monotonic(), without_values(program)
+    codes = _codes(weightless, targets)
+    with tempfile.TemporaryDirectory(prefix="fakexport-aoti-") as folder:
+        made = [
+            compile_aoti(
+                weightless,
+                Path(folder, f"{code}.pt2"),
+                weights="beside",
+                target=target,
+                cache=cache,
+                report=report,
+            )
+            for code, target in codes.items()
+        ]
+        write_joined(joined := Path(folder, "joined.pt2"), {one.path.stem: one.path for one in made})
+        files = _written(joined, out, program, is_beside=True)
+    notes = [note for one in made for note in one.notes if note != _without_weights(one.path)]
+    notes += [_without_weights(out)] if unbound_names(program) else []
+    return CompiledFile.of(out, files, begun, notes=notes, is_cached=all(one.is_cached for one in made))
+
+
+def _codes(program: ExportedProgram, targets: Sequence[str]) -> dict[str, str]:
+    """Return the target by the compute capability of its GPU, `sm_90`."""
+    found: dict[str, str] = {}
+    for target in targets:
+        gpu = absent_gpu(program, target)
+        if gpu is None and device_type(on_target(program, target)) != "cuda":
+            raise InvalidValue(f"{target}: only NVIDIA GPUs can share a package")
+        (code,) = instructions_here("cuda") if gpu is None else instructions_for(gpu)
+        if code in found:
+            raise InvalidValue(f"{target} and {found[code]} run the same code, {code}: pass one of them")
+        found[code] = target
+    return found
+
+
+def _without_weights(out: Path) -> str:
+    return f"{out.name} has no weights: `fakexport run {out.name} CHECKPOINT` binds them"
 
 
 @dataclass(frozen=True)
@@ -269,8 +327,10 @@ def _written(package: Path, out: Path, program: ExportedProgram, *, is_beside: b
         held, beside = held_tensors(program), file_beside(out)
         with read_container(package, trust=True) as opened:
             # The file also gets the package's constants, because torch's own loader only reads the file.
-            metadata = read_metadata(opened)
-            names = [*(tensor.name for tensor in metadata.tensors), *read_constants(opened)]
+            metadata, names = read_metadata(opened), set()
+            for code in code_names(opened):
+                names |= {tensor.name for tensor in read_metadata(opened, code).tensors}
+                names |= read_constants(opened, code).keys()
         weights = {name: Weight(tuple(held[name].shape), held[name].dtype) for name in names}
         layout = FileLayout.of(weights, metadata.program_id)
         layout.write_beside(beside, {name: held[name] for name in names})

@@ -8,7 +8,7 @@ import pickle
 from dataclasses import dataclass
 from pathlib import Path
 
-from fakexport._torch.operators.absent_gpu import CompiledKernel
+from fakexport._torch.operators.absent_gpu import ENVIRONMENT, CompiledKernel
 from fakexport.emulation.devices import profile_named
 from fakexport.files.processes import Limits, run_limited
 from fakexport.rules.diagnostics import Diagnostic
@@ -62,7 +62,7 @@ def compiled_for(gpu: str, archive: bytes, folder: Path) -> Compiled:
             Limits(seconds=math.inf),
             stdout=log,
             stderr=log,
-            environment={**os.environ, **caches},
+            environment={**os.environ, **ENVIRONMENT, **caches},
         )
     answer = folder / ANSWER
     if not answer.exists():

@@ -53,12 +53,13 @@ def main(arguments: Sequence[str]) -> None:
 def _compiled(program: ExportedProgram, profile: DeviceProfile, folder: Path) -> Compiled:
     mode, gpu = fake_mode_of(program), _gpu(profile)
     with emulate(profile.name):
-        kernels = absent_gpu.prepare(gpu, folder / "toolkit")
+        kernels = absent_gpu.prepare(gpu, folder)
         with mode:
             prepared = with_tensors(
                 program, lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
             )
             files = compiled_files(prepared, folder / "code", has_weights=False, options=absent_gpu.OPTIONS)
+    absent_gpu.remove_commands(files)
     return Compiled(files, _constant_names(files), tuple(kernels))
 
 

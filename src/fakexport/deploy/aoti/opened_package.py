@@ -27,7 +27,7 @@ from ..weights_file import check_owner, file_beside, fitted_weights
 from .graph import laid_out
 from .host import instructions_here
 from .metadata import PackageMetadata
-from .package import PROGRAM, read_constants, read_metadata, verify_package
+from .package import PROGRAM, code_names, read_constants, read_metadata, verify_package
 from .stand_ins import held_tensors
 
 _SHOWN = 3
@@ -88,11 +88,12 @@ def open_aoti(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | No
     """
     file = Path(path)
     with read_container(file, trust=True) as package:
-        metadata = read_metadata(package)
+        code = _code_for_this_machine(code_names(package))
+        metadata = read_metadata(package, code)
         verify_package(package)
-        _check_machine(file, metadata)
+        _check_machine(file, metadata, code_names(package))
         _check_libraries(file, metadata)
-        program, constants = None, read_constants(package)
+        program, constants = None, read_constants(package, code)
         if metadata.place == "beside":
             if check_owner(file, file_beside(file), checkpoint, metadata.program_id):
                 # The file lacks weights that the code does not use, so `bind` would reject it.
@@ -102,21 +103,27 @@ def open_aoti(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | No
     if metadata.place == "inside":
         if checkpoint is not None:
             raise DeployError(f"{file} contains its weights and does not accept a checkpoint")
-        return AotiArtifact(_loaded(file), metadata)
+        return AotiArtifact(_loaded(file, code), metadata)
     if program is None or checkpoint is None:
         weights = _weights_beside(file, metadata)
     else:
         weights = _of_checkpoint(program, metadata, checkpoint)
     tensors = {**weights, **constants}
-    code = _loaded(file)
-    if set(code.constant_names) != tensors.keys():
+    loaded = _loaded(file, code)
+    if set(loaded.constant_names) != tensors.keys():
         raise ArchiveError(file, "the weights of the compiled code differ from those in its metadata")
     if tensors:
-        code.bind({name: tensor.to(metadata.device) for name, tensor in tensors.items()})
-    return AotiArtifact(code, metadata)
+        loaded.bind({name: tensor.to(metadata.device) for name, tensor in tensors.items()})
+    return AotiArtifact(loaded, metadata)
 
 
-def _check_machine(path: Path, metadata: PackageMetadata) -> None:
+def _code_for_this_machine(codes: tuple[str, ...]) -> str:
+    """Return the code for the GPU of this machine, or the first."""
+    here = instructions_here("cuda") if len(codes) > 1 and exists_here("cuda") else ()
+    return next((code for code in codes if code in here), codes[0])
+
+
+def _check_machine(path: Path, metadata: PackageMetadata, codes: tuple[str, ...]) -> None:
     """Check that the torch version, processor and GPU can run the code."""
     made, here = metadata.versions.get("torch", "?"), str(torch.__version__)
     if _release(made) != _release(here):
@@ -130,6 +137,8 @@ def _check_machine(path: Path, metadata: PackageMetadata) -> None:
             f"{path} was compiled for {metadata.device}, which is not available on this machine"
         )
     has = instructions_here(metadata.device)
+    if len(codes) > 1 and metadata.instructions != has:
+        raise DeployError(f"{path} was compiled for GPUs with {', '.join(codes)}, but this one has {has[0]}")
     if missing := [name for name in metadata.instructions if name not in has]:
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         kind = "processor" if metadata.device == "cpu" else "GPU"
@@ -154,9 +163,9 @@ def _check_libraries(path: Path, metadata: PackageMetadata) -> None:
         raise DeployError(f"{path}: {error}") from None
 
 
-def _loaded(path: Path) -> AotiPackage:
+def _loaded(path: Path, code: str) -> AotiPackage:
     try:
-        return AotiPackage(path)
+        return AotiPackage(path, code)
     except RuntimeError as error:
         raise DeployError(f"{path} cannot be loaded: {first_line(error)}") from error
 

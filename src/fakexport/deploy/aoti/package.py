@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -53,7 +55,9 @@ KERNELS = "data/fakexport/kernels.json"
 """Record of the Triton kernels and their configurations, in packages for a GPU that the machine lacked."""
 
 _DIGESTS = "data/fakexport/sha256.json"
-_FOLDER = "data/aotinductor/model/"
+_ALONE = "model"
+_FOLDER = f"data/aotinductor/{_ALONE}/"
+_METADATA_OF_CODE = re.compile(r"data/aotinductor/([^/]+)/[^/]*_metadata\.json")
 _METADATA = "_metadata.json"
 # torch's loader expects the states of C++ objects in this folder, next to the constants.
 _OBJECT, _OBJECTS_FOLDER = "custom_obj_", "data/constants/"
@@ -75,17 +79,57 @@ def write_package(
         records[folder + file.name] = content
     records.update(more)
 
+    _write_records(path, records)
+
+
+def _write_records(path: Path, records: Mapping[str, Content]) -> None:
     def digests(written: tuple[Digest, ...]) -> bytes:
         return json.dumps({digest.name: digest.sha256 for digest in written}, indent=1).encode()
 
     write_container(path, records, last=(_DIGESTS, digests))
 
 
-def read_metadata(package: Container) -> PackageMetadata:
-    """Return fakexport's metadata of a package, or raise an `ArchiveError`."""
-    names = [name for name in package.names if name.startswith(_FOLDER) and name.endswith(_METADATA)]
-    if not names:
+def write_joined(path: Path, packages: Mapping[str, Path]) -> None:
+    """Write packages of one program for several GPUs as one package. The keys name the code of each."""
+    records: dict[str, Content] = {}
+    program_id = ""
+    for code, file in packages.items():
+        with read_container(file, trust=True) as package:
+            metadata = read_metadata(package)
+            program_id = program_id or metadata.program_id  # They differ in the GPU's name.
+            text = replace(metadata, program_id=program_id).to_text()
+            for name in package.names:
+                content = package.record(name)
+                if _METADATA_OF_CODE.fullmatch(name):
+                    content = json.dumps({**json.loads(content), KEY: text}).encode()
+                if name != _DIGESTS:
+                    records.setdefault(_name_in_code(name, code), content)
+    _write_records(path, records)
+
+
+def _name_in_code(name: str, code: str) -> str:
+    """Return the name of a record of one code in a package that has several."""
+    if code != _ALONE and name in (CONSTANTS, KERNELS):
+        return name.replace("fakexport/", f"fakexport/{code}/")
+    return name.replace(_FOLDER, f"data/aotinductor/{code}/")
+
+
+def code_names(package: Container) -> tuple[str, ...]:
+    """Return the names of the codes in a package: `model`, or the capability of each GPU, such as `sm_90`.
+
+    Raises:
+        ArchiveError: There are none.
+    """
+    found = (_METADATA_OF_CODE.fullmatch(name) for name in package.names)
+    if not (names := tuple(dict.fromkeys(match[1] for match in found if match))):
         raise ArchiveError(package.path, "is not an AOTInductor package")
+    return names
+
+
+def read_metadata(package: Container, code: str | None = None) -> PackageMetadata:
+    """Return fakexport's metadata of a package, or raise an `ArchiveError`. By default, of its first code."""
+    folder = f"data/aotinductor/{code or code_names(package)[0]}/"
+    names = [name for name in package.names if name.startswith(folder) and name.endswith(_METADATA)]
     found = package.json(names[0])
     if not isinstance(found, dict) or not isinstance(found.get(KEY), str):
         raise ArchiveError(
@@ -135,13 +179,13 @@ def constants_record(constants: dict[str, torch.Tensor]) -> bytes:
     return content.getvalue()
 
 
-def read_constants(package: Container) -> dict[str, torch.Tensor]:
+def read_constants(package: Container, code: str = _ALONE) -> dict[str, torch.Tensor]:
     """Return copies of the constants in a package, on the CPU."""
-    if CONSTANTS not in package.entries:
+    if (record := _name_in_code(CONSTANTS, code)) not in package.entries:
         return {}
     with tempfile.TemporaryDirectory(prefix="fakexport-") as folder:
         file = Path(folder, "constants.safetensors")
-        file.write_bytes(package.record(CONSTANTS))
+        file.write_bytes(package.record(record))
         opened = open_checkpoint(file)
         return {name: opened.tensor(name).clone() for name in opened.entries}
 

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -46,6 +46,7 @@ def write_cpp_project(
     program: ExportedProgram | Bundle,
     folder: str | os.PathLike[str],
     *,
+    target: str | Sequence[str] | None = None,
     cache: str | os.PathLike[str] | None = None,
     report: Report | None = None,
 ) -> CompiledFile:
@@ -61,7 +62,7 @@ def write_cpp_project(
         folder: A new or empty folder. It gets `CMakeLists.txt`, `src/` and `README.md`. A program adds
             `model.aoti.pt2`, and its weights in `model.aoti.safetensors`. A bundle adds `prefill.aoti.pt2`,
             `decode.aoti.pt2`, `generation.json`, and the weights of both in `model.safetensors`.
-        cache, report: As for `compile_aoti`.
+        target, cache, report: As for `compile_aoti`.
 
     Raises:
         DeployError: The folder is not empty, `compile_aoti` fails, or the bundle cannot generate.
@@ -69,8 +70,8 @@ def write_cpp_project(
             implemented in Python.
         FileWriteError: The project cannot be written. After an error, no new files remain.
     """
-    begun, target = time.monotonic(), Path(folder)
-    _refuse_to_overwrite(target)
+    begun, out = time.monotonic(), Path(folder)
+    _refuse_to_overwrite(out)
     calls: Mapping[str, Call] = {}
     if isinstance(program, Bundle):
         calls = dict(zip(("prefill.aoti.pt2", "decode.aoti.pt2"), calls_of(program), strict=True))
@@ -80,23 +81,23 @@ def write_cpp_project(
         raise CompileFailure(findings)
     kept, told = None if cache is None else Path(cache), report or silent
     try:
-        with new_folder(target) as new:
+        with new_folder(out) as new:
             shutil.copytree(_TEMPLATE, new, copy_function=shutil.copyfile, dirs_exist_ok=True)
             text = (new / _README).read_text("utf-8")
             if calls:
-                is_cached, notes = _write_generation(calls, new, cache=kept, report=told)
+                is_cached, notes = _write_generation(calls, new, target=target, cache=kept, report=told)
                 text = readme(text, (call.signature for call in calls.values()))
             else:
                 compiled = compile_aoti(
-                    programs[0], new / _PACKAGE, weights="beside", cache=kept, report=told
+                    programs[0], new / _PACKAGE, weights="beside", target=target, cache=kept, report=told
                 )
                 is_cached, notes = compiled.is_cached, compiled.notes
                 text = readme(text, [Signature.of(programs[0])])
             (new / _README).write_text(text, "utf-8")
     except OSError as error:  # The error names a file in the temporary folder, which is already deleted.
-        raise FileWriteError(target, error) from error
-    files = sorted(path for path in target.rglob("*") if path.is_file())
-    return CompiledFile.of(target, files, begun, notes=notes, is_cached=is_cached)
+        raise FileWriteError(out, error) from error
+    files = sorted(path for path in out.rglob("*") if path.is_file())
+    return CompiledFile.of(out, files, begun, notes=notes, is_cached=is_cached)
 
 
 def _refuse_to_overwrite(target: Path) -> None:
@@ -157,7 +158,12 @@ def _range(size: Dimension) -> str:
 
 
 def _write_generation(
-    calls: Mapping[str, Call], folder: Path, *, cache: Path | None, report: Report
+    calls: Mapping[str, Call],
+    folder: Path,
+    *,
+    target: str | Sequence[str] | None,
+    cache: Path | None,
+    report: Report,
 ) -> tuple[bool, tuple[str, ...]]:
     """Compile prefill and decode into a folder, and write their shared weights once.
 
@@ -167,7 +173,8 @@ def _write_generation(
     made = []
     for name, call in calls.items():
         report(f"{call.method}: compiling")
-        made.append(compile_aoti(without_values(call.program), folder / name, weights="beside", cache=cache))
+        weightless = without_values(call.program)
+        made.append(compile_aoti(weightless, folder / name, weights="beside", target=target, cache=cache))
     has_weights = not any(unbound_names(call.program) for call in calls.values())
     if has_weights:
         report("writing the weights")

@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/cpu/Utils.h>
+#include <dlfcn.h>
 #include <sys/utsname.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 #include <torch/custom_class.h>
@@ -20,7 +21,7 @@ namespace runner {
 namespace {
 
 constexpr const char* format = "fakexport.aoti/1";
-constexpr const char* model_name = "model";
+constexpr const char* only_code = "model";
 
 std::vector<std::string> texts(const json::Value& value) {
   std::vector<std::string> found;
@@ -71,12 +72,29 @@ void check_orders(const PackageDescription& description) {
   }
 }
 
-std::string metadata(const std::filesystem::path& package) {
+// Returns the compute capability of the first GPU, such as `sm_90`, or nothing without a GPU. The driver's
+// functions are looked up by name, because CUDA's headers come only with the toolkit.
+std::string gpu_architecture() {
+  void* const driver = ::dlopen("libcuda.so.1", RTLD_NOW);
+  if (driver == nullptr) return "";
+  const auto init = reinterpret_cast<int (*)(unsigned)>(::dlsym(driver, "cuInit"));
+  const auto get = reinterpret_cast<int (*)(int*, int)>(::dlsym(driver, "cuDeviceGet"));
+  const auto read = reinterpret_cast<int (*)(int*, int, int)>(::dlsym(driver, "cuDeviceGetAttribute"));
+  constexpr int major_attribute = 75, minor_attribute = 76;  // Of CUdevice_attribute.
+  int device = 0, major = 0, minor = 0;
+  if (!init || !get || !read || init(0) != 0 || get(&device, 0) != 0) return "";
+  if (read(&major, major_attribute, device) != 0 || read(&minor, minor_attribute, device) != 0) return "";
+  return "sm_" + std::to_string(major) + std::to_string(minor);
+}
+
+// Returns the metadata of one code in the package, or nothing if the package does not have it.
+std::string metadata(const std::filesystem::path& package, const std::string& code, std::string& failure) {
   std::unordered_map<std::string, std::string> found;
   try {
-    found = torch::inductor::AOTIModelPackageLoader::load_metadata_from_package(package.string(), model_name);
+    found = torch::inductor::AOTIModelPackageLoader::load_metadata_from_package(package.string(), code);
   } catch (const std::exception& error) {
-    throw Fault(package.string() + " cannot be read: " + first_line(error));
+    failure = package.string() + " cannot be read: " + first_line(error);
+    return "";
   }
   const auto ours = found.find("fakexport");
   if (ours == found.end()) throw Fault(package.string() + " was not compiled by fakexport");
@@ -112,10 +130,16 @@ PackageDescription PackageDescription::of(const std::filesystem::path& package) 
   const InputFile file(package);
   if (file.size() > 2) file.read(0, start, 2);
   if (start[0] != 'P' || start[1] != 'K') throw Fault(package.string() + " is not a compiled package");
-  const std::string text = metadata(package);
+  std::string failure, code = only_code;
+  std::string text = metadata(package, code, failure);
+  if (text.empty() && !(code = gpu_architecture()).empty()) {  // A package for several GPUs has a code for each.
+    text = metadata(package, code, failure);
+  }
+  if (text.empty()) throw Fault(failure);
   return within(package.string() + ": its description", [&] {
     PackageDescription found = read(json::parse(text));
     check_orders(found);
+    found.code = code;
     return found;
   });
 }
@@ -131,9 +155,15 @@ void PackageDescription::check_machine() const {
     throw Fault("the package was compiled for " + machine + ", but this is " + here.machine);
   }
   if (device != "cpu") {
-    if (device != "cuda" || !at::globalContext().hasCUDA()) {
+    const std::string here = device == "cuda" ? gpu_architecture() : "";
+    if (here.empty()) {
       throw Fault("the package was compiled for " + device + ", which is not available on this machine");
     }
+    if (instructions != std::vector<std::string>{here}) {
+      throw Fault("the package was compiled for a GPU with " + (instructions.empty() ? "no name" : instructions[0]) + ", but this one has " + here +
+                  ": compile it for this GPU");
+    }
+    if (!at::globalContext().hasCUDA()) throw Fault("the package needs a CUDA build of torch");
     return;
   }
   const auto capabilities = at::cpu::get_cpu_capabilities();

@@ -19,6 +19,7 @@ struct Weight {
 
 // fakexport's metadata of the program in a package.
 //
+//   code           name of the code in the package: `model`, or the GPU's capability in a package for several
 //   orders         memory order of each input: its dimensions from the outermost to the innermost
 //   device         `cpu` or `cuda`
 //   weights        the weights that a weights file must contain; empty if they are inside the package
@@ -27,10 +28,11 @@ struct Weight {
 //                  contains, and tensors that the code does not use
 //   torch_version  version of the torch that compiled the package
 //   machine        `x86_64`
-//   instructions   CPU extensions that the code may use
+//   instructions   CPU extensions that the code may use, or the GPU's capability
 //   libraries_for  operators, `signal_ops.soft_clip.default`, and C++ classes, `signal_ops::Polynomial`, that
 //                  libraries must register
 struct PackageDescription {
+  std::string code;
   Signature signature;
   std::vector<Shape> orders;
   std::string device;

@@ -24,7 +24,7 @@ at::Tensor laid_out(const at::Tensor& tensor, const Shape& order) {
 }  // namespace
 
 Program::Program(const std::filesystem::path& package, PackageDescription description, TensorsByName weights)
-    : description_(std::move(description)), weights_(std::move(weights)), loader_(package.string()) {
+    : description_(std::move(description)), weights_(std::move(weights)), loader_(package.string(), description_.code) {
   if (description_.has_weights_beside) bind();
 }
 
