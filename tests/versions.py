@@ -193,9 +193,14 @@ LACKS = (
     ),
     Lack(
         "torch",
+        "torch 2.14 exports this model",
+        (f"{_REPORTS}[huggingface/transformers#42721]",),
+        since="2.14",
+    ),
+    Lack(
+        "torch",
         "torch 2.15 exports this model",
         (
-            f"{_REPORTS}[huggingface/transformers#42721]",
             f"{_REPORTS}[pytorch/pytorch#170548]",
             f"{_REPORTS}[pytorch/pytorch#134533]",
         ),
