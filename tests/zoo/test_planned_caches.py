@@ -99,3 +99,23 @@ def _tensors(value: Any, seen: set[int]) -> Iterator[torch.Tensor]:
     elif hasattr(value, "__dict__") and id(value) not in seen:
         seen.add(id(value))
         yield from _tensors(vars(value), seen)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", ["qwen3_vl", "gemma3", "llava"])
+def test_a_model_that_also_reads_images_is_planned_with_text_alone(model_type: str, tmp_path: Path) -> None:
+    architecture = Architecture(model_type, "AutoModelForImageTextToText", is_common=False)
+    source = _with_cache(architecture.source(tmp_path))
+
+    planned = _state(source, "decode")
+
+    assert planned == _real(architecture.build().eval(), CONTEXT, 1)
+
+
+@pytest.mark.parametrize("model_type", ["t5", "bart"])
+def test_a_model_with_an_encoder_has_no_planned_decode_step(model_type: str, tmp_path: Path) -> None:
+    """bart would read the token as a prompt for its encoder."""
+    architecture = Architecture(model_type, "AutoModelForSeq2SeqLM", is_common=False)
+
+    with pytest.raises(ValueError, match="does not read a prompt of text alone"):
+        fe.plan(architecture.source(tmp_path), target="cpu", workload="decode")

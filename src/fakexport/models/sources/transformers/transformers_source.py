@@ -310,8 +310,7 @@ def labelled_inputs(
     found = derive_inputs(module, device, dtype, batch=batch, sequence=sequence, processor=processor)
     if "labels" not in inspect.signature(module.forward).parameters:
         return found
-    shape = _shape(type(module).__name__, found.kwargs, batch)
-    if shape is None:
+    if (shape := _shape(type(module).__name__, found.kwargs, batch)) is None:
         return found
     labels = torch.zeros(shape, device=device, dtype=torch.long)
     return replace(found, kwargs={**found.kwargs, "labels": labels})
@@ -340,8 +339,8 @@ def decode_inputs(
 ) -> ExampleInputs:
     """Return the inputs of the call that reads the last token of a context.
 
-    The model itself creates the cache by reading the tokens before the last one. The cache therefore has the
-    class that the model expects, and each of its layers has the size of the layer's window or state.
+    The model itself creates the cache by reading the tokens before the last one, all of them text. The cache
+    therefore has the class that the model expects, and each layer has the size of its window or state.
 
     Args:
         module, device, dtype: as for `derive_inputs`. The module's tensors are fake.
@@ -349,27 +348,28 @@ def decode_inputs(
         context: Number of tokens that the model attends to, including the new one. The example inputs have
             at most 64 tokens more than the largest window: enough to recognize a cache with a window.
     Raises:
-        SourceError: the model reads inputs other than text, or returns no cache.
+        SourceError: the model does not run on text alone, or returns no cache.
     """
     context = min(context, _example_context(module))
     before = derive_inputs(module, device, dtype, batch=batch, sequence=context - 1, processor=processor)
-    name = type(module).__name__
-    if not before.kwargs.keys() <= _TEXT or "input_ids" not in before.kwargs:
-        others = ", ".join(sorted(before.kwargs.keys() - _TEXT)) or "no input_ids"
-        raise SourceError(
-            f"decode inputs can be derived only for text models, but {name} has {others}: write a factory "
-            "that returns the inputs"
-        )
+    name, config = type(module).__name__, module.config
+    read = {key: value for key, value in before.kwargs.items() if key in _TEXT}
+    others = ", ".join(sorted(before.kwargs.keys() - _TEXT))
+    if "input_ids" not in read or config.is_encoder_decoder:
+        raise SourceError(f"{name} does not read a prompt of text alone, so a decode step cannot be planned")
     # Without the exporter's patches, which change the layers of a cache with a window.
     with torch.no_grad(), kernels_of_hub(module):
-        returned = module(**before.kwargs, use_cache=True)
-    cache = _cache_of(returned)
-    if cache is None:
+        try:
+            returned = module(**read, use_cache=True)
+        except Exception as error:
+            if not others:
+                raise
+            raise SourceError(f"{name} does not run without {others}: {type_and_line(error)}") from error
+    if (cache := _cache_of(returned)) is None:
         raise SourceError(f"{name} does not return a cache, so a decode step cannot be planned")
     parameter, state = cache
-    token = before.kwargs["input_ids"][:, :1].clone()
-    kwargs = {"input_ids": token}
-    if "attention_mask" in before.kwargs:
+    kwargs = {"input_ids": read["input_ids"][:, :1].clone()}
+    if "attention_mask" in read:
         kwargs["attention_mask"] = torch.ones(batch, context, dtype=torch.long, device=device)
     return replace(before, kwargs={**kwargs, parameter: state, "use_cache": True})
 
