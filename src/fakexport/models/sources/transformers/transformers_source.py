@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -352,7 +352,7 @@ def decode_inputs(
     """
     context = min(context, _example_context(module))
     before = derive_inputs(module, device, dtype, batch=batch, sequence=context - 1, processor=processor)
-    name, config = type(module).__name__, module.config
+    name, config = type(module).__name__, cast("Any", module.config)
     read = {key: value for key, value in before.kwargs.items() if key in _TEXT}
     others = ", ".join(sorted(before.kwargs.keys() - _TEXT))
     if "input_ids" not in read or config.is_encoder_decoder:
