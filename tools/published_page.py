@@ -149,7 +149,7 @@ _LACKING, _PACKED, _PARTIAL = (
 
 def _excluded(by_model: dict[str, dict[str, dict[str, Any]]]) -> str:
     kinds = Counter(_not_counted(records.values()) for records in by_model.values())
-    return "\nNot counted: " + ", ".join(f"{kinds[kind]} {kind}" for kind in kinds if kind) + ".\n"
+    return "\nNot counted:\n\n" + "".join(f"- {kinds[kind]} {kind}\n" for kind in kinds if kind)
 
 
 def _not_counted(records: Iterable[dict[str, Any]]) -> str | None:
