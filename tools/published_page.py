@@ -153,7 +153,7 @@ def _excluded(by_model: dict[str, dict[str, dict[str, Any]]]) -> str:
 
 
 def _not_counted(records: Iterable[dict[str, Any]]) -> str | None:
-    """Return why a model is not counted: nobody could build what was published from its config."""
+    """Return why a model is not counted, or None: its config does not describe the published model."""
     found = list(records)
     if any(each["status"] == "refused" and "has no " in each["reason"] for each in found):
         return _LACKING

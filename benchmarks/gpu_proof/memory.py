@@ -1,4 +1,4 @@
-"""Step: does a GPU hold what the plan says? And is no call faster than the bound on its time?
+"""Step: compare planned with allocated memory, and the time of each call with its lower bound.
 
 What torch and the driver report is compared with the plan: `max_memory_allocated` with tensors and
 workspaces, `max_memory_reserved` with what the caching allocator takes for them, and what `mem_get_info` says

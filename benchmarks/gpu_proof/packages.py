@@ -1,7 +1,6 @@
 """Step: AOTInductor packages that were built without a GPU load on it, agree with eager mode, and are fast.
 
-`fakexport compile` builds them with the GPU hidden, and once more with the GPU visible, for the comparison of
-times.
+`fakexport compile` builds them with the GPU hidden, and once more with the GPU visible, to compare times.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Case:
         dtype: Dtype of the weights.
         dynamic: Value of `dynamic_shapes`.
         shapes: Sizes of the input of the calls. The last one is timed.
-        tolerance: An error to float64 that is no failure.
+        tolerance: The largest error relative to float64 that passes.
     """
 
     dtype: str

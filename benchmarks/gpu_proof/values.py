@@ -21,7 +21,7 @@ CASES = {
 """Name -> dtype of the weights. None: that of the source."""
 
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
-"""Dtype of an output -> the largest norm of the error over the norm of eager mode that is no failure."""
+"""Dtype of an output -> the largest relative error that passes: norm of the error over norm of eager mode."""
 
 _CAPTURED_FOR = ("gpu", "cpu")
 _AT_A_TIME = 6

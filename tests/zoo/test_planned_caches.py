@@ -119,3 +119,11 @@ def test_a_model_with_an_encoder_has_no_planned_decode_step(model_type: str, tmp
 
     with pytest.raises(ValueError, match="does not read a prompt of text alone"):
         fe.plan(architecture.source(tmp_path), target="cpu", workload="decode")
+
+
+def test_a_cache_that_also_depends_on_images_has_no_planned_decode_step(tmp_path: Path) -> None:
+    """Its cross-attention caches nothing for a prompt of text alone, so the plan would be too small."""
+    architecture = Architecture("mllama", "AutoModelForImageTextToText", is_common=False)
+
+    with pytest.raises(ValueError, match=r"caches less without .*pixel_values"):
+        fe.plan(architecture.source(tmp_path), target="cpu", workload="decode")

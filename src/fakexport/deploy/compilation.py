@@ -87,13 +87,13 @@ def compile(
         bundle = with_weights(opened, checkpoint, devices)
         return write_cpp_project(bundle, path, target=target, cache=cache, report=on_progress)
     if to in ("aoti", "cpp-project") and devices is None:
-        from .aoti import absent_gpu, device_type, on_target
+        from .aoti import absent_gpu, device_type, each_target, on_target
 
-        targets = [target] if target is None or isinstance(target, str) else list(target)
+        targets = each_target(target)
         gpu = next(filter(None, [absent_gpu(opened, each, command=command) for each in targets]), None)
-        if gpu is None:
-            opened = on_target(opened, targets[0]) if len(targets) == 1 else opened
-        elif checkpoint is not None and device_type(opened) != "cpu":
+        if gpu is None and len(targets) == 1:
+            opened = on_target(opened, targets[0])
+        if gpu is not None and checkpoint is not None and device_type(opened) != "cpu":
             raise DeployError(
                 f"{gpu} is not available on this machine: compile without the checkpoint, and pass it to "
                 "`fakexport run` on the machine that runs the package"

@@ -146,21 +146,16 @@ def test_a_summary_names_what_differs_and_skips_a_line_that_is_cut(run):
     assert "- fidelity vit: pair=native = emulated" in text
 
 
+def pretended(out, *steps):
+    options = ["--pretend", "--limit", "0", "--out", str(out), "--steps", *steps]
+    return [sys.executable, "-m", "benchmarks.gpu_proof", *options]
+
+
 @pytest.mark.slow
 def test_a_run_that_is_ended_keeps_its_results_and_leaves_no_process(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.gpu_proof",
-        "--pretend",
-        "--limit",
-        "0",
-        "--out",
-        str(tmp_path),
-    ]
     found = tmp_path / "results.jsonl"
 
-    with subprocess.Popen([*command, "--steps", "attention"], cwd=ROOT, stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(pretended(tmp_path, "attention"), cwd=ROOT, stdout=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 200
         while not (found.exists() and list((tmp_path / "work" / "logs").glob("attention-*"))):
             assert time.monotonic() < deadline
@@ -181,19 +176,9 @@ def test_a_run_that_is_ended_keeps_its_results_and_leaves_no_process(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_without_a_gpu_captures_a_model_both_ways(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.gpu_proof",
-        "--pretend",
-        "--limit",
-        "0",
-        "--out",
-        str(tmp_path),
-    ]
 
     done = subprocess.run(
-        [*command, "--steps", "smoke", "facts"], cwd=ROOT, capture_output=True, text=True, check=False
+        pretended(tmp_path, "smoke", "facts"), cwd=ROOT, capture_output=True, text=True, check=False
     )
 
     assert done.returncode == 0, done.stdout + done.stderr

@@ -20,7 +20,7 @@ from torch._inductor.exc import CppCompileError
 
 import fakexport as fe
 from fakexport.deploy import CompileFailure, DeployError
-from fakexport.deploy.aoti import absent_gpu, compile_aoti, on_target
+from fakexport.deploy.aoti import absent_gpu, compile_aoti, each_target, on_target
 from fakexport.deploy.aoti.faults import failure_of
 from fakexport.exporting.program.devices import devices_of_program
 
@@ -151,6 +151,12 @@ def test_the_gpu_to_compile_for_is_that_of_the_program_or_the_target() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_equal_targets_are_one_and_no_target_is_the_devices_of_the_program() -> None:
+    assert each_target(["H100", "A100", "H100"]) == ("H100", "A100")
+    assert each_target("H100") == ("H100",)
+    assert each_target([]) == each_target(None) == (None,)
+
+
 def test_an_operator_of_a_library_is_refused_without_the_gpu(tmp_path: Path) -> None:
     with torch.library._scoped_library("absent_gpu_test", "FRAGMENT") as library:
         library.define("twice(Tensor x) -> Tensor")

@@ -43,6 +43,7 @@ from .host import (
     absent_gpu,
     compiler_version,
     device_type,
+    each_target,
     instructions_for,
     instructions_here,
     on_target,
@@ -113,12 +114,12 @@ def compile_aoti(
         raise InvalidValue(f"{out}: the name of a package must end in .pt2, otherwise torch cannot open it")
     if not out.absolute().parent.is_dir():
         raise DeployError(f"{out.parent}: no such folder")
-    if target is not None and not isinstance(target, str):
-        if len(targets := tuple(dict.fromkeys(target))) > 1:
-            return _compiled_for_each(program, out, targets, weights, cache, report)
-        (target,) = targets
+    first, *others = each_target(target)
+    if others:
+        targets = tuple(filter(None, (first, *others)))
+        return _compiled_for_each(program, out, targets, weights, cache, report)
     unbound = unbound_names(program)
-    gpu = absent_gpu(program, target)
+    gpu = absent_gpu(program, first)
     place: WeightsPlace = weights or ("beside" if unbound or gpu else "inside")
     if unbound and place == "inside":
         raise WeightsNotBoundError(unbound)
@@ -130,7 +131,7 @@ def compile_aoti(
     compiler = compiler_version()
     source = program  # Moving it to an absent GPU makes its weights fake.
     # Native code cannot call transformers' operators, whose kernels are in Python.
-    program = composed(on_target(program, target), IN_PYTHON)
+    program = composed(on_target(program, first), IN_PYTHON)
     if gpu is not None and (foreign := (*library_operators(program), *library_classes(program))):
         raise DeployError(
             f"{foreign[0]} comes from a library, so the program can only be compiled on a machine "

@@ -7,6 +7,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import torch
 from torch.export import ExportedProgram
@@ -70,6 +71,13 @@ def absent_gpu(program: ExportedProgram, target: str | None, *, command: str | N
         )
     _check_can_compile(profile, command)
     return profile.name
+
+
+def each_target(target: str | Sequence[str] | None) -> tuple[str | None, ...]:
+    """Return the different targets of a compilation. None means the program's devices."""
+    if target is None or isinstance(target, str):
+        return (target,)
+    return tuple(dict.fromkeys(target)) or (None,)
 
 
 def _check_can_compile(profile: DeviceProfile, command: str | None) -> None:

@@ -146,7 +146,7 @@ def test_a_problem_is_reported_at_the_line_of_the_code(tmp_path: Path) -> None:
 def test_without_the_option_nothing_is_imported(tmp_path: Path) -> None:
     spec = folder(tmp_path, {**FILES, "modeling_own.py": "raise SystemExit(3)"})
 
-    with pytest.raises(SourceError, match="read that code, then pass --trust-remote-code to run it"):
+    with pytest.raises(SourceError, match="read that code, then run it with --trust-remote-code"):
         resolve(spec)
     assert resolve(spec, trust_remote_code=True).dtype == torch.bfloat16  # Only `prepare` imports it.
 

@@ -259,6 +259,16 @@ def test_each_name_of_an_unquantized_module_is_compiled_once(
     assert "model.layers.0.mlp.up_proj.weight" not in quantized
 
 
+def test_a_transformers_without_these_names_still_quantizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("transformers.quantizers.quantizers_utils.should_convert_module")
+
+    program = fe.export(folder(tmp_path, FP8), target="H100")
+
+    assert torch.float8_e4m3fn in {tensor.dtype for tensor in program.state_dict.values()}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("settings", "config"), [(FP8, LLAMA), (MXFP4, GPT_OSS), (FBGEMM, LLAMA)])
 def test_quantized_layers_on_a_cpu_do_not_export(settings: Any, config: Any, tmp_path: Path) -> None:

@@ -154,8 +154,10 @@ def _compiled_patterns() -> dict[tuple[Any, str], Any]:
     transformers 5.23 matches every module with every pattern, and `re` caches 512 patterns. The fp8 configs
     of GLM-5 have more, so each match compiled its pattern.
     """
-    from transformers.quantizers.quantizers_utils import should_convert_module as stock
+    from transformers.quantizers import quantizers_utils
 
+    if (stock := getattr(quantizers_utils, "should_convert_module", None)) is None:
+        return {}
     compiled = cache(re.compile)
     own = {**vars(re), "match": lambda pattern, text: compiled(pattern).match(text)}
     names = {**stock.__globals__, "re": SimpleNamespace(**own)}

@@ -32,9 +32,9 @@ from fakexport.models.sources.source_error import SourceError
 from fakexport.models.sources.transformers.own_code import OwnCode
 from fakexport.models.sources.transformers.transformers_class import takes_class
 from fakexport.models.sources.transformers.transformers_config import (
+    about_own_code,
     config_of,
     generic_config,
-    is_own_code,
     own_code,
     read_settings,
 )
@@ -98,9 +98,7 @@ def hub_model(
     except HubError as error:
         raise SourceError(str(error)) from error
     own = OwnCode.of(settings, repository, class_name) if trust_remote_code else None
-    config = (
-        config_of(settings, str(name), class_name) if own is None else generic_config(settings, str(name))
-    )
+    config = _config(settings, str(name), class_name, own)
     if class_name is None and own is None:
         _check_class(config, own_code(settings), name)
     commit = f"{name} is at commit {repository.commit} on the hub"
@@ -127,9 +125,7 @@ def folder_model(path: Path, class_name: str | None, *, trust_remote_code: bool 
     _add_quantization(settings, beside if file.name.endswith("config.json") and beside.is_file() else None)
     said, folder = StoredDtypes(), LocalFolder(file.parent)
     own = OwnCode.of(settings, folder, class_name) if trust_remote_code else None
-    config = (
-        config_of(settings, str(file), class_name) if own is None else generic_config(settings, str(file))
-    )
+    config = _config(settings, str(file), class_name, own)
     notes = _class_notes(settings, config, own)
     has_weights = file.name == "config.json" and _has_weights(folder)
     stored = stored_dtypes(folder) if has_weights else said
@@ -276,7 +272,7 @@ def _check_class(config: Any, own: Mapping[str, str], name: HubName) -> None:
     if own:
         raise SourceError(
             f"{name}: transformers has no class {classes[0]} for {config.model_type!r}; "
-            f"{is_own_code(own)}, or specify a class of transformers, {name}:CLASS"
+            f"{about_own_code(own)}, or specify a class of transformers, {name}:CLASS"
         )
     raise SourceError(
         f"{name}: transformers has no class {classes[0]} for {config.model_type!r}: install a "

@@ -12,7 +12,11 @@ from fakexport.models.hub import HubError, HubName, LocalFolder, Repository
 from fakexport.models.sources.python.python_file import import_from, new_package
 from fakexport.models.sources.source_error import SourceError, did_you_mean
 from fakexport.models.sources.transformers.transformers_class import AUTO_CLASSES, model_class_for
-from fakexport.models.sources.transformers.transformers_config import config_of, own_code
+from fakexport.models.sources.transformers.transformers_config import (
+    config_of,
+    known_config_class,
+    own_code,
+)
 
 _CONFIG = "AutoConfig"
 _OTHER = "--"
@@ -79,14 +83,11 @@ class OwnCode:
                 raise SourceError(f"{self.place}: {module}.py has no {name}{did_you_mean(name, names)}")
             return names[name]
 
-        from transformers import CONFIG_MAPPING
-
         model_class = None if self.model is None else found(*self.model)
         if self.config is not None:
             config_class = found(*self.config)
         else:
-            is_known = str(self.settings.get("model_type")) in CONFIG_MAPPING
-            config_class = None if is_known else getattr(model_class, "config_class", None)
+            config_class = known_config_class(self.settings) or getattr(model_class, "config_class", None)
         config = config_of(self.settings, self.place, self.class_name, config_class)
         return config, model_class or model_class_for(config, self.class_name, self.place)[0]
 

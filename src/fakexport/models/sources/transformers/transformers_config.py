@@ -77,17 +77,12 @@ def config_of(
         SourceError: the settings have neither `model_type` nor `architectures`; transformers lacks the type
             or class, or rejects a value.
     """
-    from transformers import CONFIG_MAPPING
-
     fields = {name: value for name, value in settings.items() if name not in ("auto_map", "model_type")}
     model_type, architectures = settings.get("model_type"), settings.get("architectures")
     if model_type is None and not architectures:
         raise SourceError(f"{place} is not a model config: it has neither model_type nor architectures")
-    if config_class is not None:
-        pass
-    elif model_type is not None and str(model_type) in CONFIG_MAPPING:
-        config_class = CONFIG_MAPPING[str(model_type)]
-    else:
+    config_class = config_class or known_config_class(settings)
+    if config_class is None:
         found = _class_with_config(architectures or () if model_type is None else (class_name,))
         if found is None:
             raise SourceError(f"{place}{_unknown(model_type, architectures or (), own_code(settings))}")
@@ -95,6 +90,16 @@ def config_of(
     config = _config(config_class, fields, place)
     _check_sizes_read(config, fields, place)
     return config
+
+
+def known_config_class(settings: Mapping[str, Any]) -> Any:
+    """Return the config class of transformers for a config's model type, or None."""
+    from transformers import CONFIG_MAPPING
+
+    model_type = str(settings.get("model_type"))
+    if model_type not in CONFIG_MAPPING:
+        return None
+    return CONFIG_MAPPING[model_type]  # Its `get` does not import the class.
 
 
 def own_code(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -106,11 +111,12 @@ def own_code(settings: Mapping[str, Any]) -> dict[str, str]:
     return {key: str(value) for key, value in fields if key.startswith(("AutoModel", "AutoConfig"))}
 
 
-def is_own_code(own: Mapping[str, str]) -> str:
+def about_own_code(own: Mapping[str, str]) -> str:
     """Return a clause that names the code of a repository, and says what to do."""
     return (
         f"the model is code of the repository (auto_map refers to {next(iter(own.values()))}): read that "
-        "code, then pass --trust-remote-code to run it, or write a factory"
+        "code, then run it with --trust-remote-code, an option of check, export, plan, inspect and compare, "
+        "or write a factory"
     )
 
 
@@ -141,7 +147,7 @@ def _unknown(model_type: Any, architectures: Sequence[Any], own: Mapping[str, st
             f"append :{known.__name__} to the source to check that class"
         )
     if own:
-        return f": {lacks}; {is_own_code(own)}"
+        return f": {lacks}; {about_own_code(own)}"
     return f": {lacks}: install a version that has it, or write a factory"
 
 

@@ -5,16 +5,12 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -32,7 +28,6 @@ from fakexport.models.sources.source_error import SourceError, import_library, n
 from fakexport.models.sources.transformers.config_limits import nothing_downloaded, within_limits
 from fakexport.models.sources.transformers.exporter_patches import (
     import_exporter,
-    kernels_of_hub,
     trace_patches,
 )
 from fakexport.models.sources.transformers.hub_model import HubModel, folder_model, hub_model
@@ -43,7 +38,7 @@ from fakexport.models.sources.transformers.transformers_config import (
     set_use_cache,
     take_quantization,
 )
-from fakexport.models.sources.transformers.transformers_inputs import derive_inputs
+from fakexport.models.sources.transformers.workload_inputs import inputs_for
 from fakexport.models.sources.workload import FORWARD, Workload
 
 
@@ -158,9 +153,7 @@ def transformers_source(
         kind="transformers",
         factory=construct,
         prepare=prepare,
-        example_inputs=call.inputs
-        if workload.is_generated
-        else partial(_INPUTS[workload.name], **_sizes(workload), processor=processor),
+        example_inputs=call.inputs if workload.is_generated else inputs_for(workload, processor),
         tracing=call.tracing if workload.is_generated else _patched,
         dtype=dtype,
         assumptions=tuple(sentence for sentence in notes if sentence),
@@ -193,11 +186,6 @@ def raised_anyway(build: Callable[[], Any]) -> str | None:
     except Exception as error:  # any error of a constructor
         return type_and_line(error)
     return None
-
-
-def _sizes(workload: Workload) -> dict[str, int]:
-    length = "context" if workload.name == "decode" else "sequence"
-    return {"batch": workload.batch, length: workload.context}
 
 
 def _model(model: str, class_name: str | None, workload: Workload, *, trust_remote_code: bool) -> HubModel:
@@ -277,124 +265,3 @@ def keep_in_float32(module: nn.Module, dtype: torch.dtype) -> None:
     for name, held in module.state_dict(keep_vars=True).items():
         if isinstance(held, torch.Tensor) and held.is_floating_point() and kept.search(name):
             held.data = held.data.to(torch.float32)
-
-
-_OF_TOKENS = (
-    "ForCausalLM",
-    "LMHeadModel",
-    "ForMaskedLM",
-    "ForConditionalGeneration",
-    "ForTokenClassification",
-)
-_OF_EXAMPLES = ("ForSequenceClassification", "ForImageClassification", "ForVideoClassification")
-_TOKENS = ("decoder_input_ids", "input_ids")
-
-
-def labelled_inputs(
-    module: nn.Module,
-    device: str,
-    dtype: torch.dtype | None,
-    *,
-    batch: int = 2,
-    sequence: int = 16,
-    processor: Processor | None = None,
-) -> ExampleInputs:
-    """Return inputs of one forward pass. They include labels if the shape of the model's labels is known.
-
-    The shape is known for models with one label per token or per example. The class name shows which of the
-    two applies.
-
-    Raises:
-        SourceError: as for `derive_inputs`.
-    """
-    found = derive_inputs(module, device, dtype, batch=batch, sequence=sequence, processor=processor)
-    if "labels" not in inspect.signature(module.forward).parameters:
-        return found
-    if (shape := _shape(type(module).__name__, found.kwargs, batch)) is None:
-        return found
-    labels = torch.zeros(shape, device=device, dtype=torch.long)
-    return replace(found, kwargs={**found.kwargs, "labels": labels})
-
-
-def _shape(name: str, inputs: Mapping[str, Any], batch: int) -> tuple[int, ...] | None:
-    tokens = next((inputs[own] for own in _TOKENS if own in inputs), None)
-    if name.endswith(_OF_TOKENS) and tokens is not None:
-        return tuple(tokens.shape)
-    return (batch,) if name.endswith(_OF_EXAMPLES) else None
-
-
-_WINDOWS = ("sliding_window", "attention_chunk_size")
-_CACHED_TOKENS = 64
-_TEXT = {"input_ids", "attention_mask"}
-
-
-def decode_inputs(
-    module: nn.Module,
-    device: str,
-    dtype: torch.dtype | None,
-    *,
-    batch: int,
-    context: int,
-    processor: Processor | None = None,
-) -> ExampleInputs:
-    """Return the inputs of the call that reads the last token of a context.
-
-    The model itself creates the cache by reading the tokens before the last one, all of them text. The cache
-    therefore has the class that the model expects, and each layer has the size of its window or state.
-
-    Args:
-        module, device, dtype: as for `derive_inputs`. The module's tensors are fake.
-        batch: Number of sequences.
-        context: Number of tokens that the model attends to, including the new one. The example inputs have
-            at most 64 tokens more than the largest window: enough to recognize a cache with a window.
-    Raises:
-        SourceError: the model does not run on text alone, or returns no cache.
-    """
-    context = min(context, _example_context(module))
-    before = derive_inputs(module, device, dtype, batch=batch, sequence=context - 1, processor=processor)
-    name, config = type(module).__name__, cast("Any", module.config)
-    read = {key: value for key, value in before.kwargs.items() if key in _TEXT}
-    others = ", ".join(sorted(before.kwargs.keys() - _TEXT))
-    if "input_ids" not in read or config.is_encoder_decoder:
-        raise SourceError(f"{name} does not read a prompt of text alone, so a decode step cannot be planned")
-    # Without the exporter's patches, which change the layers of a cache with a window.
-    with torch.no_grad(), kernels_of_hub(module):
-        try:
-            returned = module(**read, use_cache=True)
-        except Exception as error:
-            if not others:
-                raise
-            raise SourceError(f"{name} does not run without {others}: {type_and_line(error)}") from error
-    if (cache := _cache_of(returned)) is None:
-        raise SourceError(f"{name} does not return a cache, so a decode step cannot be planned")
-    parameter, state = cache
-    kwargs = {"input_ids": read["input_ids"][:, :1].clone()}
-    if "attention_mask" in read:
-        kwargs["attention_mask"] = torch.ones(batch, context, dtype=torch.long, device=device)
-    return replace(before, kwargs={**kwargs, parameter: state, "use_cache": True})
-
-
-def _example_context(module: nn.Module) -> int:
-    config: Any = module.config
-    config = config.get_text_config(decoder=True)
-    windows = [getattr(config, name, None) for name in _WINDOWS]
-    return _CACHED_TOKENS + max((window for window in windows if isinstance(window, int)), default=0)
-
-
-def _cache_of(returned: Any) -> tuple[str, Any] | None:
-    """Return the name of the model's cache argument and the cache, or None if there is no cache."""
-    for name in ("past_key_values", "cache_params"):
-        state = getattr(returned, name, None)
-        if state is not None:
-            return name, state
-    return None
-
-
-_INPUTS: Mapping[str, Callable[..., ExampleInputs]] = MappingProxyType(
-    {
-        "forward": derive_inputs,
-        "prefill": derive_inputs,
-        "decode": decode_inputs,
-        "train": labelled_inputs,
-    }
-)
