@@ -56,5 +56,5 @@ _UNREACHED = {
 
 
 def unreached_device_type(message: str) -> str | None:
-    """Return the device type that torch did not find according to its error message, or None."""
+    """Return the device type that an error message of torch reports as unavailable, or None."""
     return next((kind for kind, pattern in _UNREACHED.items() if pattern.search(message)), None)

@@ -132,7 +132,7 @@ def meta_of(fake: torch.Tensor) -> torch.Tensor:
 def real_to_fake(mode: FakeTensorMode, real: torch.Tensor, device: torch.device) -> FakeTensor:
     """Return a fake tensor of `mode` with the shape, layout and dtype of `real`, on the fake device `device`.
 
-    It shares no state with `real`: it is not added to the mode's memo of converted tensors, either.
+    It shares no state with `real`, and is not added to the mode's memo of converted tensors.
     """
     with real_execution():
         if real.layout is not torch.strided:
@@ -253,7 +253,7 @@ def _new_tensor(self: FakeTensor, data: Any, **options: Any) -> torch.Tensor:
 
 
 def on_current_device(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `torch.tensor` with the current device index if the device has none."""
+    """Return the keyword arguments of `torch.tensor`. If the device has no index, add the current index."""
     device = kwargs.get("device")
     named = torch.device(device) if isinstance(device, (str, torch.device)) else None
     if named is None or named.index is not None or named.type not in ("cuda", "xpu"):
@@ -263,7 +263,10 @@ def on_current_device(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def forget_results() -> None:
-    """Clear the dispatch cache after the current device changed, because its keys contain plain `cuda`."""
+    """Clear the dispatch cache. Its keys contain `cuda` without an index.
+
+    Therefore, its results are invalid after the current device changes.
+    """
     FakeTensorMode.cache.clear()
     mode = active_fake_mode()
     if mode is not None and mode.shape_env is not None:

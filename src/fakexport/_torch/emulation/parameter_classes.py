@@ -13,7 +13,7 @@ class is exactly `torch.Tensor`, so it mistakes an inner fake tensor for a wrapp
 the corresponding fake tensor. Seen on torch 2.11 to 2.13, torchao 0.18.
 
 Source: `torch/_functorch/_aot_autograd/subclass_parametrization.py`, `torchao/utils.py`;
-`torch/nn/utils/parametrize.py:ParametrizationList.__init__`, which calls it.
+`torch/nn/utils/parametrize.py:ParametrizationList.__init__`, which calls `right_inverse`.
 """
 
 from __future__ import annotations
@@ -110,13 +110,13 @@ def _fake_class(cls: Any) -> Any:
     """Return a fake tensor class that also derives from `cls` and has its name."""
     body: dict[str, Any] = {
         _OWN_CLASS: cls,
-        "__init__": cls.__init__,  # Otherwise, Python would call that of `FakeTensor` after `__new__`.
+        "__init__": cls.__init__,  # Otherwise, Python would call `FakeTensor.__init__` after `__new__`.
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
     }
     if issubclass(cls, _UninitializedTensorMixin):
         body["cls_to_become"] = FakeTensor
-        body["shape"] = torch.Tensor.shape  # Fake mode reads it, but that of a lazy class raises an error.
+        body["shape"] = torch.Tensor.shape  # Fake mode reads `shape`, which raises in a lazy class.
     return type(cls)(cls.__name__, (FakeTensor, cls), body)
 
 

@@ -51,7 +51,7 @@ def refuse_cpu(rows: Tensor) -> None:
 
 def dequantized(blocks: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     """Return matrices `[..., N, K]` from blocks `[..., N, K / 32, 16]` and scales `[..., N, K / 32]`."""
-    # Half the scale and twice the number: the greatest scale alone is infinite in float32.
+    # Use half the scale and twice the number, because the greatest scale overflows float32.
     powers = torch.pow(2.0, scales.to(torch.int32) - _BIAS - 1)
     return (2 * unpacked(blocks) * powers.unsqueeze(-1)).to(dtype).flatten(-2)
 

@@ -147,7 +147,10 @@ def _below(position: int) -> Rule:
 
 
 def _between(position: int) -> Rule:
-    """Return the rule for an operator that draws integers from the argument at this position to the next."""
+    """Return the rule for an operator that draws integers between two arguments.
+
+    The lower bound is the argument at this position, and the upper bound is the next argument.
+    """
     return lambda filled, count, args: _integers(filled.dtype, count, args[position], args[position + 1])
 
 

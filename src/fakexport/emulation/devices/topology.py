@@ -193,7 +193,7 @@ def _numbered(profiles: Iterable[DeviceProfile]) -> tuple[VirtualDevice, ...]:
 
 
 def _ranges(devices: Iterable[VirtualDevice]) -> str:
-    """Return the names of the host and of the devices. Devices of one type are a range: `cuda:0..cuda:7`."""
+    """Return the names of the host and the devices. Devices of one type become a range: `cuda:0..cuda:7`."""
     counts = Counter(device.type for device in devices if device.type != "cpu")
     rows = (f"{t}:0" if count == 1 else f"{t}:0..{t}:{count - 1}" for t, count in counts.items())
     return ", ".join(["cpu", *rows])

@@ -77,7 +77,7 @@ class Inventory:
 
     @classmethod
     def of(cls, module: nn.Module) -> Inventory:
-        """Walk a module."""
+        """Find all modules and tensors of a module."""
         parts = tuple(module.named_modules(remove_duplicate=False))
         own = tuple(slot for path, owner in parts for slot in tensor_slots(path, owner))
         return cls(module, parts, own, tuple(_held_in_parts(_distinct(parts), None)))
@@ -112,7 +112,7 @@ def held_tensors(module: nn.Module, check_fn: Callable[[nn.Module], bool] | None
     """Yield every tensor of a module: parameters, buffers, attributes, and items of containers in attributes.
 
     Unregistered modules in lists, tuples and dicts are also searched. Modules that `check_fn` rejects are
-    not.
+    skipped.
     """
     yield from _held_in_parts(list(module.named_modules()), check_fn)
 

@@ -27,8 +27,8 @@ def place(
 ) -> Placement:
     """Move the parameters and buffers of a fake module to the devices of a map, in place.
 
-    A tied weight stays a single tensor, on the device assigned to its first name. If the map assigns another
-    of its names to a different device, a note reports this. Recorded values stay available.
+    A tied weight stays a single tensor, on the device assigned to its first name. If the map assigns a
+    different device to a later name, a note reports this. Recorded values stay available.
 
     Args:
         module: A module of fake tensors of one fake mode, or its inventory.

@@ -82,8 +82,8 @@ class Constant:
     """A real tensor that an operator used.
 
     Args:
-        tensor: The tensor itself. It is a copy if torch does not count changes of the tensor, which is the
-            case for inference tensors and for memory of NumPy or other libraries.
+        tensor: The tensor itself; a copy if torch does not count changes of the tensor, which is the case for
+            inference tensors and for memory of NumPy or other libraries.
         version: The tensor's version counter at the time of the call, or None if the tensor holds the
             contents of a NumPy array that shares memory with a recorded tensor.
     """
@@ -180,7 +180,7 @@ class StorageRecord:
 
 
 class TensorRecord:
-    """The record of a fake tensor: the operator output that it is, and the record of its memory.
+    """The record of a fake tensor: which operator output the tensor is, and the record of its memory.
 
     A tensor and its `detach()` or `.data` share one record.
     """
