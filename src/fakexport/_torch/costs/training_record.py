@@ -157,7 +157,7 @@ class TrainingTracker(MemTracker):
             warnings.formatwarning = stock
 
     def note_gradients(self) -> None:
-        """Record that the memory of the parameters' current gradients stores gradients."""
+        """Set the purpose of the memory of the parameters' current gradients to `gradient`."""
         self._settle_sum()
         for parameter in self._module.parameters():
             if parameter.grad is not None:

@@ -40,7 +40,7 @@ class AbsentDevice(torch.AcceleratorError, AssertionError, FakexportError):
 
 
 def absence(device: str, present: str) -> str:
-    """Return the message of an `AbsentDevice`. It also identifies errors that quote the message."""
+    """Return the message of an `AbsentDevice`. FE505 is reported for errors that contain this message."""
     return f"device {device} does not exist on this target: it has {present}"
 
 

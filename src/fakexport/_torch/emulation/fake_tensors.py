@@ -229,8 +229,8 @@ def virtual_fakes() -> Patches:
     On torch 2.11, each fake tensor would also create a real tensor to initialize its device.
 
     Index: if fake mode avoids device initialization, torch's C++ uses index 0 for a device without an
-    index ("to avoid device init"), although the index of `x` in `x.new_tensor(data)`, or of the current
-    device, is known. Source: `torch/csrc/utils/tensor_new.cpp:internal_new_from_data`.
+    index ("to avoid device init"). The correct index is that of `x` in `x.new_tensor(data)`, or that of the
+    current device. Source: `torch/csrc/utils/tensor_new.cpp:internal_new_from_data`.
 
     Dispatch cache: `FakeTensorMode` caches operator results by their arguments, for the whole process.
     Some results also depend on device queries: `torch.version.hip` determines the shape of flash

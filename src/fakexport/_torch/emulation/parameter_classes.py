@@ -78,7 +78,7 @@ def parameters_keep_their_class(mode: FakeTensorMode) -> Patches:
 
 
 def own_class(fake: FakeTensor) -> type[torch.Tensor]:
-    """Return the class that the real tensor would have: `Tensor`, `Parameter`, or a subclass of it."""
+    """Return the class that the real tensor would have: `Tensor`, `Parameter`, or a subclass of either."""
     known: type[torch.Tensor] | None = getattr(type(fake), _OWN_CLASS, None)
     if known is not None:
         return known
@@ -94,7 +94,7 @@ def fake_parameter(cls: Any, fake: torch.Tensor, requires_grad: bool) -> torch.T
 
 
 def real_parameter(cls: Any, value: torch.Tensor, requires_grad: bool) -> torch.Tensor:
-    """Return a parameter of class `cls` with this data. For a lazy class, return an uninitialized one."""
+    """Return a parameter of class `cls` with this data, or an uninitialized one if the class is lazy."""
     made: torch.Tensor
     if issubclass(cls, _UninitializedTensorMixin):
         made = cls(requires_grad=requires_grad, device=value.device, dtype=value.dtype)

@@ -30,7 +30,7 @@ _FUSED = ("_fused_sgd_", "_fused_sgd_.tensor_lr", "_fused_adagrad_", "_fused_ada
 
 @contextmanager
 def fake_device_operators() -> Iterator[None]:
-    """Enter a context in which these operators have fake kernels."""
+    """Enter a context in which the operators in `KERNELS` have fake kernels."""
     table = fake_impls.op_implementations_dict
     before = {operator: table.get(operator) for operator in KERNELS}
     table.update(KERNELS)
@@ -113,7 +113,7 @@ def _like(tensor: Tensor) -> Tensor:
 
 
 def _is_not_used(mode: FakeTensorMode, operator: Any, *args: Any, **kwargs: Any) -> bool:
-    """Answer that cuDNN or MIOpen is not used. The result of the loss has the same shape either way."""
+    """Return False: cuDNN or MIOpen is not used. The CTC loss has the same shape in both cases."""
     return False
 
 

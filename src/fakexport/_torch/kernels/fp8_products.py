@@ -1,10 +1,10 @@
 """fp8 and 4-bit matrix products with block-wise scales, as used by checkpoints such as DeepSeek's.
 
-transformers calls a Triton kernel for them, which it downloads from the hub:
-`kernels-community/finegrained-fp8` (transformers/integrations/finegrained_fp8.py, 5.23). The operators in
-this module have the same names and arguments, in a namespace without a build number. On real data they
-compute the same result in plain torch: each row is quantized to fp8 with one scale per block of columns,
-and products are accumulated in float32.
+For these products, transformers downloads a Triton kernel from the hub: `kernels-community/finegrained-fp8`
+(transformers/integrations/finegrained_fp8.py, 5.23). The operators in this module have the same names and
+arguments as the operators of the kernel, but a namespace without a build number. On real data they compute
+the same result in plain torch: each row is quantized to fp8 with one scale per block of columns, and products
+are accumulated in float32.
 
 In an MX format, each row of a weight has one scale per 32 columns, and the scale is a power of two. MXFP8
 stores fp8 numbers, and MXFP4 stores two 4-bit numbers per byte. For a weight in an MX format, the scales of

@@ -125,7 +125,8 @@ def _look_queries_up_when_called() -> None:
         bound: Any = held.__func__ if isinstance(held, staticmethod) else None
         if getattr(bound, "__module__", "").startswith("torch.cuda"):
             setattr(CudaInterface, name, staticmethod(_late(bound.__name__)))
-    for name in ("get_raw_stream", "exchange_device", "maybe_exchange_device"):  # C++, in a CUDA build.
+    # In a CUDA build, these are C++ functions.
+    for name in ("get_raw_stream", "exchange_device", "maybe_exchange_device"):
         setattr(CudaInterface, name, staticmethod(lambda index: 0))
 
 
@@ -194,7 +195,7 @@ def _refuse_to_run(*args: Any, **kwargs: Any) -> None:
 
 def _without_timing(kernels: list[CompiledKernel]) -> Callable[[Any], None]:
     def generate_and_run_autotune_block(self: Any) -> None:
-        """Run the definitions of the kernels, which compiles them, but not the calls that time them."""
+        """Compile the kernels by running their definitions. The calls that time the kernels are not run."""
         from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
         self.kernel_autotune_defs.splice("\nasync_compile.wait(globals())\ndel async_compile\n")
@@ -213,7 +214,10 @@ def _without_timing(kernels: list[CompiledKernel]) -> Callable[[Any], None]:
 
 
 def _chosen(launchers: list[Any]) -> Any:
-    """Return the first launcher without local memory, or the first. Inductor sorts them by preference."""
+    """Return the first launcher that uses no local memory. If all of them use it, return the first one.
+
+    Inductor sorts the launchers by preference.
+    """
     return min(launchers, key=lambda launcher: (launcher.n_spills or 0) > 0)
 
 

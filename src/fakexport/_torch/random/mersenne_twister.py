@@ -126,7 +126,7 @@ class MarkedState:
         self._memory = _memory_of(self.state)
 
     def mark(self, payload: bytes) -> bytes:
-        """Replace the payload. Return the `raw_mark` of the state, to compare it with that of a generator."""
+        """Replace the payload. Return the `raw_mark` of the state, to compare with a generator's state."""
         words = _MARK_WORDS.unpack(payload.ljust(_MARK_BYTES, b"\0"))
         _MARK.pack_into(self._memory, _PLACE_AT, _MARK_HEAD, self._length, *words)
         return raw_mark(self.state)

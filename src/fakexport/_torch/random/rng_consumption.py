@@ -208,7 +208,7 @@ def _nothing(filled: torch.Tensor, count: int, args: Sequence[Any]) -> Drawn | N
 
 
 def _stream(fill: str, dtype: torch.dtype, count: int) -> Drawn | None:
-    """Return what a kernel draws, from measurements. A kernel that uses MKL only draws a seed."""
+    """Return how many numbers a kernel draws, as measured. A kernel that uses MKL only draws a seed."""
     if not count:
         return _NOTHING
     words = _words_per_call_and_element(fill, dtype)

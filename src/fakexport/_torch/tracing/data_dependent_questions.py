@@ -222,7 +222,7 @@ def _is_bound_of_truth(node: torch.fx.Node) -> bool:
 
 
 def _is_caught(frame: FrameType | None) -> bool:
-    """Return whether torch catches the error itself, which is the case while it writes a cache entry."""
+    """Return whether torch catches the error itself, as when fake mode writes to its dispatch cache."""
     while frame is not None and frame.f_code is not _WRITES_ENTRY:
         frame = frame.f_back
     return frame is not None

@@ -155,7 +155,7 @@ def _counted(part: str, spec: str) -> tuple[int, str]:
         return 1, name
     digits = counted[1].lstrip("0")
     if not digits:
-        raise InvalidValue(f"topology {spec!r} lists 0 of {name!r}: a count is at least 1")
+        raise InvalidValue(f"topology {spec!r} lists 0 of {name!r}: a count must be at least 1")
     # int() rejects thousands of digits with its own message.
     return (int(digits) if len(digits) <= len(str(MAX_DEVICES)) else MAX_DEVICES + 1), name
 

@@ -152,7 +152,11 @@ def _devices_in_use(entries: Mapping[str, str], tensor_devices: Mapping[str, str
 
 
 def _input_device(inventory: Inventory, entries: Mapping[str, str]) -> str:
-    """Return the device for the model's inputs. It is assumed to be that of the model's first parameter."""
+    """Return the device for the model's inputs, which is assumed to be the device of a parameter.
+
+    This is the first parameter of a submodule, or the first parameter of the model if its submodules have
+    none.
+    """
     parameters = [slot for slot in inventory.slots if slot.is_parameter]
     first = next((slot for slot in parameters if "." in slot.path), next(iter(parameters), None))
     return str(first.tensor.device) if first is not None else next(iter(entries.values()), "cpu")

@@ -48,7 +48,7 @@ def pretrained_models() -> Iterator[None]:
 def register_caches(inventory: Inventory) -> None:
     """Register the cache classes of a transformers model, or of its submodules, as pytree nodes.
 
-    This calls the registration of `transformers.exporters`. Models of other libraries are skipped.
+    This calls a registration function of `transformers.exporters`. Models of other libraries are skipped.
     """
     loading = sys.modules.get(_LOADER)
     models = [part for _, part in inventory.parts if loading and isinstance(part, loading.PreTrainedModel)]

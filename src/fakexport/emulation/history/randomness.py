@@ -246,7 +246,7 @@ class RandomOperation(Operation):
 
 
 class Draws:
-    """Assigns positions to the random operators of one recording."""
+    """Assigns a position in a generator's sequence to each random operator of one recording."""
 
     def __init__(self) -> None:
         self._generators: dict[int, torch.Generator] = {}

@@ -132,11 +132,11 @@ class Unknown:
 class StorageRecord:
     """The record of memory that a tensor and its views share.
 
-    `last_write` is the last operator that wrote into the memory. `edits` describes unrecorded changes. If
-    tensors that share memory are copied with `copy.deepcopy`, their copies share this list. (Outside of a
-    block, these copies do not share memory, unlike copies of real tensors.) After a tensor in this memory was
-    materialized, `real` holds the real memory and the last write at that time. `shown` lists the NumPy arrays
-    that share the memory.
+    `last_write` is the last operator that wrote into the memory. `edits` lists descriptions of unrecorded
+    changes. If tensors that share memory are copied with `copy.deepcopy`, their copies share one `edits`
+    list. (Outside of a recording, these copies do not share memory, unlike copies of real tensors.) After a
+    tensor in this memory was materialized, `real` holds the real memory and the last write at that time.
+    `shown` lists the NumPy arrays that share the memory.
     """
 
     __slots__ = ("__weakref__", "_last_write", "edits", "has_changed_geometry", "real", "shown")

@@ -64,7 +64,7 @@ _owners: weakref.WeakValueDictionary[int, StorageRecord] = weakref.WeakValueDict
 
 
 def owner_of(storage: Any) -> StorageRecord | None:
-    """Return the record of a fake tensor's memory, or None for other memory."""
+    """Return the record of a storage, or None if the storage belongs to no recorded fake tensor."""
     if isinstance(storage, torch.TypedStorage):
         storage = storage._untyped_storage
     return _owners.get(storage._cdata) if isinstance(storage, torch.UntypedStorage) else None
