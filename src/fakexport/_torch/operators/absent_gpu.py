@@ -1,4 +1,6 @@
-"""Make Inductor and Triton compile for an NVIDIA GPU that this machine lacks. Seen on torch 2.13, Triton 3.7.
+"""Make Inductor and Triton compile for an NVIDIA GPU that this machine lacks.
+
+Seen on torch 2.11 (Triton 3.6), 2.13 (3.7) and 2.15 (3.9).
 
 For a process that does nothing else: nothing is restored. It must run under `emulate`, which answers the
 queries about the device.
@@ -35,12 +37,24 @@ OPTIONS = {
     "shape_padding": False,  # It times both variants.
     # Headers that are precompiled for a temporary folder are never reused, and each takes 150 MB in /tmp.
     "aot_inductor.precompile_headers": False,
-    "aot_inductor.enable_line_tables": False,  # They name the folder of the build.
 }
 """Options of Inductor for a device that is absent."""
 
+if "aot_inductor.enable_line_tables" in torch._inductor.list_options():  # Torch 2.11 writes none.
+    OPTIONS["aot_inductor.enable_line_tables"] = False  # They name the folder of the build.
+
 ENVIRONMENT = {"PYTHONHASHSEED": "0", "TRITON_DISABLE_LINE_INFO": "1"}
 """Environment of the process, so that equal programs become equal packages."""
+
+
+TESTED = ("2.11", "2.12", "2.13", "2.14", "2.15")
+"""Releases of torch on which the tests compiled for an absent GPU."""
+
+
+def untested_release() -> str | None:
+    """Return this torch's release, such as `2.16`, if it is not in `TESTED`."""
+    release = ".".join(str(torch.__version__).split(".")[:2])
+    return None if release in TESTED else release
 
 
 @dataclass(frozen=True)
