@@ -26,7 +26,8 @@ with the same weights, in a separate process. Every output tensor is compared bi
 
 Each transformers architecture is represented by a small model made from its default config. For timm, there
 is one small model per family. All weights have distinct values. Each model is exported twice with
-`dynamic_shapes="auto"`: for `cpu`, and for an `H100`. The second program is then bound with `devices={"cuda:0": "cpu"}`.
+`dynamic_shapes="auto"`: for `cpu`, and for an `H100`. The second program is then bound with
+`devices={"cuda:0": "cpu"}`.
 
 Each program runs with two sets of input sizes that differ from the export. If the model accepts it, every
 dimension that is dynamic in both programs has a different size. In the second set, the last row of the
