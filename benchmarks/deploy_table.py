@@ -218,8 +218,9 @@ def page(found: Mapping[str, Any]) -> str:
         "# Deployment formats, measured",
         "Written by `python -m benchmarks.deploy_table`. Each model is constructed with random weights and\n"
         "deployed in each mode of [`fakexport bench`](cli.md#fakexport-bench-source), which explains the\n"
-        "columns. One fresh process writes the files and another opens them; the model's package cannot be\n"
-        "imported there unless the mode needs code. Outputs were compared with eager mode before timing.",
+        "columns. One fresh process writes the files, and a second one loads them. In the second one, the\n"
+        "model's package cannot be imported unless the mode needs code. Outputs were compared with eager\n"
+        "mode before timing.",
         f"Machine: {machine}. Before each mode, the system's load average\n"
         f"was {statistics.median(loads):.1f} in the median and {max(loads):.1f} at most; earlier modes "
         "raised it. Latency is a ratio to\neager mode: calls of both alternate in one process. "

@@ -48,13 +48,16 @@ _PLAN = (
 _PAGE = """\
 # Published models
 
-Which of the configs in NVIDIA's package `aiconfigurator-core` export for eight H100 with
+This page lists which of the configs in NVIDIA's package `aiconfigurator-core` export for eight H100 GPUs with
 `--device-map balanced`. The configs are as their publishers wrote them. No weights and no GPU were used.
 Parameters are counted before quantization.
 
+`static` and `auto` are checks with fixed sizes and with `--dynamic auto`. `prefill` and `decode` are the
+workloads of `check`, and `plan` is `fakexport plan` of a decode step.
+
 {counts}
 Ran with {versions} ({machine})
-and fakexport at commit {commit}. Seconds are those of the whole command, one command at a time.
+and fakexport at commit {commit}. Seconds are the wall time of the whole command, one command at a time.
 To run it again:
 
 ```
@@ -141,9 +144,9 @@ def _counts(way: str, by_model: dict[str, dict[str, dict[str, Any]]]) -> str:
 
 
 _LACKING, _PACKED, _PARTIAL = (
-    "have a type or class that transformers lacks",
-    "have a quantization that transformers cannot build (FE105)",
-    "lack a part of the published config, such as `vision_config`",
+    "configs have a type or class that transformers lacks",
+    "configs have a quantization that transformers cannot build (FE105)",
+    "configs lack a part of the published config, such as `vision_config`",
 )
 
 

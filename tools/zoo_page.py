@@ -40,20 +40,21 @@ _TITLES = {
     "transformers": """\
 # Model types of transformers
 
-Which model types of transformers export at the full size of their default config, with inputs that
-fakexport derives: every key of `transformers.CONFIG_MAPPING` but those in `WITHOUT_DEFAULT` of
-`tools/model_zoo.py`, whose default config does not work or that only a whole model gives inputs to.""",
+This page lists which model types of transformers export at the full size of their default config, with inputs
+that fakexport derives. It covers every key of `transformers.CONFIG_MAPPING` except the types in
+`WITHOUT_DEFAULT` of `tools/model_zoo.py`: their default config does not work, or only the model that contains
+them can compute their inputs.""",
     "diffusers": """\
 # Models of diffusers
 
-Which models of diffusers export in the default configuration of their class: every class of models that
-diffusers names, an autoencoder as encoder and decoder, with inputs that fakexport derives. Some classes
-have no default configuration, or one with which the model does not run.""",
+This page lists which models of diffusers export with the default config of their class and with inputs that
+fakexport derives. It covers every model class of diffusers; the encoder and the decoder of an autoencoder are
+separate models. Some classes have no default config, or one with which the model does not run.""",
     "timm": """\
 # Families of timm
 
-Which families of timm export: the first architecture of each module of `timm.models`, at the size of its
-images.""",
+This page lists which families of timm export. A family is a module of `timm.models`, represented by its first
+architecture at the image size of that architecture.""",
 }
 _HEAD = """\
 {title}
@@ -63,8 +64,8 @@ A check that was refused, or that did not run, counts as not passed.
 
 {counts}
 {rule}
-A check took {seconds} s on average, {slowest} s at most, and all of them {minutes} minutes, {each} at a time.
-They took {median} MiB of memory ({most} MiB at most).
+A check took {seconds} s on average and {slowest} s at most. All checks together took {minutes} minutes,
+{each} at a time. The median peak memory of a check was {median} MiB, the largest {most} MiB.
 
 {environments}
 {commits}
@@ -84,23 +85,23 @@ python tools/zoo_page.py {library} $(git rev-parse --short HEAD) site/sweep.json
 _JOBS = {"transformers": 2, "diffusers": 1, "timm": 2}
 _SOURCES = {"transformers": "hf:TYPE", "diffusers": "diffusers:MODEL", "timm": "timm:NAME"}
 _WITHOUT = """\
-- torchvision and timm are installed next to torch 2.15.0 alone, where types with a backbone of timm ran:
-  the other torch has no torchvision.
+- Only the environment with torch 2.15.0 has torchvision and timm, so types with a timm backbone ran there.
 """
-_KINDS = """ Added are `kind` of each check, `whole` or `part`, and `kinds`,
-the counts of each; what its first finding says (`note`); why eager mode does not run it (`eager`); and the
-commit of a row that ran once more."""
-_NOTES = """ Added are what the first finding
-of each check says (`note`); why eager mode does not run it (`eager`); and the commit of a row that ran once
-more."""
+_KINDS = """ In addition, each check has a `kind`
+(`whole` or `part`), and `kinds` counts both. A check that fails also has the text of its first finding
+(`note`) and, if eager mode fails too, the reason (`eager`). A check that was run again later has its
+`commit`."""
+_NOTES = """ In addition, a check that fails
+has the text of its first finding (`note`) and, if eager mode fails too, the reason (`eager`). A check that
+was run again later has its `commit`."""
 _RULE = """
-A part is a type whose config class another config class lists in its `sub_configs`: `clip_text_model` is a
-part of `clip`. All other types are whole, also the few that are only ever used inside of another model,
-where that model takes any config (`AutoConfig`).
+A type is a part if the config class of a different type lists the type's config class in its `sub_configs`.
+For example, `clip_text_model` is a part of `clip`. All other types are whole, including the few that are used
+only inside other models that accept any config (`AutoConfig`).
 """
 _LEFT = """ \
-For the other {} there was no time. They are in the order of a digest of their names, parts of another
-model last, so those that ran are a sample."""
+There was no time for the other {}. Models run in the order of a digest of their names, parts last, so
+the models that ran are a sample."""
 
 
 def main() -> None:
@@ -194,13 +195,13 @@ def _with_way(zoo: dict[str, Any], other: dict[str, Any], name: str) -> str:
     sample = (
         ""
         if len(pairs) == len(first)
-        else ": the first ones in the order of a digest of their names, parts of another model last"
+        else ": the first models in the order of a digest of their names, parts last"
     )
     text = (
         f"{len(pairs)} of the models were checked with {columns[1]} as well ([{name}]({name})), with torch "
         f"{other['versions']['torch']} and the source of fakexport of commit {other['source']}{sample}."
     )
-    head = "## Sizes that vary" if sizes != "static" else f"## On the target {target}"
+    head = "## Dynamic sizes" if sizes != "static" else f"## On the target {target}"
     return _beside(head, text, columns, pairs)
 
 
@@ -218,8 +219,8 @@ def _with_options(zoo: dict[str, Any], other: dict[str, Any], name: str) -> str:
     text = (
         f"{len(found)} of the models that do not export do so with the options that their checks print "
         f"([{name}]({name})), with torch {other['versions']['torch']} and the source of fakexport of commit "
-        f"{other['source']}. They are not counted above. With `--assume`, the program refuses inputs for "
-        "which it is not so."
+        f"{other['source']}. They are not counted above. With `--assume`, the program rejects inputs that "
+        "contradict the assumption."
     )
     head = ["## Models that export with an option", "", *textwrap.wrap(text, _WIDTH, break_on_hyphens=False)]
     return "\n".join([*head, "", "| model | options |", "|---|---|", *rows, ""])
@@ -257,8 +258,8 @@ def _with_torch(zoo: dict[str, Any], other: dict[str, Any], name: str) -> str:
     pairs = [(first[each["command"]], each) for each in other["checks"] if each["command"] in first]
     text = (
         f"{len(pairs)} of the models that ran with torch {torches[0]} were run with torch {torches[1]} as "
-        f"well ([{name}]({name})), with the source of fakexport of commit {other['source']}: the first ones "
-        "in the order of a digest of their names, so they are a sample."
+        f"well ([{name}]({name})), with the source of fakexport of commit {other['source']}. They are a "
+        "sample: the first models in the order of a digest of their names."
     )
     return _beside("## Two versions of torch", text, [f"torch {each}" for each in torches], pairs)
 
@@ -274,7 +275,7 @@ def _beside(
         for check, each in pairs
         if (check["results"][0]["status"], check["results"][0]["reason"]) != (each["status"], each["reason"])
     ]
-    text += f" {len(pairs) - len(differ)} came out with the same status and reason."
+    text += f" For {len(pairs) - len(differ)} of them, the status and the reason are the same in both runs."
     statuses = dict.fromkeys(status for column in counts for status in column)
     rows = [
         f"| {_type(check)} | {_outcome_text(check['results'][0])} | {_outcome_text(each)} |"
@@ -443,8 +444,8 @@ def _in_float32(zoo: dict[str, Any]) -> str:
 def _commits(zoo: dict[str, Any]) -> str:
     """Return of which commits the source was that ran."""
     again = Counter(check["commit"] for check in zoo["checks"] if "commit" in check)
-    more = "".join(f"; {count} rows are of {commit}" for commit, count in again.items())
-    lines = textwrap.wrap(f"The source of fakexport is of commit {zoo['source']}{more}.", _WIDTH - 2)
+    more = "".join(f"; for {count} rows, it is {commit}" for commit, count in again.items())
+    lines = textwrap.wrap(f"The source of fakexport is commit {zoo['source']}{more}.", _WIDTH - 2)
     return "\n".join([f"- {lines[0]}", *(f"  {line}" for line in lines[1:])])
 
 
@@ -456,7 +457,7 @@ def _environment(found: dict[str, Any]) -> str:
 def _again(run: list[dict[str, Any]], again: list[dict[str, Any]]) -> str:
     first = {record["command"]: record for record in run}
     other = [each for each in again if _outcome(each) != _outcome(first[each["command"]])]
-    told = "All came out with the same status, reason and findings." if not other else "These differ:"
+    told = "All had the same status, reason and findings as before." if not other else "These differ:"
     lines = [f"{len(again)} of the models that ran, drawn at random, were run again. {told}", ""]
     for record in other:
         before = first[record["command"]]
@@ -553,8 +554,8 @@ def _not_in_eager(zoo: dict[str, Any]) -> str:
     kinds = f", {whole} of them whole types" if "kinds" in zoo else ""
     text = (
         f"{sum(found.values())} of the {len(failed)} models that do not export do not run in eager mode "
-        f"either{kinds}. Each check finds this out by itself: it builds the default config without "
-        "fakexport, and runs `forward` on the same inputs, in the same dtype, without a trace."
+        f"either{kinds}. Each check tests this: it builds the default config without fakexport, and runs "
+        "`forward` on the same inputs, in the same dtype, without a trace."
     )
     rows = [f"| {count} | {cell(reason)} |" for reason, count in found.most_common()]
     lines = textwrap.wrap(text, _WIDTH)

@@ -1,4 +1,6 @@
-"""Make Inductor and Triton compile for an NVIDIA GPU that this machine lacks. Seen on torch 2.13, Triton 3.7.
+"""Make Inductor and Triton compile for an NVIDIA GPU that this machine lacks.
+
+Seen on torch 2.11 (Triton 3.6), 2.13 (3.7) and 2.15 (3.9).
 
 Use this only in a process that does nothing else, because the patches are never removed. The process must run
 under `emulate`, which answers device queries.
@@ -35,12 +37,24 @@ OPTIONS = {
     "shape_padding": False,  # Padding would run kernels with and without padding to time them.
     # Headers that are precompiled for a temporary folder are never reused, and each takes 150 MB in /tmp.
     "aot_inductor.precompile_headers": False,
-    "aot_inductor.enable_line_tables": False,  # Line tables contain the path of the build folder.
 }
 """Options of Inductor for a GPU that this machine lacks."""
 
+if "aot_inductor.enable_line_tables" in torch._inductor.list_options():  # torch 2.11 has no line tables.
+    OPTIONS["aot_inductor.enable_line_tables"] = False  # They contain the path of the build folder.
+
 ENVIRONMENT = {"PYTHONHASHSEED": "0", "TRITON_DISABLE_LINE_INFO": "1"}
 """Environment variables that make the packages of equal programs identical."""
+
+
+TESTED = ("2.11", "2.12", "2.13", "2.14", "2.15")
+"""Releases of torch on which the tests compiled for an absent GPU."""
+
+
+def untested_release() -> str | None:
+    """Return the release of the installed torch, such as `2.16`, or None if it is in `TESTED`."""
+    release = ".".join(str(torch.__version__).split(".")[:2])
+    return None if release in TESTED else release
 
 
 @dataclass(frozen=True)
