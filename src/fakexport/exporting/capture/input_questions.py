@@ -44,7 +44,7 @@ reads any other property.
 """
 _NOT_IN_A_PLACE = re.compile(r"[^A-Za-z0-9_.:/ -]")
 _REPLACED_GETTERS = frozenset({"grad_fn"})
-"""Getters that `autograd_questions` replaces during the trace. They are called by user code."""
+"""Getters that `autograd_questions` replaces during the trace. User code calls the replacements."""
 _OWN = f"{__name__.partition('.')[0]}."
 # torch's own tracing reads the sizes of each value, which does not affect the program.
 _OF_TRACES = ("torch.fx.", "torch._subclasses.", "torch.export.", "torch._export.", "torch._functorch.")

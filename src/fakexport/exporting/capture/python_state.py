@@ -192,7 +192,7 @@ def _is_global(name: str, function: ast.FunctionDef) -> bool:
 def _is_of_class(owner: ast.expr, kind: str) -> bool:
     """Return whether an expression refers to a class: `Model`, `cls`, `type(self)` or `self.__class__`.
 
-    `self` counts too, because `self.items` may be a list of the class.
+    `self` counts too, because `self.items` may be an attribute of the class.
     """
     match owner:
         case ast.Name(id=name):

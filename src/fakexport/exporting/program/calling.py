@@ -67,7 +67,7 @@ class Calling:
 
     @property
     def is_plain(self) -> bool:
-        """Whether torch checks a call completely. It does not check the order if there are several keys."""
+        """Whether torch checks a call completely. torch does not check the order of several keys."""
         positional, keywords = self.structure.children()
         parts = (*positional.children(), *keywords.children())
         return len(self._rest(keywords.context)) < 2 and not any(map(_has_keys, parts))
@@ -90,7 +90,7 @@ class Calling:
         if len(order) == len(rest) and order != rest:
             raise InvalidType(
                 f"the arguments are in the order {', '.join(order)}, but the program was exported "
-                f"with {', '.join(rest)}: `forward` may depend on the order of `**` arguments"
+                f"with {', '.join(rest)}: `forward` may depend on the order of `**kwargs`"
             )
         if len(args) != count or kwargs.keys() != set(names):
             args, kwargs = self._bound(args, kwargs, count, names)

@@ -77,7 +77,7 @@ def test_the_program_computes_what_eager_mode_does_or_refuses(body, answer, take
 
     assert torch.equal(program(taken), eager(path)(taken))
     with pytest.raises(
-        RuntimeError, match=rf"exported for inputs with which `.*` is {answer}, at model\.py:{line}$"
+        RuntimeError, match=rf"exported under the assumption that `.*` is {answer}, at model\.py:{line}$"
     ):
         program(refused)
 
@@ -201,7 +201,7 @@ def test_the_report_says_what_is_assumed(written, capsys):
     "text", ["model.py=True", "model.py:0=True", "model.py:3=1.0", "model.py:3=yes", ":3=True", "model.py:3"]
 )
 def test_other_texts_are_refused(text, capsys):
-    with pytest.raises(InvalidValue, match="is not FILE:LINE=True, FILE:LINE=False or FILE:LINE=INTEGER"):
+    with pytest.raises(InvalidValue, match="write FILE:LINE=True or FILE:LINE=False for a condition"):
         parse_assumed([text])
 
 

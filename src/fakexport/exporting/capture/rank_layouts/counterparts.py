@@ -31,7 +31,7 @@ class Counterparts:
     """A map from the nodes of a rank's program to the nodes of the unsharded model's program.
 
     Args:
-        record: The shards of the rank's weights, and the plan.
+        record: The shards of the rank's weights, and the parallel plan.
     """
 
     def __init__(self, record: ParallelRecord) -> None:

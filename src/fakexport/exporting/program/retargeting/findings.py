@@ -62,7 +62,7 @@ def unproven_text(rerun: Rerun) -> tuple[str, ...]:
 
 
 def _clash(found: Finding) -> Diagnostic:
-    fix = "also add the other device to the map, or move one of the tensors in the model"
+    fix = "map the devices of both tensors, or move one of the tensors in the model"
     return _finding("FE502", found.node, found.path, found.reason, found.reason, fix)
 
 
