@@ -30,7 +30,7 @@ def failure_of_absent_device(program: ExportedProgram) -> CaptureFailure | None:
 
 
 def _devices(program: ExportedProgram) -> Iterator[tuple[str, Span | None]]:
-    """Yield each device of a tensor or a device literal, with the line of user code that uses the device.
+    """Yield the devices of tensors and device literals, each with a line of user code that uses the device.
 
     Tensors on the same device are reported only once. Autocast regions are not included: torch ignores them
     if their device type does not exist.

@@ -312,7 +312,7 @@ class AssumedAnswers:
         self._assertions[assertion] = self._said
 
     def check_answered(self) -> None:
-        """Raise `BadAssumption` if an assumed value cannot be the condition or number at its line."""
+        """Raise `BadAssumption` if a condition or number cannot be assumed to have the given value."""
         for reason in self._refused:
             raise BadAssumption(reason)
 

@@ -132,7 +132,7 @@ def capture(
         A program or a failure. Errors of the model become failures and are not raised.
     Raises:
         TypeError: `forward` does not accept these inputs.
-        ValueError: `dynamic` does not match the inputs, or `assumed` matches no data-dependent question.
+        ValueError: `dynamic` does not match the inputs, or `assumed` matches no data-dependent query.
         UncheckedAssumption: the program would not assert an assumption.
     """
     args, kwargs, dynamic, restored = prepared_inputs(module, args, kwargs or {}, dynamic)

@@ -1,4 +1,4 @@
-"""Compute the values of the constants in a program with fake tensors."""
+"""Compute the values of constants in a program whose tensors are fake."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
 def flattened(program: ExportedProgram) -> ExportedProgram:
-    """Return the program with inner tensors instead of wrappers. Without wrappers, return it unchanged.
+    """Return the program with inner tensors instead of wrappers. If it has no wrappers, return it unchanged.
 
     Args:
         program: The traced program. It is not changed. Its weights can be fake.
@@ -49,7 +49,7 @@ def flattened(program: ExportedProgram) -> ExportedProgram:
         if is_wrapper(tensor) and not is_wrapper(node.meta.get("val")):
             name = str(spec.target)
             raise UnsupportedSubclassError.of(
-                name, tensor, "the graph was loaded from a file that describes it as a plain tensor"
+                name, tensor, "the graph was loaded from a file that describes this tensor as plain"
             )
     graph_module = copied_graph(program)
     parts = _Parts()
@@ -122,7 +122,7 @@ class _Flattening:
         self._parts = parts
 
     def run(self) -> dict[str, str]:
-        """Replace the nodes. For each node that is now a plain node, return its old and its new name."""
+        """Replace the nodes. Return a dict from old to new name for each node that is now a plain node."""
         for node in list(self._graph.nodes):
             if node in self._parts or not any(source in self._parts for source in node.all_input_nodes):
                 continue

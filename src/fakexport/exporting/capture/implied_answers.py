@@ -1,7 +1,7 @@
 """Infer the values of data-dependent conditions from the surrounding code, without the user's assumptions.
 
-A value can be inferred if `forward` raises an error for the other value, or computes the same with both.
-This module also finds loops over the selected rows of a mask that can run over all rows instead.
+A value can be inferred if `forward` raises an error for the other value, or if both values lead to the same
+result. This module also finds loops over the selected rows of a mask that can run over all rows instead.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def _selection(writes: SelectedWrites, frame: FrameType) -> torch.Tensor | None:
 
 
 def _may_change_state(frame: FrameType, called: Iterable[str]) -> bool:
-    """Return whether a called name may have state: a module with buffers, its method, a closure, an object.
+    """Return whether one of the called names may have state, such as a module with buffers or a closure.
 
     Variables of a file or a class are ignored, because FE903 reports their changes.
 

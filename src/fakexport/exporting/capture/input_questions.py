@@ -68,7 +68,7 @@ class InputQuestions:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Enter a context around a trace that runs `forward`."""
+        """Enter a context for a trace that records the properties of inputs that `forward` reads."""
         if self._module._forward_pre_hooks or self._module._forward_hooks:
             with self._watched_hooks():
                 yield

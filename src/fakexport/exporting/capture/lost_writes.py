@@ -1,4 +1,4 @@
-"""Reject programs that would silently lose a write by `forward`, or ignore the input of a transform.
+"""Reject programs that would silently lose a write by `forward`, or ignore a `torch.func` transform's input.
 
 A program identifies state by name. After binding, loading or retargeting, each name has memory of its own,
 with a fixed shape and dtype. A write to memory that two names share, or a write that changes the shape, would

@@ -168,7 +168,7 @@ def _variables_of(owner: Owner, held: HeldValues) -> dict[str, Any]:
 
 
 def _places(path: str, name: str, kind: str | None) -> Iterator[Span]:
-    """Yield the lines of a file that change a variable of the class `kind`. None means the file itself."""
+    """Yield the lines of a file that change a variable of the class `kind`, or of the file if it is None."""
     for place, span in written_places(path):
         match place:
             case ast.Attribute(attr=found) if kind and found == name and _is_of_class(place.value, kind):

@@ -98,7 +98,7 @@ def leaf_at(leaves: Sequence[InputLeaf], path: Path) -> tuple[InputLeaf, Path] |
 
 
 def _by_name(leaves: Sequence[InputLeaf], path: Path) -> tuple[InputLeaf, Path] | None:
-    """Return the only leaf without a path whose placeholder is named after this path, or None."""
+    """Like `leaf_at`, for leaves without a path, which are found by the name of their placeholder."""
     found = []
     for end in range(1, len(path) + 1):
         name = _NOT_OF_A_NAME.sub("_", "_".join(map(str, path[:end]))).lower()

@@ -30,7 +30,7 @@ def library_operators(program: ExportedProgram) -> tuple[str, ...]:
 
 
 def python_operators(operators: Iterable[str]) -> dict[str, str | None]:
-    """Map each `torch.library.custom_op` operator to its module, or to None if that cannot be imported."""
+    """Map each `torch.library.custom_op` operator to its module, or to None if it cannot be imported."""
     found = {}
     for operator in operators:
         namespace, name, _ = operator.split(".")

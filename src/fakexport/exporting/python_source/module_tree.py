@@ -170,7 +170,7 @@ def module_tree(program: ExportedProgram, graph: Graph) -> ModuleTree:
 
 
 def _targets(program: ExportedProgram, graph: Graph) -> Iterator[tuple[Node, str]]:
-    """Yield the placeholder and the program's name of each weight and constant."""
+    """Yield the placeholder of each weight and constant, and the name of the tensor in the program."""
     for spec, node in input_nodes(program, graph):
         if spec.kind in _HELD and spec.target is not None:
             yield node, spec.target

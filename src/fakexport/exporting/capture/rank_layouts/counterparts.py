@@ -135,7 +135,7 @@ def _called(node: Node | None) -> str:
 
 
 def _compared(owner: GraphModule) -> Iterator[Node]:
-    """Yield the nodes to compare. Symbolic numbers computed from sizes and `contiguous` nodes are skipped."""
+    """Yield the nodes to compare: all but `contiguous` nodes and symbolic numbers computed from sizes."""
     nodes = (node for node in owner.graph.nodes if not is_copy(node))
     return (node for node in nodes if not is_number(node) or is_read_from_data(node))
 

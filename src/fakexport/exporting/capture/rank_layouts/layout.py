@@ -13,7 +13,7 @@ class Placement(Enum):
     """Layouts without further parameters."""
 
     REPLICATE = "every rank has the whole tensor"
-    FILL = "the same number everywhere, so that it matches a shard of any size"
+    FILL = "a tensor of one repeated number, which matches a shard of any size"
     PARTIAL = "a partial sum: the tensor of the model is the sum over the ranks"
     PARTS = "the shards of all ranks in sequence, before a tensor-parallel style combines them"
     OWN_ROWS = "rows of this rank's experts or vocabulary; rows of other ranks are zero in a sum over ranks"
@@ -71,7 +71,10 @@ Layout = Placement | Shard
 
 
 class Fault(FakexportError, ValueError):
-    """A node does not match the whole model. The message is a clause that starts with a verb."""
+    """A node does not compute its share of the model's result.
+
+    The message is a clause that starts with a verb.
+    """
 
 
 class NumberFault(Fault):

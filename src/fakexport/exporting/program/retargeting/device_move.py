@@ -147,8 +147,8 @@ def _module_move(program: ExportedProgram, entries: Mapping[str, str]) -> Module
     for entry, found in counts.items():
         if len(found) > 1:
             raise InvalidValue(
-                f"the weights that the entry {entry!r} covers are on {' and '.join(sorted(found))}: "
-                "add an entry for each module, or map old devices to new devices"
+                f"the weights that the device map entry {entry!r} covers are on "
+                f"{' and '.join(sorted(found))}: add an entry for each module, or map devices to devices"
             )
     homes = {entry: next(iter(found)) for entry, found in counts.items()}
     return ModuleMove(dict(entries), homes)

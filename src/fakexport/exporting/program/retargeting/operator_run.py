@@ -124,7 +124,7 @@ class OperatorRuns:
         return on_devices_of(value, noted)
 
     def _again(self, node: Node) -> Any:
-        """Run a node again on the old devices, and return its results. None if it also fails there."""
+        """Return the results of a node on the old devices, or None if the node fails on them."""
         try:
             with self.devices_before():
                 return self._call(node, self.before)
