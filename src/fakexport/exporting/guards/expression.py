@@ -1,6 +1,7 @@
-"""Guards as expression trees. Leaves are numbers or input properties; inner nodes are operations of a table.
+"""Guards as expression trees. Leaves are numbers or input properties; inner nodes are operations.
 
-Text is never evaluated. `deploy/cpp_project/template/src/condition.cpp` has the same table for C++.
+Operations come from a fixed table, and text is never evaluated. The C++ program has the same table, in
+`deploy/cpp_project/template/src/condition.cpp`.
 """
 
 from __future__ import annotations

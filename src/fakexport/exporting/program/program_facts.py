@@ -32,7 +32,7 @@ _CODES: dict[UnboundReason, str] = {"parameter": "FE601", "random": "FE602", "un
 
 @dataclass(frozen=True)
 class UnboundConstant(UnboundName):
-    """A constant that has no value, in a program in memory.
+    """A constant that has no value, with the line that reads the constant.
 
     Args:
         span: The first line of user code that reads the constant, if known.

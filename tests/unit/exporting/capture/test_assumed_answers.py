@@ -95,7 +95,7 @@ def test_two_conditions_of_a_line_are_named_by_their_columns(written):
     taken = torch.tensor([[2.0, 2, 2, 2], [-1, 0, 0, 0]])
     assert torch.equal(program(taken), 2 * taken)
     for refused in (ONES, NEGATIVE):
-        with pytest.raises(RuntimeError, match="exported for inputs"):
+        with pytest.raises(RuntimeError, match="exported under the assumption"):
             program(refused)
 
 
@@ -107,7 +107,7 @@ def test_every_one_of_equal_blocks_is_checked(written):
 
     program = exported_both_ways(f"{path}:factory", assume=assumed)
 
-    asserted = [node for node in program.graph.nodes if "exported for inputs" in str(node.args[1:])]
+    asserted = [node for node in program.graph.nodes if "exported under the assumption" in str(node.args[1:])]
     assert len(asserted) == 6
 
 
@@ -120,7 +120,7 @@ def test_a_condition_inside_of_equal_blocks_is_checked_in_each(tmp_path):
 
     program = exported_both_ways(f"{path}:factory", assume=[f"model.py:{place}=False"])
 
-    assert sum("exported for inputs" in str(node.args[1:]) for node in program.graph.nodes) == 6
+    assert sum("exported under the assumption" in str(node.args[1:]) for node in program.graph.nodes) == 6
     model = eager(path)
     bound = fe.bind(program, model.state_dict()).module()
     with torch.no_grad():
@@ -232,7 +232,7 @@ def test_a_trace_that_is_made_again_counts_alone(written):
     program = exported(path, f"model.py:{FIRST + 1}:12=True").module()
 
     assert torch.equal(program(ONES), 3 * ONES)
-    with pytest.raises(RuntimeError, match="exported for inputs"):
+    with pytest.raises(RuntimeError, match="exported under the assumption"):
         program(NEGATIVE)
 
 
