@@ -133,7 +133,7 @@ def _follow(
         row["outcome"] = "exports"
         if change.edits or change.assume:
             row["values"] = _values(row["source"], change)
-            is_refused = change.assume and "exported for inputs" in row["values"]
+            is_refused = change.assume and "exported under the assumption" in row["values"]
             if is_refused and kind == "assume":
                 refused = replace(asked, refused=(*asked.refused, *change.assume))
                 otherwise = _follow(row, refused, found, steps)
