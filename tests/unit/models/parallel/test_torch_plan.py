@@ -132,7 +132,7 @@ def test_a_degree_that_does_not_divide_has_less_on_the_last_rank_or_is_refused()
 
 
 def test_a_plan_without_degrees():
-    with pytest.raises(ValueError, match="parallel_plan requires parallel"):
+    with pytest.raises(ValueError, match="parallel_plan requires the argument parallel"):
         fe.export(factory, parallel_plan=plan())
 
 
