@@ -96,7 +96,7 @@ def test_a_plan_that_changes_the_result_is_found():
             {"layers.*.no": ColwiseParallel()},
             "parallel_plan: layers.*.no matches no module or parameter of Lang",
         ),
-        ({"layers.0": ColwiseParallel()}, "the parallel plan of Language shards none of"),
+        ({"layers.0": ColwiseParallel()}, "the parallel plan of Language does not shard any"),
         ({"embedding": ColwiseParallel()}, "the module embedding: Embedding has no out_features"),
         ({"embedding": RowwiseParallel()}, "the module embedding: Embedding has no in_features"),
         ({"layers.*.norm": SequenceParallel()}, "layers.*.norm: SequenceParallel is not supported"),
