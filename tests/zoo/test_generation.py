@@ -40,7 +40,7 @@ _STATES = (
 def test_a_family_generates_with_its_cache_in_buffers(family: Family, tmp_path: Path) -> None:
     reasons = {
         **_NOT_IN_BUFFERS,
-        **dict.fromkeys(_STATES.split(), "in buffers because it has a .*, not only keys and values"),
+        **dict.fromkeys(_STATES.split(), "in buffers because the cache has a .*, not only keys and values"),
     }
     options = {"max_cache_len": 64, "cache_form": "buffers"}
     if (reason := reasons.get(family.name)) is not None:

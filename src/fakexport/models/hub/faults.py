@@ -67,7 +67,7 @@ def hub_faults(name: HubName, file: str) -> Iterator[None]:
         raise HubError(f"{name}: {_answered(name, file, error)}") from error
     except OSError as error:
         raise HubError(f"{name}: {error.filename or file}: {error.strerror or first_line(error)}") from error
-    except Exception as error:  # of the HTTP library, which depends on the version
+    except Exception as error:  # The HTTP library and its errors depend on the version.
         raise _not_cached(name, file, error) from error
 
 
