@@ -28,7 +28,7 @@ _NOT_IN_BUFFERS = {
     **dict.fromkeys(("t5", "bart", "marian", "m2m_100", "mbart", "whisper"), "has an encoder"),
     **dict.fromkeys(("vision_encoder_decoder", "pix2struct"), "has an encoder"),
     "git": "data-dependent",
-    "blip": "do not return logits and a cache|does not run on text alone",
+    "blip": "does not return logits and a cache|does not run on text alone",
 }
 _STATES = (
     "mamba mamba2 falcon_mamba jamba bamba zamba2 falcon_h1 granitemoehybrid qwen3_next lfm2 recurrent_gemma"

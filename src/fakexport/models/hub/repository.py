@@ -120,7 +120,7 @@ class Repository:
 
         import_hub(self.name)
         url = f"{endpoint()}/api/models/{self.name.repository}/tree/{self.commit}/{self.name.folder}"
-        with hub_faults(self.name, "its list of files"):
+        with hub_faults(self.name, file=""):
             answer = http_backoff(
                 "GET",
                 url.rstrip("/"),
