@@ -115,7 +115,7 @@ def _programs(
     target: str,
     options: ModelOptions,
 ) -> dict[str, tuple[ExportedWorkload, str | None]]:
-    """Return a dict from the name of each program to export to its call and component."""
+    """Return a dict from the name of each program to export to its workload and component."""
     if component == "all" and workload == "forward":
         from fakexport.exporting.capture import components
 

@@ -42,7 +42,7 @@ def generate_command(
         typer.Option(
             "--tokenizer",
             metavar="FILE",
-            help="Read text prompts and print text with the model's `tokenizer.json`.",
+            help="Encode text prompts, and decode the new tokens, with the model's `tokenizer.json`.",
         ),
     ] = None,
     max_new_tokens: Annotated[
@@ -86,7 +86,7 @@ def generate_command(
     """Generate tokens with a bundle of prefill and decode, without the model's package.
 
     Uses greedy decoding, or samples with --temperature, --top-k or --top-p. Prints one line of new token ids
-    per prompt, or its text with --tokenizer.
+    per prompt, or the decoded text with --tokenizer.
     """
     if prompt and tokenizer is None:
         raise typer.BadParameter("--prompt needs --tokenizer, the tokenizer.json of the model")

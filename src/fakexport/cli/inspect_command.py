@@ -58,7 +58,7 @@ def inspect_command(
         bool,
         typer.Option(
             "--devices",
-            help="For an archive: list hard-coded devices, and what they break on another device (FE501).",
+            help="For an archive: list hard-coded devices, and nodes that fail on other devices (FE501).",
         ),
     ] = False,
     profiles: Profiles = None,

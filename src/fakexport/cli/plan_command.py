@@ -88,7 +88,8 @@ class PlanOptions:
         typer.Option(
             "--size",
             metavar="NAME.DIM=N",
-            help="Set another dimension of an input: `pixel_values.2=448`. Repeatable.",
+            help="Set a dimension of an input, other than batch and context: `pixel_values.2=448`. "
+            "Repeatable.",
         ),
     ] = None
     bounds: Annotated[
@@ -109,7 +110,8 @@ class PlanOptions:
         bool,
         typer.Option(
             "--smallest",
-            help="For each NVIDIA and AMD GPU model, find how few GPUs the model fits on: 1, 2, 4, 8 or 16.",
+            help="For each NVIDIA and AMD GPU type, find the smallest number that the model fits on: 1, 2, "
+            "4, 8 or 16.",
         ),
     ] = False
     eager: Annotated[
@@ -203,7 +205,7 @@ def plan_command(
         raise typer.Exit(1)
     from fakexport.report import render_plan
 
-    # An HTML page always shows them.
+    # An HTML page always shows the modules; the printed report shows them only on request.
     printed = report if call.by_module else replace(report, modules=())
     write_found(printed, format_, partial(render_plan, width=output_width()))
     if timeline is not None:
@@ -219,7 +221,7 @@ def plan_command(
 def _with_project(
     command: typer.Context, source: str, call: PlanOptions, code: UserCode
 ) -> tuple[PlanOptions, UserCode]:
-    """Return the options for the plan of a model. Options that are not given come from `[tool.fakexport]`."""
+    """Return the options for planning a model. Options that are not given come from `[tool.fakexport]`."""
     given = ModelOptions(
         device_map=call.device_map,
         dtype=call.dtype,
