@@ -27,13 +27,13 @@ memory: 6 GiB
 dtypes: bfloat16
 models:
 """
-# Eager mode does not run these as transformers loads them in bfloat16: layers that it keeps in float32 meet
-# others that it does not, or an operator has no kernel for it (the FFT of FNet). To be left out when it does.
+# Model types that eager mode does not run in bfloat16: transformers keeps only some layers in float32, or an
+# operator has no bfloat16 kernel (such as the FFT of FNet). Remove a type when eager mode runs it.
 IN_FLOAT32 = frozenset(
     ["clvp", "clvp_encoder", "deberta", "fnet", "mra", "qwen2_5_omni_bigvgan", "reformer", "tipsv2", "xlnet"]
 )
-# Types of transformers 5.23 whose default config does not describe a model that runs: a setting is missing or
-# contradicts another one. Published configs of these types have it.
+# Types of transformers 5.23 whose default config describes a model that does not run: a setting is missing or
+# contradicts a different setting. Published configs of these types are complete.
 _BROKEN = """
     autoformer chameleon colmodernvbert cosmos3_omni dbrx deepseek_ocr2_vision edgetam
     edgetam_vision_model emu3 esm exaone4_5 gemma3 glm46v glm4v glm4v_moe glm4v_moe_text glm4v_text

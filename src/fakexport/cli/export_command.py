@@ -50,8 +50,8 @@ def export_command(
     workload: Annotated[
         Literal["forward", "prefill", "decode", "generate"],
         typer.Option(
-            help="Export this call of an `hf:` model, as for `check`; or `generate`, a bundle of prefill and "
-            "decode for `fakexport generate`."
+            help="Export this workload of an `hf:` model, as for `check`; or `generate`, a bundle of prefill "
+            "and decode for `fakexport generate`."
         ),
     ] = "forward",
     component: Annotated[

@@ -230,7 +230,7 @@ Workload = Annotated[
     Literal["forward", "prefill", "decode"],
     typer.Option(
         "--workload",
-        help="Export this call of an `hf:` model: `forward`; `prefill`, which reads a prompt and returns "
+        help="Export this workload of an `hf:` model: `forward`; `prefill`, which reads a prompt and returns "
         "the KV cache; or `decode`, which reads one token and the cache and returns the new cache.",
     ),
 ]

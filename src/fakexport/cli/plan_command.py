@@ -46,8 +46,8 @@ class PlanOptions:
     workload: Annotated[
         Literal["forward", "prefill", "decode", "train"],
         typer.Option(
-            help="Plan this call of an `hf:` model: `forward` without a cache; `prefill`, which returns one; "
-            "or `decode`, which reads one token and a cache. `train` plans a training step of any "
+            help="Plan this workload of an `hf:` model: `forward` without a cache; `prefill`, which returns "
+            "a cache; or `decode`, which reads one token and a cache. `train` plans a training step of any "
             "model."
         ),
     ] = "forward"
