@@ -23,7 +23,7 @@ _CACHES = ("_tls", "cache", "cache_hits", "cache_misses")
 
 
 def step(run: Run) -> None:
-    """Run each part in a process of its own, with the GPU visible."""
+    """Run each part in its own process, with the GPU visible."""
     run_parts(run, [Part("harm", name, limit_s=85) for name in run.chosen(PARTS)], jobs=2)
 
 

@@ -24,7 +24,7 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], object
 
 
 def of_module(module: str, name: str) -> Any:
-    """Return a name of a module, which is imported on first use.
+    """Import a module on first use, and return one of its names.
 
     Raises:
         MissingInTorch: fakexport needs a private name that this torch lacks.

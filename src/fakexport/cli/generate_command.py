@@ -26,7 +26,9 @@ def generate_command(
     prompt_ids: Annotated[
         list[str] | None,
         typer.Option(
-            "--prompt-ids", metavar="ID,ID,...", help="Token ids of a prompt. Repeatable: one sequence each."
+            "--prompt-ids",
+            metavar="ID,ID,...",
+            help="Token ids of a prompt. Repeatable, for several prompts.",
         ),
     ] = None,
     prompt: Annotated[
@@ -34,7 +36,7 @@ def generate_command(
         typer.Option(
             "--prompt",
             metavar="TEXT",
-            help="Prompt as text; needs `--tokenizer`. Repeatable: one sequence each.",
+            help="Prompt as text; needs `--tokenizer`. Repeatable, for several prompts.",
         ),
     ] = None,
     tokenizer: Annotated[

@@ -37,7 +37,7 @@ def inspect_command(
     rank: Annotated[
         int | None,
         typer.Option(
-            metavar="R", help="With `--parallel`: show the part of rank R, counted from 0. Default: 0."
+            metavar="R", help="With `--parallel`: show the shard of rank R, counted from 0. Default: 0."
         ),
     ] = None,
     trust: Annotated[

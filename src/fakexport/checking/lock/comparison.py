@@ -124,7 +124,7 @@ def _ranks(known: LockEntry, entry: LockEntry) -> Iterator[str]:
     asked = known.ranks.keys() | entry.ranks.keys()
     moved = [rank for rank in asked if known.ranks.get(rank) != entry.ranks.get(rank)]
     if moved:
-        yield f"the programs of other ranks changed: {', '.join(sorted(moved, key=int))}"
+        yield f"the programs of these ranks changed: {', '.join(sorted(moved, key=int))}"
 
 
 def _field(name: str, old: str, new: str) -> Iterator[str]:
