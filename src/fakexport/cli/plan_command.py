@@ -267,7 +267,5 @@ def _sizes(option: str, text: str | None) -> tuple[int, ...] | None:
         return (*sizes, last)
     parts = [part.strip().replace("_", "") for part in text.split(",")]
     if not all(part.isdecimal() and len(part) < 16 for part in parts):
-        raise typer.BadParameter(
-            f"{option} {text!r}: write a number, a list 1,8 or a range 1..64"
-        )
+        raise typer.BadParameter(f"{option} {text!r}: write a number, a list 1,8 or a range 1..64")
     return tuple(map(int, parts))
