@@ -4,10 +4,10 @@
     python tools/published_page.py plan FOLDER RUN.jsonl
     python tools/published_page.py page COMMIT WAY=RUN.jsonl ... > docs/zoo/published.md
 
-FOLDER holds configs under names such as `Qwen--Qwen3-32B_config.json`, as the package `aiconfigurator-core`
-does. A way is `static`, `auto`, `prefill`, `decode` or `plan`. The last one is not in a zoo file, because a
-sweep only runs `check`: `plan` runs `fakexport plan --workload decode`, and skips the configs that its output
-already has.
+FOLDER contains configs with names such as `Qwen--Qwen3-32B_config.json`, as in the package
+`aiconfigurator-core`. WAY is `static`, `auto`, `prefill`, `decode` or `plan`. There is no zoo file for
+`plan`, because a sweep only runs `check`: the command `plan` runs `fakexport plan --workload decode`, and
+skips configs that are already in its output.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _configs(folder: Path) -> list[Path]:
 
 
 def plan(configs: Iterable[Path], output: Path) -> None:
-    """Plan a decode step of each config, one after the other. Append a line of JSON for each to a file."""
+    """Plan a decode step of each config, one after the other. Append a line of JSON per config to a file."""
     lines = output.read_text(encoding="utf-8").splitlines() if output.exists() else []
     done = {json.loads(line)["command"] for line in lines}
     for path in configs:
@@ -110,7 +110,7 @@ def plan(configs: Iterable[Path], output: Path) -> None:
 
 
 def page(commit: str, runs: dict[str, list[dict[str, Any]]]) -> str:
-    """Return the page. `runs` has the records of `fakexport sweep` for each way."""
+    """Return the page. `runs` maps each way to the records of `fakexport sweep`."""
     by_model: dict[str, dict[str, dict[str, Any]]] = {}
     for way, records in runs.items():
         for record in records:
@@ -136,7 +136,7 @@ def _model(record: dict[str, Any]) -> str:
 
 
 def _counts(way: str, by_model: dict[str, dict[str, dict[str, Any]]]) -> str:
-    """Return how many models pass in one way. What one way finds about a config holds for the others."""
+    """Return a line with the number of models that pass in one way. No way counts an excluded model."""
     kinds = {model: _not_counted(records.values()) for model, records in by_model.items()}
     known = [model for model, kind in kinds.items() if kind is None and way in by_model[model]]
     passed = sum(by_model[model][way]["status"] in _PASSED for model in known)

@@ -1,18 +1,20 @@
-"""Write the page of a zoo and its JSON, or bring some of its rows up to date.
+"""Write the page of a model zoo and its JSON, or update some rows of the page.
 
     python tools/zoo_page.py LIBRARY COMMIT sweep.json RUN.jsonl [AGAIN.jsonl] docs/zoo
     python tools/zoo_page.py LIBRARY COMMIT --rows sweep.json RUN.jsonl docs/zoo
     python tools/zoo_page.py LIBRARY COMMIT --other OTHER.jsonl docs/zoo
     python tools/zoo_page.py LIBRARY COMMIT --options OPTIONS.jsonl docs/zoo
 
-LIBRARY is that of `model_zoo.py`, COMMIT the source of fakexport that ran, `sweep.json` is that of
-`fakexport sweep-report --zoo`, RUN.jsonl its run, and AGAIN.jsonl the run of checks that were done a second
-time. A check that a missing package stopped keeps what the page says of it. With `--rows`, these are of some
-of the checks of the page, which replace what it says of them. With `--other`, OTHER.jsonl is a run of some of
-them with another torch. It is kept next to the page, and compared with it each time that the page is written;
-so is a run for another target or with sizes that vary, in whose checks `--target` or `--dynamic` differs.
-With `--options`, OPTIONS.jsonl is a run of models that do not export, with options that their checks print:
-the page names those that export so, and does not count them. The last argument is the folder.
+The last argument is the folder of the page. LIBRARY is an argument of `model_zoo.py`, and COMMIT is the
+commit of fakexport that ran. RUN.jsonl is a run of `fakexport sweep`, and `sweep.json` was written from it by
+`fakexport sweep-report --zoo`. AGAIN.jsonl is a second run of some of the checks. A check that stops at a
+missing package keeps its row on the page.
+
+- `--rows`: the run covers only some checks of the page, and replaces their rows.
+- `--other`: OTHER.jsonl is a run of some checks with a different torch, a different target or dynamic sizes.
+  It is stored next to the page, and compared with the page whenever the page is written.
+- `--options`: OPTIONS.jsonl is a run of models that do not export, with the options that their checks print.
+  The page lists the models that export with these options, but does not count them.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from typing import Any
 from model_zoo import part_types
 
 _WIDTH = 110
-# The kind of the file that keeps a run with options.
+# Kind of the file that stores a run with `--options`.
 _OPTIONS = "options"
 _MOST_REASONS = 25
 _MOST_CHARACTERS = 160
@@ -81,7 +83,7 @@ python tools/zoo_page.py {library} $(git rev-parse --short HEAD) site/sweep.json
 [{library}.json]({library}.json) is `site/sweep.json`, with a line per model
 ([format](../json.md#fakexport-sweep-report)).{kinds}
 """
-# How many checks ran at a time.
+# Number of checks that ran at the same time.
 _JOBS = {"transformers": 2, "diffusers": 1, "timm": 2}
 _SOURCES = {"transformers": "hf:TYPE", "diffusers": "diffusers:MODEL", "timm": "timm:NAME"}
 _WITHOUT = """\
@@ -157,7 +159,7 @@ def _page_as_it_is(path: Path) -> dict[str, Any]:
 
 
 def _keep_other(run: list[dict[str, Any]], commit: str, folder: Path, library: str, kind: str) -> None:
-    """Write down what another run says of each check, as a line of JSON for each, in the file of its kind."""
+    """Store the status and reason of each check in a further run, in the JSON file for this kind of run."""
     versions = run[0]["versions"]
     kept = {
         "source": commit,
@@ -173,7 +175,7 @@ def _keep_other(run: list[dict[str, Any]], commit: str, folder: Path, library: s
 
 
 def _way(command: str) -> list[str]:
-    """Return the target and the sizes of a check: `cpu` and `static`."""
+    """Return the target and the sizes of a check, such as `cpu` and `static`."""
     words = shlex.split(command)
     return [
         words[words.index("--target") + 1],
@@ -186,7 +188,7 @@ def _outcome_text(result: dict[str, Any]) -> str:
 
 
 def _with_way(zoo: dict[str, Any], other: dict[str, Any], name: str) -> str:
-    """Return what came out differently for another target, or with sizes that vary."""
+    """Return a section about a run for a different target or with dynamic sizes: results that differ."""
     first = {check["source"]: check for check in _ran_with(zoo, other["versions"]["torch"])}
     sources = [(each["command"].split()[2], each) for each in other["checks"]]
     pairs = [(first[source], each) for source, each in sources if source in first]
@@ -206,7 +208,7 @@ def _with_way(zoo: dict[str, Any], other: dict[str, Any], name: str) -> str:
 
 
 def _with_options(zoo: dict[str, Any], other: dict[str, Any], name: str) -> str:
-    """Return which of the models that do not export do so with an option."""
+    """Return a section about the models that export only with an option."""
     failing = {_type(check) for check in zoo["checks"] if _status(check) not in ("exports", None)}
     found = [check for check in other["checks"] if _type(check) in failing and check["status"] == "exports"]
     if not found:
@@ -227,7 +229,7 @@ def _with_options(zoo: dict[str, Any], other: dict[str, Any], name: str) -> str:
 
 
 def _besides(command: str, usual: list[str]) -> list[str]:
-    """Return the options of a check that the others do not have."""
+    """Return the options of a check that the usual command does not have."""
     words = shlex.split(command)[3:]
     pairs = [words[i : i + 2] for i in range(0, len(words), 2)]
     return [
@@ -244,7 +246,7 @@ def _options_text(command: str) -> str:
 
 
 def _ran_with(zoo: dict[str, Any], torch: str) -> Iterator[dict[str, Any]]:
-    """Yield the checks of the page that ran with a torch: timm is installed next to another one alone."""
+    """Yield the checks of the page that ran with this torch. Those that need timm ran with another one."""
     for check in zoo["checks"]:
         result = check["results"][0]
         if result is not None and zoo["environments"][result["environment"]]["versions"]["torch"] == torch:
@@ -252,7 +254,7 @@ def _ran_with(zoo: dict[str, Any], torch: str) -> Iterator[dict[str, Any]]:
 
 
 def _with_torch(zoo: dict[str, Any], other: dict[str, Any], name: str) -> str:
-    """Return what came out differently with another torch, of the checks that ran with both."""
+    """Return a section about checks that ran with two versions of torch: results that differ."""
     torches = [zoo["environments"][0]["versions"]["torch"], other["versions"]["torch"]]
     first = {check["command"]: check for check in _ran_with(zoo, torches[0])}
     pairs = [(first[each["command"]], each) for each in other["checks"] if each["command"] in first]
@@ -267,7 +269,7 @@ def _with_torch(zoo: dict[str, Any], other: dict[str, Any], name: str) -> str:
 def _beside(
     head: str, text: str, columns: list[str], pairs: list[tuple[dict[str, Any], dict[str, Any]]]
 ) -> str:
-    """Return a section: how many have each status in the page and in another run, and which differ."""
+    """Return a section: counts by status on the page and in a further run, and the differing checks."""
     counts = [Counter(check["results"][0]["status"] for check, _ in pairs)]
     counts.append(Counter(each["status"] for _, each in pairs))
     differ = [
@@ -290,7 +292,7 @@ def _beside(
 
 
 def _with_notes(zoo: dict[str, Any], run: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the results with the note of the first finding of each check, and why eager mode fails too."""
+    """Add the first note of each check, and the reason why eager mode fails too, to the results."""
     records = {record["command"]: record for record in run}
     checks = []
     for check in zoo["checks"]:
@@ -301,14 +303,14 @@ def _with_notes(zoo: dict[str, Any], run: list[dict[str, Any]]) -> dict[str, Any
 
 
 def _said(record: dict[str, Any]) -> dict[str, Any]:
-    """Return what the page says of a check in addition to its status."""
+    """Return the fields that the page adds to the status of a check."""
     if record["status"] == "exports":
         return {}
     return {"note": _note(record), "eager": _eager(record)}
 
 
 def _with_kept(zoo: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
-    """Return results with those of the page before, for checks that need what is installed elsewhere."""
+    """Return the results. Checks that need a missing package keep their results from the previous page."""
     stopped = {check["command"] for check in zoo["checks"] if check.get("eager") == _NO_PACKAGE}
     rows = [
         check
@@ -321,7 +323,7 @@ def _with_kept(zoo: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
 
 
 def _replaced(zoo: dict[str, Any], rows: dict[str, Any], commit: str) -> dict[str, Any]:
-    """Return the results of a page with other ones of some of its checks."""
+    """Return the results of a page in which some checks are replaced by `rows`."""
     environments = list(zoo["environments"])
     changed = {}
     for check in rows["checks"]:
@@ -350,7 +352,7 @@ def _replaced(zoo: dict[str, Any], rows: dict[str, Any], commit: str) -> dict[st
 
 
 def _used(environments: list[Any], checks: list[dict[str, Any]]) -> list[Any]:
-    """Return the environments that results name, whose numbers become those of the shorter list."""
+    """Return only the environments that results refer to, and renumber these references."""
     results = [result for check in checks if (result := check["results"][0]) is not None]
     used = sorted({result["environment"] for result in results})
     for result in results:
@@ -359,7 +361,7 @@ def _used(environments: list[Any], checks: list[dict[str, Any]]) -> list[Any]:
 
 
 def _with_kinds(zoo: dict[str, Any]) -> dict[str, Any]:
-    """Return the results with which types are a part, and the counts of both kinds."""
+    """Add to the results whether each type is a part of another type, and the counts of both kinds."""
     parts = part_types()
     counts: dict[str, Counter[str]] = {"whole": Counter(), "part": Counter()}
     checks = []
@@ -431,7 +433,7 @@ def _head(zoo: dict[str, Any], library: str) -> str:
 
 
 def _in_float32(zoo: dict[str, Any]) -> str:
-    """Return which checks have another dtype than the others."""
+    """Return a sentence that lists the types that are checked in float32, or "" if there are none."""
     found = sorted(_type(check) for check in zoo["checks"] if "--dtype float32" in check["options"])
     if not found:
         return ""
@@ -442,7 +444,7 @@ def _in_float32(zoo: dict[str, Any]) -> str:
 
 
 def _commits(zoo: dict[str, Any]) -> str:
-    """Return of which commits the source was that ran."""
+    """Return a list item with the commits of fakexport that ran."""
     again = Counter(check["commit"] for check in zoo["checks"] if "commit" in check)
     more = "".join(f"; for {count} rows, it is {commit}" for commit, count in again.items())
     lines = textwrap.wrap(f"The source of fakexport is commit {zoo['source']}{more}.", _WIDTH - 2)
@@ -471,8 +473,9 @@ def _told(record: dict[str, Any]) -> str:
 
 
 def _outcome(record: dict[str, Any]) -> tuple[Any, ...]:
-    """Return what must be the same again: not the words of a fix, which the source may have changed, nor the
-    folder of the environment.
+    """Return the parts of a result that must be equal in a second run.
+
+    The text of a fix, which may have changed in the source, and the folder of the environment are excluded.
     """
     found = [
         (one["code"], one["message"], one["notes"], [label["span"]["line"] for label in one["labels"]])
@@ -505,13 +508,13 @@ def _status(check: dict[str, Any]) -> str | None:
 
 
 def _why(check: dict[str, Any]) -> str:
-    """Return the reason, with the note of the first finding."""
+    """Return the reason of a check, with the note of its first finding."""
     reason = check["results"][0]["reason"] or check["results"][0]["status"]
     return clipped(f"{reason} ({check['note']})" if "note" in check else reason)
 
 
 def _note(record: dict[str, Any]) -> str:
-    """Return what the first note of the first error says."""
+    """Return the first note of the first error, or ""."""
     error = first_error(record)
     return " ".join(error["notes"][0].split())[:_LONGEST_NOTE] if error and error["notes"] else ""
 
@@ -521,7 +524,7 @@ def first_error(record: dict[str, Any]) -> dict[str, Any] | None:
     return next((each for each in found if each["severity"] == "error"), found[0] if found else None)
 
 
-# What a check says, and why eager mode does not run the model then either. The first that fits counts.
+# Pattern in the output of a check -> why eager mode does not run the model either. The first match counts.
 _NO_PACKAGE = "a package is not installed that it needs"
 _EAGER = (
     (r"requires the \w+ library|No module named", _NO_PACKAGE),
@@ -537,7 +540,7 @@ _EAGER = (
 
 
 def _eager(record: dict[str, Any]) -> str:
-    """Return why eager mode does not run a model that does not export, as its check found; "" if it may."""
+    """Return why eager mode does not run a model, according to its check; "" if eager mode may run it."""
     error = first_error(record)
     said = " ".join([record["reason"], *(error["notes"] if error else [])])
     found = ((re.search(pattern, said), reason) for pattern, reason in _EAGER)
