@@ -81,7 +81,7 @@ def row(report: dict[str, Any]) -> str:
         return f"| `{report['source']}` | | {', '.join(other) or 'nothing'} |"
     spans = [label["span"] for label in found[0]["labels"]]
     places = [f"`{Path(span['path']).name}:{span['line']}`" for span in spans]
-    notes = [note for note in found[0]["notes"] if not note.startswith("locked with")]
+    notes = [note for note in found[0]["notes"] if not note.startswith("the lock was written with")]
     return f"| `{report['source']}` | {', '.join(places) or 'no line'} | {'<br>'.join(notes)} |"
 
 
