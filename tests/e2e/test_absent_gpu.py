@@ -98,7 +98,7 @@ def test_one_package_for_two_gpus_shares_the_weights(tmp_path):
 @pytest.mark.parametrize(
     ("targets", "options", "message"),
     [
-        (["H100", "H200"], {}, "H200 and H100 run the same code, sm_90: pass one of them"),
+        (["H100", "H200"], {}, "H200 and H100 have the same compute capability, sm_90, so they"),
         (["H100", "cpu"], {}, "cpu: only NVIDIA GPUs can share a package"),
         (["A100", "H100"], {"weights": "inside"}, "a package for several GPUs cannot contain its weights"),
     ],

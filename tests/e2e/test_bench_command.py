@@ -56,7 +56,10 @@ def test_a_wrong_call_is_one_line(arguments, reason, capsys):
 def test_a_model_that_does_not_run_is_one_line():
     done = fakexport("bench", f"{MODELS}:fails", "--no-progress", code=2)
 
-    assert done.stderr == f"error: eager: {MODELS}:fails does not run here: RuntimeError: no such luck\n"
+    assert (
+        done.stderr
+        == f"error: eager: {MODELS}:fails does not run in eager mode: RuntimeError: no such luck\n"
+    )
 
 
 @pytest.mark.slow

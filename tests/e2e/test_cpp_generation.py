@@ -157,7 +157,7 @@ def test_settings_of_the_generation_config_are_followed(settings, cpp_generate, 
         (("--prompt-ids", "1", "--top-p", "2"), "--top-p must be above 0 and at most 1"),
         (("--prompt-ids", "1", "--temperature", "0"), "--temperature must be at least 1e-6"),
         (("--prompt-ids", "1", "--temperature", "inf"), "--temperature must be at least 1e-6"),
-        (("--prompt-ids", "1", "--beams", "2"), "unknown: '--beams'; see --help"),
+        (("--prompt-ids", "1", "--beams", "2"), "unknown option '--beams'; see --help"),
         (
             ("--prompt-ids", "1", "--max-new-tokens", "127"),
             "the prompt and the new tokens are 129 tokens in total, but the model has 128 positions",
@@ -186,7 +186,7 @@ def test_a_cache_in_buffers_is_one_tensor_of_both_programs(cpp_generate, tmp_pat
 
     assert tokens(done) == [row for ids in prompts for row in eager(model, ids)]
     too_many = ("--weights", tmp_path, "--prompt-ids", ids(prompt(40)))
-    line = "the prompt and the new tokens are 64 tokens in total, but the static cache holds 60"
+    line = "the prompt and the new tokens are 64 tokens in total, but the static cache has room for 60"
     assert refusal(generate(cpp_generate, tmp_path / "project", *too_many)) == line
 
 

@@ -241,7 +241,7 @@ class TestInputs:
             (("--inputs", "in.safetensors", "x=x.npy"), "'in.safetensors' is neither NAME=FILE.npy"),
             (("--inputs",), "--inputs needs a value; see --help"),
             (("--inputs", "-o", "out"), "--inputs needs a value; see --help"),
-            (("--outputs", "x"), "unknown: '--outputs'; see --help"),
+            (("--outputs", "x"), "unknown option '--outputs'; see --help"),
             (("--library", "none.so"), "none.so: no such file"),
             (("--library", "/dev/null"), "the library cannot be loaded: /dev/null: "),
             (("--inputs", "/dev/zero"), "'/dev/zero' is neither"),

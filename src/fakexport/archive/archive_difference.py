@@ -26,7 +26,7 @@ class WeightDifference:
         field: `presence`, `dtype`, `shape`, `stride`, `device`, `tied` (all names of the weight) or `data`
             (the archives contain different data; a and b are empty).
         a: The property in the first archive, as text; "" if the first archive does not have the weight, or if
-            the weight is not tied.
+            `field` is `tied` and the weight is not tied there.
         b: The property in the second archive.
         names: The weights in the order of the first archive, followed by those that only the second archive
             has.
@@ -83,7 +83,8 @@ def diff_archives(
     """Return how the second archive differs from the first. If both are bound, all weights are compared.
 
     Args:
-        method: The method to compare. At least one of the archives must then be a bundle with this method.
+        method: The method to compare; at least one of the archives must be a bundle that has it. If the other
+            archive is not a bundle, its only program is compared.
         trust: As for `load`, which also documents the errors.
     """
     paths = os.fspath(a), os.fspath(b)
@@ -102,7 +103,7 @@ def diff_archives(
 
 
 def _methods(paths: tuple[str, str], method: str | None, *, trust: bool) -> list[str | None]:
-    """Return the method to load from each archive. If only one archive is a bundle, the other gets None."""
+    """Return the method to load from each archive; None for an archive that is not a bundle."""
     if method is None:
         return [None, None]
     are_bundles = [bool(methods_of(path, trust=trust)) for path in paths]

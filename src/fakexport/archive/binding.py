@@ -76,8 +76,8 @@ def bind(
     Args:
         program: A weight-less program from `export` or `load`, the path of its archive, or a bundle. All
             methods of a bundle get their weights from the same checkpoint, and shared weights become one
-            tensor. A program taken from a bundle keeps its prefix in the checkpoint, even after `retarget`,
-            or after it has been saved on its own. `program` is not changed.
+            tensor. A program taken from a bundle keeps the prefix that the bundle defined for its weights,
+            even after `retarget`, or after it has been saved on its own. `program` is not changed.
         checkpoint: A file, a folder or tensors by name, as for `open_checkpoint`. The bound program shares
             the tensors of a mapping, but gets a copy of each tensor that it writes into.
         devices: Needed if the program's devices are not on this machine: the new device for each old device,

@@ -81,7 +81,7 @@ class _LinkedFile:
         """Return a weight as a view of the memory-mapped file, without reading it."""
         dtype = getattr(torch, entry.dtype)
         if not self._has(entry, location, dtype) or location.offset % dtype.itemsize:
-            raise self.error(f"does not have `{entry.name}` at the recorded offset: it is a different file")
+            raise self.error(f"does not have `{entry.name}` at the recorded offset: not the linked file")
         elements = location.length // dtype.itemsize
         window = Entry((elements,), dtype, self._name, location.offset, elements * dtype.itemsize)
         try:

@@ -293,7 +293,10 @@ def _tensor(
     taken: torch.Tensor | None,
     mode: FakeTensorMode,
 ) -> torch.Tensor:
-    """Return a weight from the archive or a linked file. Without data, return `taken` or a fake tensor."""
+    """Return a weight from the archive or a linked file.
+
+    A weight without data is fake. It is `taken`, the fake tensor in the decoded program, if there is one.
+    """
     if entry.location is not None:
         tensor = _on_device(container, entry, linked, entry.location)
     else:

@@ -172,8 +172,8 @@ class MethodManifest:
 
     Args:
         versions: Package name -> version, for fakexport, torch and model libraries such as transformers.
-        source: The model's source as the user wrote it, such as `hf:config.json`. Absolute paths, here and in
-            other texts, raise an error.
+        source: The model's source as the user wrote it, such as `hf:config.json`. Absolute paths, in this
+            and other texts, raise an error.
         topology: The target's devices, such as `8xH100-80GB`; None if no target was chosen.
         profiles: Names of the device profiles, in the order of the devices.
         device_map: Module path -> device; the path `""` is the whole model.
@@ -266,14 +266,14 @@ class MethodManifest:
                 raise InvalidValue(f"`{tensor.location.file}`: {fault}")
             if tensor.location and tensor.location.is_link and self.weights != "linked":
                 file = tensor.location.file
-                raise InvalidValue(f"`{file}` is a link, but the archive contains its weights")
+                raise InvalidValue(f"`{file}` is a linked file, but `weights` is not `linked`")
 
     def _check_computed(self) -> None:
         names = {name for tensor in self.tensors for name in (tensor.name, *tensor.aliases)}
         if unknown := sorted(self.computed.keys() - names):
             raise InvalidValue(f"the computed weight {unknown[0]!r} is not a weight of the program")
         if self.computed and self.weights != "none":
-            raise InvalidValue("a bound archive has computed weights")
+            raise InvalidValue("an archive with weights must not list computed weights")
 
     def _check_recipes(self) -> None:
         for recipe in self.recipes:
@@ -283,7 +283,7 @@ class MethodManifest:
             for step in recipe.steps:
                 if not step.values or not all(0 <= index < count for index in step.values):
                     raise InvalidValue(
-                        f"the {step.operator} of a recipe has arguments that do not come before it"
+                        f"the {step.operator} of a recipe reads values that no earlier step produces"
                     )
                 count += len(step.numbers) - 1 if step.operator == "split" else 1
             if not all(0 <= index < count for _, index in recipe.weights):

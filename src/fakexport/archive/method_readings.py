@@ -164,7 +164,7 @@ def report_of(found: Mapping[str, MethodReading], checkpoint: Checkpoint, *, nam
 
 
 def _in_checkpoint(findings: Iterable[WeightFinding], reading: MethodReading) -> Iterator[WeightFinding]:
-    """Yield the findings with names as in the checkpoint, so that equal findings of methods can be merged."""
+    """Yield the findings with names as in the checkpoint, so that several methods' findings can be merged."""
 
     def renamed(names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(

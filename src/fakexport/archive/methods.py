@@ -137,5 +137,5 @@ def _stock(container: Container) -> Methods:
 
 
 def made_up_prefixes(manifest: Manifest) -> dict[str, Prefix]:
-    """Return prefixes for a bundle that torch wrote, so that equal names do not count as shared."""
+    """Return prefixes for a bundle that torch wrote, so that equal weight names do not count as shared."""
     return {method: (f"{method}.", "") for method in manifest.methods} if manifest.is_bundle else {}

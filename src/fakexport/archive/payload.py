@@ -30,7 +30,7 @@ LINKED = "linked__load_this_archive_with_fakexport"
 """Used as the record name of a weight in a linked file, so that torch's error shows it."""
 
 ABSENT = (UNBOUND, LINKED, f"tensor_{UNBOUND}")
-"""Names of the records of tensors that are not in the archive. The last name is for constants."""
+"""Record names of weights, and then of constants, that are not in the archive."""
 
 _CHUNK_BYTES = 16 * 2**20
 
@@ -195,7 +195,7 @@ def share_weights(weights: dict[str, Payload], shared: Iterable[SharedWeight]) -
     for (first, name), *others in shared:
         one = entries[first].get(name)
         if one is None or one.location is None or one.location.is_link:
-            continue  # It is a constant, is fake, or is in a linked file.
+            continue  # A constant, a fake weight, or a weight in a linked file.
         for method, other in others:
             location = entries[method][other].location
             if location is not None:

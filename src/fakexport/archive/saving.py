@@ -112,7 +112,10 @@ def save(
         computed = computed_records.add(own) if _kind(weights) == "none" else {}
         manifests[method] = _described(own, weights, constants, prefix, computed, root=root)
     if link is not None and all(manifest.weights != "linked" for manifest in manifests.values()):
-        raise InvalidValue(f"no weight can be linked: no safetensors file of {link.location} contains one")
+        raise InvalidValue(
+            f"no weight can be linked: no safetensors file of {link.location} contains a weight in the "
+            "program's form"
+        )
     records |= computed_records.records
     manifest = Manifest(methods=manifests, shared=bundle.shared)
     for method, about in manifest.methods.items():

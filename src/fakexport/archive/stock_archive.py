@@ -136,11 +136,11 @@ def _notes(without: int, lost: int) -> Iterator[str]:
     yield NO_MANIFEST
     if without:
         yield (
-            f"{without} weights have no data because torch saved a fake program: they are fake here, "
-            "and zeros when torch loads the file. The file does not record which of them are tied"
+            f"{without} weights have no data because torch saved a fake program: fakexport loads fake "
+            "tensors instead, and torch loads zeros. The file does not record which of them are tied"
         )
     if lost:
-        yield f"{lost} constants have no data for the same reason"
+        yield f"{lost} constants have no data because torch saved a fake program"
 
 
 TRUSTED = "trusted: torch read the file, which can run code from it"

@@ -49,8 +49,8 @@ class MethodRecords:
 def apart(config: str) -> str:
     """Return the name of the record for a config that names tensors outside the archive.
 
-    The name differs from torch's, because Netron opens an archive without a config, but not an archive that
-    lacks tensors in its config. Stock torch opens neither.
+    The name differs from torch's, because Netron opens an archive without a config, but not an archive whose
+    config names missing tensors. Stock torch opens neither.
     """
     return f"extra/fakexport/{config.rpartition('/')[2]}"
 

@@ -48,8 +48,8 @@ def compile(
             absent (extra `cuda`). Several GPUs share one package, which has code for each. Default: the
             program's devices.
         cache: For `aoti` and `cpp-project`: a folder that caches compiled packages.
-        command: If the devices are missing here, the error message suggests running this command on a machine
-            that has them.
+        command: If this machine lacks the devices, the error message suggests running this command on a
+            machine that has them.
         on_progress: Called with a line of text at the start of each step.
 
     Returns:

@@ -68,9 +68,9 @@ def assertion_notes(program: ExportedProgram, form: str) -> Iterator[str]:
         yield f"{form} has no assertions: the program's assertions are dropped ({len(checks)}){place}"
     if asked := [condition for condition in conditions_of(program) if condition.asked_at]:
         yield (
-            f"{form} has no guards; only `fakexport run` checks that {asked[0].reason}"
-            + (f" ({len(asked) - 1} more)" if len(asked) > 1 else "")
-            + ", and other runtimes do not check it"
+            f"{form} has no guards: `fakexport run` checks that {asked[0].reason}"
+            + (f" (and {len(asked) - 1} more)" if len(asked) > 1 else "")
+            + ", but other runtimes do not"
         )
 
 

@@ -16,7 +16,8 @@ from fakexport.archive.weights import open_checkpoint
 
 LINE = (
     "cannot store node flex_attention (flex_attention): torch's format cannot store a tuple of Node, "
-    "NoneType, int, but an archive with weights must use that format: save it without weights, or link them"
+    "NoneType, int, but an archive with weights must use that format: save the program "
+    "without weights, or link the weights"
 )
 
 

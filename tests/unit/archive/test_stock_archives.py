@@ -96,7 +96,7 @@ def test_a_fake_program_has_fakes_and_no_zeros(topology: str, tmp_path: Path) ->
 
     assert nodes_equal(loaded.program, program) == ()
     assert all(map(fe.is_fake, loaded.program.state_dict.values()))
-    assert "they are fake here, and zeros when torch loads the file" in loaded.notes[1]
+    assert "fakexport loads fake tensors instead, and torch loads zeros" in loaded.notes[1]
     with pytest.raises(WeightsNotBoundError):
         loaded.program.module()
 

@@ -336,7 +336,7 @@ def with_metadata(package: Path, change: dict[str, object]) -> None:
             {"libraries_for": ("acme.scale.default",)},
             "acme.scale.default is not registered: import the operator library `acme` first",
         ),
-        ({"tensors": ()}, "the weights of the compiled code differ from those in its metadata"),
+        ({"tensors": ()}, "the compiled code expects different weights than its metadata lists"),
     ],
 )
 @pytest.mark.filterwarnings(

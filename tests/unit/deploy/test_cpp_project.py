@@ -37,7 +37,7 @@ def test_the_readme_tells_what_this_program_takes():
     text = readme("before\n\n{signature}\n\nafter", [signature])
 
     assert text == (
-        "before\n\n| input | takes |\n|---|---|\n"
+        "before\n\n| input | dtype and shape |\n|---|---|\n"
         f"| `input` | `float32[{symbol}, 4]`, `{symbol}` at least 3 and at most 8 |\n"
         "\nOutputs: `output`.\n\nafter"
     )

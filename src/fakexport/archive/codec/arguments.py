@@ -1,6 +1,6 @@
 """Encode and decode the arguments of calls: literals, and nodes referenced by name.
 
-As in torch's schema, each type of argument has its own kind.
+As in torch's schema, the kind of an encoded argument names its type, such as `as_int` or `as_tensor`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ArgumentEncoder:
         """Name of a node -> name of an earlier node with the same value."""
 
     def of(self, value: Any, empty_list_kind: str | None = None) -> Json:
-        """Encode a node or a literal. `empty_list_kind` is written for an empty list, such as `as_ints`."""
+        """Encode a node or a literal. An empty list gets the kind `empty_list_kind`, such as `as_ints`."""
         if isinstance(value, Node):
             return self._node(value)
         if value is None:
@@ -131,8 +131,8 @@ class ArgumentEncoder:
         if self._is_for_stock:
             what = f"torch's format cannot store a tuple of {_named(set(map(type, values)))}"
             raise InvalidValue(
-                f"{what}, but an archive with weights must use that format: save it without weights, or "
-                "link them"
+                f"{what}, but an archive with weights must use that format: save the program without "
+                "weights, or link the weights"
             )
         return {MIXED_TUPLE: [self.of(value) for value in values]}
 

@@ -46,8 +46,8 @@ def checked_guard(text: str) -> str:
         case ast.BoolOp(ast.And(), [holds, ast.Constant(str(place))]):
             if not _PLACE.fullmatch(place):
                 raise DocumentError(
-                    f"a guard contains the text {place[:40]!r}, but only `asked at` and a place in the code "
-                    "are allowed"
+                    f"a guard contains the text {place[:40]!r}, but only text such as `asked at FILE:LINE` "
+                    "is allowed"
                 )
             tree = holds
     match tree:
@@ -90,7 +90,7 @@ def _condition(node: ast.expr) -> int:
             return 0
         case ast.Call(ast.Attribute(ast.Name(module)) as called, args, []) if module in _FUNCTIONS_OF:
             return sum(map(_condition, (called, *args)))
-    _question(node)
+    _check_input_read(node)
     return 0
 
 
@@ -111,14 +111,14 @@ def _is_kind(left: ast.expr, right: ast.expr) -> bool:
             return all(map(_is_identity, parts))
         case _:
             return False
-    _question(owner)
+    _check_input_read(owner)
     return is_known
 
 
 def _is_identity(node: ast.expr) -> bool:
     match node:
         case ast.Call(ast.Name("id"), [owner], []):
-            _question(owner)
+            _check_input_read(owner)
             return True
     return False
 
@@ -141,7 +141,7 @@ def _power(exponent: ast.expr) -> None:
     raise DocumentError("a guard contains a power that is too large")
 
 
-def _question(node: ast.expr) -> None:
+def _check_input_read(node: ast.expr) -> None:
     """Accept only reads of an input, such as `L['x'][0]['key'].size()[0]` or `L['x'].shape[0]`."""
     match node:
         case ast.Subscript(ast.Name("L"), ast.Constant(str(argument))):
@@ -170,4 +170,4 @@ def _question(node: ast.expr) -> None:
             pass
         case _:
             raise DocumentError(f"a guard contains {ast.unparse(node)[:40]!r}, which torch never writes")
-    _question(owner)
+    _check_input_read(owner)

@@ -124,10 +124,10 @@ def _registered(name: str) -> OpOverload | None:
 
 
 def _registrar(name: str) -> Callable[[], None] | None:
-    """Return a function that registers the operator, if fakexport has an implementation (for experts or fp8).
+    """Return a function that registers fakexport's implementation of the operator, or None if it has none.
 
-    Operators of FBGEMM are not registered here if FBGEMM is installed, because it could not be imported
-    afterwards.
+    fakexport implements some operators for experts and fp8. If FBGEMM is installed, the result is None for
+    FBGEMM's operators, because FBGEMM could not be imported after fakexport has registered them.
     """
     if name == TRANSFORMERS:
         return register_grouped_product

@@ -50,7 +50,7 @@ class ProgramOutline:
         inputs: The inputs that the caller passes, in order.
         outputs: The buffers and inputs that the program changes, then the values that it returns.
         range_constraints: Symbol -> range, sorted by name.
-        conditions: Further guards on input sizes, as text: `x.shape[1] % 2 == 0`.
+        conditions: Guards that are not ranges, as text: `x.shape[1] % 2 == 0`.
     """
 
     torch_version: str | None

@@ -103,7 +103,7 @@ class _Reading:
         kind = part.get("type")
         if kind is None:
             if children or part.get("context") is not None:
-                raise DocumentError("a leaf of the tree spec has parts")
+                raise DocumentError("a leaf of the tree spec has children")
             return leaf_spec()
         if type(kind) is str and kind in _SEQUENCES:
             if part.get("context") not in (None, "null"):
@@ -112,7 +112,7 @@ class _Reading:
         if type(kind) is str and kind in _DICTIONARIES:
             keys = field(part, "context", _keys)
             if len(set(keys)) != len(keys) or len(keys) != len(children):
-                raise DocumentError("the keys of a dictionary do not match its parts")
+                raise DocumentError("the keys of a dictionary do not match its children")
             return tree_spec(_DICTIONARIES[kind], keys, children)
         raise DocumentError(
             f"a container of type {str(kind)[:80]!r}; only tuples, lists and dictionaries are supported"

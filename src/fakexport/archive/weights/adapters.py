@@ -104,7 +104,7 @@ def as_needed(
         )
     if mode == "inputs" and given:
         raise InvalidValue(
-            f"{name} takes its adapter as inputs: bind it without --adapter, and pass --adapter to "
+            f"{name} takes the adapter's tensors as inputs: bind it without --adapter, and pass --adapter to "
             "`fakexport run`"
         )
     if mode != "separate" and len(given) > 1:
@@ -169,7 +169,7 @@ def merged_weights(tensors: Tensors, adapter: OpenedAdapter, spec: str) -> dict[
                         f"{target} contains NaN or infinity after the adapter was merged into it"
                     )
                 merged[target] = tensor.to(tensors[target].dtype)
-            layer.to("meta")  # Frees its memory.
+            layer.to("meta")  # Frees the layer's memory.
     return merged
 
 

@@ -206,7 +206,9 @@ def move_to_here(devices: str | Mapping[str, str] | None, present: tuple[str, ..
         if not exists_here(target):
             is_own = target == device
             hint = (
-                f"use devices={{{device!r}: 'cpu'}} to bind it here" if is_own else "choose a different one"
+                f"use devices={{{device!r}: 'cpu'}} to bind it to the CPU"
+                if is_own
+                else "choose a different one"
             )
             raise InvalidValue(f"the device {target} is not on this machine; {hint}")
     return move

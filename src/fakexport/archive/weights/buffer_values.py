@@ -131,7 +131,7 @@ def _own_factory(model: Any) -> tuple[Callable[[], Any], str]:
     names = ", ".join(kept)
     return (
         lambda: _of_arguments(cls, kept),
-        f"{cls.__name__}({names}), built from its attributes of the same names"
+        f"{cls.__name__}({names}), built again with the model's attributes as arguments"
         if names
         else f"{cls.__name__}()",
     )
@@ -149,7 +149,10 @@ def _of_arguments(cls: type[nn.Module], kept: Mapping[str, Any]) -> nn.Module:
 
 
 def _kept_arguments(model: nn.Module) -> dict[str, Any] | None:
-    """Read constructor arguments from attributes of the same names; None if an argument cannot be read."""
+    """Read constructor arguments from attributes that are named like the constructor's parameters.
+
+    Return None if an argument cannot be read.
+    """
     parameters = list(inspect.signature(type(model).__init__).parameters.values())[1:]
     if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY) for p in parameters):
         return None

@@ -42,7 +42,7 @@ class ExpectedWeights:
 
     Args:
         weights: Parameters and persistent buffers.
-        constants: The program's constants that have no value, because the model's code does not determine it.
+        constants: The program's constants without a value, which `bind` needs (FE601, FE602, FE603).
         tied: Groups of names that share one tensor.
         transient: Names of non-persistent buffers and constants with values, which checkpoints may omit.
         model: The module, built without data, if there is one.

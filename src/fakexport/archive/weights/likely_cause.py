@@ -113,7 +113,7 @@ def _suffix_pairs(short: Shapes, long: Shapes, is_extra: bool) -> Iterator[tuple
 
 
 def _projections(missing: Shapes, unexpected: Shapes) -> Iterator[tuple[str, Cause]]:
-    """Yield projections (such as q, k, v) that are separate on one side and concatenated on the other."""
+    """Yield projections (such as q, k, v) that only the model or only the checkpoint concatenates."""
     for parts, wholes, is_merged in ((missing, unexpected, True), (unexpected, missing, False)):
         siblings: dict[tuple[str, str], list[str]] = {}
         for name in parts:
@@ -159,7 +159,7 @@ def _cat(shapes: Sequence[tuple[int, ...]], axis: int) -> tuple[int, ...] | None
 
 
 def _experts(missing: Shapes, unexpected: Shapes) -> Iterator[tuple[str, Cause]]:
-    """Yield experts that are separate tensors on one side and a single tensor on the other."""
+    """Yield experts that only the model or only the checkpoint merges into a single tensor."""
     for separate, merged, where, other in (
         (unexpected, missing, "checkpoint", "model"),
         (missing, unexpected, "model", "checkpoint"),
@@ -172,7 +172,10 @@ def _experts(missing: Shapes, unexpected: Shapes) -> Iterator[tuple[str, Cause]]
 
 
 def _home_of_experts(name: str, *, is_single: bool) -> str | None:
-    """Return the path of the experts module if the name belongs to one expert (`is_single`) or to all."""
+    """Return the path of the experts module of a tensor of one expert (`is_single`) or of all experts.
+
+    Return None for any other tensor.
+    """
     match = _EXPERTS.match(name)
     if match is None or (match[2] is not None) != is_single:
         return None

@@ -131,7 +131,7 @@ class _Log:
 
     def index(self, value: torch.Tensor) -> int:
         if id(value) not in self._indices:
-            raise NotRecordable("a weight has no origin")
+            raise NotRecordable("a weight is not derived from a checkpoint entry")
         return self._indices[id(value)]
 
     def __call__(
@@ -167,7 +167,7 @@ def _dim(args: Sequence[Any], place: int = 1) -> int:
 def _sliced(args: Sequence[Any], result: torch.Tensor) -> tuple[str, Numbers]:
     dim, start = _dim(args), (args[2] if len(args) > 2 else None) or 0
     if len(args) > 4 and args[4] != 1:
-        raise NotRecordable("slice skips elements")
+        raise NotRecordable("slice has a step other than 1")
     size = args[0].shape[dim]
     return "slice", (dim, start + size if start < 0 else start, result.shape[dim])
 

@@ -79,13 +79,14 @@ def compile_aoti(
 ) -> CompiledFile:
     """Compile a program to native code for the CPU, or for an NVIDIA GPU, which may be absent here.
 
-    For a GPU that this machine lacks, Triton compiles the kernels for its compute capability, in a new
-    process. Nothing can be timed, so each kernel gets the first of Inductor's configurations that does not
-    spill registers. Matrix products, convolutions and attention call torch's libraries. The host code needs
-    x86-64 with AVX2, and a CUDA build of the same torch release; this torch may be the CPU build.
+    For a GPU that this machine lacks, Triton compiles the kernels for the GPU's compute capability, in a new
+    process. Kernels cannot be timed without the GPU, so each gets the first of Inductor's configurations that
+    does not spill registers. Matrix products, convolutions and attention call torch's libraries. The host
+    code needs x86-64 with AVX2, and a CUDA build of the same torch release; this torch may be the CPU build.
 
-    With several targets, the package has the code for each of these GPUs under the name of its compute
-    capability, such as `sm_90`, and `open_aoti` chooses. They share the weights.
+    With several targets, the package contains code for each of these GPUs, stored under the GPU's compute
+    capability, such as `sm_90`. `open_aoti` loads the code for the GPU of its machine. There is one weights
+    file for all GPUs.
 
     The result is a torch package, which `open_aoti`, `torch._inductor.aoti_load_package` and C++ can open. If
     the weights are bound later, the code does not depend on their values, so it works with any matching
@@ -135,8 +136,8 @@ def compile_aoti(
     program = composed(on_target(program, first), IN_PYTHON)
     if gpu is not None and (foreign := (*library_operators(program), *library_classes(program))):
         raise DeployError(
-            f"{foreign[0]} comes from a library, so the program can only be compiled on a machine "
-            f"with {gpu}, which this machine lacks"
+            f"the program uses {foreign[0]}, which a library defines, so it can only be compiled on a "
+            f"machine that has the GPU, {gpu}"
         )
     # Building the signature raises for unsupported programs before the compilation starts.
     job = _Job(program, Signature.of(program), input_orders(program), place, compiler, gpu, report or silent)
@@ -197,7 +198,7 @@ def _compiled_for_each(
 
 
 def _codes(program: ExportedProgram, targets: Sequence[str]) -> dict[str, str]:
-    """Return the target by the compute capability of its GPU, `sm_90`."""
+    """Return a dict from compute capability, such as `sm_90`, to the target with that GPU."""
     found: dict[str, str] = {}
     for target in targets:
         gpu = absent_gpu(program, target)
@@ -205,7 +206,10 @@ def _codes(program: ExportedProgram, targets: Sequence[str]) -> dict[str, str]:
             raise InvalidValue(f"{target}: only NVIDIA GPUs can share a package")
         (code,) = instructions_here("cuda") if gpu is None else instructions_for(gpu)
         if code in found:
-            raise InvalidValue(f"{target} and {found[code]} run the same code, {code}: pass one of them")
+            raise InvalidValue(
+                f"{target} and {found[code]} have the same compute capability, {code}, so they run the same "
+                "code: pass only one of them"
+            )
         found[code] = target
     return found
 
@@ -223,7 +227,7 @@ class _Job:
     orders: tuple[tuple[int, ...], ...]
     place: WeightsPlace
     compiler: str
-    gpu: str | None  # The profile of the GPU, if this machine lacks it.
+    gpu: str | None  # Profile of the target's GPU, if this machine lacks it.
     report: Report
 
     @property

@@ -1,4 +1,4 @@
-"""Compile for a GPU that this machine lacks, in a process of its own: torch and Triton are patched in it."""
+"""Compile for a GPU that this machine lacks, in a separate process that patches torch and Triton."""
 
 from __future__ import annotations
 
@@ -44,11 +44,12 @@ def compiled_for(gpu: str, archive: bytes, folder: Path) -> Compiled:
     Args:
         gpu: Name of a device profile with a compute capability.
         archive: The program as a weight-less `.pt2` file, with all tensors on `cuda:0` or the CPU.
-        folder: A new folder for all files, the caches of Inductor and Triton included.
+        folder: A new folder for all files, including the caches of Inductor and Triton.
 
     Raises:
         CompileFailure: Inductor cannot compile the program (FE803).
-        DeployError: A signal ended the process, as if memory is short; or it reports a lack of its machine.
+        DeployError: A signal ended the process, for example because memory ran out; or this machine lacks
+            something that the compilation needs.
         RuntimeError: The process failed for an unknown reason.
     """
     folder.mkdir(parents=True)

@@ -80,7 +80,10 @@ _CONSTANT = re.compile(r'constants_info_\[\d+\]\.original_fqn = "(.*)";')
 
 
 def _constant_names(files: Sequence[Path]) -> tuple[str, ...]:
-    """Return the names of the constants from the source of the code, which cannot be loaded here."""
+    """Read the names of the constants from the generated source.
+
+    The compiled code cannot be loaded without the GPU.
+    """
     sources = [file.read_text() for file in files if file.name.endswith(".wrapper.cpp")]
     return tuple(dict.fromkeys(name for source in sources for name in _CONSTANT.findall(source)))
 

@@ -30,7 +30,7 @@ def missing_device(reason: str, command: str | None) -> DeployError:
 
 
 def absent_gpu(program: ExportedProgram, target: str | None, *, command: str | None = None) -> str | None:
-    """Return the profile of the NVIDIA GPU to compile for, if this machine lacks it.
+    """Return the name of the profile of the NVIDIA GPU to compile for, if this machine lacks that GPU.
 
     Args:
         program: The program.
@@ -38,10 +38,11 @@ def absent_gpu(program: ExportedProgram, target: str | None, *, command: str | N
         command: What to run on a machine that has the device, for the error message.
 
     Returns:
-        None for a program on the CPU, and if a GPU with the target's compute capability is here.
+        The name, or None if the program is for the CPU or this machine has a suitable GPU.
+
     Raises:
-        DeployError: There are several accelerators, the device is not supported, it is absent and its model
-            is unknown, or nothing here can compile for it.
+        DeployError: The target or the program has several accelerators, the device is not supported, it is
+            absent and its model is unknown, or this machine cannot compile for it.
     """
     wanted = _accelerators(program, target)
     for owner, devices in (("target", wanted), ("program", _accelerators(program, None))):
@@ -74,21 +75,21 @@ def absent_gpu(program: ExportedProgram, target: str | None, *, command: str | N
 
 
 def each_target(target: str | Sequence[str] | None) -> tuple[str | None, ...]:
-    """Return the different targets of a compilation. None means the program's devices."""
+    """Return the targets of a compilation without duplicates. None means the program's devices."""
     if target is None or isinstance(target, str):
         return (target,)
     return tuple(dict.fromkeys(target)) or (None,)
 
 
 def _check_can_compile(profile: DeviceProfile, command: str | None) -> None:
-    """Raise if nothing on this machine can compile for a GPU that it lacks."""
+    """Raise if this machine, which lacks the GPU of the profile, cannot compile for it."""
     if profile.gcn_arch_name is not None:
         raise missing_device(
             f"packages for {profile.name} can only be compiled on a machine with this GPU", command
         )
     if sys.platform != "linux" or platform.machine() != "x86_64":
         raise missing_device(
-            f"{profile.name} is not available here, and only Linux on x86-64 can compile for an absent GPU",
+            f"{profile.name} is not available on this machine, and compiling for it needs Linux on x86-64",
             command,
         )
     if importlib.util.find_spec("triton") is None:

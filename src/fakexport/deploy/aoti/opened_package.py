@@ -34,7 +34,7 @@ _SHOWN = 3
 
 
 class AotiArtifact:
-    """A compiled program that is loaded here and bound to its weights. Create it with `open_aoti`."""
+    """A compiled program that is loaded and bound to its weights. Create it with `open_aoti`."""
 
     def __init__(self, package: AotiPackage, metadata: PackageMetadata) -> None:
         self._package = package
@@ -111,7 +111,7 @@ def open_aoti(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | No
     tensors = {**weights, **constants}
     loaded = _loaded(file, code)
     if set(loaded.constant_names) != tensors.keys():
-        raise ArchiveError(file, "the weights of the compiled code differ from those in its metadata")
+        raise ArchiveError(file, "the compiled code expects different weights than its metadata lists")
     if tensors:
         loaded.bind({name: tensor.to(metadata.device) for name, tensor in tensors.items()})
     return AotiArtifact(loaded, metadata)
@@ -144,7 +144,7 @@ def _check_machine(path: Path, metadata: PackageMetadata, codes: tuple[str, ...]
         kind = "processor" if metadata.device == "cpu" else "GPU"
         raise DeployError(
             f"{path} was compiled for a {kind} with {', '.join(missing[:_SHOWN])}{more}, which this "
-            f"{kind} lacks: compile it here"
+            f"{kind} lacks: compile it on this machine"
         )
 
 

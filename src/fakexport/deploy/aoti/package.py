@@ -90,13 +90,14 @@ def _write_records(path: Path, records: Mapping[str, Content]) -> None:
 
 
 def write_joined(path: Path, packages: Mapping[str, Path]) -> None:
-    """Write packages of one program for several GPUs as one package. The keys name the code of each."""
+    """Combine packages of one program for several GPUs. The keys of `packages` are compute capabilities."""
     records: dict[str, Content] = {}
     program_id = ""
     for code, file in packages.items():
         with read_container(file, trust=True) as package:
             metadata = read_metadata(package)
-            program_id = program_id or metadata.program_id  # They differ in the GPU's name.
+            # The ids of the packages differ, because each program names its GPU. Use the first id for all.
+            program_id = program_id or metadata.program_id
             text = replace(metadata, program_id=program_id).to_text()
             for name in package.names:
                 content = package.record(name)
@@ -108,17 +109,20 @@ def write_joined(path: Path, packages: Mapping[str, Path]) -> None:
 
 
 def _name_in_code(name: str, code: str) -> str:
-    """Return the name of a record of one code in a package that has several."""
+    """Return the name of a record that belongs to `code`, one of `code_names`.
+
+    `name` is the record's name in a package for one GPU.
+    """
     if code != _ALONE and name in (CONSTANTS, KERNELS):
         return name.replace("fakexport/", f"fakexport/{code}/")
     return name.replace(_FOLDER, f"data/aotinductor/{code}/")
 
 
 def code_names(package: Container) -> tuple[str, ...]:
-    """Return the names of the codes in a package: `model`, or the capability of each GPU, such as `sm_90`.
+    """Return the names of the compiled code in a package: `model`, or the compute capability of each GPU.
 
     Raises:
-        ArchiveError: There are none.
+        ArchiveError: The package contains no compiled code.
     """
     found = (_METADATA_OF_CODE.fullmatch(name) for name in package.names)
     if not (names := tuple(dict.fromkeys(match[1] for match in found if match))):
@@ -127,7 +131,10 @@ def code_names(package: Container) -> tuple[str, ...]:
 
 
 def read_metadata(package: Container, code: str | None = None) -> PackageMetadata:
-    """Return fakexport's metadata of a package, or raise an `ArchiveError`. By default, of its first code."""
+    """Return fakexport's metadata of a package, or raise an `ArchiveError`.
+
+    `code` is one of `code_names`; by default, the first.
+    """
     folder = f"data/aotinductor/{code or code_names(package)[0]}/"
     names = [name for name in package.names if name.startswith(folder) and name.endswith(_METADATA)]
     found = package.json(names[0])

@@ -124,7 +124,7 @@ def _reference(folder: Path, timeout_s: float) -> Outcome:
     outcome, died = run_part(folder, "reference", timeout_s=timeout_s)
     failures = [*outcome.failures, *([died] if died else ())]
     if failures:
-        raise DeployError(f"eager: {_told(failures[0], folder).reason}")
+        raise DeployError(f"eager: {_without_folder(failures[0], folder).reason}")
     return outcome
 
 
@@ -150,12 +150,14 @@ def _with(row: BenchRow, folder: Path, outcome: Outcome, died: BenchFailure | No
     for name in ("latency_s", "ratio"):
         if name in found:
             found[name] = Spread(**found[name])
-    failures = [_told(failure, folder) for failure in (*outcome.failures, *([died] if died else ()))]
+    failures = [
+        _without_folder(failure, folder) for failure in (*outcome.failures, *([died] if died else ()))
+    ]
     measures = replace(row.measures, **found)
     return replace(row, **verdicts, failures=(*row.failures, *failures), measures=measures)
 
 
-def _told(failure: BenchFailure, folder: Path) -> BenchFailure:
+def _without_folder(failure: BenchFailure, folder: Path) -> BenchFailure:
     """Remove the path of the temporary folder from a failure's reason."""
     return replace(failure, reason=failure.reason.replace(f"{folder}/", ""))
 
@@ -164,7 +166,7 @@ def _versions(modes: Sequence[str], packages: Sequence[str]) -> dict[str, str]:
     wanted = ["torch", *packages, *(name for mode in modes for name in _PACKAGES_OF.get(mode, ()))]
     found = {"fakexport": __version__}
     for name in dict.fromkeys(wanted):
-        if (version := installed_version(name)) is not None:  # None for a file of the user, too.
+        if (version := installed_version(name)) is not None:  # None also for a user's file.
             found[name] = version
     return {**found, "python": platform.python_version()}
 

@@ -61,7 +61,7 @@ def write_reference(request: Request, folder: Path) -> None:
         else:
             assumptions = (
                 *assumptions,
-                "no other size was tested: the eager model rejected all sizes that were tried",
+                "only the example sizes were tested: the eager model rejected all others that were tried",
             )
     # Construct the model again, because the calls above may have changed its state.
     call = call_of(Model.of(request).module)
@@ -105,7 +105,7 @@ def _inputs(request: Request, model: Model) -> tuple[Inputs, tuple[str, ...]]:
         # For example, ids may have a special meaning for this model.
         assumptions = (*assumptions, "the inputs are zeros: the model does not accept random numbers")
     if (error := _failure(model, inputs)) is not None:
-        raise DeployError(f"{request.source} does not run here: {type_and_line(error)}") from error
+        raise DeployError(f"{request.source} does not run in eager mode: {type_and_line(error)}") from error
     return inputs, assumptions
 
 
@@ -185,10 +185,9 @@ def in_other_sizes(
 ) -> dict[str, Any] | None:
     """Change the sizes of dynamic dimensions one after the other. Keep each change that the model accepts.
 
-    Dimensions of the same size change together if the model accepts that. For example, `attention_mask` has
-    the length of `input_ids`. If the model rejects such a change, only those of the dimensions that are
-    declared dynamic change. With `auto`, each dimension is then also changed separately. Return None if the
-    model accepts no change.
+    First, all dimensions of the same size change together. For example, `attention_mask` has the length of
+    `input_ids`. If the model rejects that, only the dimensions that are declared dynamic change. With `auto`,
+    each dimension is then also changed separately. Return None if the model accepts no change.
     """
     found = dict(inputs)
     for places in _together(inputs, dynamic):
@@ -197,7 +196,7 @@ def in_other_sizes(
             if resized is not None:
                 found = resized
                 if subset == places:
-                    break  # The smaller subsets are only tried if the change of all places failed.
+                    break  # Smaller subsets are only tried if changing all places failed.
     shapes = [value.shape for value in inputs.values() if isinstance(value, torch.Tensor)]
     others = [value.shape for value in found.values() if isinstance(value, torch.Tensor)]
     return found if shapes != others else None

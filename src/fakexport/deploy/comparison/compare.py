@@ -151,11 +151,10 @@ def _first(
     outputs: Sequence[tuple[OutputComparison, Any]],
     is_fine: Callable[[TensorError], bool],
 ) -> Place | None:
-    """Return the place where the first error that is too large arises, or None if there is no such place.
+    """Return the place of the first kernel whose error is too large, or None if there is none.
 
-    This is the first kernel pair with such an error. If an earlier kernel that only the program runs caused
-    the error, it is that kernel instead. If all pairs are fine, the errors of outputs are also traced back to
-    such kernels.
+    If an earlier kernel that only the program runs caused the error, return its place instead. If all pairs
+    of kernels are fine, errors of the outputs are also traced back to kernels that only the program runs.
     """
     right: set[Node | None] = set()
     gaps: list[Gap] = []

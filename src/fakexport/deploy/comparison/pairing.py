@@ -78,7 +78,7 @@ def _accidental(
     nodes: Sequence[Node],
 ) -> Iterator[tuple[int, int]]:
     """Yield accidental pairs. A differing pair that directly follows an equal pair is not accidental."""
-    right = [j for i, j in matches if errors[i, j].is_close and _is_telling(j, ours)]
+    right = [j for i, j in matches if errors[i, j].is_close and _is_conclusive(j, ours)]
     before, is_trusted = (-1, -1), True
     for i, j in matches:
         is_apart = i - before[0] > 1 and j - before[1] > 1
@@ -94,7 +94,7 @@ def _accidental(
             yield i, j
 
 
-def _is_telling(index: int, kernels: Sequence[Kernel]) -> bool:
+def _is_conclusive(index: int, kernels: Sequence[Kernel]) -> bool:
     """Return whether a correct result of a kernel proves that all inputs of its node are correct.
 
     Masks can be correct by chance. A kernel inside a node, such as the transpose of a weight, may read only

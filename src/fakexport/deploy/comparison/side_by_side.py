@@ -44,8 +44,8 @@ def compare_source(
     Raises:
         SourceError: The source cannot be read, or has no example inputs.
         BindError, CheckpointError: The weights do not fit.
-        ValueError: The model's weights do not match the program's, the model cannot run here, or the inputs
-            do not fit.
+        ValueError: The model's weights do not match the program's, the model cannot run on this machine,
+            or the inputs do not fit.
     """
     opened = None if checkpoint is None else open_checkpoint(checkpoint)
     found = resolve(source, use_cache=use_cache, trust_remote_code=trust_remote_code)

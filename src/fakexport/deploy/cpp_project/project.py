@@ -141,7 +141,7 @@ def readme(template: str, signatures: Iterable[Signature]) -> str:
 
 def _lines(signature: Signature) -> Iterator[str]:
     if signature.inputs:
-        yield from ("| input | takes |", "|---|---|")
+        yield from ("| input | dtype and shape |", "|---|---|")
     for tensor in signature.inputs:
         ranges = dict.fromkeys(text for size in tensor.shape if (text := _range(size)))
         kind = f"{tensor.dtype}[{', '.join(map(str, tensor.shape))}]"

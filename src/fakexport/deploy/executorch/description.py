@@ -38,8 +38,8 @@ def partitioners(backend: Backend) -> list[Any]:
 
     XNNPACK's own configs partition a matrix product together with everything that `nn.Linear` computed around
     the product. If the weight itself is computed there (as in a quantized or parametrized layer), XNNPACK
-    would misinterpret memory. The configs here partition a product only if its own operands allow it. A plain
-    linear layer is a separate operator with its own config.
+    would misinterpret memory. The returned configs partition a product only if its own operands allow it. A
+    plain linear layer is a separate operator with its own config.
     """
     if backend == "portable":
         return []
@@ -64,7 +64,7 @@ _STRING_LENGTH_BYTES = 4
 
 @dataclass(frozen=True)
 class Description:
-    """Metadata that is needed to call a .pte file, and to decide whether it can run here.
+    """Metadata that is needed to call a .pte file, and to decide whether the installed ExecuTorch can run it.
 
     `arguments` are the arguments of the method `forward`, in order: `{"input": "x"}` or `{"value": 3}`.
     `written` are the inputs that the program mutates. Their new values are the first results of the method.

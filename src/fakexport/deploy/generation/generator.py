@@ -233,8 +233,9 @@ def _check_tokens(prompts: list[list[int]], prefill: Call) -> None:
 
 
 def _check_positions(prefill: Call) -> None:
-    """Raise if positions have separate values for time, height and width. Such positions depend on images and
-    cannot be computed here.
+    """Raise if positions have separate values for time, height and width.
+
+    Such positions depend on images, so they cannot be computed from the tokens.
     """
     name = prefill.record.positions
     rank = next(len(tensor.shape) for tensor in prefill.signature.inputs if tensor.name == name)

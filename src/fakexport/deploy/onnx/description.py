@@ -141,7 +141,7 @@ class Description:
 def _place(value: Any) -> tuple[WeightsPlace, str]:
     place = field(mapping(value), "place", one_of(("inside", "beside"), "location of weights"))
     if place == "inside":
-        record(value, {"place": text, "file": one_of(("",), "file of weights that are inside")})
+        record(value, {"place": text, "file": one_of(("",), "file for weights that are inside the model")})
         return "inside", ""
     return "beside", record(value, {"place": text, "file": _file_name})["file"]
 

@@ -108,9 +108,7 @@ def _read_end(path: str, read_at: ReadAt, file_bytes: int, limits: Limits) -> tu
     if size > limits.directory_bytes:
         raise ArchiveError(path, f"declares {size} bytes; the limit is {limits.directory_bytes}", "directory")
     if offset + size + ENDS_BYTES != file_bytes:
-        what = (
-            "does not end where the end records begin: extra data before, after or in between, or truncated"
-        )
+        what = "does not end where the end records begin: the file has extra data or is truncated"
         raise ArchiveError(path, what, "central directory")
     if text != end_records(count, size, offset):
         raise ArchiveError(path, "its end records disagree with each other", "end record")
@@ -255,9 +253,7 @@ def _place(path: str, read_at: ReadAt, raws: list[_RawEntry], directory: int, da
             raise ArchiveError(path, what, entry.name)
         behind = read_at(entry.data + entry.packed, position - entry.data - entry.packed)
         if behind != descriptor(entry):
-            raise ArchiveError(
-                path, "the data that follows it disagrees with the central directory", entry.name
-            )
+            raise ArchiveError(path, "its data descriptor disagrees with the central directory", entry.name)
         placed.append(entry)
     if position != directory:
         what = f"{directory - position} bytes are between the last record and the central directory"
@@ -276,6 +272,6 @@ def _data_offset(path: str, read_at: ReadAt, entry: Entry, directory: int) -> in
     data = entry.header + LOCAL.size + int(name_bytes) + int(extra_bytes)
     least = aligned_data(entry.name, entry.header, entry.size, entry.packed)
     if data % ALIGNMENT or not least <= data < least + _MOST_PADDING:
-        what = f"its bytes begin at {data}; with torch's padding they begin at {least}"
+        what = f"its bytes begin at {data}; with torch's padding they would begin at {least}"
         raise ArchiveError(path, what, entry.name)
     return data

@@ -50,7 +50,7 @@ class GenerationDefaults:
         repetition_penalty: For tokens that have already occurred, positive scores are divided by this number,
             and negative scores are multiplied by it.
         no_repeat_ngram_size: Length of token sequences that must not occur twice; 0 for no such limit.
-        least, least_new: Minimum number of tokens with the prompt, and minimum number of new tokens.
+        least, least_new: Minimum number of tokens including the prompt, and minimum number of new tokens.
         is_drawn: Whether transformers samples by default (`do_sample`).
         temperature, top_k, top_p: Sampling settings, as for `Sampling`.
         not_applied: Names of settings that change what transformers generates, but that fakexport does not
@@ -95,7 +95,7 @@ class GenerationDefaults:
 
 @dataclass(frozen=True, kw_only=True)
 class CallRecord:
-    """The roles of a program's inputs and outputs in text generation. Most fields are their names.
+    """The roles of a program's inputs and outputs in text generation. Inputs and outputs are given by name.
 
     Args:
         workload: `prefill` or `decode`.
@@ -106,8 +106,8 @@ class CallRecord:
         mask: The input for the padding mask. The mask covers the prompt if the model has an encoder,
             otherwise all tokens.
         positions: The input for the position of each token.
-        start: If the cache is stored inside the program, the input for the index of the first token in the
-            cache. None if the cache is in `state`.
+        start: If the cache is stored inside the program, the input for the number of tokens that are already
+            in the cache, which is the cache index of the call's first token. None if the cache is in `state`.
         state: Tensors that one call passes to the next.
         capacity: Number of tokens that fit into a static cache; None if the cache grows.
         defaults: The model's own generation settings.

@@ -17,8 +17,8 @@ MIB = 1 << 20
 def parse_json(text: bytes, *, most_bytes: int = 128 * MIB, most_memory_bytes: int = 512 * MIB) -> Any:
     """Parse a JSON text into dicts with unique keys, lists, strings, numbers, booleans and None.
 
-    The values of numbers are not limited: integers may have any size, and `1e999` is infinity. The readers of
-    fields limit numbers.
+    The values of numbers are not limited here: integers may have any size, and `1e999` is infinity. Their
+    range is checked when a field is read.
 
     Args:
         text: The JSON text in UTF-8.

@@ -152,12 +152,12 @@ UnboundReason = Literal["parameter", "random", "unknown"]
 
 @dataclass(frozen=True)
 class UnboundName:
-    """A constant that has no value in the program because the model's code does not determine one.
+    """A constant without a value in the program: a checkpoint determines it, or it is random or unknown.
 
     Args:
         name: Name in `program.constants`, such as `model.rotary.scale` or `lifted_tensor_0`.
         reason: `parameter`: it is a weight or was computed from one, so a checkpoint determines the value.
-            `random`: it was drawn without a seed. `unknown`: it cannot be computed here.
+            `random`: it was drawn without a seed. `unknown`: fakexport could not compute the value.
         detail: Why the constant has no value, as a clause without a period.
         weight: For `parameter`: the parameter, or the persistent buffer that it shares memory with. Otherwise
             None.

@@ -19,8 +19,8 @@ def fold(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
     numbers (`model.layers.3`, `model.layers.7`). Their counts are added; notes, node and module path are
     taken from the first one. Diagnostics without a position must also have the same notes, apart from the
     module path. Then diagnostics that differ only in target, node and count are merged into one with all
-    targets and the largest count, so that `count` is always for one program. If only some targets have a
-    conditional fix, its alternative is kept. Folding twice changes nothing.
+    targets and the largest count, so that `count` is always for one program. If their fixes differ, a
+    conditional fix is replaced by its unconditional alternative. Folding twice changes nothing.
     """
     per_target: dict[Hashable, Diagnostic] = {}
     for diagnostic in _one_target_each(diagnostics):

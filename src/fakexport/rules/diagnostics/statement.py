@@ -234,14 +234,14 @@ def is_only_told(span: Span) -> bool:
         case ast.Assert(msg=told):
             return told is not None and _covers(told, span)
         case ast.Expr(ast.Call() as call):
-            return _is_telling(call)
+            return _is_for_people(call)
         case ast.With(items):
             calls = (item.context_expr for item in items)
-            return any(isinstance(call, ast.Call) and _is_telling(call) for call in calls)
+            return any(isinstance(call, ast.Call) and _is_for_people(call) for call in calls)
     return False
 
 
-def _is_telling(call: ast.Call) -> bool:
+def _is_for_people(call: ast.Call) -> bool:
     match call.func:
         case ast.Name(name) | ast.Attribute(attr=name):
             return name in _TELLING or "check" in name or "assert" in name

@@ -154,7 +154,7 @@ def test_values_are_drawn_where_a_source_has_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("factory", "request_", "reason"),
     [
-        ("fails", {}, "does not run here: RuntimeError: no such luck"),
+        ("fails", {}, "does not run in eager mode: RuntimeError: no such luck"),
         ("without_inputs", {}, "has no example inputs: return (module, args), or pass --input"),
         ("word", {}, "its inputs may only contain tensors, numbers"),
         ("mlp", {"dynamic": ("y.0",)}, "the model has no such input"),

@@ -112,7 +112,7 @@ def test_two_names_for_one_record(tmp_path, first, second, reason):
         (Part(b"model/extra/x", b"1", local_name=b"model/extra/y"), "local header disagrees"),
         (Part(b"model/extra/x", b"1", local_name=b"model/extra/xx"), "local header disagrees"),
         (Part(b"model/extra/x", b"1", local_method=8), "local header disagrees"),
-        (Part(b"model/extra/x", b"1", descriptor=b"PK\7\x08" + b"\0" * 12), "follows it disagrees"),
+        (Part(b"model/extra/x", b"1", descriptor=b"PK\7\x08" + b"\0" * 12), "data descriptor disagrees"),
         (Part(b"model/extra/x", b"1", before=b"hidden"), "does not follow"),
         (Part(b"model/extra/x", b"1", header=0), "overlaps"),
         (Part(b"model/extra/x", b"1", header=1 << 40), "does not follow"),

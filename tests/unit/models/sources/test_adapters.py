@@ -184,7 +184,7 @@ def test_the_base_model_alone_is_never_bound_silently(saved: Saved, archived: Ar
             fe.verify_weights(used, base)
     with pytest.raises(fe.BindError, match="lora_A"):
         fe.bind(archived("llama", "separate"), base)
-    with pytest.raises(ValueError, match="takes its adapter as inputs"):
+    with pytest.raises(ValueError, match="takes the adapter's tensors as inputs"):
         fe.bind(archived("llama", "inputs"), fe.open_checkpoint(base, adapter=adapter))
 
 

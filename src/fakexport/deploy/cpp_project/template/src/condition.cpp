@@ -250,7 +250,7 @@ Expression::Kind question(const std::string& ask) {
   if (ask == "storage_bytes") return Expression::Kind::storage_bytes;
   if (ask == "storage") return Expression::Kind::storage;
   if (properties().count(ask)) return Expression::Kind::property;
-  throw Fault("a condition reads the property " + in_quotes(ask));
+  throw Fault("a condition reads the unknown property " + in_quotes(ask));
 }
 
 Expression expression(const json::Value& value) {
@@ -274,8 +274,8 @@ Expression expression(const json::Value& value) {
     found.name = parts[0].text();
     for (std::size_t i = 1; i < parts.size(); ++i) found.operands.push_back(expression(parts[i]));
     if (!is_operation(found.name, found.operands.size())) {
-      throw Fault("a condition has the operation " + in_quotes(found.name) + " of " +
-                  std::to_string(found.operands.size()) + " parts, which this program does not know");
+      throw Fault("a condition has the operation " + in_quotes(found.name) + " with " +
+                  std::to_string(found.operands.size()) + " operands, which this program does not support");
     }
   }
   return found;
@@ -283,11 +283,14 @@ Expression expression(const json::Value& value) {
 
 Number answer(const Expression& asked, const TensorsByName& given) {
   const auto found = given.find(asked.name);
-  if (found == given.end()) throw Fault("a condition reads the input " + in_quotes(asked.name));
+  if (found == given.end()) {
+    throw Fault("a condition reads " + in_quotes(asked.name) + ", which is not an input");
+  }
   const at::Tensor& tensor = found->second;
   const bool is_of_dim = asked.kind == Expression::Kind::size || asked.kind == Expression::Kind::stride;
   if (is_of_dim && (asked.dim < 0 || asked.dim >= tensor.dim())) {
-    throw Fault("a condition reads dimension " + std::to_string(asked.dim) + " of " + in_quotes(asked.name));
+    throw Fault("a condition reads dimension " + std::to_string(asked.dim) + " of " + in_quotes(asked.name) +
+                ", which has fewer dimensions");
   }
   if (asked.kind == Expression::Kind::size) return tensor.size(asked.dim);
   if (asked.kind == Expression::Kind::stride) return tensor.stride(asked.dim);
@@ -309,7 +312,8 @@ Number evaluated(const Expression& part, const TensorsByName& given) {
   const std::vector<Expression>& parts = part.operands;
   if (part.name == "if") return evaluated(holds(parts[0]) ? parts[1] : parts[2], given);
   Number total = evaluated(parts[0], given);
-  if (part.name == "and" || part.name == "or") {  // The first operand that decides, otherwise the last.
+  if (part.name == "and" || part.name == "or") {
+    // The first operand that decides the result, otherwise the last.
     for (std::size_t i = 1; i < parts.size() && truth(total) == (part.name == "and"); ++i)
       total = evaluated(parts[i], given);
     return total;

@@ -50,7 +50,9 @@ PackageDescription read(const json::Value& value) {
   for (const json::Value& order : value.at("orders").array()) found.orders.push_back(integers(order));
   const json::Value& weights = value.at("weights");
   const std::string& place = weights.at("place").text();
-  if (place != "inside" && place != "beside") throw Fault("its weights are " + in_quotes(place));
+  if (place != "inside" && place != "beside") {
+    throw Fault("its weights have the unknown location " + in_quotes(place));
+  }
   found.has_weights_beside = place == "beside";
   for (const json::Value& tensor : weights.at("tensors").array()) {
     found.weights.push_back({tensor.at("name").text(), tensor.at("dtype").text(),
@@ -171,7 +173,7 @@ void PackageDescription::check_machine() const {
     const auto found = capabilities.find(name);
     if (found == capabilities.end() || !found->second.isBool() || !found->second.toBool()) {
       throw Fault("the package was compiled for a processor with " + name +
-                  ", which this one lacks: compile it here");
+                  ", which this one lacks: compile it on this machine");
     }
   }
 }

@@ -19,7 +19,7 @@ struct Weight {
 
 // fakexport's metadata of the program in a package.
 //
-//   code           name of the code in the package: `model`, or the GPU's capability in a package for several
+//   code           name of the code in the package: `model`, or `sm_90` in a package for several GPUs
 //   orders         memory order of each input: its dimensions from the outermost to the innermost
 //   device         `cpu` or `cuda`
 //   weights        the weights that a weights file must contain; empty if they are inside the package

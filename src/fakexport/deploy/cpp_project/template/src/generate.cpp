@@ -135,7 +135,7 @@ Options parse(const std::vector<std::string>& arguments) {
       const std::string text = value(option);
       found.eos = text == "none" ? Tokens() : ids(option, text);
     } else {
-      throw Fault("unknown: " + in_quotes(option) + "; see --help");
+      throw Fault("unknown option " + in_quotes(option) + "; see --help");
     }
   }
   require(found.texts.empty() || found.tokenizer,

@@ -172,7 +172,8 @@ TensorsByName Generator::prompt_inputs(const Tokens& prompt) const {
   if (call.positions && !call.has_encoder()) {
     if (input_of(prefill_.signature(), *call.positions)->shape.size() != 2) {
       throw Fault("the program expects " + in_quotes(*call.positions) +
-                  " with more than two dimensions, which depend on the images: only `fakexport generate` can compute them");
+                  " with more than two dimensions, which depend on the images: use `fakexport generate`, "
+                  "which accepts them as an input");
     }
     inputs.emplace(*call.positions, row(positions));
   }
@@ -206,7 +207,7 @@ void Generator::read_prompt(const std::optional<Tokens>& prompt, const TensorsBy
   // The last new token needs no cache entry, because no program reads it.
   const auto capacity = decode_.description().capacity;
   if (capacity && length - 1 > *capacity) {
-    throw Fault(together + ", but the static cache holds " + number(*capacity));
+    throw Fault(together + ", but the static cache has room for " + number(*capacity));
   }
   // If prefill reads a fixed number of tokens, decode reads the rest of the prompt.
   const std::int64_t read = call.length.value_or(first.size(1));

@@ -26,7 +26,7 @@ struct StateTensor {
 struct CallDescription {
   std::string tokens, logits;
   std::optional<std::string> prompt, mask, positions;
-  std::optional<std::string> start;  // Input with the first token's position in the static cache.
+  std::optional<std::string> start;  // Input: number of tokens in the static cache before the call.
   std::vector<std::string> kept;     // Constants that hold the static cache, which both programs share.
   std::vector<StateTensor> state;
   std::optional<std::int64_t> length;      // Number of tokens per call, if it is fixed.

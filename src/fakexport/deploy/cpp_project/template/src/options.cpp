@@ -44,7 +44,7 @@ Options Options::parse(const std::vector<std::string>& arguments) {
     } else if (option == "--output" || option == "-o") {
       found.output = value(option);
     } else {
-      throw Fault("unknown: " + in_quotes(option) + "; see --help");
+      throw Fault("unknown option " + in_quotes(option) + "; see --help");
     }
   }
   if (found.package.empty() && !found.wants_help) throw Fault("--package is missing; see --help");

@@ -38,7 +38,7 @@ void Program::bind() {
   const std::vector<std::string> names = loader_.get_constant_fqns();
   if (bound.size() != names.size() ||
       !std::all_of(names.begin(), names.end(), [&](auto& name) { return bound.count(name); })) {
-    throw Fault("the weights of the compiled code differ from those in its description");
+    throw Fault("the compiled code expects different weights than its description lists");
   }
   if (bound.empty()) return;
   loader_.load_constants(bound, /*use_inactive=*/false, /*check_full_update=*/true, /*user_managed=*/true);

@@ -26,7 +26,7 @@ void TextPrinter::print(const Tokens& tokens, bool is_last) {
   if (is_last) {
     const std::string text = tokenizer_.text(tokens);
     if (text.compare(0, printed_.size(), printed_) != 0) {
-      throw Fault("the decoder of the tokenizer changes text that it returned before");
+      throw Fault("the tokenizer decoded all tokens to a text that differs from the printed text");
     }
     std::cout << after(printed_, text) << std::flush;
     return;

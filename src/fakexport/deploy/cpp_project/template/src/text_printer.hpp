@@ -9,8 +9,8 @@ namespace runner {
 // Prints the text of tokens while they are generated. A character is printed when it is complete.
 //
 // The text of a token depends on some of the previous tokens, but not on all of them. Each print therefore
-// decodes only the tokens since the last print but one. The final print decodes all tokens, and throws Fault
-// if their text does not begin with the printed text.
+// decodes only the tokens since the second-to-last print. The final print decodes all tokens, and throws
+// Fault if their text does not begin with the printed text.
 class TextPrinter {
  public:
   explicit TextPrinter(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}

@@ -52,9 +52,9 @@ Tokens encoded(void* handle, const std::string& text) {
 // Runs `work` in a child process. Returns the library's message if it aborts the process, otherwise "".
 std::string end_of(const std::function<void()>& work) {
   int ends[2];
-  if (::pipe(ends) != 0) throw Fault("no pipe can be opened");
+  if (::pipe(ends) != 0) throw Fault("cannot open a pipe");
   const pid_t child = ::fork();
-  if (child < 0) throw Fault("no process can be started");
+  if (child < 0) throw Fault("cannot start a process");
   if (child == 0) {
     const rlimit no_core{0, 0};
     ::setrlimit(RLIMIT_CORE, &no_core);
