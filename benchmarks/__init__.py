@@ -1,1 +1,1 @@
-"""What fakexport claims in numbers. Each case checks that a result is right before it counts or times it."""
+"""Benchmarks for published numbers. Each case verifies a result before it counts or times it."""

@@ -1,4 +1,4 @@
-"""Runs the benchmarks that README and docs quote: `python -m benchmarks`."""
+"""Run the benchmarks that the README and the docs quote: `python -m benchmarks`."""
 
 import sys
 

@@ -1,8 +1,8 @@
-"""What AOTInductor's buffers are planned to be, and what they are: `python -m benchmarks.aoti_memory`.
+"""Compare the planned memory of AOTInductor's buffers with real runs: `python -m benchmarks.aoti_memory`.
 
-Small models are exported for the CPU with every size that may vary, and compiled with `fakexport compile`'s
-options. The compiled model and `module()` run under torch's profiler, at sizes that the export did not see
-too. The plan reads what Inductor plans before any C++ is written.
+Small models are exported for the CPU with all dimensions dynamic, and compiled with the options of `fakexport
+compile`. The compiled model and `module()` run under torch's profiler, also at sizes that differ from the
+example inputs. The plan uses Inductor's own buffer plan, which Inductor creates before it writes C++.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ COUNT = 2
 
 
 def rows(name: str) -> Iterator[dict[str, Any]]:
-    """Yield for each set of sizes of a model what was predicted and what was measured, in bytes."""
+    """Yield the predicted and the measured bytes for each tested combination of sizes of a model."""
     import fakexport as fe
     from fakexport.deploy.aoti import compile_aoti
     from fakexport.models.sources import resolve
@@ -66,7 +66,7 @@ def rows(name: str) -> Iterator[dict[str, Any]]:
                     peak = sizes_at(found[way], values).peak("cpu").run_bytes
                     measured = measured_peak(functools.partial(run, *args, **kwargs))
                     row[way] = {"predicted": peak, "measured": measured}
-            except Exception as error:  # A size that the model does not take.
+            except Exception as error:  # The model does not accept this size.
                 print(f"{name}: {type(error).__name__}: {error}".splitlines()[0][:160], flush=True)
                 continue
             yield row
@@ -76,7 +76,7 @@ def rows(name: str) -> Iterator[dict[str, Any]]:
 
 
 def table(found: Sequence[dict[str, Any]]) -> str:
-    """Return a Markdown table: a row per model and size, and a line about all of them."""
+    """Return a Markdown table with a row per model and combination of sizes, and a summary line."""
     lines = [
         "| model | sizes | `module()` | planned | compiled model | error | processor time |",
         "|---|---|---|---|---|---|---|",

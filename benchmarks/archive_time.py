@@ -1,12 +1,11 @@
-"""What saving and loading a program costs, beside stock `torch.export.save` and `load`.
+"""Compare the cost of saving and loading a program with stock `torch.export.save` and `load`.
 
-A config's program on the CPU (bfloat16, every dimension automatic) is exported once and kept. Then fakexport
-and stock torch take turns in saving and in loading it, each time in a process of its own that has loaded a
-small program in the same way before. Stock torch writes weights without data and reads them back as zeros, so
-that the weights cost neither anything. What fakexport loads must be the exported program by `fakexport.diff`,
-and what stock torch loads must be what fakexport loads. Stock torch cannot load
-what it saved where a weight is larger than the first one; loading is then measured for fakexport alone.
-Linux only: peaks are read from /proc.
+The program of each config is exported once (CPU, bfloat16, `--dynamic auto`). Then fakexport and stock torch
+alternate in saving and loading it. Each measurement runs in a new process, which first saves or loads a small
+program in the same way. Stock torch writes weights without data and reads them back as zeros, so the weights
+cost nothing in either case. `fakexport.diff` must find no difference between the exported program and the
+programs that fakexport and stock torch load. Stock torch cannot load its own file if a weight is larger than
+the first weight; then only fakexport's loading is measured. Linux only: peaks are read from /proc.
 
     python -m benchmarks.archive_time [--config llama-3.1-405b]... [--rounds 2]
 """
@@ -99,7 +98,7 @@ def _save(folder: Path, way: str) -> dict[str, Any]:
     save: Callable[..., Any] = fe.save if way == "fakexport" else torch.export.save
     program, path = fe.load(folder / "program.pt2"), folder / f"{way}.pt2"
     small = fe.load(folder / "small-fakexport.pt2")
-    if way == "stock":  # What is loaded refuses stock torch, which would write zeros for its weights.
+    if way == "stock":  # A loaded program rejects stock torch, which would write zeros for its weights.
         program.__class__ = torch.export.ExportedProgram
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -134,12 +133,13 @@ _STEPS: dict[str, Callable[[Path, str], dict[str, Any]]] = {"export": _export, "
 
 
 def exported(config: str) -> Any:
-    """The program of an example config on the CPU in bfloat16, with dynamic dimensions."""
+    """Export an example config for the CPU in bfloat16, with dynamic dimensions, and return the program."""
     import torch
 
     from fakexport.emulation.devices import emulate
     from fakexport.emulation.fake import build
-    from fakexport.exporting.capture import capture, parse_dynamic
+    from fakexport.exporting.capture import capture
+    from fakexport.models import parse_dynamic
     from fakexport.models.sources import resolve
 
     source = resolve(f"hf:{ROOT / 'examples' / 'configs' / config}.json")
@@ -157,8 +157,8 @@ def exported(config: str) -> Any:
 
 
 def _measured(run: Callable[[], Any]) -> tuple[dict[str, float], Any]:
-    """Seconds of the processor and of the clock, growth to the peak, the peak itself, and the result."""
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # The peak is what it is now.
+    """Return the times, the peak memory and its growth as a dict, and the result of the function."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # Reset the peak to the current memory.
     before, cpu, wall = resident_bytes(), time.process_time(), time.perf_counter()
     result = run()
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall

@@ -1,13 +1,13 @@
-"""What recording costs, how deferred construction compares with other ways, and what a shard needs.
+"""Measure recording, compare deferred construction with other methods, and measure one shard.
 
-1. Recording: Llama-3.1-405B in torch's fake mode, without and with the record.
-2. Construction of Llama-3.2-1B: on meta, by accelerate's `init_empty_weights`, deferred, and for real; the
-   deferred one is materialised and must equal the real one, by a digest of all bytes.
-3. One shard of eight of Llama-2-13B in float32 (52 GB as a whole): memory at its peak against the largest
-   tensor and what is kept. One layer alone of the same model: time against drawing everything before it.
+1. Recording: construct Llama-3.1-405B in torch's fake mode, with and without recording.
+2. Construction of Llama-3.2-1B: on the meta device, with accelerate's `init_empty_weights`, deferred, and
+   with real weights. The deferred model is materialized; a digest of all its bytes must match the real model.
+3. One of eight shards of Llama-2-13B in float32 (52 GB in total): peak memory compared with the sizes of the
+   largest tensor and of the shard. One layer of the same model: time to draw only the weights of this layer.
 
-Each measurement is a process of its own, and those that are compared take turns. The first is too short for
-that: there, both ways take turns in one process, in processor time.
+Each measurement runs in its own process, and compared measurements alternate. Recording is too fast for that,
+so both methods also alternate in one process, measured in processor time.
 
     python -m benchmarks.deferred_init [--rounds 5] [--only recording|construction|shards]
 """
@@ -35,7 +35,7 @@ CONFIGS = {"recording": "llama-3.1-405b", "construction": "llama-3.2-1b", "shard
 
 
 def model_factory(name: str) -> Callable[[], Any]:
-    """Makes the causal language model of an example config, in torch's default dtype."""
+    """Return a function that constructs the language model of an example config in torch's default dtype."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     fields = json.loads((ROOT / "examples" / "configs" / f"{name}.json").read_text())
@@ -43,7 +43,7 @@ def model_factory(name: str) -> Callable[[], Any]:
 
 
 def measure(what: str, way: str) -> dict[str, Any]:
-    """One measurement in this process."""
+    """Run one measurement in this process, and return its results."""
     make = model_factory(CONFIGS[what])
     match what:
         case "recording":
@@ -55,7 +55,7 @@ def measure(what: str, way: str) -> dict[str, Any]:
 
 
 def timed(make: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
-    """What it makes; the seconds of wall and processor time, and the growth of the process in bytes."""
+    """Call `make`. Return its result, and a dict with its times and the memory growth in bytes."""
     before = peak_bytes()
     start, cpu_start = time.perf_counter(), time.process_time()
     made = make()
@@ -65,7 +65,7 @@ def timed(make: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
 
 
 def measure_recording(make: Callable[[], Any], way: str) -> dict[str, Any]:
-    """Construction in a fake mode, recorded or not, or both in turns; and the values of the buffers."""
+    """Time construction in fake mode with one method, or with both in turns. Recover recorded buffers."""
     from fakexport.emulation.history import constant_value
 
     if way == "turns":
@@ -73,7 +73,7 @@ def measure_recording(make: Callable[[], Any], way: str) -> dict[str, Any]:
         for _ in range(TURNS + 1):
             stock, ours = (constructed(make, other)[1]["cpu_seconds"] for other in RECORDING)
             ratios.append(ours / stock)
-        return {"ratios": ratios[1:]}  # The first one imports and fills caches.
+        return {"ratios": ratios[1:]}  # The first turn imports modules and fills caches.
     constructed(model_factory("llama-3.2-1b"), way)
     model, result = constructed(make, way)
     result["tensors"] = len(list(model.parameters())) + len(list(model.buffers()))
@@ -87,7 +87,7 @@ def measure_recording(make: Callable[[], Any], way: str) -> dict[str, Any]:
 
 
 def constructed(make: Callable[[], Any], way: str) -> tuple[Any, dict[str, Any]]:
-    """The model made in a fake mode that is recorded or not, and what `timed` says."""
+    """Construct the model in fake mode, with or without recording. Return the result of `timed`."""
     from fakexport._torch.emulation.fake_tensors import new_fake_mode
     from fakexport.emulation.fake import fake_mode
 
@@ -97,7 +97,7 @@ def constructed(make: Callable[[], Any], way: str) -> tuple[Any, dict[str, Any]]
 
 
 def measure_construction(make: Callable[[], Any], way: str) -> dict[str, Any]:
-    """Construction one way; the digest of all bytes where there are some."""
+    """Time one method of construction. If the tensors have data, also return a digest of all bytes."""
     import torch
 
     from fakexport.emulation.fake import deferred_init, materialize_module
@@ -131,7 +131,7 @@ def measure_construction(make: Callable[[], Any], way: str) -> dict[str, Any]:
 
 
 def digest(model: Any) -> str:
-    """A digest of the bytes of every parameter and buffer."""
+    """Return a digest of the bytes of all parameters and buffers."""
     import torch
 
     digest = hashlib.blake2b()
@@ -142,7 +142,7 @@ def digest(model: Any) -> str:
 
 
 def measure_shard(make: Callable[[], Any]) -> dict[str, Any]:
-    """The last of eight shards of every matrix, by its first dimension."""
+    """Materialize the last of eight shards of every matrix, split in the first dimension."""
     import torch
 
     from fakexport.emulation.fake import deferred_init, materialize_module
@@ -168,7 +168,7 @@ def measure_shard(make: Callable[[], Any]) -> dict[str, Any]:
 
 
 def measure_layer(make: Callable[[], Any]) -> dict[str, Any]:
-    """The last layer alone, with everything before it skipped; then the first one too, for comparison."""
+    """Materialize the last layer, which skips all earlier ones; then the first layer, for comparison."""
     import torch
 
     from fakexport.emulation.fake import deferred_init, materialize_module
@@ -183,7 +183,7 @@ def measure_layer(make: Callable[[], Any]) -> dict[str, Any]:
 
 
 def taking_turns(what: str, ways: Sequence[str], rounds: int) -> dict[str, list[dict[str, Any]]]:
-    """The results of each way, in rounds."""
+    """Measure each method once per round, in new processes, and return the results by method."""
     results: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
     for _ in range(rounds):
         for way in ways:
@@ -193,7 +193,7 @@ def taking_turns(what: str, ways: Sequence[str], rounds: int) -> dict[str, list[
 
 
 def show_recording(rounds: int) -> None:
-    """Prints what the record costs."""
+    """Print the cost of recording."""
     results = taking_turns("recording", RECORDING, rounds)
     stock, ours = (results[way] for way in RECORDING)
     assert ours[0]["tensors"] == stock[0]["tensors"]
@@ -210,7 +210,7 @@ def show_recording(rounds: int) -> None:
 
 
 def show_construction(rounds: int) -> None:
-    """Prints the ways to construct a model that fits."""
+    """Compare the methods of constructing a model that fits into memory."""
     results = taking_turns("construction", CONSTRUCTION, rounds)
     digests = {result["digest"] for way in ("deferred", "real") for result in results[way]}
     assert len(digests) == 1, "the deferred model is not the real one"
@@ -222,14 +222,14 @@ def show_construction(rounds: int) -> None:
 
 
 def show(way: str, results: Sequence[dict[str, Any]]) -> None:
-    """Prints one way: the range of its times, and its growth."""
+    """Print the range of times and the memory growth of one method."""
     seconds = [result["seconds"] for result in results]
     growth = max(result["growth_bytes"] for result in results)
     print(f"  {way:12} {min(seconds):8.3f} to {max(seconds):8.3f} s, grows by {growth / 1e6:8.1f} MB")
 
 
 def show_shards() -> None:
-    """Prints what one shard and one layer of a model need that does not fit."""
+    """Print the cost of one shard and of one layer of a model that does not fit into memory."""
     shard = in_a_process("benchmarks.deferred_init", "--measure", "shards", "--way", "shard")
     print(f"{CONFIGS['shards']}, float32, {shard['whole_bytes'] / 1e9:.1f} GB as a whole")
     allowed = shard["largest_bytes"] + shard["kept_bytes"]

@@ -1,14 +1,14 @@
-"""What ways to hand a model over cost: six models by the modes of `fakexport bench`, as docs/deploy_table.md.
+"""Measure six models in all modes of `fakexport bench`, and write docs/deploy_table.md.
 
-Each figure is of two fresh processes; latency is measured in turns with eager, in one process, so that what
-else the machine does falls on both. A mode of ours that gives other outputs than eager ends the run with an
-error, and nothing is written.
+Each mode is measured in two new processes: one writes the files, the other loads them. For latency, calls of
+the mode and of eager mode alternate in one process, so that other load on the machine affects both. If a mode
+of fakexport returns different outputs than eager mode, the run ends with an error and writes nothing.
 
     python -m benchmarks.deploy_table [--work FOLDER] [--only vit,gpt2] [--modes aoti,onnx]
 
-One run makes the page. Each mode is put into the folder when it is measured, and not measured again: a run
-that was stopped goes on where it was, and the page is written once all is there. Figures of other versions,
-machines or settings in the folder are refused. Needs g++ and the extras of the modes.
+The results of each mode are stored in FOLDER and not measured again, so a stopped run can be continued. The
+page is written when all results exist. Results in FOLDER from different versions, machines or settings are an
+error. Needs g++ and the packages of all modes.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from fakexport.report.quantity import bytes_text, duration_text
 PAGE = ROOT / "docs" / "deploy_table.md"
 REPEAT, WARMUP, THREADS = 30, 5, 1
 _FACTORIES = "benchmarks/deploy_models/factories.py"
-# Without them a mode would be a cell with a reason of this machine's, not of the mode's.
+# If one of these is missing, a mode would fail because of this machine and not because of the mode.
 _PACKAGES = ("transformers", "onnx", "onnxscript", "onnxruntime", "executorch")
-# Not for use, and there to be compared with.
+# Modes that are only in the table for comparison.
 _MAY_BE_WRONG = {"weights", "torchscript-trace", "torchscript-script"}
 
 
@@ -46,10 +46,10 @@ class Case:
     """A model of the table.
 
     Args:
-        name: As the page calls it.
-        source: As for `fakexport bench`.
-        dynamic, inputs: Likewise.
-        has_library: Whether it needs the operators of examples/custom_ops.
+        name: Name on the page.
+        source: Source for `fakexport bench`.
+        dynamic, inputs: Values of `--dynamic` and `--input`.
+        has_library: Whether the model needs the operators of examples/custom_ops.
     """
 
     name: str
@@ -105,10 +105,10 @@ def main() -> int:
 
 
 def measure(key: str, mode: str, work: Path, name: str) -> None:
-    """Runs a mode that the model's file in the folder does not have, and puts it there.
+    """Measure a mode, unless the model's file in the folder contains it, and add the results to that file.
 
     Raises:
-        SystemExit: what is there was measured with something else.
+        SystemExit: the file contains results from different versions, machines or settings.
     """
     case, file = CASES[key], _file(key, work)
     known = json.loads(file.read_text()) if file.exists() else None
@@ -134,10 +134,10 @@ def measure(key: str, mode: str, work: Path, name: str) -> None:
 
 
 def merged(known: dict[str, Any], new: dict[str, Any], file: Path) -> dict[str, Any]:
-    """What is known of a model and what is new, if both were measured with the same.
+    """Return the known and the new results of a model as one report.
 
     Raises:
-        SystemExit: they were not, or the model or its sizes are others.
+        SystemExit: the model, its sizes, the versions, the machine or the settings differ.
     """
     for name in ("source", "inputs", "other_inputs"):
         if known[name] != new[name]:
@@ -156,10 +156,10 @@ def merged(known: dict[str, Any], new: dict[str, Any], file: Path) -> dict[str, 
 
 
 def check_alike(found: Mapping[str, Any], place: Path) -> None:
-    """Refuses figures of different machines, settings or versions of packages in one page.
+    """Check that all results come from the same machine, settings and package versions.
 
     Raises:
-        SystemExit: says what differs.
+        SystemExit: they do not. The message names the difference.
     """
     known: dict[str, Any] = {}
     for each in found.values():
@@ -185,7 +185,7 @@ def _file(key: str, work: Path) -> Path:
 
 
 def _library(work: Path) -> Path:
-    """The C++ operators of examples/custom_ops, built once."""
+    """Return the library with the C++ operators of examples/custom_ops. Build it on first use."""
     library = work / "libsignal_ops.so"
     if not library.exists():
         sys.path.insert(0, str(ROOT / "examples" / "custom_ops"))
@@ -205,7 +205,7 @@ def _wrong(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def page(found: Mapping[str, Any]) -> str:
-    """The page, from the reports by the model's key."""
+    """Return the page. `found` maps the key of each model to its report."""
     measured = [each["measured"] for each in found.values()]
     versions: dict[str, str] = {}
     for each in found.values():
@@ -218,8 +218,9 @@ def page(found: Mapping[str, Any]) -> str:
         "# Deployment formats, measured",
         "Written by `python -m benchmarks.deploy_table`. Each model is constructed with random weights and\n"
         "deployed in each mode of [`fakexport bench`](cli.md#fakexport-bench-source), which explains the\n"
-        "columns. One fresh process writes the files and another opens them; the model's package cannot be\n"
-        "imported there unless the mode needs code. Outputs were compared with eager mode before timing.",
+        "columns. One fresh process writes the files, and a second one loads them. In the second one, the\n"
+        "model's package cannot be imported unless the mode needs code. Outputs were compared with eager\n"
+        "mode before timing.",
         f"Machine: {machine}. Before each mode, the system's load average\n"
         f"was {statistics.median(loads):.1f} in the median and {max(loads):.1f} at most; earlier modes "
         "raised it. Latency is a ratio to\neager mode: calls of both alternate in one process. "
@@ -307,7 +308,7 @@ def _reasons(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _shortened(reason: str) -> str:
-    """Without the folders above installed packages, and not longer than a line."""
+    """Remove the folders above `site-packages` from paths, and limit the text to 240 characters."""
     parts = [part.rpartition("site-packages/")[2] for part in reason.split(" ")]
     text = " ".join(parts)
     return text if len(text) <= 240 else f"{text[:237]}..."

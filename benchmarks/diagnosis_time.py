@@ -1,10 +1,10 @@
-"""What diagnosing costs: of a model that exports, and of one that does not.
+"""Measure the cost of diagnosis, for a model that exports and for a model that does not.
 
-One fake Llama-3.1-405B on 8 emulated H100s, in bfloat16, every dimension automatic. In one process: the
-capture, and the diagnosis of its program; torch's bare trace, and the same trace with the hooks of the
-exploration; then, with a branch on data put into the first layer, the capture that fails and the exploration
-of all that is in its way. The clean program has to give no error, and the exploration has to find the
-branch and to come to the end of the model. Times are of the processor, since other programs run beside.
+Uses a fake Llama-3.1-405B on 8 emulated H100s, in bfloat16, with `--dynamic auto`. One process times the
+capture and the diagnosis of its program, and then torch's own trace without and with the hooks of the
+exploration. Then a data-dependent branch is added to the first layer, and the failing capture and the
+exploration of further problems are timed. The original program must have no errors. The exploration must find
+the branch and reach the end of the model. Times are processor time, because other programs may run.
 
     python -m benchmarks.diagnosis_time [--config examples/configs/llama-3.1-8b.json]
 """
@@ -32,12 +32,13 @@ def main() -> int:
     from fakexport._torch.tracing.operator_faults import TraceFinished, ended_after_trace
     from fakexport.emulation.devices import Topology, emulate
     from fakexport.emulation.fake import build, install_transfers
-    from fakexport.exporting.capture import capture, parse_dynamic
+    from fakexport.exporting.capture import capture
     from fakexport.exporting.capture.assumed_answers import AssumedAnswers
     from fakexport.exporting.capture.capture import torch_shapes, traced
     from fakexport.exporting.capture.dynamic_dims import varying_inputs
     from fakexport.exporting.capture.exploration import explore
     from fakexport.exporting.program import summarise
+    from fakexport.models import parse_dynamic
     from fakexport.models.sources import resolve
     from fakexport.report.diagnose import diagnose_failure, diagnose_program
 
@@ -82,7 +83,7 @@ def main() -> int:
     if failed.failure is None or not found.is_complete:
         raise SystemExit("the exploration did not come to the end of the model")
     codes = [diagnostic.code for diagnostic in diagnose_failure(failed.failure, found)]
-    # 405 billion parameters do not fit into 8 H100s, which is a warning.
+    # 405 billion parameters do not fit into 8 H100s; this is only a warning.
     errors = [diagnostic for diagnostic in findings.diagnostics if diagnostic.severity == "error"]
     if errors or codes != ["FE201"]:
         raise SystemExit(f"wrong diagnostics: {errors}, {codes}")
@@ -102,14 +103,14 @@ def main() -> int:
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds, and what the work returned."""
+    """Return the processor time of a function in seconds, and its result."""
     start = time.process_time()
     result = work()
     return time.process_time() - start, result
 
 
 def branch_on_data(model: Any) -> None:
-    """Lets the first layer norm ask whether its input is positive, and go on either way."""
+    """Add a data-dependent branch to the first layer norm that does not change its result."""
     norm = model.get_submodule("model.layers.0.input_layernorm")
     stock = norm.forward
 

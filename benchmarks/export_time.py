@@ -1,8 +1,8 @@
-"""What fakexport adds to `torch.export`, and what a 405-billion-parameter model costs in memory.
+"""Compare fakexport's capture with `torch.export` in time and memory, for 405 billion parameters.
 
-Our capture and stock `torch.export` trace the same fake Llama-3.1-405B on 8 emulated H100s, in bfloat16, with
-every dimension automatic; in fresh processes that take turns, so that the machine's noise falls on both. The
-operators of both programs are compared before any time is believed.
+Both trace the same fake Llama-3.1-405B on 8 emulated H100s, in bfloat16, with `--dynamic auto`. They
+alternate in new processes, so that other load on the machine affects both. Both programs must have the same
+operators.
 
     python -m benchmarks.export_time [--rounds 3] [--config examples/configs/llama-3.1-8b.json]
 """
@@ -26,14 +26,15 @@ WAYS = ("fakexport", "torch.export")
 
 
 def measure(way: str, config: str) -> dict[str, Any]:
-    """One capture in this process: seconds, growth over the bare imports in bytes, and the operators."""
+    """Capture in this process. Return the time, the memory growth after imports, and the operators."""
     import torch
     import transformers.models.llama.modeling_llama  # noqa: F401
 
     from fakexport.emulation.devices import emulate
     from fakexport.emulation.fake import build, install_transfers
-    from fakexport.exporting.capture import capture, parse_dynamic
+    from fakexport.exporting.capture import capture
     from fakexport.exporting.capture.dynamic_dims import as_torch_shapes
+    from fakexport.models import parse_dynamic
     from fakexport.models.sources import resolve
 
     source = resolve(f"hf:{config}")

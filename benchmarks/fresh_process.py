@@ -1,4 +1,4 @@
-"""Measuring in processes of their own, so that one measurement does not warm or fill the next."""
+"""Run each measurement in a new process, so that caches and memory of one do not affect the next."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def in_a_process(module: str, *arguments: str) -> dict[str, Any]:
-    """What `python -m module arguments` prints as JSON in its last line."""
+    """Run `python -m module arguments`, and return the JSON object in the last line of its output."""
     command = [sys.executable, "-m", module, *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode != 0:

@@ -1,12 +1,13 @@
-"""A checkpoint of 16 GB: verified, bound, linked, copied, loaded and run, and what each of it takes.
+"""Measure time and memory of verifying, binding, linking, copying, loading and running a 16 GB checkpoint.
 
-Random bfloat16 weights in the shapes of a config, as a sharded safetensors checkpoint with an index. Every
-step runs in a process of its own. The program of the linked archive and eager transformers, on the same
-checkpoint, must give the same logits bit for bit.
+The checkpoint has random bfloat16 weights in the shapes of a config, as safetensors shards with an index.
+Each step runs in its own process. With this checkpoint, the program of the linked archive and eager
+transformers must return the same logits, bit for bit.
 
     python -m benchmarks.large_binding [--config llama-3.1-8b] [--folder DIR] [--shards 5]
 
-needs room for the checkpoint twice, and removes what it wrote. Linux only: memory is read from /proc.
+This needs disk space for two copies of the checkpoint, which are removed at the end. Linux only: memory is
+read from /proc.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 
 from benchmarks.fresh_process import ROOT, in_a_process
 
-_POOL = 2**27 + 1  # Odd, so that no two tensors begin at the same number.
+_POOL = 2**27 + 1  # Odd, so that no two tensors begin at the same random number.
 _STEP_S = 0.02
 
 
@@ -47,7 +48,7 @@ def main() -> int:
 
 
 class Memory:
-    """Peaks of this process's memory, sampled: its own, and pages of files, which the system may drop."""
+    """Sample the peak memory of this process: its own memory, and file pages, which the system may drop."""
 
     def __init__(self) -> None:
         self._before = _resident()
@@ -82,7 +83,7 @@ def _resident() -> dict[str, int]:
 
 
 def measured(run: Callable[[], Any]) -> tuple[dict[str, Any], Any]:
-    """Times, growth of the memory, and the result."""
+    """Return the times and memory growth of a function as a dict, and its result."""
     cpu, wall = time.process_time(), time.perf_counter()
     with Memory() as memory:
         result = run()
@@ -91,7 +92,7 @@ def measured(run: Callable[[], Any]) -> tuple[dict[str, Any], Any]:
 
 
 def write_checkpoint(options: argparse.Namespace) -> dict[str, Any]:
-    """One shard in memory at a time; each tensor is another stretch of one stream of random numbers."""
+    """Write the checkpoint shard by shard. Each tensor gets a different part of a pool of random numbers."""
     import torch
     from safetensors.torch import save_file
 
@@ -133,7 +134,7 @@ def _shards(sizes: Mapping[str, int], count: int) -> list[list[str]]:
 
 
 def _fill(flat: Any, pool: Any, start: int) -> int:
-    """Fills from `start` of the pool on, round and round; where the next one begins."""
+    """Fill a tensor from the pool, beginning at `start` and wrapping around. Return the next position."""
     done = 0
     while done < len(flat):
         count = min(len(flat) - done, len(pool) - start)
@@ -169,12 +170,12 @@ def bind(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def link(options: argparse.Namespace) -> dict[str, Any]:
-    """As `fakexport bind --link`."""
+    """Bind and save as `fakexport bind --link` does."""
     return _bound_and_saved(options, "linked.pt2", is_linked=True)
 
 
 def copy(options: argparse.Namespace) -> dict[str, Any]:
-    """As `fakexport bind`."""
+    """Bind and save as `fakexport bind` does."""
     return _bound_and_saved(options, "bound.pt2", is_linked=False)
 
 
@@ -217,7 +218,7 @@ def remove_copy(options: argparse.Namespace) -> dict[str, Any]:
 def _loaded(options: argparse.Namespace, name: str, *, check_weights: bool) -> dict[str, Any]:
     import fakexport as fe
 
-    fe.load(_folder(options) / "model.pt2")  # What is imported on first use counts as neither.
+    fe.load(_folder(options) / "model.pt2")  # Import everything first: imports are not measured.
     figures, program = measured(lambda: fe.load(_folder(options) / name, check_weights=check_weights))
     assert len(program.state_dict) > 0
     return figures
@@ -234,7 +235,7 @@ def run_linked(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_eager(options: argparse.Namespace) -> dict[str, Any]:
-    """transformers on the tensors that safetensors' own reader maps."""
+    """Run the transformers model in eager mode on the tensors that safetensors' own reader maps."""
     import torch
     from safetensors.torch import load_file
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -245,7 +246,7 @@ def run_eager(options: argparse.Namespace) -> dict[str, Any]:
     for shard in sorted(_checkpoint(options).glob("*.safetensors")):
         model.load_state_dict(load_file(shard), strict=False, assign=True)
     rotary = model.model.rotary_emb
-    model.model.rotary_emb = type(rotary)(config)  # Its table is no weight; on meta it has no values.
+    model.model.rotary_emb = type(rotary)(config)  # Its table is not in the checkpoint.
     assert not [name for name, t in (*model.named_parameters(), *model.named_buffers()) if t.is_meta]
     with torch.no_grad():
         figures, outputs = measured(lambda: model(**_inputs(), use_cache=False))

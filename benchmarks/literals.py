@@ -1,4 +1,4 @@
-"""A model that creates tensors on its input's device in the ways that tracing treats apart."""
+"""A model that creates tensors on the device of its input, in all ways that are traced differently."""
 
 import torch
 from torch import nn

@@ -1,7 +1,8 @@
-"""Compare planned peaks of single operators with real runs: `python -m benchmarks.operator_peaks`.
+"""Compare planned memory peaks of operators with real runs: `python -m benchmarks.operator_peaks`.
 
-The operators and their float32 samples are those of torch's own tests, enlarged. The command prints each
-operator whose plan is wrong and does not say so: `planning/memory/temporaries.py` has no rule for it.
+The operators and their float32 samples are those of torch's own tests, with larger sizes. The command prints
+each operator whose plan is wrong without a warning, because `planning/memory/temporaries.py` has no rule for
+it.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from fakexport.planning.memory.liveness import liveness, sizes_at
 _SIZES = {"S": 24, "M": 40, "L": 60}
 _SAMPLES = 3
 _SMALLEST = 96
-"""Bytes below which a difference does not count: tensors that stand for numbers."""
+"""Smaller differences in bytes are ignored: they come from tensors that represent numbers."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One call of an operator: planned and measured bytes, and whether the plan names what is not modeled."""
+    """One call of an operator: planned and measured bytes, and whether the plan warns about it."""
 
     operator: str
     planned: int
@@ -43,7 +44,7 @@ class Sample:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether the plan is off and does not say that it may be."""
+        """Whether the plan is wrong and does not warn."""
         difference = abs(self.planned - self.measured)
         return difference > max(TOLERANCE * self.measured, _SMALLEST) and not self.is_named
 
@@ -62,7 +63,7 @@ class _Call(nn.Module):
 
 
 def samples(names: Sequence[str] = ()) -> Iterator[Sample]:
-    """Yield samples of all operators, or of those with these names, that export and run."""
+    """Yield the samples that export and run, of all operators or of those with the given names."""
     with ExitStack() as enlarged:
         for module in (database, core):
             sizes = {name: size for name, size in _SIZES.items() if hasattr(module, name)}
@@ -75,14 +76,14 @@ def samples(names: Sequence[str] = ()) -> Iterator[Sample]:
 def _of(operator: Any) -> Iterator[Sample]:
     try:
         given = list(itertools.islice(operator.sample_inputs("cpu", torch.float32), _SAMPLES))
-    except Exception:  # A database that needs a library.
+    except Exception:  # The samples need a library that is not installed.
         return
     for sample in given:
         leaves, spec = tree_flatten(((sample.input, *sample.args), sample.kwargs))
         tensors = tuple(leaf.detach() for leaf in leaves if isinstance(leaf, torch.Tensor))
         try:
             found = _measured(operator.full_name, _Call(operator.op, leaves, spec), tensors)
-        except Exception:  # An operator that needs values, or another device.
+        except Exception:  # The operator needs tensor values or a different device.
             continue
         yield found
 
@@ -98,7 +99,7 @@ def _measured(name: str, module: nn.Module, tensors: tuple[torch.Tensor, ...]) -
 
 
 def main() -> int:
-    """Print the operators whose plan is wrong, and how many are not."""
+    """Print the operators whose plan is wrong, and the counts."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     found = list(samples(sys.argv[1:]))

@@ -21,7 +21,7 @@ class Case:
         make: Returns the module.
         shapes: Shape of each input; the first dimension is the batch.
         dtype: Dtype of weights and inputs.
-        integers: Inputs are integers below this number; 0: they are floating-point numbers.
+        integers: Inputs are integers below this number; 0 if they are floating-point numbers.
     """
 
     make: Callable[[], nn.Module]
@@ -30,7 +30,7 @@ class Case:
     integers: int = 0
 
     def inputs(self, batch: int | None = None) -> tuple[torch.Tensor, ...]:
-        """Return inputs; the batch is that of the case by default."""
+        """Return inputs. Default for the batch size: the batch size of the case."""
         shapes = [(batch or shape[0], *shape[1:]) for shape in self.shapes]
         if self.integers:
             return tuple(torch.randint(self.integers, shape) for shape in shapes)
@@ -53,7 +53,7 @@ class Call(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """A recurrent layer whose outputs at the last step are classified."""
+    """A recurrent layer, and a classifier of its output at the last step."""
 
     def __init__(self, layer: nn.RNNBase) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Recurrent(nn.Module):
 
 
 class Dense(nn.Module):
-    """DenseNet's block and transition: each layer reads the concatenation of all before it."""
+    """DenseNet's block and transition: each layer reads the concatenated outputs of all earlier layers."""
 
     def __init__(self, layers: int = 6, width: int = 24, growth: int = 12) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class UNet(nn.Module):
 
 
 class Routed(nn.Module):
-    """Each token is computed by two of four experts, in sorted groups."""
+    """A mixture of four experts. Each token uses the two experts with the largest weights."""
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()

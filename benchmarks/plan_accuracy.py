@@ -1,11 +1,11 @@
-"""Compare the predicted peak of memory with that of real runs: `python -m benchmarks.plan_accuracy`.
+"""Compare predicted memory peaks with real runs: `python -m benchmarks.plan_accuracy`.
 
-`--train` compares eager mode and training, `--peers` other estimates of models of published size
-(`plan_peers.py`), and `--merge` prints the summary of rows of earlier runs.
+`--train` compares eager mode and training instead. `--peers` compares other memory estimates, for models of
+published size (`plan_peers.py`). `--merge` prints a summary of the results of earlier runs.
 
-Each architecture is a small model made from its default config, exported for the CPU with every size that may
-vary, and bound to real weights. `program.module()` runs at sizes that were not traced, while torch's profiler
-records every allocation; the prediction is evaluated at these sizes from the one export.
+For each architecture, a small model is made from its default config, exported once for the CPU with all
+dimensions dynamic, and bound to real weights. `program.module()` runs at sizes that were not traced, while
+torch's profiler records every allocation. The prediction for these sizes comes from the same export.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ MODELS = tuple(_MODELS.split())
 COUNT = 3
 EXPLAINED = {
     "dpt": "in eager mode: not explained",
-    "patchtst": "a batch norm of turned rows returns other strides than its fake, so that others copy",
+    "patchtst": "a batch norm of transposed rows has other strides than its fake, so later operators copy",
 }
-"""Models with a miss of more than 0.5 %, and why it is not predicted."""
+"""Model with an error above 0.5 % -> reason for the error."""
 
-# For a size of up to 4 in the example (a batch), up to 64 (tokens), and above (pixels, samples).
+# Factors for example sizes of up to 4 (batch), up to 64 (tokens), and above (pixels, audio samples).
 _FACTORS = (
     *((4, 8, 1), (2, 4, 2), (3, 12, 1), (1, 1, 1), (4, 4, 4), (2, 2, 2), (3, 3, 3), (2, 16, 1), (5, 1, 1)),
     *((1, 2, 1), (3, 1, 1)),
@@ -69,7 +69,7 @@ TOLERANCE = 0.005
 
 
 def rows(name: str, *, explain: bool = False) -> Iterator[dict[str, Any]]:
-    """Yield for each set of sizes of a model what was predicted and what was measured, in bytes."""
+    """Yield the predicted and the measured bytes for each tested combination of sizes of a model."""
     import fakexport as fe
     from fakexport.models.sources import resolve
     from tests.measured_memory import measured_peak
@@ -124,7 +124,7 @@ def _compared(execution: str, sizes: Sizes, measured: int, left_out: Sequence[st
 
 
 def _eager(factory: Any, module: nn.Module, args: Any, kwargs: Any, *, explain: bool) -> dict[str, Any]:
-    """Return what the model's own code was predicted to hold in the same call, and what it held."""
+    """Return the predicted and the measured peak of the same call in eager mode."""
     from fakexport.emulation.devices import emulate
     from fakexport.emulation.fake import build
     from fakexport.models.sources.transformers import known_masks
@@ -153,7 +153,7 @@ def _eager(factory: Any, module: nn.Module, args: Any, kwargs: Any, *, explain: 
 
 
 def training_rows(name: str) -> Iterator[dict[str, Any]]:
-    """Yield for eager mode and for training with each optimizer what was predicted and what was measured."""
+    """Yield the predicted and the measured bytes for eager mode and for training with each optimizer."""
     from fakexport.emulation.devices import emulate
     from fakexport.emulation.fake import build
     from fakexport.models.sources import Workload, known_masks, resolve
@@ -169,7 +169,7 @@ def training_rows(name: str) -> Iterator[dict[str, Any]]:
     def inputs() -> dict[str, torch.Tensor]:
         found = dict(source.example_inputs(module, "cpu", None).kwargs)
         if "attention_mask" in found:
-            found["attention_mask"][:, :3] = 0  # One of ones is dropped, after a look at its values.
+            found["attention_mask"][:, :3] = 0  # transformers drops a mask of ones.
         return found
 
     given = inputs()
@@ -203,7 +203,7 @@ def training_rows(name: str) -> Iterator[dict[str, Any]]:
 
 
 def points(program: ExportedProgram) -> Iterator[tuple[dict[str, int], dict[str, tuple[int, ...]]]]:
-    """Yield values of the symbols of the inputs, and the shapes that they give."""
+    """Yield values for the symbols of the inputs, with the resulting input shapes."""
     values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
     names = [str(name) for name in program.graph_signature.user_inputs]
     shapes = {name: values[name].shape for name in names if isinstance(values.get(name), torch.Tensor)}
@@ -236,7 +236,7 @@ def call_arguments(program: ExportedProgram, inputs: Mapping[str, torch.Tensor])
 
 
 def _explain(found: Liveness, sizes: Sizes, run: Callable[[], Any]) -> None:
-    """Print which sizes are taken more often in a run than predicted, or less, and by which operators."""
+    """Print the sizes whose measured and predicted numbers of allocations differ, with their operators."""
     from tests.measured_memory import measured_operators
 
     measured: dict[int, Counter[str]] = defaultdict(Counter)
@@ -255,7 +255,7 @@ def _explain(found: Liveness, sizes: Sizes, run: Callable[[], Any]) -> None:
 
 
 def main() -> int:
-    """Print a row per model and size, and the shares that the documentation quotes."""
+    """Print a row per model and combination of sizes, and the percentages that the docs quote."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="names of models, by comma")
     parser.add_argument("--explain", action="store_true", help="show the allocations that differ")
@@ -278,7 +278,7 @@ def main() -> int:
 
 
 def _measured(names: Iterable[str], arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yield the rows of all models, and print each."""
+    """Yield and print the rows of all models."""
     explained = functools.partial(rows, explain=arguments.explain)
     way = training_rows if arguments.train else peer_rows if arguments.peers else explained
     for name in names:
@@ -294,7 +294,7 @@ def _measured(names: Iterable[str], arguments: argparse.Namespace) -> Iterator[d
 
 
 def summary(found: Sequence[Mapping[str, Any]]) -> str:
-    """Return the shares of exact and near predictions, and the models with others."""
+    """Return the percentages of exact and near predictions, and the models with larger errors."""
     executions = dict.fromkeys(row["execution"] for row in found if "measured" in row)
     return "\n".join(_summary(one, [row for row in found if row["execution"] == one]) for one in executions)
 

@@ -1,15 +1,16 @@
-"""Other estimates of the same memory: `python -m benchmarks.plan_accuracy --peers`.
+"""Compare memory estimates of other tools with real runs: `python -m benchmarks.plan_accuracy --peers`.
 
 Models of published size, with random weights, run on the CPU in float32, in eager mode and as the program's
-`module()`. What each run holds at most, weights and inputs included, is compared with what these predict:
+`module()`. The peak of each run, including weights and inputs, is compared with these estimates. `plan` is
+compared with the run of `module()`, and the other estimates with the run in eager mode.
 
-- `plan`: evaluated at the sizes from one export, next to the run of `module()`;
-- `plan --eager`: run on fakes at each size, next to the run in eager mode, as the others are;
-- `MemTracker`: `torch.distributed._tools.mem_tracker`, on the model made of torch's own fake tensors;
-- `accelerate`: what `accelerate estimate-memory` prints as total size, and the 20 % that its guide adds for
+- `plan`: evaluated at all sizes from one export;
+- `plan --eager`: runs on fake tensors at each size;
+- `MemTracker`: `torch.distributed._tools.mem_tracker`, on a model with torch's own fake tensors;
+- `accelerate`: the total size that `accelerate estimate-memory` prints, and the 20 % that its guide adds for
   inference (https://huggingface.co/docs/accelerate/usage_guides/model_size_estimator);
-- `formula`: parameters and 20 % for everything else (https://blog.eleuther.ai/transformer-math/), and for
-  models that keep a cache its size by the numbers in `config.json`
+- `formula`: parameters plus 20 % for everything else (https://blog.eleuther.ai/transformer-math/); for models
+  with a cache, also the size of the cache, computed from the numbers in `config.json`
   (https://kipp.ly/transformer-inference-arithmetic/, with key and value heads instead of heads).
 """
 
@@ -30,7 +31,7 @@ import torch
 from torch import nn
 
 WEIGHTS_AND_REST = 1.2
-"""What accelerate's guide and EleutherAI's formula say that inference takes, in weights."""
+"""Memory of inference divided by the size of the weights, according to accelerate's guide and EleutherAI."""
 
 ESTIMATES = ("plan", "plan --eager", "MemTracker", "accelerate", "formula")
 TEXT = ((2, 128), (4, 256), (8, 256))
@@ -39,10 +40,10 @@ IMAGES = ((2, None), (4, None), (8, None))
 
 @dataclass(frozen=True)
 class Case:
-    """A model of published size, and how it is called.
+    """A model of published size, and the sizes of its calls.
 
     Args:
-        config: What its `config.json` says, next to the defaults of transformers.
+        config: Settings in its `config.json` that differ from the defaults of transformers.
         workload: `forward`, or `prefill` for models that return a cache.
         sizes: Batch and context of each call.
     """
@@ -92,13 +93,13 @@ CASES: Mapping[str, Case] = {
 
 
 def formula_bytes(config: Any, parameters: int, itemsize: int, tokens: int | None) -> float:
-    """Return what the formula says.
+    """Return the bytes that the formula estimates.
 
     Args:
-        config: Of transformers.
-        parameters: Of the model, tied ones once.
-        itemsize: Bytes of a number.
-        tokens: In the cache, those of all sequences; None for a model that returns none.
+        config: The model's transformers config.
+        parameters: Number of parameters, with tied parameters counted once.
+        itemsize: Bytes per number.
+        tokens: Number of tokens in the cache, of all sequences; None for a model without a cache.
     """
     weights = WEIGHTS_AND_REST * parameters * itemsize
     if tokens is None:
@@ -109,10 +110,10 @@ def formula_bytes(config: Any, parameters: int, itemsize: int, tokens: int | Non
 
 
 def accelerate_bytes(module: nn.Module) -> float:
-    """Return what accelerate says.
+    """Return the bytes that accelerate estimates.
 
     Args:
-        module: In float32; on any device, with or without data.
+        module: A module in float32, on any device, with or without data.
     """
     from accelerate.utils import calculate_maximum_sizes
 
@@ -121,17 +122,17 @@ def accelerate_bytes(module: nn.Module) -> float:
 
 
 def tracked_bytes(module: nn.Module, given: Callable[[], Mapping[str, Any]]) -> int:
-    """Return the peak that torch's MemTracker sees in a call on fake tensors.
+    """Return the peak that torch's MemTracker reports for a call on fake tensors.
 
     Args:
-        module: On the meta device; changed.
-        given: Returns the arguments; called under torch's fake mode.
+        module: A module on the meta device. It is modified.
+        given: Function that returns the arguments. It is called under torch's fake mode.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed._tools.mem_tracker import MemTracker
 
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-        module.requires_grad_(True).to_empty(device="cpu")  # It refuses parameters without gradients.
+        module.requires_grad_(True).to_empty(device="cpu")  # MemTracker rejects parameters without gradients.
         if hasattr(module, "tie_weights"):
             module.tie_weights()
         kwargs = given()
@@ -144,11 +145,11 @@ def tracked_bytes(module: nn.Module, given: Callable[[], Mapping[str, Any]]) -> 
 
 
 def peer_rows(name: str, case: Case | None = None) -> Iterator[dict[str, Any]]:
-    """Yield for each size of a model what was measured, what each estimate says, and how long it took.
+    """Yield the measured bytes, the estimates, and the time of each estimate, for each size of a model.
 
     Args:
-        name: Of the model.
-        case: What it is. Default: the one of `CASES`.
+        name: Name of the model.
+        case: The model. Default: `CASES[name]`.
     """
     import fakexport as fe
     from fakexport.models.sources import Workload, resolve
@@ -216,7 +217,7 @@ def _weight_bytes(module: nn.Module) -> int:
 
 
 def _given(source: Any, module: nn.Module) -> dict[str, Any]:
-    """Return arguments as those of a padded batch: of a mask of ones, transformers makes none."""
+    """Return the arguments of a padded batch, because transformers drops a mask of ones."""
     inputs = source.example_inputs(module, "cpu", None)
     given = dict(inputs.kwargs)
     if isinstance(mask := given.get("attention_mask"), torch.Tensor):
@@ -249,7 +250,7 @@ def _eager(source: Any) -> int:
 
 
 def _answer(ask: Callable[[], float]) -> int | None:
-    """Return what an estimate says; None where it fails, which counts against it."""
+    """Return an estimate in bytes, or None if it fails. A failure counts as a missing estimate."""
     try:
         return int(ask())
     except Exception as error:
@@ -304,7 +305,7 @@ def _error(row: Mapping[str, Any], estimate: str) -> float:
 
 
 def _seconds(rows: Sequence[Mapping[str, Any]], estimate: str) -> tuple[str, str]:
-    """Return the median time of the first size of a model, and of the further ones."""
+    """Return the median time of an estimate for a model's first size, and for its further sizes."""
     first: dict[str, float] = {}
     later = []
     for row in rows:

@@ -1,7 +1,7 @@
-"""What retargeting a program and proving it costs, beside the export of that program.
+"""Compare the time of retargeting and verifying a program with the time of its export.
 
-A fake model on the CPU, every dimension automatic, is exported; its program is retargeted to an H100 and
-back, in the same process. Back again it must be the first program, node for node.
+A fake model is exported for the CPU with `--dynamic auto`. In the same process, its program is retargeted to
+an H100 and back to the CPU. The result must equal the original program, node for node.
 
     python -m benchmarks.retarget_time [--config llama-3.1-405b] [--rounds 3]
 """

@@ -1,9 +1,8 @@
-"""What a capture costs beside stock `torch.export` for small models of many types.
+"""Compare the time of fakexport's capture with stock `torch.export`, for small models of many types.
 
-Each fourth of the architectures that the tests know, with a few layers and sizes of some tens. Both ways
-trace the same fake model in one process, after a round that is not counted, and take turns. What counts is
-processor time.
-The operators of both programs are compared first.
+Uses every fourth architecture of the tests, with a few layers and small sizes. Both trace the same fake model
+in one process: they alternate after a warm-up round that is not measured. Times are processor time. Both
+programs must have the same operators.
 
     python -m benchmarks.small_models [--every 4 | --only swin,cvt] [--rounds 3] [--out rows.jsonl]
 """

@@ -1,9 +1,9 @@
-"""The table of docs/notes/performance.md: models of published size, each row a process of its own.
+"""Create the table of docs/notes/performance.md: models of published size, each measured in its own process.
 
     python -m benchmarks.trace_table [--only llama,flux] [--rounds 2] [--out rows.jsonl]
     python -m benchmarks.trace_table --growth [--plot docs/performance_growth.svg]
 
-`benchmarks/trace_time.py` makes each row: the programs are compared before a time counts.
+`benchmarks/trace_time.py` measures each row, and compares the programs first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 _CONFIGS = "examples/configs"
-# What it is called, its source, its sizes, its target, and the ratio that was set as a goal.
+# Name, source, sizes, target, and the goal for the ratio.
 ROWS = (
     ("Llama-3.1-405B", f"hf:{_CONFIGS}/llama-3.1-405b.json", "static", "H100", "10"),
     ("Llama-3.1-405B", f"hf:{_CONFIGS}/llama-3.1-405b.json", "auto", "H100", "10"),

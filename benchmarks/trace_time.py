@@ -1,9 +1,9 @@
-"""How fast a capture is: with the memo of operators, without any fast path, and by stock `torch.export`.
+"""Measure the time of a capture: with the operator memo, without fast paths, and with stock `torch.export`.
 
-All three trace the same fake model in one process, after a first round that is not counted, and take turns:
-each round begins with a different one. Times are processor time; the garbage collector does not run inside of
-a measurement. The programs with and without the memo are compared first, down to the names of nodes; with the
-program of stock torch, the operators are compared.
+All three trace the same fake model in one process. After a warm-up round that is not measured, they
+alternate, and each round begins with a different one. Times are processor time, and the garbage collector
+does not run during a measurement. The programs with and without the memo must be equal, including the names
+of nodes. The program of stock torch must have the same operators.
 
     python -m benchmarks.trace_time [--config CONFIG | --source SOURCE] [--layers 126] [--dynamic auto]
 """
@@ -87,13 +87,14 @@ def _with_layers(config: str, layers: int | None, folder: Path) -> str:
 def measured(
     config: str, ways: list[str], options: argparse.Namespace
 ) -> tuple[dict[str, list[float]], dict[str, Any], int]:
-    """Return seconds by way, programs by way, and by how many bytes the process grew."""
+    """Return the seconds of each method, the program of each method, and the memory growth in bytes."""
     import torch
 
     from fakexport.emulation.devices import emulate
     from fakexport.emulation.fake import build, install_transfers
-    from fakexport.exporting.capture import capture, parse_dynamic
+    from fakexport.exporting.capture import capture
     from fakexport.exporting.capture.dynamic_dims import as_torch_shapes
+    from fakexport.models import parse_dynamic
     from fakexport.models.sources import resolve
 
     source = resolve(options.source or f"hf:{config}")

@@ -1,12 +1,12 @@
 """Follow the fixes that failing checks print: `python tools/followed_fixes.py RUN.jsonl -o fixes.jsonl`.
 
-Each model of a sweep that does not export is checked again. What its first finding prints is then done as far
-as a program can do it: an option is passed, a setting of the config is set, a line of the library is changed
-in a copy of its file, and instead of a published config, which a machine without the hub does not get, the
-small one of `tests/architectures` is taken. If another line stops it then, what that check prints is done as
-well. Counted apart: the model then exports, after how many steps, or the same line or another one stops it.
-Of lines that are changed, `values` says whether the program of the changed code computes on the CPU what the
-unchanged code does in eager mode.
+Each model of a sweep that does not export is checked again, and the fix of its first finding is applied if a
+program can apply it: an option is passed, a config setting is set, or a line of the library is changed in a
+copy of its file. If the fix is to use a published config, the small config of `tests/architectures` is used,
+because it needs no access to the hub. If the next check stops at a different line, its fix is applied too.
+The results distinguish whether the model exports (and after how many steps), still fails at the same line, or
+fails at a different line. For changed lines, `values` says whether the program of the changed code computes
+the same values on the CPU as the unchanged code in eager mode.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from typing import Any
 from fakexport.rules.diagnostics import edited_text, source_text
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-# Of processor time, so that what else runs on the machine does not matter.
+# Limit on processor time, which does not depend on other programs.
 _TIMEOUT_S = 300
 _MOST_STEPS = 8
-# Settings that a fix names and a default config leaves empty, as published configs have them.
+# Values from published configs, for settings that a fix names and that a default config leaves empty.
 _VALUES: dict[str, Any] = {
     "class_order": list(range(25)),
     "class_thresholds": [0.5] * 25,
@@ -40,14 +40,14 @@ _VALUES: dict[str, Any] = {
     "sliding_window": 512,
     "vision_start_token_id": 151652,
 }
-# Of an input that a function takes instead of what it computes: `cu_seqlens` of two samples.
+# Dimensions of an input that replaces a computed value: `cu_seqlens` of two samples.
 _DIMS = "3"
-# Larger models are not computed: their weights would not fit a small machine.
+# The values of larger models are not computed, because their weights would not fit a small machine.
 _MOST_PARAMETERS = 600_000_000
 
 
 def main() -> None:
-    """Follow what is printed, write a line for each model, and print the counts."""
+    """Apply the printed fixes, write a line per model, and print the counts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="JSON lines of `fakexport sweep`")
     parser.add_argument("-o", dest="output", type=Path, required=True, help="goes on where it ends")
@@ -70,16 +70,15 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class _Asked:
-    """A check.
+    """A model, and the options and code changes of a check.
 
     Args:
         source: The model.
-        dtype: The option.
-        inputs: As `--input` takes them.
-        assume: As `--assume` takes them.
-        edits: Text of changed files of the library, by path from `site-packages` on.
-        refused: Of `--assume`, what is not so for the inputs that are tried: what is printed for that case is
-            followed in its place.
+        dtype: Value of `--dtype`.
+        inputs: Values of `--input`.
+        assume: Values of `--assume`.
+        edits: Path (relative to `site-packages`) and new text of each changed library file.
+        refused: Values of `--assume` that the tried inputs violate. The alternative fix is applied instead.
     """
 
     source: str
@@ -91,10 +90,10 @@ class _Asked:
 
 
 def followed(source: str) -> dict[str, Any]:
-    """Return what a model's check prints first, the kind of that fix, and what became of following it.
+    """Return the first finding of a model's check, the kind of its fix, and the result of applying it.
 
-    What the next check prints is followed too, until the model exports or nothing more can be done. Where a
-    full size takes too long, the small config of the type is taken: `size` says so.
+    Fixes of the next checks are applied too, until the model exports or no fix can be applied. If the full
+    size takes too long, the small config of the model type is used, and `size` is `small`.
     """
     row = _followed(source, _Asked(source))
     if (
@@ -120,7 +119,7 @@ def _followed(source: str, asked: _Asked) -> dict[str, Any]:
 def _follow(
     row: dict[str, Any], asked: _Asked, found: dict[str, Any], steps: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Return a row with what became of doing what a check printed, and what the next ones print."""
+    """Return a row with the result of applying the fix of a check, and the fixes of the next checks."""
     kind, change = _way(asked, found)
     if change is None or len(steps) == _MOST_STEPS:
         outcome = "another problem" if steps else "not followed"
@@ -133,7 +132,7 @@ def _follow(
         row["outcome"] = "exports"
         if change.edits or change.assume:
             row["values"] = _values(row["source"], change)
-            is_refused = change.assume and "exported for inputs" in row["values"]
+            is_refused = change.assume and "exported under the assumption" in row["values"]
             if is_refused and kind == "assume":
                 refused = replace(asked, refused=(*asked.refused, *change.assume))
                 otherwise = _follow(row, refused, found, steps)
@@ -148,7 +147,7 @@ def _follow(
 
 
 def _way(asked: _Asked, found: dict[str, Any]) -> tuple[str, _Asked | None]:
-    """Return the kind of a fix, and the check that follows it; None where none can."""
+    """Return the kind of a fix, and the check with the fix applied; None if it cannot be applied."""
     fix = found.get("fix", "")
     if fix.startswith("no fix is known"):
         return "none known", None
@@ -177,7 +176,7 @@ def _way(asked: _Asked, found: dict[str, Any]) -> tuple[str, _Asked | None]:
 
 
 def _small(source: str) -> str | None:
-    """Return the source of a small config of a model type, in which no setting contradicts another."""
+    """Return the source of a small config of a model type with consistent settings."""
     from tests.architectures import ARCHITECTURES
     from tests.architectures.architecture import Architecture
     from tests.architectures.overrides import OVERRIDES
@@ -187,14 +186,14 @@ def _small(source: str) -> str | None:
     for architecture in ARCHITECTURES:
         if str(architecture) == model_type and architecture.is_available:
             return str(architecture.source(folder))
-    # A part of another type, which has no class of `transformers.auto` to name.
+    # The type is a part of another type, and no auto class of transformers can load it.
     if model_type in OVERRIDES:
         return Architecture(model_type, "", is_common=False).source(folder).rstrip(":")
     return None
 
 
 def _with_setting(source: str, name: str, value: Any) -> str:
-    """Return the source of a config with a setting: where one has it, else in the outermost."""
+    """Return the source of a config with a new value in each sub-config that has it, or at the top level."""
     from transformers import CONFIG_MAPPING
 
     path, _, suffix = source.removeprefix("hf:").partition(":")
@@ -217,7 +216,7 @@ def _dictionaries(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _values(source: str, asked: _Asked) -> str:
-    """Return whether the program of changed code computes on the CPU what the code did before, in float32."""
+    """Return whether the program of the changed code computes the same values as the original code."""
     smaller = [source, *([_small(source)] if _small(source) else [])]
     for each in [asked.source, *smaller] if asked.source.endswith(".json") else smaller:
         changed = replace(asked, source=each, dtype="float32")
@@ -229,7 +228,7 @@ def _values(source: str, asked: _Asked) -> str:
 
 
 def _outputs(asked: _Asked, is_program: bool) -> dict[str, Any]:
-    """Return what a model computes of random inputs, in eager mode or as a program, as lists of numbers."""
+    """Return the outputs of a model for random inputs, in eager mode or from its program, as arrays."""
     import torch
 
     import fakexport as fe
@@ -271,7 +270,7 @@ def _compared(expected: list[Any], found: list[Any]) -> str:
 
 
 def _edit(fix: str, found: dict[str, Any]) -> tuple[str, str] | None:
-    """Return the path of a file of the library and its text as the fix says."""
+    """Return the path of a library file, and its text after the fix; None if the fix changes no file."""
     new = re.match(r"decorate `(\w+)` with `@(\w+)` of `([\w.]+)`", fix)
     if new is None or "path" not in found:
         return found.get("edit")
@@ -282,7 +281,7 @@ def _edit(fix: str, found: dict[str, Any]) -> tuple[str, str] | None:
 
 
 def _inside(path: str) -> str:
-    """Return the path of a file of a library from `site-packages` on."""
+    """Return the path of a library file relative to `site-packages`."""
     return path.rpartition("/site-packages/")[2]
 
 
@@ -294,7 +293,7 @@ def _check(asked: _Asked) -> dict[str, Any]:
         report = fe.check(
             asked.source, inputs=asked.inputs, assume=asked.assume, target="H100", dtype=asked.dtype
         )
-    except Exception as error:  # an error line has its fix behind the last colon
+    except Exception as error:  # in a one-line error, the fix follows the last colon
         return {"code": "refused", "place": str(error)[:200], "fix": str(error).rpartition(": ")[2]}
     findings = sorted(report.diagnostics, key=lambda each: (each.severity != "error", each.code != "FE104"))
     is_clean = all(verdict.is_exportable for verdict in report.verdicts) and report.is_clean
@@ -314,7 +313,7 @@ def _check(asked: _Asked) -> dict[str, Any]:
 
 
 def _exchange(edits: Iterable[tuple[str, str]]) -> None:
-    """Import modules of the library, each from a changed text of its file."""
+    """Import library modules from the changed texts of their files."""
     import importlib
     import importlib.util
 
@@ -335,7 +334,7 @@ def _exchange(edits: Iterable[tuple[str, str]]) -> None:
 
 
 def _apart(function: Any, *args: Any) -> dict[str, Any]:
-    """Return what a function returns in a forked process, or that it ended without a result."""
+    """Call a function in a forked process. Return its result, or how the process ended without a result."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
 

@@ -1,8 +1,9 @@
-"""Write what docs/json.md and the JSON Schema say of the documents: `python tools/json_documents.py`.
+"""Generate the descriptions of JSON documents in docs/json.md, and the JSON Schema, from the classes.
 
-Both follow from the classes that are rendered: from the types of their fields and properties, and from what
-their docstrings say. In docs/json.md, a section of level 2 is written by hand, down to its first section of
-level 3. Those describe the objects of its document that no document before has.
+Run `python tools/json_documents.py`. The types come from the fields and properties of the classes, and the
+descriptions from their docstrings. In docs/json.md, the text of a level 2 section is written by hand, up to
+its first level 3 section. The level 3 sections are generated: they describe the objects of the document that
+no earlier document contains.
 """
 
 from __future__ import annotations
@@ -33,28 +34,28 @@ DOCUMENTS = (
     *(Report, ProjectReport, PlanReport, WeightsReport, ArchiveDescription, ArchiveDifference),
     *(BenchReport, Comparison, SweepReport),
 )
-"""In the order of docs/json.md."""
+"""The documents, in the order of docs/json.md."""
 
 _SECTION = re.compile(r"(?<=\n)## .*?(?=\n## |\Z)", re.DOTALL)
 _ARGUMENT = re.compile(r"^    (\w[\w, ]*): (.+(?:\n {6,}.+)*)", re.MULTILINE)
 _SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 _ABOUT = {
-    "Measured": "What differs from run to run.",
-    "BenchMeasured": "What differs from run to run and from machine to machine.",
+    "Measured": "Measurements, which differ from run to run.",
+    "BenchMeasured": "Measurements, which differ from run to run and from machine to machine.",
     "ModeMeasured": "The figures of one mode.",
 }
-"""Of views that are not the only one of their class."""
+"""Descriptions of views, for classes with several views."""
 _JSON_WORDS = {"None": "null", "True": "true", "False": "false"}
 
 
 @dataclass(frozen=True)
 class Part:
-    """What an object has in one place.
+    """A member of an object.
 
     Args:
-        key: "" where it has all that another object has.
+        key: The key; "" if all members of a different object are included here.
         schema: JSON Schema of the value.
-        meaning: What the docstring says.
+        meaning: Description from the docstring.
     """
 
     key: str
@@ -63,14 +64,14 @@ class Part:
 
 
 class Shapes:
-    """The objects of some documents, by name, in the order in which a reader meets them."""
+    """The objects in some documents, by name, in the order of their first use."""
 
     def __init__(self) -> None:
         self.parts: dict[str, list[Part]] = {}
         self.about: dict[str, str] = {}
 
     def add(self, kind: type, view: str) -> None:
-        """Add the objects of a class, and those that they consist of."""
+        """Add the object of a class, and the objects that it contains."""
         if view in self.parts:
             return
         own = self.parts[view] = []
@@ -88,12 +89,12 @@ class Shapes:
             own.append(Part(member.key, schema, meaning))
 
     def _schema(self, hint: Any, view: str | None) -> dict[str, Any]:
-        """Return the JSON Schema of a type, and add the objects that it names."""
+        """Return the JSON Schema of a type, and add the objects that it refers to."""
         arguments = get_args(hint)
         match get_origin(hint) or hint:
             case origin if origin is Annotated:
                 schema = self._schema(arguments[0], view)
-                is_word = isinstance(arguments[1], str)  # Otherwise, it restricts what is read.
+                is_word = isinstance(arguments[1], str)  # Otherwise, it is a validator of the value.
                 return {"anyOf": [schema, {"const": arguments[1]}]} if is_word else schema
             case origin if origin is Literal:
                 return {"enum": list(arguments)}
@@ -133,13 +134,13 @@ class Shapes:
         return f'{json.dumps(head)[:-1]}, "properties": {{\n{rows}\n    }}}}'
 
     def section(self, name: str) -> str:
-        """Return what docs/json.md says of an object."""
+        """Return the section of docs/json.md about an object."""
         rows = ["| field | type | meaning |\n|---|---|---|"]
         for part in self.parts[name]:
             if part.key:
                 rows.append(f"| `{part.key}` | {_type_text(part.schema)} | {part.meaning} |")
             else:
-                rows.append(f"| ... | | All that `{_referred(part.schema)}` has. |")
+                rows.append(f"| ... | | All fields of `{_referred(part.schema)}`. |")
         return "\n\n".join([f"### `{name}`", self.about[name], "\n".join(rows)])
 
 
@@ -149,7 +150,7 @@ def _referred(schema: dict[str, Any]) -> str:
 
 @cache
 def _namespace(module: str) -> dict[str, Any]:
-    """Return the names of a module, those included that it imports for a type checker alone."""
+    """Return the names in a module, including those that it imports only for type checkers."""
     found = sys.modules[module]
     names = dict(vars(found))
     for block in ast.parse(inspect.getsource(found)).body:
@@ -174,7 +175,7 @@ def _hint(owner: type, name: str) -> Any:
 
 
 def _meaning(owner: type, name: str) -> str:
-    """Return what the docstring of a class says of a field, or that of a property says."""
+    """Return the description of a field from the docstring of its class, or the docstring of a property."""
     for kind in owner.__mro__:
         if isinstance(found := vars(kind).get(name), property):
             return _prose(inspect.cleandoc(found.__doc__ or "").partition("\n\n")[0])
@@ -186,7 +187,7 @@ def _meaning(owner: type, name: str) -> str:
 
 
 def _prose(text: str) -> str:
-    """Return a text of a docstring on one line, with the words that JSON has."""
+    """Return text from a docstring on one line, with JSON's names, such as `null` instead of `None`."""
     line = re.sub(r"\b(None|True|False)\b", lambda word: _JSON_WORDS[word[0]], " ".join(text.split()))
     return re.sub(r"^[a-z]|(?<=\. )[a-z]", lambda letter: letter[0].upper(), line).replace("|", "\\|")
 
@@ -216,7 +217,7 @@ def _choices(schema: dict[str, Any]) -> Iterator[str]:
 
 
 def page(text: str) -> str:
-    """Return docs/json.md with its sections of level 3 written again."""
+    """Return docs/json.md with newly generated level 3 sections."""
     shapes = Shapes()
     documents = iter(DOCUMENTS)
 

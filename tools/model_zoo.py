@@ -1,13 +1,13 @@
 """Print a zoo file with the models of a library: `python tools/model_zoo.py transformers > zoo.yaml`.
 
-- `transformers`: each key of `transformers.CONFIG_MAPPING`, built from its default config at full size, but
-  for those in `WITHOUT_DEFAULT`. One that no auto class makes is in the file too and counts as not passed.
-  Types that are a part of another one (`clip_text_model`) come after the others. What eager mode does not
-  run in bfloat16 is checked in float32.
-- `diffusers`: each model class in its default configuration, an autoencoder as encoder and decoder.
-- `timm`: the first architecture of each family, a family being a module of `timm.models`.
+- `transformers`: each key of `transformers.CONFIG_MAPPING`, built from its default config at full size,
+  except those in `WITHOUT_DEFAULT`. Types that no auto class can build are included and count as not passed.
+  Types that are a part of another type, such as `clip_text_model`, come last. Models that eager mode does not
+  run in bfloat16 are checked in float32.
+- `diffusers`: each model class in its default configuration; an autoencoder as encoder and as decoder.
+- `timm`: the first architecture of each family. A family is a module of `timm.models`.
 
-Models are in the order of a digest of their names, so that the beginning of a run is a sample.
+Models are sorted by a digest of their names, so that the beginning of a run is a random sample.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ memory: 6 GiB
 dtypes: bfloat16
 models:
 """
-# Eager mode does not run these as transformers loads them in bfloat16: layers that it keeps in float32 meet
-# others that it does not, or an operator has no kernel for it (the FFT of FNet). To be left out when it does.
+# Model types that eager mode does not run in bfloat16: transformers keeps only some layers in float32, or an
+# operator has no bfloat16 kernel (such as the FFT of FNet). Remove a type when eager mode runs it.
 IN_FLOAT32 = frozenset(
     ["clvp", "clvp_encoder", "deberta", "fnet", "mra", "qwen2_5_omni_bigvgan", "reformer", "tipsv2", "xlnet"]
 )
-# Types of transformers 5.23 whose default config does not describe a model that runs: a setting is missing or
-# contradicts another one. Published configs of these types have it.
+# Types of transformers 5.23 whose default config describes a model that does not run: a setting is missing or
+# contradicts a different setting. Published configs of these types are complete.
 _BROKEN = """
     autoformer chameleon colmodernvbert cosmos3_omni dbrx deepseek_ocr2_vision edgetam
     edgetam_vision_model emu3 esm exaone4_5 gemma3 glm46v glm4v glm4v_moe glm4v_moe_text glm4v_text
@@ -44,7 +44,7 @@ _BROKEN = """
     qwen3_omni_moe_thinker qwen3_vl qwen3_vl_moe shieldgemma2 t5gemma2 t5gemma2_encoder
     t5gemma2_text time_series_transformer ultravbert uvdoc vitmatte
 """
-# Types that only the model around them gives inputs to: check that one with `--component`.
+# Types whose inputs only their parent model can create. Check the parent model with `--component`.
 _PARTS_WITHOUT_INPUTS = """
     blip_2_qformer blip_text_model blt_local_decoder canary_decoder deepseek_ocr2_encoder
     dia_decoder dots3_note_audio_encoder edgetam_mask_decoder edgetam_prompt_encoder
@@ -64,7 +64,7 @@ _WAYS = ("H100/static", "cpu/static", "H100/auto", "cpu/auto")
 
 
 def main() -> None:
-    """Print the file: all models for one target and one kind of sizes, then all for the next."""
+    """Print the file: all models for the first target and kind of sizes, then all models for the next."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("library", choices=_MODELS)
     parser.add_argument("ways", nargs="*", default=_WAYS, metavar="TARGET/SIZES", help=", ".join(_WAYS))
@@ -93,7 +93,7 @@ def _of_transformers() -> tuple[str, list[str]]:
 
 
 def part_types() -> set[str]:
-    """Return the model types whose config is a part of another config: those that its class lists."""
+    """Return the model types whose config class a different config class lists as a sub-config."""
     from transformers import CONFIG_MAPPING, AutoConfig
 
     configs = dict(CONFIG_MAPPING.items())

@@ -38,7 +38,7 @@ def options(command: Any) -> Iterator[Option]:
 
 
 def _fact(found: re.Match[str]) -> str:
-    """`  [default: (cpu); x>=1]` or `  [required]` as a sentence."""
+    """Convert `  [default: (cpu); x>=1]` or `  [required]` to a sentence."""
     facts = found["facts"].split("; ")
     if "required" in facts:
         return " Required."
@@ -46,7 +46,7 @@ def _fact(found: re.Match[str]) -> str:
 
 
 def tables(page: str) -> str:
-    """Return the page with each block between `<!-- NAME -->` and `<!-- end -->` written again."""
+    """Return the page with new content in each block between `<!-- NAME -->` and `<!-- end -->`."""
     headings = {found["command"]: found.group() for found in _HEADING.finditer(page)}
     return _BLOCK.sub(
         lambda block: f"<!-- {block['name']} -->\n{_body(block['name'], headings)}<!-- end -->", page
@@ -54,7 +54,7 @@ def tables(page: str) -> str:
 
 
 def _body(name: str, headings: dict[str, str]) -> str:
-    """What belongs into a block: `commands`, `global options`, `shared options` or the name of a command."""
+    """Return the content of the block `commands`, `global options`, `shared options`, or of a command."""
     if name == "commands":
         return _table(
             ("command", "task"),

@@ -1,7 +1,7 @@
 #!/bin/sh
 # usage: tools/package.sh VENV
-# Builds the sdist and, from it, the wheel into dist/; installs the wheel into an environment of its own, without the
-# checkout, and runs the demo of the sdist there.
+# Builds the sdist, and the wheel from it, into dist/. Installs the wheel into a new environment without the checkout,
+# and runs the demo of the sdist with it.
 set -eu
 venv=$1
 work=$(mktemp -d)

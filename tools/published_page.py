@@ -4,10 +4,10 @@
     python tools/published_page.py plan FOLDER RUN.jsonl
     python tools/published_page.py page COMMIT WAY=RUN.jsonl ... > docs/zoo/published.md
 
-FOLDER holds configs under names such as `Qwen--Qwen3-32B_config.json`, as the package `aiconfigurator-core`
-does. A way is `static`, `auto`, `prefill`, `decode` or `plan`. The last one is not in a zoo file, because a
-sweep only runs `check`: `plan` runs `fakexport plan --workload decode`, and skips the configs that its output
-already has.
+FOLDER contains configs with names such as `Qwen--Qwen3-32B_config.json`, as in the package
+`aiconfigurator-core`. WAY is `static`, `auto`, `prefill`, `decode` or `plan`. There is no zoo file for
+`plan`, because a sweep only runs `check`: the command `plan` runs `fakexport plan --workload decode`, and
+skips configs that are already in its output.
 """
 
 from __future__ import annotations
@@ -48,13 +48,16 @@ _PLAN = (
 _PAGE = """\
 # Published models
 
-Which of the configs in NVIDIA's package `aiconfigurator-core` export for eight H100 with
+This page lists which of the configs in NVIDIA's package `aiconfigurator-core` export for eight H100 GPUs with
 `--device-map balanced`. The configs are as their publishers wrote them. No weights and no GPU were used.
 Parameters are counted before quantization.
 
+`static` and `auto` are checks with fixed sizes and with `--dynamic auto`. `prefill` and `decode` are the
+workloads of `check`, and `plan` is `fakexport plan` of a decode step.
+
 {counts}
 Ran with {versions} ({machine})
-and fakexport at commit {commit}. Seconds are those of the whole command, one command at a time.
+and fakexport at commit {commit}. Seconds are the wall time of the whole command, one command at a time.
 To run it again:
 
 ```
@@ -81,7 +84,7 @@ def _configs(folder: Path) -> list[Path]:
 
 
 def plan(configs: Iterable[Path], output: Path) -> None:
-    """Plan a decode step of each config, one after the other. Append a line of JSON for each to a file."""
+    """Plan a decode step of each config, one after the other. Append a line of JSON per config to a file."""
     lines = output.read_text(encoding="utf-8").splitlines() if output.exists() else []
     done = {json.loads(line)["command"] for line in lines}
     for path in configs:
@@ -107,7 +110,7 @@ def plan(configs: Iterable[Path], output: Path) -> None:
 
 
 def page(commit: str, runs: dict[str, list[dict[str, Any]]]) -> str:
-    """Return the page. `runs` has the records of `fakexport sweep` for each way."""
+    """Return the page. `runs` maps each way to the records of `fakexport sweep`."""
     by_model: dict[str, dict[str, dict[str, Any]]] = {}
     for way, records in runs.items():
         for record in records:
@@ -133,7 +136,7 @@ def _model(record: dict[str, Any]) -> str:
 
 
 def _counts(way: str, by_model: dict[str, dict[str, dict[str, Any]]]) -> str:
-    """Return how many models pass in one way. What one way finds about a config holds for the others."""
+    """Return a line with the number of models that pass in one way. No way counts an excluded model."""
     kinds = {model: _not_counted(records.values()) for model, records in by_model.items()}
     known = [model for model, kind in kinds.items() if kind is None and way in by_model[model]]
     passed = sum(by_model[model][way]["status"] in _PASSED for model in known)
@@ -141,9 +144,9 @@ def _counts(way: str, by_model: dict[str, dict[str, dict[str, Any]]]) -> str:
 
 
 _LACKING, _PACKED, _PARTIAL = (
-    "have a type or class that transformers lacks",
-    "have a quantization that transformers cannot build (FE105)",
-    "lack a part of the published config, such as `vision_config`",
+    "configs have a type or class that transformers lacks",
+    "configs have a quantization that transformers cannot build (FE105)",
+    "configs lack a part of the published config, such as `vision_config`",
 )
 
 

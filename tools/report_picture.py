@@ -25,7 +25,7 @@ _STYLES = (
 
 
 def report() -> str:
-    """The command, and what it prints for the model of the page."""
+    """Return the command and its output for the model of the page."""
     page = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
     model, check = _MODEL.search(page), _CHECK.search(page)
     assert model, "docs/quickstart.md has no model.py"
@@ -40,7 +40,7 @@ def report() -> str:
 
 
 def drawn(text: str) -> str:
-    """The text as an SVG of a terminal."""
+    """Return the text as an SVG image of a terminal."""
     styled = Text(text.rstrip())
     for pattern, style in _STYLES:
         styled.highlight_regex(pattern, style)

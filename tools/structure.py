@@ -1,6 +1,7 @@
 """Print the size and structure of the source: `python tools/structure.py [FOLDER_OF_ANOTHER_CHECKOUT]`.
 
-Lines, files, rooms, arrows (imports from one room to another) and circles (modules that import each other).
+Counts lines, files, rooms (top-level packages), arrows (imports from one room to another) and circles
+(modules that import each other).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 def main(root: Path) -> None:
-    """Print what was counted."""
+    """Print the counts."""
     source = root / "src" / NAME
     files = sorted(source.rglob("*.py"))
     names = {}
@@ -71,7 +72,7 @@ def main(root: Path) -> None:
     sys.stdout.write(f"source: {lines:,} lines in {len(files)} files\n")
     sys.stdout.write(f"tests: {test_lines:,} lines in {len(tests)} files\n")
     sys.stdout.write(f"rooms: {len(folders)}; arrows between rooms and files at the top: {count}\n")
-    # A face imports the modules of its package, and these may import other faces: only modules count.
+    # An `__init__.py` imports the modules of its package, which may import other packages: ignore it.
     inner = {
         name: {target for target in targets if names[target].name != "__init__.py"}
         for name, targets in graph.items()

@@ -1,9 +1,9 @@
-"""Write the row of docs/support.md for a run of the tests, with the versions of this environment.
+"""Write the row of docs/support.md for a test run, with the versions of this environment.
 
     python -m pytest --junitxml=build/torch.xml
     python tools/support_row.py build/torch.xml "make test-torch TORCH=2.15"
 
-Several reports are added up. A row of the same torch and transformers is replaced.
+The results of several reports are added. A row for the same versions of torch and transformers is replaced.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HEAD = "| torch | Python, transformers | tests | result |"
 
 
 def counted(reports: Iterable[Path]) -> tuple[str, str]:
-    """Return the result of JUnit reports as text, and the day of the last one."""
+    """Return the combined result of JUnit reports as text, and the day of the latest report."""
     counts: Counter[str] = Counter()
     days = []
     for report in reports:
@@ -38,7 +38,7 @@ def counted(reports: Iterable[Path]) -> tuple[str, str]:
 
 
 def with_row(page: str, row: str) -> str:
-    """Return the page with a row in the table of torch versions, in order of the versions."""
+    """Return the page with a new row in the table of torch versions, sorted by version."""
     before, head, after = page.partition(_HEAD + "\n")
     if not head:
         raise ValueError(f"the page has no table {_HEAD}")

@@ -2,10 +2,9 @@
 # usage: tools/venv.sh VENV [PYTHON [TORCH]]
 # Makes VENV a working virtual environment with torch in it, and writes VENV/constraints.txt for pip.
 #
-# A torch that is already there stays: the one in VENV, or the one that the interpreter brings along
-# (a GPU machine's own build). Only where there is none, the version in constraints.txt is installed.
-# With TORCH, such as 2.15, the newest release of that version is installed, whatever is there; with `nightly`, last
-# night's build for the CPU.
+# Keeps an existing torch: in VENV, or in the interpreter's packages (such as the CUDA build of a GPU machine).
+# Otherwise, installs the version in constraints.txt. If TORCH is a version, such as 2.15, installs its newest release
+# in any case; if TORCH is `nightly`, installs the latest nightly CPU build.
 set -eu
 venv=$1
 asked_for=${2:-}
@@ -15,7 +14,7 @@ is_supported() {
     "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null
 }
 
-# Prints the folder that holds torch, or nothing. Does not import torch: that takes seconds.
+# Prints the folder that contains torch, or nothing. Does not import torch, because that takes seconds.
 torch_home() {
     "$1" -c '
 import importlib.util, pathlib
@@ -23,7 +22,7 @@ spec = importlib.util.find_spec("torch")
 print(pathlib.Path(spec.origin).parent.parent if spec and spec.origin else "")' 2>/dev/null
 }
 
-# `python3` first if it has torch, else 3.11, which most prebuilt torch files are for.
+# Prefers `python3` if it has torch; otherwise 3.11, for which most prebuilt torch files exist.
 choose_python() {
     if [ -n "$asked_for" ]; then
         is_supported "$asked_for" && echo "$asked_for" && return
@@ -66,7 +65,7 @@ if [ -z "$(torch_home "$venv/bin/python")" ]; then
         "$venv/bin/python" -m pip install --quiet --constraint constraints.txt torch
     fi
 fi
-# A torch that is there, and the Triton that a CUDA build brings, stay.
+# Keep an existing torch, and the Triton that a CUDA build installs.
 "$venv/bin/python" -c '
 import importlib.metadata, importlib.util
 for line in open("constraints.txt"):

@@ -1,10 +1,10 @@
-"""Replay an upgrade of transformers through `fakexport lock`, and print what it reports at which line.
+"""Replay an upgrade of transformers with `fakexport lock`, and print the reported changes and their lines.
 
     python tools/version_pairs.py 5.17.0 hf:gpt2 hf:t5 --with 'huggingface_hub<2'
 
-locks the programs of the older version, which pip puts into a folder of its own, checks them with the
-version that is installed, or with that of `--new`, and prints a table in Markdown, as in
-docs/notes/upgrades.md. `--with` names what else the two versions need.
+This command locks the programs of the older version, which pip installs into a separate folder. Then it
+checks the models with the installed version, or with the version of `--new`, and prints a Markdown table, as
+in docs/notes/upgrades.md. `--with` names further packages that the two versions need.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def with_version(version: str, packages: list[str]) -> dict[str, str]:
-    """Return an environment in which that version of transformers is imported."""
+    """Return environment variables with which Python imports that version of transformers."""
     folder = (_FOLDER / version).resolve()
     install(folder / "transformers", f"transformers=={version}", "--no-deps")
     if packages:
@@ -81,7 +81,7 @@ def row(report: dict[str, Any]) -> str:
         return f"| `{report['source']}` | | {', '.join(other) or 'nothing'} |"
     spans = [label["span"] for label in found[0]["labels"]]
     places = [f"`{Path(span['path']).name}:{span['line']}`" for span in spans]
-    notes = [note for note in found[0]["notes"] if not note.startswith("locked with")]
+    notes = [note for note in found[0]["notes"] if not note.startswith("the lock was written with")]
     return f"| `{report['source']}` | {', '.join(places) or 'no line'} | {'<br>'.join(notes)} |"
 
 

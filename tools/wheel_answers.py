@@ -1,14 +1,14 @@
-"""Write what the CUDA wheels of torch answer about themselves, for `_torch/emulation/wheel_answers.py`.
+"""Record what CUDA wheels of torch report about themselves, for `_torch/emulation/wheel_answers.py`.
 
     python tools/wheel_answers.py CPU_PYTHON CUDA_PYTHON [CUDA_PYTHON ...]
 
-Each argument is the interpreter of an environment: the first one has the CPU wheel of torch, the second one
-the CUDA wheel of the same version, and others have CUDA wheels of further versions. No GPU is needed. The
-script finds every function and constant of torch whose name asks a question (`is_available`, `version`), asks
-it in each environment, and keeps the answers in which the two wheels differ. Answers that depend on the GPU
-are asked with `torch.cuda` replaced by a stand-in for each compute capability.
+Each argument is the Python interpreter of an environment. The first has the CPU wheel of torch, the second
+the CUDA wheel of the same version, and any others CUDA wheels of different versions. No GPU is needed. The
+script finds every function and constant of torch whose name asks a question, such as `is_available` or
+`version`, evaluates it in each environment, and keeps the answers that differ between the two wheels. For
+answers that depend on the GPU, `torch.cuda` is replaced by a stand-in for each compute capability.
 
-A question with arguments is not asked. The test in tests/torch_facts/test_wheel_answers.py lists them all.
+Functions with arguments are not called. The test in tests/torch_facts/test_wheel_answers.py lists them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ASKS = re.compile(
     r"|_(?:available|supported|enabled|built|version|is_enabled)$"
 )
 _FOLDERS = ("backends", "cpu", "cuda", "distributed", "mps", "mtia", "utils", "xpu")
-# They ask nothing about devices: formats, planners, launchers, and tools for developers.
+# Modules without questions about devices: formats, planners, launchers, and developer tools.
 _LEFT_OUT = re.compile(
     r"torch\.distributed\.(?:_composable|_local_tensor|_pycute|_shard|_sharded_tensor|_sharding_spec|_state_dict"
     r"|_tensor|_tools|algorithms|checkpoint|elastic|flight_recorder|fsdp|launcher|nn|optim|pipelining|tensor)\b"
@@ -44,10 +44,10 @@ _LEFT_OUT = re.compile(
 
 
 def questions(root: Path) -> Iterator[tuple[str, str, bool]]:
-    """Yield the module and name of each question in torch's source, and whether it needs arguments.
+    """Yield the module and name of each function that asks a question, and whether it needs arguments.
 
     Args:
-        root: The folder of the package.
+        root: The folder of torch.
     """
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
@@ -66,7 +66,7 @@ def _asks(name: str) -> bool:
 
 
 def constants() -> Iterator[tuple[str, str]]:
-    """Yield the module and name of each constant of torch that answers a question."""
+    """Yield the module and name of each constant of torch whose name asks a question."""
     import torch
 
     for module in (torch._C, torch.cuda, torch.xpu, torch.mps):
@@ -78,7 +78,7 @@ def constants() -> Iterator[tuple[str, str]]:
 
 
 def answers() -> dict[str, dict[str, str]]:
-    """Return the answers of this process as Python literals by capability; those that raise are left out."""
+    """Return the answers of this process as Python literals, by capability. Omit functions that raise."""
     import torch
     from torch._dynamo import device_interface
 

@@ -1,18 +1,20 @@
-"""Write the page of a zoo and its JSON, or bring some of its rows up to date.
+"""Write the page of a model zoo and its JSON, or update some rows of the page.
 
     python tools/zoo_page.py LIBRARY COMMIT sweep.json RUN.jsonl [AGAIN.jsonl] docs/zoo
     python tools/zoo_page.py LIBRARY COMMIT --rows sweep.json RUN.jsonl docs/zoo
     python tools/zoo_page.py LIBRARY COMMIT --other OTHER.jsonl docs/zoo
     python tools/zoo_page.py LIBRARY COMMIT --options OPTIONS.jsonl docs/zoo
 
-LIBRARY is that of `model_zoo.py`, COMMIT the source of fakexport that ran, `sweep.json` is that of
-`fakexport sweep-report --zoo`, RUN.jsonl its run, and AGAIN.jsonl the run of checks that were done a second
-time. A check that a missing package stopped keeps what the page says of it. With `--rows`, these are of some
-of the checks of the page, which replace what it says of them. With `--other`, OTHER.jsonl is a run of some of
-them with another torch. It is kept next to the page, and compared with it each time that the page is written;
-so is a run for another target or with sizes that vary, in whose checks `--target` or `--dynamic` differs.
-With `--options`, OPTIONS.jsonl is a run of models that do not export, with options that their checks print:
-the page names those that export so, and does not count them. The last argument is the folder.
+The last argument is the folder of the page. LIBRARY is an argument of `model_zoo.py`, and COMMIT is the
+commit of fakexport that ran. RUN.jsonl is a run of `fakexport sweep`, and `sweep.json` was written from it by
+`fakexport sweep-report --zoo`. AGAIN.jsonl is a second run of some of the checks. A check that stops at a
+missing package keeps its row on the page.
+
+- `--rows`: the run covers only some checks of the page, and replaces their rows.
+- `--other`: OTHER.jsonl is a run of some checks with a different torch, a different target or dynamic sizes.
+  It is stored next to the page, and compared with the page whenever the page is written.
+- `--options`: OPTIONS.jsonl is a run of models that do not export, with the options that their checks print.
+  The page lists the models that export with these options, but does not count them.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from typing import Any
 from model_zoo import part_types
 
 _WIDTH = 110
-# The kind of the file that keeps a run with options.
+# Kind of the file that stores a run with `--options`.
 _OPTIONS = "options"
 _MOST_REASONS = 25
 _MOST_CHARACTERS = 160
@@ -40,20 +42,21 @@ _TITLES = {
     "transformers": """\
 # Model types of transformers
 
-Which model types of transformers export at the full size of their default config, with inputs that
-fakexport derives: every key of `transformers.CONFIG_MAPPING` but those in `WITHOUT_DEFAULT` of
-`tools/model_zoo.py`, whose default config does not work or that only a whole model gives inputs to.""",
+This page lists which model types of transformers export at the full size of their default config, with inputs
+that fakexport derives. It covers every key of `transformers.CONFIG_MAPPING` except the types in
+`WITHOUT_DEFAULT` of `tools/model_zoo.py`: their default config does not work, or only the model that contains
+them can compute their inputs.""",
     "diffusers": """\
 # Models of diffusers
 
-Which models of diffusers export in the default configuration of their class: every class of models that
-diffusers names, an autoencoder as encoder and decoder, with inputs that fakexport derives. Some classes
-have no default configuration, or one with which the model does not run.""",
+This page lists which models of diffusers export with the default config of their class and with inputs that
+fakexport derives. It covers every model class of diffusers; the encoder and the decoder of an autoencoder are
+separate models. Some classes have no default config, or one with which the model does not run.""",
     "timm": """\
 # Families of timm
 
-Which families of timm export: the first architecture of each module of `timm.models`, at the size of its
-images.""",
+This page lists which families of timm export. A family is a module of `timm.models`, represented by its first
+architecture at the image size of that architecture.""",
 }
 _HEAD = """\
 {title}
@@ -63,8 +66,8 @@ A check that was refused, or that did not run, counts as not passed.
 
 {counts}
 {rule}
-A check took {seconds} s on average, {slowest} s at most, and all of them {minutes} minutes, {each} at a time.
-They took {median} MiB of memory ({most} MiB at most).
+A check took {seconds} s on average and {slowest} s at most. All checks together took {minutes} minutes,
+{each} at a time. The median peak memory of a check was {median} MiB, the largest {most} MiB.
 
 {environments}
 {commits}
@@ -80,27 +83,27 @@ python tools/zoo_page.py {library} $(git rev-parse --short HEAD) site/sweep.json
 [{library}.json]({library}.json) is `site/sweep.json`, with a line per model
 ([format](../json.md#fakexport-sweep-report)).{kinds}
 """
-# How many checks ran at a time.
+# Number of checks that ran at the same time.
 _JOBS = {"transformers": 2, "diffusers": 1, "timm": 2}
 _SOURCES = {"transformers": "hf:TYPE", "diffusers": "diffusers:MODEL", "timm": "timm:NAME"}
 _WITHOUT = """\
-- torchvision and timm are installed next to torch 2.15.0 alone, where types with a backbone of timm ran:
-  the other torch has no torchvision.
+- Only the environment with torch 2.15.0 has torchvision and timm, so types with a timm backbone ran there.
 """
-_KINDS = """ Added are `kind` of each check, `whole` or `part`, and `kinds`,
-the counts of each; what its first finding says (`note`); why eager mode does not run it (`eager`); and the
-commit of a row that ran once more."""
-_NOTES = """ Added are what the first finding
-of each check says (`note`); why eager mode does not run it (`eager`); and the commit of a row that ran once
-more."""
+_KINDS = """ In addition, each check has a `kind`
+(`whole` or `part`), and `kinds` counts both. A check that fails also has the text of its first finding
+(`note`) and, if eager mode fails too, the reason (`eager`). A check that was run again later has its
+`commit`."""
+_NOTES = """ In addition, a check that fails
+has the text of its first finding (`note`) and, if eager mode fails too, the reason (`eager`). A check that
+was run again later has its `commit`."""
 _RULE = """
-A part is a type whose config class another config class lists in its `sub_configs`: `clip_text_model` is a
-part of `clip`. All other types are whole, also the few that are only ever used inside of another model,
-where that model takes any config (`AutoConfig`).
+A type is a part if the config class of a different type lists the type's config class in its `sub_configs`.
+For example, `clip_text_model` is a part of `clip`. All other types are whole, including the few that are used
+only inside other models that accept any config (`AutoConfig`).
 """
 _LEFT = """ \
-For the other {} there was no time. They are in the order of a digest of their names, parts of another
-model last, so those that ran are a sample."""
+There was no time for the other {}. Models run in the order of a digest of their names, parts last, so
+the models that ran are a sample."""
 
 
 def main() -> None:
@@ -156,7 +159,7 @@ def _page_as_it_is(path: Path) -> dict[str, Any]:
 
 
 def _keep_other(run: list[dict[str, Any]], commit: str, folder: Path, library: str, kind: str) -> None:
-    """Write down what another run says of each check, as a line of JSON for each, in the file of its kind."""
+    """Store the status and reason of each check in a further run, in the JSON file for this kind of run."""
     versions = run[0]["versions"]
     kept = {
         "source": commit,
@@ -172,7 +175,7 @@ def _keep_other(run: list[dict[str, Any]], commit: str, folder: Path, library: s
 
 
 def _way(command: str) -> list[str]:
-    """Return the target and the sizes of a check: `cpu` and `static`."""
+    """Return the target and the sizes of a check, such as `cpu` and `static`."""
     words = shlex.split(command)
     return [
         words[words.index("--target") + 1],
@@ -185,7 +188,7 @@ def _outcome_text(result: dict[str, Any]) -> str:
 
 
 def _with_way(zoo: dict[str, Any], other: dict[str, Any], name: str) -> str:
-    """Return what came out differently for another target, or with sizes that vary."""
+    """Return a section about a run for a different target or with dynamic sizes: results that differ."""
     first = {check["source"]: check for check in _ran_with(zoo, other["versions"]["torch"])}
     sources = [(each["command"].split()[2], each) for each in other["checks"]]
     pairs = [(first[source], each) for source, each in sources if source in first]
@@ -194,18 +197,18 @@ def _with_way(zoo: dict[str, Any], other: dict[str, Any], name: str) -> str:
     sample = (
         ""
         if len(pairs) == len(first)
-        else ": the first ones in the order of a digest of their names, parts of another model last"
+        else ": the first models in the order of a digest of their names, parts last"
     )
     text = (
         f"{len(pairs)} of the models were checked with {columns[1]} as well ([{name}]({name})), with torch "
         f"{other['versions']['torch']} and the source of fakexport of commit {other['source']}{sample}."
     )
-    head = "## Sizes that vary" if sizes != "static" else f"## On the target {target}"
+    head = "## Dynamic sizes" if sizes != "static" else f"## On the target {target}"
     return _beside(head, text, columns, pairs)
 
 
 def _with_options(zoo: dict[str, Any], other: dict[str, Any], name: str) -> str:
-    """Return which of the models that do not export do so with an option."""
+    """Return a section about the models that export only with an option."""
     failing = {_type(check) for check in zoo["checks"] if _status(check) not in ("exports", None)}
     found = [check for check in other["checks"] if _type(check) in failing and check["status"] == "exports"]
     if not found:
@@ -218,15 +221,15 @@ def _with_options(zoo: dict[str, Any], other: dict[str, Any], name: str) -> str:
     text = (
         f"{len(found)} of the models that do not export do so with the options that their checks print "
         f"([{name}]({name})), with torch {other['versions']['torch']} and the source of fakexport of commit "
-        f"{other['source']}. They are not counted above. With `--assume`, the program refuses inputs for "
-        "which it is not so."
+        f"{other['source']}. They are not counted above. With `--assume`, the program rejects inputs that "
+        "contradict the assumption."
     )
     head = ["## Models that export with an option", "", *textwrap.wrap(text, _WIDTH, break_on_hyphens=False)]
     return "\n".join([*head, "", "| model | options |", "|---|---|", *rows, ""])
 
 
 def _besides(command: str, usual: list[str]) -> list[str]:
-    """Return the options of a check that the others do not have."""
+    """Return the options of a check that the usual command does not have."""
     words = shlex.split(command)[3:]
     pairs = [words[i : i + 2] for i in range(0, len(words), 2)]
     return [
@@ -243,7 +246,7 @@ def _options_text(command: str) -> str:
 
 
 def _ran_with(zoo: dict[str, Any], torch: str) -> Iterator[dict[str, Any]]:
-    """Yield the checks of the page that ran with a torch: timm is installed next to another one alone."""
+    """Yield the checks of the page that ran with this torch. Those that need timm ran with another one."""
     for check in zoo["checks"]:
         result = check["results"][0]
         if result is not None and zoo["environments"][result["environment"]]["versions"]["torch"] == torch:
@@ -251,14 +254,14 @@ def _ran_with(zoo: dict[str, Any], torch: str) -> Iterator[dict[str, Any]]:
 
 
 def _with_torch(zoo: dict[str, Any], other: dict[str, Any], name: str) -> str:
-    """Return what came out differently with another torch, of the checks that ran with both."""
+    """Return a section about checks that ran with two versions of torch: results that differ."""
     torches = [zoo["environments"][0]["versions"]["torch"], other["versions"]["torch"]]
     first = {check["command"]: check for check in _ran_with(zoo, torches[0])}
     pairs = [(first[each["command"]], each) for each in other["checks"] if each["command"] in first]
     text = (
         f"{len(pairs)} of the models that ran with torch {torches[0]} were run with torch {torches[1]} as "
-        f"well ([{name}]({name})), with the source of fakexport of commit {other['source']}: the first ones "
-        "in the order of a digest of their names, so they are a sample."
+        f"well ([{name}]({name})), with the source of fakexport of commit {other['source']}. They are a "
+        "sample: the first models in the order of a digest of their names."
     )
     return _beside("## Two versions of torch", text, [f"torch {each}" for each in torches], pairs)
 
@@ -266,7 +269,7 @@ def _with_torch(zoo: dict[str, Any], other: dict[str, Any], name: str) -> str:
 def _beside(
     head: str, text: str, columns: list[str], pairs: list[tuple[dict[str, Any], dict[str, Any]]]
 ) -> str:
-    """Return a section: how many have each status in the page and in another run, and which differ."""
+    """Return a section: counts by status on the page and in a further run, and the differing checks."""
     counts = [Counter(check["results"][0]["status"] for check, _ in pairs)]
     counts.append(Counter(each["status"] for _, each in pairs))
     differ = [
@@ -274,7 +277,7 @@ def _beside(
         for check, each in pairs
         if (check["results"][0]["status"], check["results"][0]["reason"]) != (each["status"], each["reason"])
     ]
-    text += f" {len(pairs) - len(differ)} came out with the same status and reason."
+    text += f" For {len(pairs) - len(differ)} of them, the status and the reason are the same in both runs."
     statuses = dict.fromkeys(status for column in counts for status in column)
     rows = [
         f"| {_type(check)} | {_outcome_text(check['results'][0])} | {_outcome_text(each)} |"
@@ -289,7 +292,7 @@ def _beside(
 
 
 def _with_notes(zoo: dict[str, Any], run: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the results with the note of the first finding of each check, and why eager mode fails too."""
+    """Add the first note of each check, and the reason why eager mode fails too, to the results."""
     records = {record["command"]: record for record in run}
     checks = []
     for check in zoo["checks"]:
@@ -300,14 +303,14 @@ def _with_notes(zoo: dict[str, Any], run: list[dict[str, Any]]) -> dict[str, Any
 
 
 def _said(record: dict[str, Any]) -> dict[str, Any]:
-    """Return what the page says of a check in addition to its status."""
+    """Return the fields that the page adds to the status of a check."""
     if record["status"] == "exports":
         return {}
     return {"note": _note(record), "eager": _eager(record)}
 
 
 def _with_kept(zoo: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
-    """Return results with those of the page before, for checks that need what is installed elsewhere."""
+    """Return the results. Checks that need a missing package keep their results from the previous page."""
     stopped = {check["command"] for check in zoo["checks"] if check.get("eager") == _NO_PACKAGE}
     rows = [
         check
@@ -320,7 +323,7 @@ def _with_kept(zoo: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
 
 
 def _replaced(zoo: dict[str, Any], rows: dict[str, Any], commit: str) -> dict[str, Any]:
-    """Return the results of a page with other ones of some of its checks."""
+    """Return the results of a page in which some checks are replaced by `rows`."""
     environments = list(zoo["environments"])
     changed = {}
     for check in rows["checks"]:
@@ -349,7 +352,7 @@ def _replaced(zoo: dict[str, Any], rows: dict[str, Any], commit: str) -> dict[st
 
 
 def _used(environments: list[Any], checks: list[dict[str, Any]]) -> list[Any]:
-    """Return the environments that results name, whose numbers become those of the shorter list."""
+    """Return only the environments that results refer to, and renumber these references."""
     results = [result for check in checks if (result := check["results"][0]) is not None]
     used = sorted({result["environment"] for result in results})
     for result in results:
@@ -358,7 +361,7 @@ def _used(environments: list[Any], checks: list[dict[str, Any]]) -> list[Any]:
 
 
 def _with_kinds(zoo: dict[str, Any]) -> dict[str, Any]:
-    """Return the results with which types are a part, and the counts of both kinds."""
+    """Add to the results whether each type is a part of another type, and the counts of both kinds."""
     parts = part_types()
     counts: dict[str, Counter[str]] = {"whole": Counter(), "part": Counter()}
     checks = []
@@ -430,7 +433,7 @@ def _head(zoo: dict[str, Any], library: str) -> str:
 
 
 def _in_float32(zoo: dict[str, Any]) -> str:
-    """Return which checks have another dtype than the others."""
+    """Return a sentence that lists the types that are checked in float32, or "" if there are none."""
     found = sorted(_type(check) for check in zoo["checks"] if "--dtype float32" in check["options"])
     if not found:
         return ""
@@ -441,10 +444,10 @@ def _in_float32(zoo: dict[str, Any]) -> str:
 
 
 def _commits(zoo: dict[str, Any]) -> str:
-    """Return of which commits the source was that ran."""
+    """Return a list item with the commits of fakexport that ran."""
     again = Counter(check["commit"] for check in zoo["checks"] if "commit" in check)
-    more = "".join(f"; {count} rows are of {commit}" for commit, count in again.items())
-    lines = textwrap.wrap(f"The source of fakexport is of commit {zoo['source']}{more}.", _WIDTH - 2)
+    more = "".join(f"; for {count} rows, it is {commit}" for commit, count in again.items())
+    lines = textwrap.wrap(f"The source of fakexport is commit {zoo['source']}{more}.", _WIDTH - 2)
     return "\n".join([f"- {lines[0]}", *(f"  {line}" for line in lines[1:])])
 
 
@@ -456,7 +459,7 @@ def _environment(found: dict[str, Any]) -> str:
 def _again(run: list[dict[str, Any]], again: list[dict[str, Any]]) -> str:
     first = {record["command"]: record for record in run}
     other = [each for each in again if _outcome(each) != _outcome(first[each["command"]])]
-    told = "All came out with the same status, reason and findings." if not other else "These differ:"
+    told = "All had the same status, reason and findings as before." if not other else "These differ:"
     lines = [f"{len(again)} of the models that ran, drawn at random, were run again. {told}", ""]
     for record in other:
         before = first[record["command"]]
@@ -470,8 +473,9 @@ def _told(record: dict[str, Any]) -> str:
 
 
 def _outcome(record: dict[str, Any]) -> tuple[Any, ...]:
-    """Return what must be the same again: not the words of a fix, which the source may have changed, nor the
-    folder of the environment.
+    """Return the parts of a result that must be equal in a second run.
+
+    The text of a fix, which may have changed in the source, and the folder of the environment are excluded.
     """
     found = [
         (one["code"], one["message"], one["notes"], [label["span"]["line"] for label in one["labels"]])
@@ -504,13 +508,13 @@ def _status(check: dict[str, Any]) -> str | None:
 
 
 def _why(check: dict[str, Any]) -> str:
-    """Return the reason, with the note of the first finding."""
+    """Return the reason of a check, with the note of its first finding."""
     reason = check["results"][0]["reason"] or check["results"][0]["status"]
     return clipped(f"{reason} ({check['note']})" if "note" in check else reason)
 
 
 def _note(record: dict[str, Any]) -> str:
-    """Return what the first note of the first error says."""
+    """Return the first note of the first error, or ""."""
     error = first_error(record)
     return " ".join(error["notes"][0].split())[:_LONGEST_NOTE] if error and error["notes"] else ""
 
@@ -520,7 +524,7 @@ def first_error(record: dict[str, Any]) -> dict[str, Any] | None:
     return next((each for each in found if each["severity"] == "error"), found[0] if found else None)
 
 
-# What a check says, and why eager mode does not run the model then either. The first that fits counts.
+# Pattern in the output of a check -> why eager mode does not run the model either. The first match counts.
 _NO_PACKAGE = "a package is not installed that it needs"
 _EAGER = (
     (r"requires the \w+ library|No module named", _NO_PACKAGE),
@@ -536,7 +540,7 @@ _EAGER = (
 
 
 def _eager(record: dict[str, Any]) -> str:
-    """Return why eager mode does not run a model that does not export, as its check found; "" if it may."""
+    """Return why eager mode does not run a model, according to its check; "" if eager mode may run it."""
     error = first_error(record)
     said = " ".join([record["reason"], *(error["notes"] if error else [])])
     found = ((re.search(pattern, said), reason) for pattern, reason in _EAGER)
@@ -553,8 +557,8 @@ def _not_in_eager(zoo: dict[str, Any]) -> str:
     kinds = f", {whole} of them whole types" if "kinds" in zoo else ""
     text = (
         f"{sum(found.values())} of the {len(failed)} models that do not export do not run in eager mode "
-        f"either{kinds}. Each check finds this out by itself: it builds the default config without "
-        "fakexport, and runs `forward` on the same inputs, in the same dtype, without a trace."
+        f"either{kinds}. Each check tests this: it builds the default config without fakexport, and runs "
+        "`forward` on the same inputs, in the same dtype, without a trace."
     )
     rows = [f"| {count} | {cell(reason)} |" for reason, count in found.most_common()]
     lines = textwrap.wrap(text, _WIDTH)

@@ -1,4 +1,4 @@
-"""The models of the table that no spec of a library names."""
+"""Factories for the models of the table that a library source, such as `hf:...`, cannot describe."""
 
 import itertools
 
@@ -13,7 +13,7 @@ def mlp():
 
 
 class SoftClipped(nn.Module):
-    """Linear layers around the C++ operator of examples/custom_ops."""
+    """Linear layers with the C++ operator of examples/custom_ops between them."""
 
     def __init__(self, width=1024, depth=4):
         super().__init__()

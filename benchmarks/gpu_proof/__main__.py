@@ -1,4 +1,4 @@
-"""Run the steps in the order of their worth, until all are done or the time is up."""
+"""Run the steps, the most important first, until all are done or the time is up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from benchmarks.gpu_proof.parts import end_all
 from benchmarks.gpu_proof.run import LIMIT_S, ROOT, Run
 from benchmarks.gpu_proof.summary import is_all_right, summary
 
-# Steps of one group run side by side. The number is the most seconds of a step in a run of `LIMIT_S`.
+# The steps of a group run in parallel. The number is a step's time limit in seconds, in a run of `LIMIT_S`.
 GROUPS: tuple[dict[str, float], ...] = (
     {"smoke": 100},
     {"prepare": 150},
@@ -40,15 +40,15 @@ _NO_DEVICE, _NO_SMOKE = 2, 3
 _NO_LIMIT_S = 1e6
 _FOLDER = ROOT / "build" / "gpu_proof"
 _OUT = os.environ.get("OUT")
-"""A folder whose files a device machine returns. It takes few files, so the work is elsewhere."""
+"""Folder whose files a device machine returns. It returns few files, so most files are written elsewhere."""
 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Run the steps.
 
     Returns:
-        0: everything is as fakexport says. 1: something is not, or failed. 2: no device, or no profile for
-        it. 3: one small model fails already, so the other steps did not run.
+        0: all results of fakexport are confirmed. 1: a result differs, or a step failed. 2: no device, or no
+        profile for it. 3: a small model failed, so the other steps did not run.
     """
     parser = argparse.ArgumentParser(description="Compares what fakexport says with what a GPU does.")
     parser.add_argument("--steps", nargs="+", choices=STEPS, default=list(STEPS), help="only these steps")
@@ -100,7 +100,7 @@ def _run(run: Run, steps: Sequence[str]) -> int:
 
 
 def _step(run: Run, name: str, limit_s: float) -> None:
-    """Run a step. An error is recorded, and ends no other step."""
+    """Run a step. An error is recorded and does not stop other steps."""
     begun = time.monotonic()
     if run.left_s() <= 0:
         run.record(name, "step", error="did not run: no time was left")
@@ -115,7 +115,7 @@ def _step(run: Run, name: str, limit_s: float) -> None:
 
 
 def _pack(run: Run) -> None:
-    """Put folders of the work into archives: a device machine returns few files."""
+    """Pack folders of the work into archives, because a device machine returns only few files."""
     for name in ("lines", "memory", "logs"):
         if (run.work / name).is_dir():
             with tarfile.open(run.out / f"{name}.tar.gz", "w:gz") as archive:

@@ -1,4 +1,4 @@
-"""Step: the attention kernel that torch chooses, next to fakexport's choice, and the layout of results."""
+"""Step: compare the attention kernel that torch chooses, and the layout of results, with fakexport."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def cases() -> Iterator[Case]:
 
 
 def step(run: Run) -> None:
-    """Compare choices and layouts."""
+    """Compare chosen kernels and layouts."""
     parts = [Part("attention", "choices", dtype, limit_s=45) for dtype in _DTYPES]
     parts += [Part("attention", "emulated_layouts", is_hidden=True, limit_s=45)]
     parts += [] if run.is_pretend else [Part("attention", "real_layouts", limit_s=45)]
@@ -70,7 +70,7 @@ def step(run: Run) -> None:
 
 
 def choices(run: Run, dtype: str) -> dict[str, Any]:
-    """Compare the choice of every call in one dtype. Without a GPU, count fakexport's choices."""
+    """Compare the chosen kernel of every call in one dtype. Without a GPU, count fakexport's choices."""
     from fakexport._torch.emulation.attention_backend import Attention, AttentionDevice, choose_backend
 
     capability = (9, 0) if run.is_pretend else torch.cuda.get_device_capability(0)
@@ -147,7 +147,7 @@ def emulated_layouts(run: Run, _: str) -> dict[str, Any]:
 
 
 def _write_layouts(run: Run, side: str, *devices: AbstractContextManager[Any]) -> list[Any]:
-    """Write shape, strides and dtype of the result of each sampled call, or the class of the error."""
+    """Write the shape, strides and dtype of each sampled call's result, or the class of its error."""
     with ExitStack() as stack:
         for device in devices:
             stack.enter_context(device)

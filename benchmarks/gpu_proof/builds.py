@@ -1,9 +1,10 @@
-"""Compare the programs of two builds of one torch version, both without a GPU and under emulation.
+"""Compare the programs that two builds of one torch version export under emulation, without a GPU.
 
     python -m benchmarks.gpu_proof.builds /path/to/cuda-venv/bin/python
 
-The first build is that of the given interpreter, the second one that of this interpreter: for example the
-CUDA wheel without a driver, and the CPU-only wheel. Exit code 0: all programs are equal, 1: some differ.
+The first build is that of the given interpreter, and the second build is that of this interpreter: for
+example, the CUDA wheel without a driver, and the CPU-only wheel. Exit code 0: all programs are equal. 1: some
+differ.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _LIMIT_S = 300.0
 
 
 def main() -> int:
-    """Print a row of a table per model, and the lines that differ."""
+    """Print a table with a row per model, and the lines that differ."""
     parser = argparse.ArgumentParser(description="Compares the programs of two builds of torch.")
     parser.add_argument("python", help="interpreter with the other build of torch")
     parser.add_argument("--profile", default="H100-80GB", help="the GPU that both emulate")

@@ -1,4 +1,4 @@
-"""Step: what torch, transformers and the driver say of the device, next to what emulation says."""
+"""Step: compare what torch, transformers and the driver report about the device with the emulation."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ transformers.utils.is_kernels_available() | transformers.utils.is_flash_attn_3_a
 
 
 def step(run: Run) -> None:
-    """Ask both sides in processes of their own, and record each answer that differs."""
+    """Query the device and its emulation in separate processes, and record each difference."""
     sides = ("emulated",) if run.is_pretend else ("real", "emulated")
     run_parts(run, [Part("facts", side, is_hidden=side == "emulated", limit_s=40) for side in sides])
     found = {side: json.loads((run.work / f"facts-{side}.json").read_text()) for side in sides}

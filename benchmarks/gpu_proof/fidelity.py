@@ -1,4 +1,4 @@
-"""Step: programs of fakexport with and without the GPU, and of stock torch.export with it."""
+"""Step: compare the programs of fakexport with and without the GPU, and those of stock torch.export."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def step(run: Run) -> None:
 
 
 def kinds_of(run: Run) -> tuple[str, ...]:
-    """Return the ways of capture that this machine allows."""
+    """Return the kinds of capture that this machine supports."""
     return ("emulated", "stock") if run.is_pretend else ("native", "emulated", "stock")
 
 
@@ -55,9 +55,9 @@ def record_comparison(
 ) -> None:
     """Record whether two programs are equal, and the lines that differ.
 
-    Stock torch.export keeps containers among inputs and outputs that fakexport replaces by plain ones on
-    purpose, so only nodes count where it is compared. `is_whole_equal` tells about everything. `ok` is None
-    if stock torch captures a different program only because there is no GPU.
+    fakexport intentionally replaces containers in inputs and outputs by plain ones, so only the nodes are
+    compared with stock torch.export. `is_whole_equal` is about the whole programs. `ok` is None if stock
+    torch captures a different program only because there is no GPU.
     """
     has_failed = is_failed(one) or is_failed(other)
     is_equal = list(one) == list(other) and not has_failed
@@ -77,11 +77,11 @@ def is_failed(lines: Sequence[str]) -> bool:
 
 
 def differing_lines(one: Sequence[str], other: Sequence[str]) -> list[str]:
-    """Return the first lines of the difference of two programs."""
+    """Return the first lines that differ between two programs."""
     return list(difflib.unified_diff(one, other, lineterm="", n=0))[2 : 2 + _SHOWN]
 
 
 def _nodes(lines: Sequence[str]) -> list[str]:
-    """Return the lines without names of outputs and containers, and without the call that checks guards."""
+    """Return the lines without output names, containers and the call that checks guards."""
     ports = ("output ", "inputs ", "outputs ")
     return [line for line in lines if not line.lstrip().startswith(ports) and "_guards_fn" not in line]

@@ -1,4 +1,4 @@
-"""Step: a process with a real GPU works as before while, and after, fakexport emulates devices in it."""
+"""Step: check that emulation does not disturb real GPU work in the same process, during and afterwards."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _CACHES = ("_tls", "cache", "cache_hits", "cache_misses")
 
 
 def step(run: Run) -> None:
-    """Run each part in a process of its own, with the GPU visible."""
+    """Run each part in its own process, with the GPU visible."""
     run_parts(run, [Part("harm", name, limit_s=85) for name in run.chosen(PARTS)], jobs=2)
 
 
 def after(run: Run, _: str) -> None:
-    """Work, emulate each topology, do the same work: results, names of torch, guards, memory."""
+    """Check that work on the GPU has the same results before and after emulation of each topology."""
     wanted = _work(run.device)
     _emulated("H100")  # Imports and registrations that stay.
     names, guards = _names_of_torch(), _guards()
@@ -50,7 +50,7 @@ def after(run: Run, _: str) -> None:
 
 
 def before_first_use(run: Run, _: str) -> dict[str, Any]:
-    """Emulate in a process that has not used the device yet: it stays unused, and works afterwards."""
+    """Check that emulation does not initialize the GPU, and that the GPU works afterwards."""
     for topology in _TOPOLOGIES:
         _emulated(topology)
     is_initialized = torch.cuda.is_initialized()
@@ -61,18 +61,18 @@ def before_first_use(run: Run, _: str) -> dict[str, Any]:
 
 
 def beside(run: Run, _: str) -> None:
-    """Let a thread work on the device while this one checks models."""
+    """Check models in this thread while a different thread works on the GPU."""
     wanted = _work(run.device)
     for topology in _BESIDE:
         wrong, rounds = _beside(topology, run.device, wanted)
-        # More devices than there are: docs/devices.md says to do no real work at that time.
+        # More devices than the machine has; docs/devices.md forbids real work during such emulation.
         is_right = None if topology == "8xH100" else not wrong and rounds > 0
         run.record("harm", "beside", topology=topology, ok=is_right, rounds=rounds, wrong=wrong[:5])
     run.record("harm", "beside", topology="afterwards", ok=_work(run.device) == wanted)
 
 
 def _beside(topology: str, device: str, wanted: list[Any]) -> tuple[list[str], int]:
-    """Return what was wrong in the thread, and how often it worked."""
+    """Return the errors of the working thread, and the number of its rounds."""
     wrong: list[str] = []
     rounds, stop = [0], threading.Event()
 
@@ -99,7 +99,7 @@ def _beside(topology: str, device: str, wanted: list[Any]) -> tuple[list[str], i
 
 
 def visible(run: Run, _: str) -> None:
-    """Capture under emulation with the device visible: the programs are those captured with it hidden."""
+    """Check that emulation with a visible GPU captures the same programs as with a hidden GPU."""
     for name in _CAPTURED:
         hidden = programs.path_of(run, "emulated", name)
         if not hidden.exists():
@@ -111,7 +111,7 @@ def visible(run: Run, _: str) -> None:
 
 
 def _work(device: str) -> list[Any]:
-    """Do work of many kinds, and return numbers that must not change."""
+    """Do many kinds of GPU work, and return numbers that must not change."""
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 14 * 14, 16)).to(device)
     with torch.no_grad():  # Other threads draw from torch's generator.
         for parameter in model.parameters():

@@ -1,8 +1,8 @@
-"""Step: compare planned with allocated memory, and the time of each call with its lower bound.
+"""Step: compare planned with allocated memory, and the time of each call with its planned lower bound.
 
-What torch and the driver report is compared with the plan: `max_memory_allocated` with tensors and
-workspaces, `max_memory_reserved` with what the caching allocator takes for them, and what `mem_get_info` says
-is gone with the total.
+The plan is compared with torch and the driver: its tensors and workspaces with `max_memory_allocated`, the
+memory that the caching allocator reserves for them with `max_memory_reserved`, and its total with the memory
+in use according to `mem_get_info`.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Case:
     """One call of one model.
 
     Args:
-        source: As `fakexport plan` takes it.
+        source: Source for `fakexport plan`.
         workload: `forward`, `prefill` or `decode`.
-        batch, context: Sizes; images have no context.
-        dtype: That of the weights.
+        batch, context: Sizes; context is None for images.
+        dtype: Dtype of the weights.
     """
 
     source: str
@@ -70,18 +70,18 @@ CASES: Mapping[str, Case] = {
 
 
 def step(run: Run) -> None:
-    """Run each planned program in a process that has the GPU alone."""
+    """Run each planned program in a process with exclusive use of the GPU."""
     run_in_turn(run, [Part("memory", "measure", name, limit_s=60) for name in run.chosen(CASES)])
 
 
 def files_of(run: Run, name: str) -> tuple[Path, Path]:
-    """Return the paths of the program of a case, and of its plan."""
+    """Return the paths of a case's program and plan."""
     folder = run.made / "plans"
     return folder / f"{name}.pt2", folder / f"{name}.json"
 
 
 def plan(run: Run, name: str) -> dict[str, Any]:
-    """Export and plan a case under emulation, and write program and plan."""
+    """Export and plan a case under emulation, and write the program and the plan."""
     archive, out = files_of(run, name)
     archive.parent.mkdir(parents=True, exist_ok=True)
     found = planned(CASES[name], run.profile, archive)
@@ -90,11 +90,11 @@ def plan(run: Run, name: str) -> dict[str, Any]:
 
 
 def planned(case: Case, target: str, archive: Path) -> dict[str, Any]:
-    """Return the plan of a case: its only device, and the bound on the time of a call in seconds.
+    """Return the plan of the only device of a case, and the lower bound on the time of a call in seconds.
 
     Args:
         target: The device to emulate.
-        archive: Gets the program.
+        archive: Path to write the program to.
     """
     import fakexport as fe
     from fakexport.models.sources import Workload, resolve
@@ -111,7 +111,7 @@ def planned(case: Case, target: str, archive: Path) -> dict[str, Any]:
 
 
 def _flatten(program: ExportedProgram) -> None:
-    """Let a program take and return plain tuples: a cache among the inputs has no place in an archive."""
+    """Make a program accept and return plain tuples, because an archive cannot store a cache object."""
     signature = program.module_call_graph[0].signature
     assert signature is not None
     given, returned = ((None,) * spec.num_leaves for spec in (signature.in_spec, signature.out_spec))
@@ -161,7 +161,7 @@ def used_bytes() -> int:
 
 
 def measured_bytes(before: int) -> dict[str, int]:
-    """Return the bytes of each level since `reset_peak_memory_stats`."""
+    """Return the bytes of each measured quantity since `reset_peak_memory_stats`."""
     free, total = torch.cuda.mem_get_info()
     return {
         "allocated": torch.cuda.max_memory_allocated(),
@@ -171,7 +171,7 @@ def measured_bytes(before: int) -> dict[str, int]:
 
 
 def _write_allocations(run: Run, name: str) -> None:
-    """Write each action of the allocator, which explains a difference."""
+    """Write each action of the allocator, to explain a difference."""
     traces = torch.cuda.memory._snapshot()["device_traces"]
     torch.cuda.memory._record_memory_history(enabled=None)
     events = [[event["action"], event["size"]] for event in (traces[0] if traces else [])]
@@ -181,7 +181,7 @@ def _write_allocations(run: Run, name: str) -> None:
 
 
 def _timed(call: Callable[[], Any], bound_s: float | None) -> dict[str, Any]:
-    """Return the time of later calls next to the bound, and the kernels that take most of it."""
+    """Return the time of later calls, the bound, and the kernels that take the most time."""
     torch.cuda.reset_peak_memory_stats()
     with torch.no_grad():
         times = [milliseconds(call) for _ in range(_TIMED)]
@@ -214,10 +214,10 @@ def milliseconds(call: Callable[[], Any]) -> float:
 
 
 def intervals(device: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    """Return what a plan says of each level: the least and the most bytes.
+    """Return the minimum and maximum bytes that a plan gives for each quantity.
 
     Args:
-        device: One device of a point, as `fakexport plan --format json` writes it.
+        device: A device in the output of `fakexport plan --format json`.
     """
     outside = [o["bytes"] for o in device["overheads"] if not o["is_allocated"]]
     lower, upper = (device["total"][end] - sum(size[end] for size in outside) for end in ("lower", "upper"))
@@ -229,13 +229,13 @@ def intervals(device: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
 
 
 def error_of(interval: tuple[int, int], measured: int) -> float:
-    """Return how far a plan is off, over what was measured: negative where it is too low, 0 within."""
+    """Return the relative error of a plan: negative if it is too low, 0 if `measured` is in the interval."""
     lower, upper = interval
     return min(0, upper - measured) / measured if measured > upper else max(0, lower - measured) / measured
 
 
 def compared(device: Mapping[str, Any], measured: Mapping[str, int]) -> dict[str, Any]:
-    """Return the interval of each level, what was measured, and the error."""
+    """Return the planned interval, the measurement and the error of each quantity."""
     found = intervals(device)
     errors = {level: error_of(found[level], measured[level]) for level in LEVELS}
     return {"ok": not any(errors.values()), "planned": found, "measured": dict(measured), "error": errors}
@@ -245,7 +245,7 @@ def call_of(program: ExportedProgram, device: str) -> Any:
     """Return a call of a program, with random weights and inputs of its sizes.
 
     Args:
-        device: Where the weights and inputs are: that of the program.
+        device: Device of the weights and inputs, which must be that of the program.
     """
     import fakexport as fe
     from benchmarks.plan_accuracy import call_arguments
@@ -268,7 +268,7 @@ def _inputs(program: ExportedProgram, device: str) -> dict[str, torch.Tensor]:
 
 
 def _random(name: str, like: torch.Tensor, device: str) -> torch.Tensor:
-    """Return small numbers; of integers those that are in every vocabulary, and no padding in a mask."""
+    """Return small random numbers. Integers are in every vocabulary, and a mask has no padding."""
     shape, where = tuple(map(int, like.shape)), device if like.device.type != "cpu" else "cpu"
     if like.dtype.is_floating_point:
         return torch.empty(shape, dtype=like.dtype, device=where).normal_(0, 0.02)

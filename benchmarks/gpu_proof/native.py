@@ -1,4 +1,4 @@
-"""Step, beside `fidelity`: native code for the GPU, compiled on the machine that has it."""
+"""Step, in parallel with `fidelity`: compile native code for the GPU on the machine that has it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LLAMA = {
     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
 }  # fmt: skip
 _PACKAGES = ("gpu-inside", "gpu-beside", "cpu-inside", "cpu-beside")
-"""What the program was captured for, and where the weights are."""
+"""Device that the program was captured for, and where the weights are stored."""
 
 CASES = (*_PACKAGES, "cpp", "tests")
 
@@ -48,7 +48,7 @@ def step(run: Run) -> None:
 
 
 def _let_compilers_find_cuda(run: Run) -> None:
-    """Set variables that compilers read, if the toolkit or the driver are where they do not look.
+    """Set environment variables, if compilers cannot find the CUDA toolkit or the driver.
 
     `nvcc` may be a script outside of the toolkit. A container may have `libcuda.so.1` but no `libcuda.so`.
     """
@@ -65,7 +65,7 @@ def _let_compilers_find_cuda(run: Run) -> None:
 
 
 def aoti(run: Run, name: str) -> dict[str, Any]:
-    """Compile a small Llama whose program was captured for the GPU or for the CPU, and compare with eager."""
+    """Compile a small Llama that was captured for the GPU or the CPU, and compare it with eager mode."""
     import fakexport as fe
     from fakexport.deploy.aoti import open_aoti
     from fakexport.models.sources import resolve
@@ -129,7 +129,7 @@ def cpp(run: Run, _: str) -> dict[str, Any]:
 
 
 def tests(run: Run, _: str) -> dict[str, Any]:
-    """Run the tests that need a GPU, without that of the programs, which `fidelity` compares."""
+    """Run the tests that need a GPU, except the test of programs, which `fidelity` compares."""
     tested = "tests/gpu/test_compile_aoti.py"
     command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-o", "minversion=8.0", tested]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""Models of the packages that are built without a GPU: Triton kernels, matrix products, attention."""
+"""Models for packages that are built without a GPU: Triton kernels, matrix products, attention."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def block():
 
 
 def llama():
-    """Two layers, with dynamic sizes."""
+    """Return a Llama with two layers and dynamic sizes."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(

@@ -1,6 +1,6 @@
-"""Step: AOTInductor packages that were built without a GPU load on it, agree with eager mode, and are fast.
+"""Step: check that AOTInductor packages built without a GPU load on it, match eager mode, and are fast.
 
-`fakexport compile` builds them with the GPU hidden, and once more with the GPU visible, to compare times.
+`fakexport compile` builds them with the GPU hidden, and again with the GPU visible, to compare times.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks.gpu_proof.run import Run
 _SOURCE = "benchmarks/gpu_proof/package_models.py"
 _REPEATS, _WARM_UP = 50, 10
 _TIMES_EAGER = 4
-"""A package may be so many times as far from float64 as eager mode in the dtype of the model."""
+"""Largest allowed error of a package relative to float64, as a multiple of the error of eager mode."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Case:
     Args:
         dtype: Dtype of the weights.
         dynamic: Value of `dynamic_shapes`.
-        shapes: Sizes of the input of the calls. The last one is timed.
+        shapes: Input shape of each call. The last call is timed.
         tolerance: The largest error relative to float64 that passes.
     """
 
@@ -53,7 +53,7 @@ CASES = {
 
 
 def step(run: Run) -> None:
-    """Check and time each package in a process that has the GPU alone."""
+    """Check and time each package in a process with exclusive use of the GPU."""
     run_in_turn(run, [Part("packages", "check", name, limit_s=60) for name in run.chosen(CASES)])
 
 
@@ -73,7 +73,7 @@ def build(run: Run, name: str) -> dict[str, Any]:
 
 
 def build_natively(run: Run, name: str) -> dict[str, Any]:
-    """Build the package of the same program with the GPU visible."""
+    """Build a package of the same program with the GPU visible."""
     return _built(run, name, native_path_of(run, name))
 
 
@@ -96,7 +96,7 @@ def _built(run: Run, name: str, package: Path) -> dict[str, Any]:
 
 
 def check(run: Run, name: str) -> dict[str, Any]:
-    """Compare a package with eager mode and float64, and time it next to the one that was built here."""
+    """Compare a package with eager mode and float64, and time it and the package built on this GPU."""
     from fakexport.deploy.aoti import open_aoti
     from fakexport.models.sources import resolve
 
@@ -130,7 +130,7 @@ def check(run: Run, name: str) -> dict[str, Any]:
 def _of_native(
     run: Run, name: str, model: nn.Module, wanted: str, x: torch.Tensor, got: torch.Tensor
 ) -> dict[str, Any]:
-    """Time the package that was built here, and return how far the other one is from it."""
+    """Time the package built on this GPU, and return the largest difference between its result and `got`."""
     from fakexport.deploy.aoti import open_aoti
 
     if not native_path_of(run, name).exists():
@@ -148,7 +148,7 @@ def _input(shape: tuple[int, ...], case: Case, device: str) -> torch.Tensor:
 
 
 def _times(call: Callable[[], Any]) -> dict[str, Any]:
-    """Return the median of the time of a call, and the time of each kernel."""
+    """Return the median time of a call, and the time of each kernel."""
     for _ in range(_WARM_UP):
         call()
     times = sorted(milliseconds(call) * 1e3 for _ in range(_REPEATS))

@@ -15,7 +15,7 @@ _LINES_OF_TRACE = 14
 
 
 def main() -> int:
-    """Run the part. What it returns is one result; an exception is recorded with its traceback."""
+    """Run the part, and record the returned result, or an exception with its traceback."""
     step, name, case, given = sys.argv[1:]
     module = step if "." in step else f"benchmarks.gpu_proof.{step}"
     run, begun = Run.of_json(given), time.perf_counter()

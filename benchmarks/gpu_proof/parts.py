@@ -1,4 +1,4 @@
-"""Run parts of a step, each in a process of its own with a time limit."""
+"""Run the parts of a step, each in its own process with a time limit."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _is_ended = threading.Event()
 
 @dataclass(frozen=True)
 class Part:
-    """A function of the module of a step, for one case.
+    """A function in the module of a step, called for one case.
 
     Args:
-        step: Name of the module in this package. A name with a dot is that of a module elsewhere.
+        step: Name of the module in this package, or of any other module if it contains a dot.
         name: Name of the function in its `PARTS`.
-        case: What the function gets.
-        is_hidden: Hide the GPU.
+        case: Argument of the function.
+        is_hidden: Whether to hide the GPU.
         limit_s: Seconds after which the process is killed.
         threads: Value of `OMP_NUM_THREADS`.
     """
@@ -48,7 +48,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Process:
-    """A part that was started."""
+    """A running part."""
 
     run: Run
     part: Part
@@ -56,7 +56,7 @@ class Process:
     log: Path
 
     def end(self) -> bool:
-        """Wait for the end. If the part fails or exceeds its limit, record it and return False."""
+        """Wait until the part ends. If it fails or exceeds its limit, record this and return False."""
         limit = min(self.part.limit_s * self.run.scale, max(self.run.left_s(), 1.0))
         try:
             code = self.child.wait(limit)
@@ -83,7 +83,7 @@ class Process:
 
 
 def turn() -> None:
-    """Wait until the runner lets this part use the GPU alone. Return at once if it need not wait."""
+    """Wait until the runner gives this part exclusive use of the GPU. Return at once if it need not wait."""
     sys.stdin.read()
 
 
@@ -91,7 +91,7 @@ def start(run: Run, part: Part, *, is_waiting: bool = False) -> Process:
     """Start a part.
 
     Args:
-        is_waiting: The part waits in `turn` until `Process.go`.
+        is_waiting: Whether the part waits in `turn` until `Process.go` is called.
     """
     environment = {
         **os.environ,
@@ -124,7 +124,7 @@ def start(run: Run, part: Part, *, is_waiting: bool = False) -> Process:
 
 
 def run_part(run: Run, part: Part) -> bool:
-    """Run a part and return whether it succeeded. Without time left, record that it did not run."""
+    """Run a part and return whether it succeeded. If no time is left, record that it did not run."""
     if not _has_time(run, part):
         return False
     return start(run, part).end()
@@ -133,11 +133,11 @@ def run_part(run: Run, part: Part) -> bool:
 def run_parts(
     run: Run, parts: Sequence[Part], *, jobs: int | None = None, then: Callable[[Part], Any] | None = None
 ) -> None:
-    """Run parts side by side.
+    """Run parts in parallel.
 
     Args:
-        jobs: How many at a time. Default: those of the run.
-        then: Called after each part, in the thread of the part, one call at a time.
+        jobs: Number of parts at a time. Default: `run.jobs`.
+        then: Called after each part, in the thread of the part. Calls do not overlap.
     """
     ended = threading.Lock()
 
@@ -153,7 +153,7 @@ def run_parts(
 
 
 def run_in_turn(run: Run, parts: Sequence[Part], *, ahead: int = 4) -> None:
-    """Run parts so that one at a time uses the GPU. The next ones are started ahead, and wait in `turn`."""
+    """Run parts so that one at a time uses the GPU. The next `ahead` parts start early and wait in `turn`."""
     left, started = deque(parts), deque[Process]()
     while left or started:
         while left and len(started) < ahead:
@@ -174,7 +174,7 @@ def _has_time(run: Run, part: Part) -> bool:
 
 
 def end_all() -> None:
-    """Kill the parts that run, and start no others."""
+    """Kill the running parts, and start no more parts."""
     _is_ended.set()
     with _lock:
         left = list(_running)
@@ -183,7 +183,7 @@ def end_all() -> None:
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:
-    """Kill a part with what it started, and collect it."""
+    """Kill a part and its child processes, and wait for its end."""
     with _lock:
         if child not in _running:
             return

@@ -1,4 +1,4 @@
-"""Step: what the other steps compare with and what needs no GPU: plans, programs and packages."""
+"""Step: create everything for the other steps that needs no GPU: plans, programs and packages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.gpu_proof.run import Run
 
 
 def step(run: Run) -> None:
-    """Make what is missing, with the GPU hidden."""
+    """Create the missing files, with the GPU hidden."""
     missing = [part for part, path in _parts(run) if not path.exists()]
     run_parts(run, missing)
 

@@ -1,4 +1,4 @@
-"""The models whose programs are compared, and one program as canonical lines, captured in three ways."""
+"""Models for the comparison of programs, and three ways to capture a program as canonical lines of text."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from torch.utils._pytree import tree_map_only
 from benchmarks.gpu_proof.run import Run
 
 FAILED = "failed: "
-"""Start of the only line of a program that could not be captured."""
+"""Start of the line that replaces a program that could not be captured."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One model, and how it is exported.
+    """A model, and the options of its export.
 
     Args:
-        source: As `fakexport check` takes it.
-        dtype: Dtype of the weights. None: that of the source.
+        source: Source for `fakexport check`.
+        dtype: Dtype of the weights; None for the dtype of the source.
         dynamic: Values of `--dynamic`.
-        device_map: Placement of the modules. None: the factory places them.
-        is_large: Too large for one GPU, so stock torch exports it from fake tensors.
+        device_map: Placement of the modules; None if the factory places them.
+        is_large: Whether the model is too large for one GPU. Stock torch then exports it from fake tensors.
     """
 
     source: str
@@ -78,7 +78,7 @@ def slowest_first(names: Sequence[str]) -> list[str]:
 
 
 def native(run: Run, name: str) -> None:
-    """Write the program that fakexport captures on the GPU that is there, with nothing emulated."""
+    """Write the program that fakexport captures on the real GPU, without emulation."""
     _write(run, "native", name, captured(CASES[name], None))
 
 
@@ -88,9 +88,9 @@ def emulated(run: Run, name: str) -> None:
 
 
 def stock(run: Run, name: str) -> None:
-    """Write the program of `torch.export.export` itself, of real tensors on the GPU if the model fits.
+    """Write the program of stock `torch.export.export`, from real tensors on the GPU if the model fits.
 
-    Of fakexport it uses the model and its example inputs, not the trace. Without a GPU, the tensors are fakes
+    Only the model and the example inputs come from fakexport. Without a GPU, the tensors are fake tensors
     under emulation.
     """
     case = CASES[name]
@@ -121,10 +121,11 @@ def captured(case: Case, profile: str | None) -> list[str]:
     """Return the lines of the program that fakexport captures.
 
     Args:
-        profile: The device to emulate. None: use the device that is there.
+        profile: The device to emulate; None to use the real device.
     """
     from fakexport.emulation.devices import emulate
-    from fakexport.exporting.capture import capture, parse_dynamic
+    from fakexport.exporting.capture import capture
+    from fakexport.models import parse_dynamic
     from fakexport.models.sources import ExampleInputs
 
     with emulate(profile) if profile else nullcontext():
@@ -138,7 +139,7 @@ def captured(case: Case, profile: str | None) -> list[str]:
 
 
 def _built(case: Case) -> tuple[Any, Any, tuple[Any, ...], dict[str, Any]]:
-    """Return the source, its module of fake tensors, and its example inputs."""
+    """Return the source of a case, its module with fake tensors, and its example inputs."""
     from fakexport.emulation.fake import build
     from fakexport.models.sources import resolve
 
@@ -177,10 +178,10 @@ def _stock_on_device(case: Case, device: str) -> list[str]:
 def model_on(
     source: Any, device: str, dtype: torch.dtype | None, *, is_moved: bool = True
 ) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
-    """Return a model with its weights on a device, and its example inputs there.
+    """Return a model and its example inputs, both on one device.
 
     Args:
-        is_moved: Move the module and the inputs of the factory: factories may use the CPU by default.
+        is_moved: Whether to move the factory's module and inputs, because a factory may use the CPU.
     """
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype or before)
@@ -202,7 +203,8 @@ def model_on(
 def _stock_program(
     case: Case, source: Any, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> ExportedProgram:
-    from fakexport.exporting.capture import as_torch_shapes, bound_inputs, parse_dynamic
+    from fakexport.exporting.capture import as_torch_shapes, bound_inputs
+    from fakexport.models import parse_dynamic
     from fakexport.models.sources import ExampleInputs
 
     shapes = as_torch_shapes(parse_dynamic(case.dynamic), bound_inputs(module, args, kwargs))
@@ -218,7 +220,7 @@ def _lines(program: ExportedProgram) -> list[str]:
 
 @contextmanager
 def _gpu_memory_to_itself(run: Run) -> Iterator[None]:
-    """Wait until no other process of the run holds a model that takes most of the GPU's memory."""
+    """Hold a lock, so that only one process of the run at a time uses most of the GPU's memory."""
     with (run.work / "large.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -1,4 +1,4 @@
-"""What all steps of a run share: where results go, which device is used, and when the time is up."""
+"""Settings that all steps of a run share: folders for results, the device, and the time limit."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 530.0
-"""Seconds of a whole run. The limits of steps and parts are for this total, and scale with the total."""
+"""Time limit of a run in seconds. The limits of steps and parts are scaled if a run has a different limit."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of the proof. Values of this class travel to other processes as JSON.
+    """One run of the proof. It is passed to other processes as JSON.
 
     Args:
         out: Folder for the results.
-        prepared: Folder for what needs no GPU: `Run.made` is inside.
-        profile: The device profile of the GPU, which is emulated where the GPU is hidden.
-        is_pretend: There is no GPU. Each step does what it can without.
+        prepared: Folder for prepared files that need no GPU. It contains `Run.made`.
+        profile: The device profile of the GPU, which is emulated when the GPU is hidden.
+        is_pretend: Whether to run without a GPU. Each step then does everything that needs no GPU.
         jobs: Number of processes that may work at the same time.
-        deadline: Time at which the run must have ended, as `time.time()` counts.
+        deadline: Time at which the run must have ended, on the clock of `time.time()`.
         scale: Factor for the limits of steps and parts.
         only: Names of cases. If not empty, all other cases are skipped.
-        python: Interpreter of the processes.
-        scratch: Folder for files that processes pass to each other. Default: in `out`.
+        python: Python interpreter of the processes.
+        scratch: Folder for files that processes pass to each other. Default: a folder in `out`.
     """
 
     out: Path
@@ -49,14 +49,14 @@ class Run:
 
     @staticmethod
     def in_folder(folder: Path, *, profile: str, is_pretend: bool) -> Run:
-        """Return a run without a limit that writes only into one folder."""
+        """Return a run without a time limit that writes only to one folder."""
         run = Run(folder, folder / "prepared", profile, is_pretend, jobs=2, deadline=math.inf)
         run.work.mkdir(parents=True, exist_ok=True)
         return run
 
     @property
     def device(self) -> str:
-        """The device that real tensors are on."""
+        """The device of real tensors."""
         return "cpu" if self.is_pretend else "cuda:0"
 
     @property
@@ -71,7 +71,7 @@ class Run:
         return self.prepared / f"{self.profile}-{libraries}-{_source_hash()}"
 
     def record(self, step: str, case: str, **facts: Any) -> None:
-        """Append one result. Processes share the file: a line is one write."""
+        """Append one result. Processes share the file, so each line is written with one call."""
         line = json.dumps({"step": step, "case": case, **facts}, default=str)
         file = os.open(self.out / "results.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:

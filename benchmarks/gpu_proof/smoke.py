@@ -1,4 +1,4 @@
-"""Step: versions, the device, and one small model each way. Without these, nothing else is worth its time."""
+"""Step: record versions and the device, and capture one small model each way. Other steps need this one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODEL = "mlp-gpu"
 
 
 def identify(run: Run) -> Run | None:
-    """Record versions and device, and return the run with the profile of the GPU. None if there is none."""
+    """Record versions and the device. Return the run with the profile of the GPU, or None if this fails."""
     if not run_part(run, Part("smoke", "device", limit_s=100)):
         return None
     found = json.loads((run.work / "device.json").read_text())
@@ -31,12 +31,12 @@ def identify(run: Run) -> Run | None:
 
 
 def step(run: Run) -> None:
-    """Capture one model each way."""
+    """Capture one model in each way."""
     fidelity.step(dataclasses.replace(run, only=(MODEL,)))
 
 
 def is_passed(run: Run) -> bool:
-    """Return whether the last comparisons of the model found equal programs."""
+    """Return whether the latest comparisons of the model found equal programs."""
     kinds = fidelity.kinds_of(run)
     pairs = [" = ".join(pair) for pair in fidelity.PAIRS if set(pair) <= set(kinds)]
     lines = read_results(run.out / "results.jsonl")
@@ -45,7 +45,7 @@ def is_passed(run: Run) -> bool:
 
 
 def device(run: Run, _: str) -> dict[str, Any]:
-    """Return versions and the device, after one kernel has run on it."""
+    """Run one kernel on the device, and return the versions and the device."""
     facts: dict[str, Any] = {
         "python": platform.python_version(),
         "torch": str(torch.__version__),
@@ -69,7 +69,7 @@ def device_and_profile() -> tuple[str, str]:
     """Return the name of the GPU, and the profile of that name.
 
     Raises:
-        LookupError: There is no GPU, or no profile for it.
+        LookupError: there is no GPU, or no profile for it.
     """
     from fakexport.emulation.devices import load_profiles
 

@@ -1,4 +1,4 @@
-"""The results of a run as Markdown: what was compared on which device, and all that is not as expected."""
+"""Summarize the results of a run as Markdown: the comparisons, the device, and all unexpected results."""
 
 from __future__ import annotations
 

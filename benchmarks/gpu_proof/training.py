@@ -1,4 +1,4 @@
-"""Step: two steps of training next to their plan."""
+"""Step: compare the memory of two training steps with the plan."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Case:
     """One model to train.
 
     Args:
-        source: As `fakexport plan` takes it.
+        source: Source for `fakexport plan`.
         batch: Number of sequences or images.
-        context: Number of tokens. None for images.
-        dtype: That of the weights.
-        is_checkpointing: Recompute activations in the backward pass.
+        context: Number of tokens; None for images.
+        dtype: Dtype of the weights.
+        is_checkpointing: Whether to recompute activations in the backward pass.
     """
 
     source: str
@@ -47,7 +47,7 @@ CASES = {
 
 
 def step(run: Run) -> None:
-    """Train each model in a process that has the GPU alone."""
+    """Train each model in a process with exclusive use of the GPU."""
     run_in_turn(run, [Part("training", "measure", name, limit_s=60) for name in run.chosen(CASES)])
 
 

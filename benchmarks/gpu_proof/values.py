@@ -1,4 +1,4 @@
-"""Step: a program that was captured without a GPU computes on the GPU what eager mode does there."""
+"""Step: check that a program captured without a GPU computes the same values as eager mode on the GPU."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ CASES = {
     "clip": "float32", "t5": "float32", "whisper": "float16", "wav2vec2": "float32", "dinov2": "bfloat16",
     "llama-1b": "bfloat16",
 }  # fmt: skip
-"""Name -> dtype of the weights. None: that of the source."""
+"""Name -> dtype of the weights; None for the dtype of the source."""
 
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
-"""Dtype of an output -> the largest relative error that passes: norm of the error over norm of eager mode."""
+"""Dtype of an output -> largest allowed relative error: norm of the error / norm of the eager output."""
 
 _CAPTURED_FOR = ("gpu", "cpu")
 _AT_A_TIME = 6
@@ -39,7 +39,7 @@ def path_of(run: Run, name: str, captured_for: str) -> Path:
 
 
 def export(run: Run, name: str) -> dict[str, Any]:
-    """Write the program of a model for the GPU, and the one for the CPU."""
+    """Write the programs of a model for the GPU and for the CPU."""
     import fakexport as fe
 
     sizes = {}
@@ -59,7 +59,7 @@ def _source_of(name: str) -> str:
 
 
 def numbers(run: Run, name: str) -> None:
-    """Record how far each program is from eager mode: captured for the GPU, and retargeted from the CPU."""
+    """Record the error of the program captured for the GPU and of the program retargeted from the CPU."""
     import fakexport as fe
     from fakexport.models.sources import resolve
 
@@ -89,7 +89,7 @@ def _on_device(program: Any, kind: str, run: Run) -> Any:
 
 
 def random_like(tensor: torch.Tensor) -> torch.Tensor:
-    """Return random values in the place of an example input: floats, and token ids, which are zeros."""
+    """Return random values for an example input of floats, or of token ids that are all 0."""
     generator = torch.Generator(tensor.device).manual_seed(1)
     if tensor.is_floating_point():
         values = torch.randn(tensor.shape, device=tensor.device, generator=generator)
@@ -104,7 +104,7 @@ def _tensors(result: Any) -> list[torch.Tensor]:
 
 
 def distance(wanted: Sequence[torch.Tensor], got: Sequence[torch.Tensor]) -> dict[str, Any]:
-    """Compare outputs: whether all bits are equal, and the largest error over what is wanted."""
+    """Compare outputs. Return whether all bits are equal, and the largest relative error."""
     if len(wanted) != len(got):
         return {"ok": False, "difference": f"{len(got)} tensors instead of {len(wanted)}"}
     for a, b in zip(wanted, got, strict=True):

@@ -1,4 +1,4 @@
-"""How many of PyTorch's own operators work on fake `cuda:0` under emulation as they do on fake `cpu`.
+"""Count PyTorch operators that behave the same on emulated fake `cuda:0` tensors as on fake `cpu` tensors.
 
-`python -m benchmarks.operator_coverage --help` says how to run it; `docs/operators.md` holds the result.
+`python -m benchmarks.operator_coverage --help` shows how to run it. The results are in `docs/operators.md`.
 """

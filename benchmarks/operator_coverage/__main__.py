@@ -1,4 +1,4 @@
-"""Runs PyTorch's operator database on a virtual device and compares with the CPU."""
+"""Run PyTorch's operator database on an emulated device, and compare the results with the CPU."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def measured(results: Path | None, fields: dict[str, object]) -> frozenset[tuple[str, str, str]]:
-    """`(operator, dtype, way)` that a run with these fields has in this file."""
+    """Return each `(operator, dtype, way)` in a file of results that a run with these fields measured."""
     if results is None or not results.is_file():
         return frozenset()
     lines = map(json.loads, results.read_text(encoding="utf-8").splitlines())

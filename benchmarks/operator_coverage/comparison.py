@@ -1,4 +1,4 @@
-"""One operator, dtype and way: run on fake `cpu` by stock torch and on fake `cuda:0`, and compared."""
+"""Run one operator with one dtype in one way on fake `cpu` and on fake `cuda:0` tensors, and compare."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ CPU, DEVICE = torch.device("cpu"), torch.device("cuda:0")
 
 @dataclass
 class Outcome:
-    """What became of the samples of one operator, dtype and step.
+    """Results for the samples of one operator, dtype and step.
 
     Args:
         operator: Name in torch's operator database.
-        dtype: Without `torch.`.
+        dtype: Name of the dtype without `torch.`.
         step: `direct`, `forward`, `backward` or `export`.
-        on_cpu: Samples that work as a CPU fake.
-        same: Of those, how many give the same on the virtual device.
-        problems: Of the others, what happened: text -> samples.
+        on_cpu: Number of samples that work with fake CPU tensors.
+        same: Number of these samples with the same result on the emulated device.
+        problems: Text of a problem -> number of samples with this problem.
     """
 
     operator: str
@@ -44,7 +44,7 @@ class Outcome:
 
 
 def compare(op: OpInfo, dtype: torch.dtype, way: str, samples: str, target: str | None) -> list[Outcome]:
-    """Run all samples both ways.
+    """Run all samples on both devices, and return an outcome per step.
 
     Args:
         way: A key of `WAYS`.
@@ -74,7 +74,7 @@ def compare(op: OpInfo, dtype: torch.dtype, way: str, samples: str, target: str 
 def _steps(
     op: OpInfo, call: Call, way: str, device: torch.device, emulation: AbstractContextManager[object]
 ) -> Iterator[tuple[str, list[dict[str, str]] | Exception]]:
-    """Every step's outputs; of the first step that raises, what it raised."""
+    """Yield the outputs of each step, or the error of the first step that raises."""
     run, names = WAYS[way]
     steps = iter(names)
     with emulation:
@@ -83,7 +83,7 @@ def _steps(
         try:
             for outputs in run(op, inputs, mode):
                 yield next(steps), [_described(leaf) for leaf in outputs]
-        except Exception as error:  # whatever an operator raises is a result here
+        except Exception as error:  # any error of an operator is a result
             yield next(steps), error
 
 

@@ -1,4 +1,4 @@
-"""The operators that only a device runs, and what becomes of each on a virtual one.
+"""List the operators that only an accelerator can run, and how fakexport handles each of them.
 
 `python -m benchmarks.operator_coverage.device_only` prints this section of `docs/operators.md`.
 """
@@ -70,7 +70,7 @@ def operators_with_own_kernel() -> tuple[str, ...]:
 
 
 def group_of(operator: str) -> str | None:
-    """What becomes of an operator, such as `aten::_thnn_fused_gru_cell`; None where that is not written."""
+    """Return how fakexport handles an operator, such as `aten::record_stream`; None if not listed."""
     if operator in operators_with_own_kernel():
         return _OWN
     name = operator.removeprefix("aten::")
@@ -78,7 +78,7 @@ def group_of(operator: str) -> str | None:
 
 
 def device_only_section() -> str:
-    """The section of the page; it ends in one line end."""
+    """Return the section of the page, with a final newline."""
     return "\n".join([SECTION_TITLE, "", *_lines()]) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Why an operator is not the same on a virtual device, for those where we know.
+"""Known reasons why an operator behaves differently on an emulated device.
 
 `is_right` marks differences that a real device also has.
 """
@@ -12,13 +12,13 @@ __all__ = ["KNOWN", "Reason", "reason_of"]
 
 @dataclass(frozen=True)
 class Reason:
-    """One cause.
+    """A reason for a difference.
 
     Args:
-        text: For the reader of the table.
-        is_right: A real device differs from the CPU in the same way.
-        source: Where that is written.
-        shows_as: What stands in the problem that this explains; any other of the operator's is not known.
+        text: The reason, as shown in the table.
+        is_right: Whether a real device differs from the CPU in the same way.
+        source: Source of the reason, such as a file of torch.
+        shows_as: Text that occurs in each problem with this reason. Other problems are unexplained.
     """
 
     text: str
@@ -48,7 +48,7 @@ _CUFFT = Reason(
     shows_as="stride",
 )
 
-# Operator, or its name up to a dot -> why.
+# Name of an operator, or its part before a dot -> reason.
 KNOWN: dict[str, Reason] = {
     "svd": _SVD,
     "linalg.svd": _SVD,
@@ -103,7 +103,7 @@ KNOWN: dict[str, Reason] = {
 
 
 def reason_of(operator: str, problem: str) -> Reason | None:
-    """The known reason for a problem of an operator of torch's database, variants included, or None."""
+    """Return the known reason for a problem of an operator or of its variants, or None."""
     parts = operator.split(".")
     names = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
     reason = next((KNOWN[name] for name in names if name in KNOWN), None)

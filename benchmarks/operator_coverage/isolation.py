@@ -1,4 +1,4 @@
-"""Running the comparisons in processes of their own: an abort is counted by name and ends nothing else."""
+"""Run each comparison in its own process. An aborted operator is counted and does not stop the others."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from .ways import WAYS
 
 __all__ = ["Plan", "run"]
 
-# The parent has everything imported and no virtual device touched; a fork of it starts in milliseconds.
+# The parent has imported everything and used no emulated device, so a fork starts in milliseconds.
 _FORK = multiprocessing.get_context("fork")
 
 Unit = tuple[torch.dtype, str]
-"""What one report is about: dtype and way."""
+"""A dtype and a way, which one report covers."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured.
+    """Options of a measurement.
 
     Args:
         dtype: `float32`, another name without `torch.`, or `all`.
         samples: `first` or `all`.
         ways: Keys of `WAYS`.
         target: The topology to emulate; None measures stock torch.
-        timeout_s: The longest that one operator, dtype and way may take.
-        processes: Operators measured at a time.
-        measured: `(operator, dtype, way)` that need not be measured again.
+        timeout_s: Time limit for one operator, dtype and way.
+        processes: Number of operators that are measured at the same time.
+        measured: Each `(operator, dtype, way)` that is already measured.
     """
 
     dtype: str
@@ -53,7 +53,7 @@ class Plan:
 
 @dataclass
 class _Job:
-    """One operator in one process, and the units that it has still to do."""
+    """A process that measures one operator, and the units that remain."""
 
     op: OpInfo
     units: list[Unit]
@@ -86,7 +86,7 @@ def run(ops: Sequence[OpInfo], plan: Plan) -> Iterator[list[Outcome]]:
 
 
 def _import_everything() -> None:
-    """An export imports most of torch on first use, which takes seconds; forks inherit it."""
+    """Run a small export, which imports most of torch. This takes seconds, and forks inherit the modules."""
     torch.set_num_threads(1)
     torch.export.export(torch.nn.ReLU(), (torch.ones(2),))
 
@@ -109,7 +109,7 @@ def _measure(op: OpInfo, units: list[Unit], plan: Plan, results: Connection) -> 
     for dtype, way in units:
         try:
             results.send(compare(op, dtype, way, plan.samples, plan.target))
-        except Exception as error:  # of the samples themselves, or ours: said, not hidden
+        except Exception as error:  # an error of the samples or of this benchmark is reported
             traceback.print_exc()
             results.send([_lost(op, dtype, way, f"{type(error).__name__} in the measurement")])
 
@@ -125,7 +125,7 @@ def _received(job: _Job, plan: Plan) -> Iterator[list[Outcome]]:
 
 
 def _end_of(job: _Job) -> str | None:
-    """How the process ended, or None while it runs."""
+    """Return how the process ended, or None if it still runs."""
     if not job.units:
         job.process.join()
         return "finished"

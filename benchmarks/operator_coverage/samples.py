@@ -1,4 +1,4 @@
-"""The operators, and the inputs that PyTorch itself tests them with, as fakes on a device."""
+"""Operators with the inputs of PyTorch's own tests, as fake tensors on a device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def operators(names: Sequence[str] = ()) -> list[OpInfo]:
-    """The operators of PyTorch's database, or those with these names (`nn.functional.conv2d`)."""
+    """Return all operators of PyTorch's database, or those with names such as `nn.functional.conv2d`."""
     known = {op.full_name: op for op in op_db}
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -30,7 +30,7 @@ def operators(names: Sequence[str] = ()) -> list[OpInfo]:
 
 
 def dtypes_of(op: OpInfo, wanted: str, needs_grad: bool) -> list[torch.dtype]:
-    """The dtypes that the operator supports on the CPU: all of them, or the one that is wanted."""
+    """Return the dtypes that the operator supports on the CPU; if `wanted` is not `all`, only that dtype."""
     supported = op.supported_dtypes("cpu")
     if needs_grad:
         supported = supported & op.supported_backward_dtypes("cpu") if op.supports_autograd else set()
@@ -38,7 +38,7 @@ def dtypes_of(op: OpInfo, wanted: str, needs_grad: bool) -> list[torch.dtype]:
 
 
 def samples_of(op: OpInfo, dtype: torch.dtype, needs_grad: bool, count: str) -> Iterator[Call]:
-    """The sample inputs, real and on the CPU; of those that no fake can tell apart, one."""
+    """Yield the sample inputs as real CPU tensors, without samples that look the same as fake tensors."""
     seen = set()
     for sample in op.sample_inputs("cpu", dtype, requires_grad=needs_grad):
         call = _call(sample)
@@ -51,7 +51,7 @@ def samples_of(op: OpInfo, dtype: torch.dtype, needs_grad: bool, count: str) -> 
 
 
 def stand_in(call: Call, mode: FakeTensorMode, wanted: torch.device) -> Call:
-    """The call with fakes of `mode` for its tensors, and the wanted device wherever it names one."""
+    """Return the call with fake tensors instead of real ones, and `wanted` instead of device arguments."""
     to_meta = MetaConverter()
 
     def on_device(make_meta: Any, device: object) -> FakeTensor:
@@ -61,7 +61,7 @@ def stand_in(call: Call, mode: FakeTensorMode, wanted: torch.device) -> Call:
     def replaced(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
             fake = to_meta(leaf, callback=on_device)
-            fake.fake_device = wanted  # A view comes out on the device of its storage.
+            fake.fake_device = wanted  # A fake view is on the device of its storage.
             return fake
         if isinstance(leaf, torch.device):
             return wanted
@@ -71,7 +71,7 @@ def stand_in(call: Call, mode: FakeTensorMode, wanted: torch.device) -> Call:
 
 
 def is_placed(call: Call) -> bool:
-    """Whether a tensor or a device stands in the call, so that the outputs follow it."""
+    """Return whether the call has a tensor or a device, which determines the device of the outputs."""
     return any(isinstance(leaf, torch.Tensor | torch.device) or _is_cpu(leaf) for leaf in tree_leaves(call))
 
 

@@ -1,4 +1,4 @@
-"""The ways an operator is run on fakes: called directly, with autograd, inside `torch.export`."""
+"""Run an operator on fake tensors in three ways: called directly, with autograd, inside `torch.export`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .samples import Call
 __all__ = ["WAYS"]
 
 Way = Callable[[OpInfo, Call, FakeTensorMode], Iterator[list[Any]]]
-"""Runs one call and yields the outputs of each step."""
+"""Run one call, and yield the outputs of each step."""
 
 
 def called_directly(op: OpInfo, call: Call, mode: FakeTensorMode) -> Iterator[list[Any]]:
@@ -46,7 +46,7 @@ def in_export(op: OpInfo, call: Call, mode: FakeTensorMode) -> Iterator[list[Any
 
 
 class _Calling(torch.nn.Module):
-    """Calls the operator with the tensors it is given and the other arguments it was made with."""
+    """Call the operator with the tensors passed to `forward` and the other arguments of the constructor."""
 
     def __init__(self, op: OpInfo, leaves: list[Any], structure: Any) -> None:
         super().__init__()
@@ -65,4 +65,4 @@ WAYS: dict[str, tuple[Way, tuple[str, ...]]] = {
     "autograd": (with_autograd, ("forward", "backward")),
     "export": (in_export, ("export",)),
 }
-"""Name of the way -> how to run it, and the steps it yields in order."""
+"""Name of a way -> the function that runs it, and the names of the steps that it yields."""

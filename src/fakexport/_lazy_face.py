@@ -17,14 +17,14 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], object
     def of_package(name: str) -> object:
         if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        # No lock here: Python's import locks are taken both before and after it, so it could deadlock.
+        # A lock here could deadlock, because Python's import locks are taken both before and after it.
         return of_module(f"{package}.{home_of[name]}", name)
 
     return of_package
 
 
 def of_module(module: str, name: str) -> Any:
-    """Return a name of a module, which is imported on first use.
+    """Import a module on first use, and return one of its names.
 
     Raises:
         MissingInTorch: fakexport needs a private name that this torch lacks.

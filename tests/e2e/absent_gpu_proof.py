@@ -149,7 +149,8 @@ def _check_kernels(found: dict[str, bytes], kernels: list[dict[str, Any]], gpu: 
     for name, content in found.items():
         if name.endswith(".cubin"):
             assert content[:4] == b"\x7fELF"
-            assert content[0x30] == 10 * major + minor, name  # The flags of the ELF header.
+            # The flags of the ELF header. From version 8 of the ABI on, the capability is their second byte.
+            assert content[0x30 + (content[8] >= 8)] == 10 * major + minor, name
             for kernel, sizes in _parameters(content).items():
                 cubins.setdefault(kernel, []).append(sizes)
     assert {kernel["name"] for kernel in kernels} == launched.keys()

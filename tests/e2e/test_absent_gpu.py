@@ -54,7 +54,8 @@ def test_at_least_40_programs_are_compiled():
 
 
 @pytest.mark.slow
-def test_the_weights_of_a_cpu_program_are_written_next_to_the_package(tmp_path):
+def test_the_weights_of_a_cpu_program_are_written_next_to_the_package(tmp_path, monkeypatch):
+    monkeypatch.setattr("fakexport._torch.operators.absent_gpu.TESTED", ())
     torch.manual_seed(0)
     model = Perceptron().eval()
     program = fe.export(Perceptron, (torch.zeros(7, 24),))
@@ -67,6 +68,7 @@ def test_the_weights_of_a_cpu_program_are_written_next_to_the_package(tmp_path):
     assert all(torch.equal(load_file(weights)[name], value) for name, value in model.state_dict().items())
     assert check_package(package, "A100")
     assert any("were chosen by fixed rules, not by timing" in note for note in made.notes)
+    assert any("was not tested with torch" in note for note in made.notes)
     with pytest.raises(DeployError, match="was compiled for cuda, which is not available on this machine"):
         open_aoti(package)
 

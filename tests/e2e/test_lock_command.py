@@ -254,4 +254,4 @@ def test_a_change_of_another_rank_than_the_first_is_found(tmp_path, monkeypatch)
     done = fakexport("check", "--locked", *asked, "--format", "json", code=1)
 
     (found,) = [found for found in json.loads(done.stdout)["diagnostics"] if found["code"] == "FE003"]
-    assert found["notes"] == ["the programs of other ranks changed: 1"]
+    assert found["notes"] == ["the programs of these ranks changed: 1"]

@@ -24,9 +24,10 @@ This page compares exported programs with eager mode. Each model is exported wit
 the hub's layout (`save_pretrained`), and runs it on the CPU. The expected outputs come from the eager model
 with the same weights, in a separate process. Every output tensor is compared bit for bit.
 
-Each transformers architecture is a small model with its default config. For timm, there is one small model
-per family. All weights have distinct values. Each model is exported twice with `dynamic_shapes="auto"`: for
-`cpu`, and for an `H100`. The second program is then bound with `devices={"cuda:0": "cpu"}`.
+Each transformers architecture is represented by a small model made from its default config. For timm, there
+is one small model per family. All weights have distinct values. Each model is exported twice with
+`dynamic_shapes="auto"`: for `cpu`, and for an `H100`. The second program is then bound with
+`devices={"cuda:0": "cpu"}`.
 
 Each program runs with two sets of input sizes that differ from the export. If the model accepts it, every
 dimension that is dynamic in both programs has a different size. In the second set, the last row of the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from torch._inductor import cpp_builder, graph
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 
 import fakexport as fe
+from fakexport._torch.operators import absent_gpu
 from fakexport._torch.operators.absent_gpu import resource_usage
 from fakexport._torch.operators.inductor import AotiPackage
 from fakexport.deploy.aoti import with_stand_ins
@@ -28,6 +30,33 @@ def test_the_replaced_functions_have_the_expected_arguments():
     assert list(inspect.signature(graph.is_same_tensor).parameters) == ["data", "value"]
     flags, _ = cpp_builder._get_optimization_cflags("g++")
     assert any("march=native" in flag for flag in flags)
+
+
+def test_what_the_replacements_call_and_are_called_with():
+    from torch._inductor import codecache
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+    assert list(inspect.signature(codecache.write).parameters)[:3] == ["content", "extension", "extra"]
+    assert list(inspect.signature(CachingAutotuner.save_gpu_kernel).parameters)[1:3] == ["stream", "launcher"]
+    assert "CUDA_HOME" in inspect.getsource(cpp_builder)
+    assert set(absent_gpu.OPTIONS) <= set(torch._inductor.list_options())
+
+
+def test_triton_asks_its_driver_for_what_ours_answers():
+    pytest.importorskip("triton")
+    from triton.backends.nvidia.driver import CudaDriver
+    from triton.compiler.compiler import CompiledKernel
+
+    loading = inspect.getsource(CompiledKernel._init_handles)
+
+    assert "driver.active.utils.load_binary(" in loading
+    assert re.search(
+        r"self\.module, self\.function, self\.n_regs, self\.n_spills, self\.n_max_threads = ", loading
+    )
+    assert "driver.active.utils.get_device_properties(device)" in inspect.getsource(
+        sys.modules[CompiledKernel.__module__]
+    )
+    assert {"get_current_target", "get_device_interface"} <= set(dir(CudaDriver))
 
 
 def test_queries_of_the_device_interface_are_functions_of_torch_cuda():

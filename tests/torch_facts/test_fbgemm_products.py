@@ -64,14 +64,14 @@ def test_fake_tensors_have_the_shape_and_dtype_of_real_ones_and_refuse_what_does
         packed, own = QUANTIZE(rows)
         fakes = [packed, own, PRODUCT(packed, weight, own, scales)]
         for wrong, says in (
-            ((rows, weight, own, scales), "takes float8_e4m3fn"),
+            ((rows, weight, own, scales), "rows and a weight in float8_e4m3fn"),
             ((packed, weight.mT, own, scales), "do not match"),
             ((packed, weight, own, scales[:2]), "do not match"),
             ((packed, weight.mT.contiguous().mT, own, scales), "contiguous"),
         ):
             with pytest.raises(RuntimeError, match=says):
                 PRODUCT(*wrong)
-        with pytest.raises(RuntimeError, match="2 or 3 dimensions"):
+        with pytest.raises(RuntimeError, match="2-d or 3-d"):
             QUANTIZE(rows[0])
         with pytest.raises(NotImplementedError, match="with these arguments"):
             QUANTIZE(rows, output_dtype=torch.float8_e5m2)

@@ -179,7 +179,7 @@ def test_a_generator_carries_a_mark_and_its_seed(payload, seed):
     assert generator.initial_seed() == seed % 2**64
     assert torch.equal(state, before)
     assert mark_of(state) is None
-    with pytest.raises(ValueError, match="holds 32 bytes, not 33"):
+    with pytest.raises(ValueError, match="at most 32 bytes, got 33"):
         marked(state, b"x" * 33)
 
 

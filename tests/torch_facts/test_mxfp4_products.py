@@ -55,8 +55,8 @@ def test_fake_tensors_have_the_shape_and_dtype_of_real_ones_and_refuse_what_does
         fake = product(rows, blocks, scales, ends)
         for wrong, says in (
             ((rows[:, :32], blocks, scales, ends), "do not match 2 blocks"),
-            ((rows, blocks.mT, scales, ends), "of MXFP4 do not match"),
-            ((rows, blocks, scales, ends[:2]), "of MXFP4 do not match"),
+            ((rows, blocks.mT, scales, ends), "the shapes of MXFP4 blocks"),
+            ((rows, blocks, scales, ends[:2]), "the shapes of MXFP4 blocks"),
             ((rows, blocks.int(), scales, ends), "in uint8"),
         ):
             with pytest.raises(RuntimeError, match=says):

@@ -39,7 +39,7 @@ def test_the_program_is_the_model_or_refuses(name, tmp_path):
         assert torch.equal(result["logits"], expected["logits"])
     # In both models, 2 stands for a token with global attention.
     padded[:, 0] = 2
-    with pytest.raises(RuntimeError, match=r"the program was exported for inputs with which `.*` is False"):
+    with pytest.raises(RuntimeError, match=r"exported under the assumption that `.*` is False"):
         program(**{**inputs, "input_ids": tokens, "attention_mask": padded})
 
 

@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Entry(Generic[T]):
-    """A value on a stack. It can be closed in any order, and from any thread or task."""
+    """A value on a stack. Entries can be closed in any order, from any thread or task."""
 
     def __init__(self, value: T) -> None:
         self.value = value

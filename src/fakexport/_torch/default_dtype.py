@@ -10,7 +10,10 @@ import torch
 
 @contextmanager
 def default_dtype(dtype: torch.dtype | None) -> Iterator[None]:
-    """Set the default dtype in this block, unless it is None. Restore it even if the block changes it."""
+    """Set the default dtype in this block, unless `dtype` is None.
+
+    On exit, the previous default dtype is restored, even if the block changed it.
+    """
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype or before)
     try:

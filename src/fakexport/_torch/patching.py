@@ -80,7 +80,7 @@ def _fill_tables_of_dynamo() -> None:
     """Build TorchDynamo's tables of known functions while the attributes are still the originals.
 
     TorchDynamo builds the tables on first use, and builds some again for the first process group. The tables
-    store the `id` of each function. They must not contain that of a replacement, because Python may reuse it.
+    store the `id` of each function. They must not contain the `id` of a replacement: Python may reuse it.
     """
     trace_rules.get_torch_obj_rule_map()
     for table in vars(trace_rules).values():
@@ -320,7 +320,7 @@ def _chooser(switch: _Switch, replacement: Any) -> Any:
         return _ChosenClass(replacement.__name__, (), {"_switch": switch})
     inner = getattr(switch.original, "__wrapped__", None)
     if isinstance(switch.owner, ModuleType) and inner is None:
-        return switch.call  # A method, because TorchDynamo would take a function for a torch operator.
+        return switch.call  # A method: TorchDynamo would mistake a function for a torch operator.
 
     call, entries = switch.call, switch._stack.entries
 
@@ -373,7 +373,7 @@ class _Chosen:
 
 
 def _choose_by_property(switch: _Switch) -> None:
-    """Give the module's class a property that returns this context's value. The module's dict is kept."""
+    """Replace the attribute with a property of the module's class. The module's dict is unchanged."""
     module = switch.owner
     if not isinstance(module, _Chosen):
         module.__class__ = type(type(module).__name__, (_Chosen, type(module)), {})

@@ -68,18 +68,19 @@ def check(
         strict: Trace with TorchDynamo instead of running the Python code.
         use_cache: Whether a language model returns its KV cache. The cache is then an output, but not an
             input.
-        trust_remote_code: Whether to run the model code of an `hf:` repository or folder, to which `auto_map`
-            in its `config.json` refers.
+        trust_remote_code: Whether to run the Python files of an `hf:` repository or folder that `auto_map` in
+            its `config.json` names.
         workload: `prefill` or `decode` of an `hf:` model: the cache is an input and an output.
-        max_cache_len: With such a workload: use a static cache of this many tokens instead of a growing one.
+        max_cache_len: For `prefill` and `decode`: use a static cache of this many tokens instead of a growing
+            one.
         cache_form: `buffers`: the program keeps the static cache in buffers that it writes.
-        component: A part of an `hf:` model: `vision`, `language`, or a module by the model's own name;
+        component: A part of an `hf:` model: `vision`, `language`, or the path or class name of a module;
             or a model of a `diffusers:` pipeline.
         adapter: A folder with a peft LoRA adapter for an `hf:` model; or `NAME=FOLDER`, to bundle several.
         adapter_mode: `separate`: the adapter's matrices are weights of the program; `merged`: `bind` merges
             the matrices into the weights; `inputs`: the matrices are inputs of the program.
-        parallel: Degrees of tensor and expert parallelism, `tp=8` or `tp=8,ep=8`, with the plan of the `hf:`
-            model: rank 0's program is checked, and other ranks are compared with it.
+        parallel: Degrees of tensor and expert parallelism, `tp=8` or `tp=8,ep=8`. An `hf:` model is sharded
+            by its own plan. The program of rank 0 is checked, and other ranks are compared with it.
         parallel_plan: With `parallel`: mapping from patterns to torch's parallel styles, as for `export`.
         rank: With `parallel`: check only the program of this rank; or `"all"`: trace all ranks and return all
             programs. Default: compare rank 0 with as many ranks as needed to know what all ranks run.
@@ -92,7 +93,7 @@ def check(
     Raises:
         ValueError: invalid usage, such as an unknown source, target, input, dimension or device map. The
             message is one line.
-        TypeError: a factory that does not return a module.
+        TypeError: the factory does not return a module.
     Reports:
         FE001, FE101 to FE105, FE201 to FE210, FE301 to FE305, FE401 to FE406, FE502, FE503, FE505, FE506,
         FE601 to FE603, and FE901 to FE912.

@@ -130,7 +130,7 @@ def bundled(saved: Mapping[str, SavedPrograms], prepare: Callable[[], None] | No
         return made(lambda message: None)
     (found,) = forked([made], lambda index, message: None)
     if isinstance(found, NoAnswer):
-        raise InvalidValue(f"the process that writes the bundle ended with {found.reason}")
+        raise InvalidValue(f"the process that writes the bundle ended without a result: {found.reason}")
     return found
 
 

@@ -27,7 +27,7 @@ from fakexport.rules.diagnostics import Diagnostic
 
 @dataclass(frozen=True)
 class RankFailure:
-    """A rank failed to export, or its program differs from other ranks with the same weight shapes."""
+    """A rank failed to export, or its program differs from those of ranks with the same weight shapes."""
 
     rank: int
     found: tuple[Diagnostic, ...]
@@ -35,7 +35,7 @@ class RankFailure:
 
 
 class RanksDiffer(FakexportError, RuntimeError):
-    """Ranks with equal weight shapes have different programs, so the programs of other ranks are unknown."""
+    """Ranks with equal weight shapes have different programs, so those of untraced ranks are unknown."""
 
 
 def summarise_ranks(

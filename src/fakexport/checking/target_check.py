@@ -1,4 +1,4 @@
-"""Check one target, from the construction of the model to an answer that can be passed between processes."""
+"""Check one target, from the construction of the model to a result that can be passed between processes."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class TargetCheck:
         return trace if isinstance(trace, _Failure) else self._with_ranks(trace, whole)
 
     def _with_ranks(self, trace: _Trace, whole: ExportedProgram | None) -> _Trace | _Failure:
-        """Add a summary of the other ranks to a trace; return a failure if one of them fails."""
+        """Add a summary of all ranks to the trace of rank 0; return a failure if a rank fails."""
         request, source_of = self._request, self._request.ranks
         if source_of is None or request.degrees is None:
             return trace
@@ -284,7 +284,7 @@ class Wanted:
         programs: The saved programs.
         fingerprints: Fingerprints of the programs, for a lock.
         compared: Data to compare the program with the programs of other targets.
-        tried_fixes: Whether each fix of the report works, as far as can be tried in one minute.
+        tried_fixes: Whether each fix of the report works, if it can be tried within one minute.
     """
 
     progress: bool = False

@@ -26,7 +26,7 @@ class Target:
 
     Args:
         device_map: The placement of the modules; None if the user chose none.
-        dtype: Floating point dtype during construction; None for torch's default.
+        dtype: Default floating point dtype during construction; None for torch's default.
     """
 
     spec: TargetSpec

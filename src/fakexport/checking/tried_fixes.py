@@ -1,4 +1,4 @@
-"""Verify the fixes of a report: apply each fix to a copy of the model, and check the copy in a process."""
+"""Verify the fixes of a report: apply each fix to a copy of the model, and check it in a new process."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def _key(diagnostic: Diagnostic, edits: Sequence[Edit] = ()) -> _Key:
 
 
 def _is_next(found: Diagnostic, before: Diagnostic) -> bool:
-    """Return whether FE302 reports a new restriction. One line can restrict a dimension several times."""
+    """Return whether FE302 reports a new restriction: one line can restrict a dimension several times."""
     if found.primary is None or before.primary is None or found.code != "FE302":
         return False
     return found.primary.message != before.primary.message

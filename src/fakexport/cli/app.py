@@ -1,4 +1,4 @@
-"""The commands and the options of `fakexport` itself."""
+"""The list of commands, and the options that come before the command."""
 
 from __future__ import annotations
 

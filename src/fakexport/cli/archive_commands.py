@@ -93,10 +93,10 @@ def bundle_command(
     *,
     code: UserCode,
 ) -> None:
-    """Store programs that belong together in one archive, with shared weights stored once.
+    """Store several programs in one archive. Weights that they share are stored once.
 
     Programs share a weight if it has the same name in the checkpoint; see --prefix. Exit code 0: written. 2:
-    the programs do not fit together, or a file is invalid.
+    the programs cannot be stored together, or a file is invalid.
     """
     paths = _pairs(programs, "METHOD=ARCHIVE")
     prefixes = {

@@ -1,4 +1,4 @@
-"""Write the reports of `fakexport check`: one format to stdout, others to files."""
+"""Write the reports of `fakexport check`: in one format to stdout, in any format to files."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CallOptions:
-    """Options that select the call of a model to export. `[tool.fakexport]` cannot set them."""
+    """Options for the cache, an adapter and sharding. `[tool.fakexport]` cannot set them."""
 
     max_cache_len: CacheLength = None
     cache_form: CacheForm = "inputs"
@@ -44,7 +44,7 @@ class CallOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedCall(CallOptions):
-    """Options that select the part of a model to check, and its call."""
+    """`CallOptions`, and the options that select the workload and the component to check."""
 
     workload: Workload = "forward"
     component: Component = None
@@ -53,7 +53,7 @@ class CheckedCall(CallOptions):
 def check_call(
     source: str, options: ModelOptions, call: CallOptions, *, target: list[str] | None, **others: Any
 ) -> Request:
-    """Convert a command's options to a `Request`. `others` are additional fields of the request."""
+    """Convert a command's options to a `Request`; `others` are further fields of the request."""
     from fakexport.exporting.capture import Request
 
     return Request(

@@ -54,8 +54,8 @@ def compile_command(
         typer.Option(
             "--target",
             metavar="TARGET",
-            help="For native code: devices to compile for, such as `cpu` or `H100`, which this machine need "
-            "not have. Repeatable: one package for several GPUs. Default: the program's devices.",
+            help="For native code: compile for these devices, such as `cpu` or `H100`, even if this machine "
+            "lacks them. Repeatable: one package for several GPUs. Default: the program's devices.",
         ),
     ] = None,
     cache: Annotated[

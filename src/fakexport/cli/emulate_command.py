@@ -39,7 +39,7 @@ def emulate_command(
     ] = False,
     profiles: Profiles = None,
 ) -> None:
-    """Run a Python script or module as if the devices existed for fake tensors.
+    """Run a Python script or module that can create fake tensors on the emulated devices.
 
     The script runs as with `python SCRIPT ARGUMENTS`. Real tensors still need real devices: create the model
     and its inputs in a FakeTensorMode, or use --fake. Options come before TOPOLOGY.
@@ -72,7 +72,7 @@ def run_as_main(
 
     Args:
         name: Path of a file, or name of a module, as for `python` and `python -m`.
-        arguments: The rest of `sys.argv`.
+        arguments: The command-line arguments, which follow the name in `sys.argv`.
         around: Context in which the code is imported and run.
     Raises:
         OSError: the file cannot be read.
@@ -109,7 +109,7 @@ def _of_file(main: ModuleType, name: str, source: bytes) -> CodeType:
 
 
 def _of_module(main: ModuleType, name: str) -> CodeType:
-    # `python -m` and pdb call this function too.
+    # This private function of `runpy` is also what `python -m` and pdb call.
     _, spec, code = runpy._get_module_details(name, MainModuleError)  # type: ignore[attr-defined]
     sys.argv[0] = spec.origin or name
     vars(main).update(

@@ -48,7 +48,7 @@ def _collect_rarely() -> None:
     """Run Python's cyclic garbage collector for every 50,000 new objects instead of every 700.
 
     Importing torch creates a million permanent objects, and garbage collection took a sixth of the time of a
-    short command. Do not use this if a program calls `main`, because it affects the whole process.
+    short command. Do not call this function if a program calls `main`, because it affects the whole process.
     """
     gc.set_threshold(50_000, 20, 10)
 

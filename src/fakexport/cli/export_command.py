@@ -50,8 +50,8 @@ def export_command(
     workload: Annotated[
         Literal["forward", "prefill", "decode", "generate"],
         typer.Option(
-            help="Export this call of an `hf:` model, as for `check`; or `generate`, a bundle of prefill and "
-            "decode for `fakexport generate`."
+            help="Export this workload of an `hf:` model, as for `check`; or `generate`, a bundle of prefill "
+            "and decode for `fakexport generate`."
         ),
     ] = "forward",
     component: Annotated[
@@ -115,7 +115,7 @@ def _programs(
     target: str,
     options: ModelOptions,
 ) -> dict[str, tuple[ExportedWorkload, str | None]]:
-    """Return a dict from the name of each program to export to its call and component."""
+    """Return a dict from the name of each program to export to its workload and component."""
     if component == "all" and workload == "forward":
         from fakexport.exporting.capture import components
 

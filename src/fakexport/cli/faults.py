@@ -36,7 +36,7 @@ _OF_THE_SYSTEM = frozenset(
         errno.EROFS,
     )
 )
-# Messages of the dynamic loader if memory is too small for a library. Python raises ImportError with them.
+# Messages of the dynamic loader if memory is too small to load a library. Python raises them as ImportError.
 _NO_ROOM = ("failed to map segment", "cannot allocate memory", "Cannot allocate memory")
 
 
@@ -44,7 +44,7 @@ def usage_fault(error: BaseException) -> str | None:
     """Return a one-line message for an error of the user or the environment, or None for a bug of fakexport.
 
     Errors of the user or the environment are: errors of typer, `FakexportError`, missing packages, system
-    errors, too little memory, and `sys.exit` in the model's code. Any other error should have been caught.
+    errors, too little memory, and `sys.exit` in the model's code. Any other error is a bug.
     """
     if isinstance(error, _CLICK_EXCEPTION):
         return _one_line(_typer_message(error))

@@ -26,7 +26,9 @@ def generate_command(
     prompt_ids: Annotated[
         list[str] | None,
         typer.Option(
-            "--prompt-ids", metavar="ID,ID,...", help="Token ids of a prompt. Repeatable: one sequence each."
+            "--prompt-ids",
+            metavar="ID,ID,...",
+            help="Token ids of a prompt. Repeatable, for several prompts.",
         ),
     ] = None,
     prompt: Annotated[
@@ -34,7 +36,7 @@ def generate_command(
         typer.Option(
             "--prompt",
             metavar="TEXT",
-            help="Prompt as text; needs `--tokenizer`. Repeatable: one sequence each.",
+            help="Prompt as text; needs `--tokenizer`. Repeatable, for several prompts.",
         ),
     ] = None,
     tokenizer: Annotated[
@@ -42,7 +44,7 @@ def generate_command(
         typer.Option(
             "--tokenizer",
             metavar="FILE",
-            help="Read text prompts and print text with the model's `tokenizer.json`.",
+            help="Encode text prompts, and decode the new tokens, with the model's `tokenizer.json`.",
         ),
     ] = None,
     max_new_tokens: Annotated[
@@ -86,7 +88,7 @@ def generate_command(
     """Generate tokens with a bundle of prefill and decode, without the model's package.
 
     Uses greedy decoding, or samples with --temperature, --top-k or --top-p. Prints one line of new token ids
-    per prompt, or its text with --tokenizer.
+    per prompt, or the decoded text with --tokenizer.
     """
     if prompt and tokenizer is None:
         raise typer.BadParameter("--prompt needs --tokenizer, the tokenizer.json of the model")

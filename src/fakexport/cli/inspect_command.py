@@ -37,7 +37,7 @@ def inspect_command(
     rank: Annotated[
         int | None,
         typer.Option(
-            metavar="R", help="With `--parallel`: show the part of rank R, counted from 0. Default: 0."
+            metavar="R", help="With `--parallel`: show the shard of rank R, counted from 0. Default: 0."
         ),
     ] = None,
     trust: Annotated[
@@ -58,7 +58,7 @@ def inspect_command(
         bool,
         typer.Option(
             "--devices",
-            help="For an archive: list hard-coded devices, and what they break on another device (FE501).",
+            help="For an archive: list hard-coded devices, and nodes that fail on other devices (FE501).",
         ),
     ] = False,
     profiles: Profiles = None,

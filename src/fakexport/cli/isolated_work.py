@@ -68,5 +68,5 @@ def isolated(
         return loaded_and_done(on_progress)
     (found,) = forked([done], lambda _, message: on_progress(message) if on_progress else None)
     if isinstance(found, NoAnswer):
-        raise NoAnswerError(f"the model's code ended its process: {found.reason}")
+        raise NoAnswerError(f"the process that runs the model's code ended without a result: {found.reason}")
     return found

@@ -1,4 +1,7 @@
-"""Run a command in a process of a sweep: `python -m fakexport.cli.limited_command ALIVE ARGUMENTS...`."""
+"""Run a command in a process of a sweep: `python -m fakexport.cli.limited_command ALIVE ARGUMENTS...`.
+
+`ALIVE` is the file descriptor of a pipe. This process ends when the sweep closes the pipe.
+"""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def check_place(path: Path | None) -> Path | None:
 
 
 def is_archive_name(subject: str) -> bool:
-    """Return whether an argument, which can be an archive or a model, names an archive."""
+    """Return whether an argument for an archive or a model names an archive."""
     return subject.endswith(".pt2") or Path(subject).is_file()
 
 
@@ -221,15 +221,15 @@ TrustRemoteCode = Annotated[
     bool | None,
     typer.Option(
         "--trust-remote-code/--no-trust-remote-code",
-        help="Run the model code of an `hf:` repository or folder, to which `auto_map` in its `config.json` "
-        "refers. Without this option, transformers' own class is used if it has one.",
+        help="Run the Python files of an `hf:` repository or folder that `auto_map` in its `config.json` "
+        "names. Without this option, the class of transformers for this model type is used, if there is one.",
     ),
 ]
 Assume = Annotated[
     list[str] | None,
     typer.Option(
         "--assume",
-        metavar="FILE:LINE=ANSWER",
+        metavar="FILE:LINE=VALUE",
         help="Assume the value that a data-dependent line reads: `True` or `False`, or an integer. "
         "FE201, FE203 and FE301 print the value to use. The exported program raises an error "
         "for inputs that contradict the assumption. Repeatable.",
@@ -239,7 +239,7 @@ Workload = Annotated[
     Literal["forward", "prefill", "decode"],
     typer.Option(
         "--workload",
-        help="Export this call of an `hf:` model: `forward`; `prefill`, which reads a prompt and returns "
+        help="Export this workload of an `hf:` model: `forward`; `prefill`, which reads a prompt and returns "
         "the KV cache; or `decode`, which reads one token and the cache and returns the new cache.",
     ),
 ]
@@ -249,7 +249,7 @@ Component = Annotated[
         "--component",
         metavar="NAME",
         help="Export one component of an `hf:` model: `vision`, `video`, `audio`, `text`, `language`, "
-        "`encoder`, `decoder`, `connector`, or a module by its path or class name. For a `diffusers:` "
+        "`encoder`, `decoder`, `connector`, or the path or class name of a module. For a `diffusers:` "
         "pipeline: `unet`, `transformer`, `vae_encoder`, `vae_decoder` or `text_encoder`.",
     ),
 ]

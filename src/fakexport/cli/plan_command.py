@@ -46,8 +46,8 @@ class PlanOptions:
     workload: Annotated[
         Literal["forward", "prefill", "decode", "train"],
         typer.Option(
-            help="Plan this call of an `hf:` model: `forward` without a cache; `prefill`, which returns one; "
-            "or `decode`, which reads one token and a cache. `train` plans a training step of any "
+            help="Plan this workload of an `hf:` model: `forward` without a cache; `prefill`, which returns "
+            "a cache; or `decode`, which reads one token and a cache. `train` plans a training step of any "
             "model."
         ),
     ] = "forward"
@@ -88,7 +88,8 @@ class PlanOptions:
         typer.Option(
             "--size",
             metavar="NAME.DIM=N",
-            help="Set another dimension of an input: `pixel_values.2=448`. Repeatable.",
+            help="Set a dimension of an input, other than batch and context: `pixel_values.2=448`. "
+            "Repeatable.",
         ),
     ] = None
     bounds: Annotated[
@@ -109,7 +110,8 @@ class PlanOptions:
         bool,
         typer.Option(
             "--smallest",
-            help="For each NVIDIA and AMD GPU model, find how few GPUs the model fits on: 1, 2, 4, 8 or 16.",
+            help="For each NVIDIA and AMD GPU type, find the smallest number that the model fits on: 1, 2, "
+            "4, 8 or 16.",
         ),
     ] = False
     eager: Annotated[
@@ -203,7 +205,7 @@ def plan_command(
         raise typer.Exit(1)
     from fakexport.report import render_plan
 
-    # An HTML page always shows them.
+    # An HTML page always shows the modules; the printed report shows them only on request.
     printed = report if call.by_module else replace(report, modules=())
     write_found(printed, format_, partial(render_plan, width=output_width()))
     if timeline is not None:
@@ -219,7 +221,7 @@ def plan_command(
 def _with_project(
     command: typer.Context, source: str, call: PlanOptions, code: UserCode
 ) -> tuple[PlanOptions, UserCode]:
-    """Return the options for the plan of a model. Options that are not given come from `[tool.fakexport]`."""
+    """Return the options for planning a model. Options that are not given come from `[tool.fakexport]`."""
     given = ModelOptions(
         device_map=call.device_map,
         dtype=call.dtype,
@@ -265,5 +267,5 @@ def _sizes(option: str, text: str | None) -> tuple[int, ...] | None:
         return (*sizes, last)
     parts = [part.strip().replace("_", "") for part in text.split(",")]
     if not all(part.isdecimal() and len(part) < 16 for part in parts):
-        raise typer.BadParameter(f"{option} {text!r}: write a number, several such as 1,8, or a range 1..64")
+        raise typer.BadParameter(f"{option} {text!r}: write a number, a list 1,8 or a range 1..64")
     return tuple(map(int, parts))

@@ -68,7 +68,7 @@ class _Lines:
         write_leniently(self._stream, f"{line}\n")
 
     def end(self) -> None:
-        """Remove the temporary line, if there is one."""
+        """Erase the line of the current step, if it is temporary."""
 
 
 class _LiveLine(_Lines):

@@ -109,7 +109,7 @@ class ProjectFile:
         return self._located(found)
 
     def located_sources(self) -> Iterator[tuple[str, CheckOptions]]:
-        """Yield each of `sources` with its options, which override the project's."""
+        """Yield each of `sources` with its options, which override those of the project."""
         return ((source, self._located(own.over(self.options))) for source, own in self.sources)
 
     def _located(self, options: CheckOptions) -> CheckOptions:
@@ -149,7 +149,7 @@ def options_for(context: typer.Context, source: str, given: ModelOptions) -> Che
 
 
 def one_target(known: CheckOptions, given: str | None, command: str) -> str:
-    """Return the target of a command that takes only one target. `given` is the value of its option.
+    """Return the target of a command that takes only one target. `given` is the value of `--target`.
 
     Raises:
         InvalidValue: no target is given, and `[tool.fakexport]` lists several targets.
@@ -178,7 +178,7 @@ def _nearest(here: Path) -> ProjectFile | None:
 
 
 def _table(path: Path) -> Any:
-    """Return the table `[tool.fakexport]`, or None. A text search avoids parsing most files without one."""
+    """Return the table `[tool.fakexport]`, or None. A text search avoids parsing most files without it."""
     with open_regular(path) as file:
         content = file.read(_MOST_BYTES)
         if b"fakexport" not in content:

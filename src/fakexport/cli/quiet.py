@@ -133,7 +133,7 @@ class _WithoutLibraries(io.TextIOBase):
         self._stream.flush()
 
     def close(self) -> None:
-        """Do nothing. `io` calls this method at finalization, when the other stream may already be closed."""
+        """Do nothing. `io` calls this method at finalization, when the wrapped stream may be closed."""
 
     def isatty(self) -> bool:
         return self._stream.isatty()

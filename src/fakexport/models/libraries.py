@@ -1,4 +1,4 @@
-"""The supported model libraries, and the path in the text of a source.
+"""List the supported model libraries, and find the library and the path that a source names.
 
 This module imports nothing from fakexport, so every package can import it.
 """
@@ -79,10 +79,7 @@ def import_library(source: str) -> None:
 
 
 def import_loaded_libraries() -> None:
-    """For each library that is already imported, import the modules that most of its models need.
-
-    A library is imported, for example, by `import transformers`.
-    """
+    """For each library that is already imported, import the modules that most of its models need."""
     for library in LIBRARIES:
         if library.package in sys.modules:
             _import_modules(library)
@@ -96,7 +93,7 @@ def _import_modules(library: Library) -> None:
 
 def installed_version(package: str) -> str | None:
     """Return the version of an installed package, by import name, or None. The package is not imported."""
-    from importlib.metadata import PackageNotFoundError, version  # Here, because `--help` does not need it.
+    from importlib.metadata import PackageNotFoundError, version  # Imported here: `--help` does not need it.
 
     names = {library.package: library.distribution for library in LIBRARIES}
     with suppress(PackageNotFoundError):
@@ -111,8 +108,8 @@ def named_path(source: str, folder: Path) -> tuple[str, str, str] | None:
         source: The text of a source in one of `FORMS`.
         folder: The folder that a path is relative to.
     Returns:
-        The prefix, the path as written, and the rest. Concatenated, they are the source. None if the source
-            contains no existing path, for example if it names a model on the hub.
+        The prefix, the path as written, and the text after it. Concatenated, they are the source. None if the
+            source contains no existing path, for example if it names a model on the hub.
 
     Example:
         >>> named_path("a.py:factory", Path("/nowhere"))

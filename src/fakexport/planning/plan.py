@@ -313,7 +313,7 @@ def _refuse_accelerators(target: str | None) -> None:
 
 
 def _execution(points: Sequence[PlannedPoint]) -> str:
-    """Return a text that names how the model is run: each kind of execution that has a column at any size."""
+    """Return a text that lists how the model is run: the kinds of execution with a column at any size."""
     named = {"module()": PROGRAM, "eager mode": EAGER, "AOTInductor": AOTI}
     found = {name for point in points for name, _ in point.executions}
     return " and ".join(text for name, text in named.items() if name in found)
@@ -338,7 +338,7 @@ def _defaults(asked: SizeRequest, completed: SizeRequest) -> list[str]:
 
 
 def _greatest(programs: SourcePrograms, role: str, request: SizeRequest) -> Greatest:
-    """Return the largest size that fits. The size must be dynamic. A batch of 1 has its own program."""
+    """Return the largest size that fits. The size must be dynamic. A batch of 1 needs a separate program."""
     free = request if role == "context" else replace(request, batch=2)
     found = greatest(programs.program(free), role, free)
     if role == "context" or found.size is not None or not programs.is_derived:

@@ -153,7 +153,7 @@ class PlanSource:
 
     Args:
         request: The model, its dynamic dimensions, degrees of parallelism and assumed values. The plan is for
-            rank 0, which needs as much memory as any other rank.
+            rank 0. No other rank needs more memory.
         device_map, dtype: None for the placement and the dtype that the source defines.
         folder: Base of relative paths in the source, even after the model changes the working directory.
         announce: Called before each export or run.

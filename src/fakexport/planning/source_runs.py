@@ -232,7 +232,7 @@ def _within_tables(module: nn.Module) -> Iterator[None]:
         yield
 
 
-# The name in transformers, its former name there, and the name in timm.
+# Methods that enable checkpointing: in transformers, in earlier versions of transformers, and in timm.
 _CHECKPOINTING = (
     "activation_checkpointing_enable",
     "gradient_checkpointing_enable",

@@ -110,7 +110,8 @@ def _device_map(device_map: Mapping[str, str]) -> list[str]:
     """Return a line per run of modules on the same device: `cuda:0 model.embed_tokens .. model.layers.15`."""
     paths = sorted(device_map, key=_in_counting_order)
     rows = [(device, list(row)) for device, row in groupby(paths, key=lambda path: device_map[path])]
-    cells = [(device, row[0] or "(the rest)", f".. {row[-1]}" * (len(row) > 1)) for device, row in rows]
+    others = "(all other modules)"
+    cells = [(device, row[0] or others, f".. {row[-1]}" * (len(row) > 1)) for device, row in rows]
     return [line.rstrip() for line in layout(cells)]
 
 
@@ -135,7 +136,7 @@ def _value(value: ValueSummary) -> tuple[str, str, str]:
 
 
 def _names_in_checkpoint(prefix: tuple[str, str]) -> str:
-    """Return a clause that says how weight names in a checkpoint differ from the names in the program."""
+    """Return a clause on how weight names in a checkpoint differ from those in the program."""
     outside, inside = prefix
     return f"a weight `{inside}*` of the program is named `{outside}*` in a checkpoint"
 

@@ -41,7 +41,7 @@ class BenchMeasures:
         first_call_s: Time of the first call, which includes compilation for `torch.compile`.
         latency_s: Latency of later calls.
         ratio: Latency divided by the latency of eager mode. If the ratio is above 1, the mode is slower than
-            eager mode. The calls of the two alternate in one process.
+            eager mode. Calls of the mode and of eager mode alternate in one process.
         memory_bytes: Growth of peak resident memory from before loading until after the first call.
     """
 
@@ -66,7 +66,7 @@ class BenchRow:
         keeps_dynamic: Whether the outputs also match for inputs of different sizes; None if no different
             sizes were tried.
         needs_code: Whether the mode requires the Python code of the model; None if the mode did not load.
-        failures: The failures, in the order in which they occurred.
+        failures: The failed steps, in the order in which they ran.
         measures: The measurements.
     """
 

@@ -72,7 +72,7 @@ def _written(figure: Figure, format_: ChartFormat) -> bytes:
 
 
 def _draw_device(axes: Axes, device: PlannedDevice, steps: Sequence[PlannedStep], *, is_eager: bool) -> None:
-    """Draw one panel: memory per kind, the peak, and the device's total memory if that is near the peak."""
+    """Draw one panel: memory per kind, the peak, and the device's total memory if the peak is near it."""
     columns = list(fullest_columns(steps))
     unit = next((name for name, size in _UNITS.items() if size <= device.tensor_bytes), "B")
     scale = _UNITS[unit]

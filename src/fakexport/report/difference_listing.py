@@ -43,7 +43,7 @@ def difference_headline(found: ProgramDifference) -> str:
 
 
 def difference_items(found: ProgramDifference) -> Iterator[tuple[str, list[str]]]:
-    """Yield the name of each kind of difference, and a list of its findings, which may be empty."""
+    """Yield the name of each kind of difference, and a list of the differences, which may be empty."""
     yield "operators", [f"{item.operator} {item.count_a:,} -> {item.count_b:,}" for item in found.operators]
     yield "removed", [_group(item) for item in found.nodes_removed]
     yield "added", [_group(item) for item in found.nodes_added]

@@ -6,7 +6,7 @@ import sys
 
 from fakexport.models import LIBRARIES, packages_of
 
-# Import name of a package that some commands need -> the extra that installs it; "" if no extra does.
+# Import name of a package that some commands need -> the extra that installs it; "" if there is none.
 _EXTRAS = {
     **dict.fromkeys(("torch", "safetensors"), ""),
     **{library.package: library.package for library in LIBRARIES},

@@ -94,7 +94,7 @@ class PlannedDevice:
     Args:
         name: `cuda:0`.
         profile: Name of its profile, `H100-80GB`.
-        memory_bytes: Total memory; None if the profile does not specify it (the host).
+        memory_bytes: Total memory; None if the profile does not specify it, as for the host.
         weights, constants, state, inputs: Bytes that are in use during the whole call. State that the program
             creates is counted at the peak. State is a cache, a recurrent state or a buffer that the program
             writes.
@@ -199,7 +199,7 @@ class PlannedPoint:
         aoti: The same devices with the buffers that AOTInductor plans; empty unless requested.
         windows: Cache dimensions that are assumed to be a sliding window -> their size in the example inputs.
         growth: `batch` or `context` -> bytes that one more sequence or token adds to the tensors of the
-            fullest device. Contains only those that are dynamic.
+            fullest device. A key is missing if that dimension is not dynamic.
         costs: Lower bounds on the cost of one call; None if they were not computed.
     """
 
@@ -242,7 +242,7 @@ class Greatest:
     Args:
         role: `batch` or `context`.
         size: The largest size; None if not even the smallest fits.
-        fits_surely: The largest size that fits even with the largest overheads; None if no size does.
+        fits_surely: The largest size that fits even with the largest overheads; None if no size fits.
         limit: Why no larger size is possible: `memory`, or `range` if the program accepts no larger size.
         device: The device that runs out of memory; None for `range`.
     """
@@ -256,13 +256,13 @@ class Greatest:
 
 @dataclass(frozen=True)
 class Machine:
-    """The smallest sufficient number of devices of one profile.
+    """The smallest number of devices of one profile on which the model fits.
 
     Args:
         profile: Name of the profile.
-        count: The smallest tested number that is enough; None if no tested number is enough.
+        count: The smallest tested number on which the model fits; None if it fits on none of them.
         device_map: The placement; None for a single device.
-        headroom: Free bytes on the fullest device; None if no tested number is enough.
+        headroom: Free bytes on the fullest device; None if `count` is None.
     """
 
     profile: str
@@ -285,7 +285,7 @@ class PlanReport:
         points: One entry per requested choice of sizes.
         greatest: The results of `--max`.
         timeline: Memory of each device, node by node, at the first point; empty unless requested.
-        machines: The results of `--smallest`: sufficient machines first, ordered by their total memory.
+        machines: The results of `--smallest`: first the machines on which the model fits, by total memory.
         modules: FLOPs of each module, and bytes that it reads, at the first point; empty unless requested.
         left_out: One sentence for each kind of memory or cost that the figures do not include.
         assumptions: Assumptions about the source, one sentence each.

@@ -96,7 +96,7 @@ def state_lines(point: PlannedPoint) -> Iterator[str]:
         names = [name for name, own in point.windows.items() if own == size]
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         window = f"a sliding window of {size:,} tokens, as in the example inputs"
-        yield f"assumed to be {window}: {names[0]}{more}"
+        yield f"{names[0]}{more} {'are' if more else 'is'} assumed to be {window}"
 
 
 def _fullest(devices: Sequence[PlannedDevice]) -> PlannedDevice | None:
@@ -196,14 +196,14 @@ def greatest_text(found: Greatest) -> str:
     why = (
         "the program accepts no larger size"
         if found.limit == "range"
-        else f"with more, {found.device} runs out of memory"
+        else f"with a larger one, {found.device} runs out of memory"
     )
     surely = "" if found.fits_surely == found.size else f" (certain up to {found.fits_surely or 0:,})"
     return f"largest {found.role}: {found.size:,}{surely}; {why}"
 
 
 def _machines(machines: Sequence[Machine]) -> list[str]:
-    rows = [["enough", "to spare", "placement"]]
+    rows = [["fits on", "to spare", "placement"]]
     for machine in machines:
         if machine.count is not None and machine.headroom is not None:
             name = machine.profile if machine.count == 1 else f"{machine.count}x{machine.profile}"

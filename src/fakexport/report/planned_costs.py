@@ -139,8 +139,8 @@ def cost_lines(costs: PlannedCosts) -> Iterator[str]:
     flops = sum(device.flops for device in costs.devices)
     if costs.limit is None:
         names = device_names([device.name for device in costs.devices])
-        why = f"the profile of {names} has no FLOP/s or B/s"
-        yield f"{flops_text(flops)} per call; no bound on its time: {why}"
+        why = f"the profile of {names} specifies no FLOP/s or B/s"
+        yield f"{flops_text(flops)} per call; no bound on the time of a call: {why}"
     else:
         yield _fastest(costs, *costs.limit)
         yield f"{flops_text(flops)} per call; {_device(costs.limit[0])}"

@@ -37,10 +37,10 @@ class RankSummary:
         degrees: Degrees of parallelism: `tp=8`.
         groups: Ranks grouped by weight shapes; the group of rank 0 is first.
         whole_bytes: Bytes of the weights if one device holds the whole model.
-        traced: Ranks that were traced and compared: rank 0, the last rank of rank 0's group, and one rank of
-            each other group.
-        own_numbers: Modules with constants that differ between ranks, such as a range of the vocabulary.
-            Empty if all ranks of a group run the same program.
+        traced: Ranks that were traced: the first and the last rank of each group, or all ranks on request.
+            The programs of each group were compared.
+        own_numbers: Paths of modules in which the programs of a group contain different constants, such as
+            a rank's range of the vocabulary. Empty if all ranks of a group run the same program.
         collectives: Collectives that rank 0 calls.
         unused_rules: Rules of the parallel plan that match no module.
         received_bytes: Minimum number of bytes that rank 0 receives per call; None if a size is unknown.
@@ -119,9 +119,9 @@ def _programs(summary: RankSummary, count: int) -> str:
     if summary.program_count == 1:
         return f"one program for all {count} ranks"
     if len(summary.groups) == 1:
-        return f"{count} programs, which differ only in constants of {', '.join(summary.own_numbers)}"
+        return f"{count} programs, which differ only in constants in {', '.join(summary.own_numbers)}"
     return (
-        f"{plural(summary.program_count, 'program')} for {count} ranks; their weights have different shapes"
+        f"{plural(summary.program_count, 'program')} for {count} ranks, whose weights have different shapes"
     )
 
 

@@ -89,6 +89,6 @@ def _code_block(source: str) -> str:
 
 def render_rules(rules: Iterable[Rule]) -> str:
     """Return one line per rule: code, severity, name, headline."""
-    rows = [("code", "severity", "name", "what it says")]
+    rows = [("code", "severity", "name", "message")]
     rows += [(rule.code, rule.severity, rule.name, rule.message) for rule in rules]
     return "\n".join(layout(rows)) + "\n"

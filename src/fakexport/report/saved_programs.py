@@ -1,4 +1,4 @@
-"""The exported programs of a target, as bytes of a weight-less archive that processes can exchange."""
+"""The exported programs of a target, as the bytes of an archive without weights, to pass to a process."""
 
 from __future__ import annotations
 

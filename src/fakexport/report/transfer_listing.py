@@ -24,8 +24,8 @@ _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 def transfer_listing(verdict: Verdict, *, width: int) -> list[str]:
     """Return the transfers of one target: a heading, then one line per transfer, in the order of execution.
 
-    If there are more than 20 transfers, those of the same source line that differ only in layer and route are
-    merged into one line, which shows their count and the bytes of one tensor.
+    If there are more than 20 transfers, transfers from the same source line that differ only in layer and
+    route are merged into one line, which shows their count and the bytes of one tensor.
     """
     groups = _groups(verdict.transfers)
     shown, hidden = groups[:_MOST_LINES], groups[_MOST_LINES:]
@@ -79,7 +79,7 @@ def _groups(transfers: Sequence[Transfer]) -> list[list[Transfer]]:
 
 
 def _likeness(transfer: Transfer) -> Hashable:
-    """Return a key that is equal for transfers that share a line: all but the layer number and the route."""
+    """Return a key that is equal for transfers that differ only in the layer number and the route."""
     place = (transfer.span.path, transfer.span.line) if transfer.span else None
     tensor = (transfer.dtype, transfer.shape, transfer.bytes)
     return tensor, place, transfer.operator, _NUMBER.sub("#", transfer.module_path)

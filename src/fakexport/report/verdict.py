@@ -84,9 +84,9 @@ class Verdict:
         notes: Observations, one sentence each. After a failure, also the assumptions that were made to find
             further problems.
         recovered: The program's constants, with and without values; None without a program.
-        memory_left: Device -> bytes that the weights leave free for cache, inputs and activations; negative
-            if the weights do not fit. The host, and devices whose memory is unknown, are omitted.
-        placement: Module path -> device that was used for it. Saved with the program.
+        memory_left: Device -> bytes that remain for cache, inputs and activations after loading the weights;
+            negative if the weights do not fit. The host, and devices whose memory is unknown, are omitted.
+        placement: Module path -> device of the module. Saved with the program.
         modules: The tree of the model's modules, for HTML pages; None without a program.
         ranks: Summary of all ranks, if the model is parallel. `program` is then the program of rank 0.
         fingerprints: Rank -> fingerprint of its program; empty unless requested for a lock file.

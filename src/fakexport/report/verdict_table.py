@@ -40,8 +40,9 @@ def verdict_table(report: Report, *, width: int) -> list[str]:
     """Return the lines of two tables: reproducible facts, and measurements of this run.
 
     Weights are parameters, buffers and constants. Tensors that the program writes have a separate column. The
-    column `memory left` shows what the weights leave free on the fullest device whose memory is known. The
-    column `peak memory` is about the process that checked the target. Tables that are too wide are split.
+    column `memory left` shows the memory that remains after loading the weights, on the fullest device whose
+    memory is known. The column `peak memory` is about the process that checked the target. Tables that are
+    too wide are split.
     """
     rows = [_HEAD, *map(fact_cells, report.verdicts)]
     if any(map(has_state, report.verdicts)):
@@ -167,7 +168,7 @@ def uneven_weights(verdict: Verdict) -> tuple[str, ...]:
 
 
 def constant_notes(verdict: Verdict) -> tuple[str, ...]:
-    """Return a note on how many constants were recomputed, and which constants have no value."""
+    """Return a note on the number of recomputed constants, and on the constants without a value."""
     recovered = verdict.recovered
     if recovered is None or not (recovered.names or recovered.unbound):
         return ()

@@ -132,7 +132,7 @@ def test_an_archive_that_does_not_fit_has_exit_code_1(plan, config, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--batch", "a"], "--batch 'a': write a number, several such as 1,8, or a range 1..64"),
+        (["--batch", "a"], "--batch 'a': write a number, a list 1,8 or a range 1..64"),
         (["--batch", "0"], "--batch 0: give a number of 1 or more"),
         (["--batch", "64..1"], "--batch '64..1': write an ascending range that starts at 1 or more"),
         (["--context", "0..8"], "--context '0..8': write an ascending range that starts at 1 or more"),

@@ -116,8 +116,9 @@ def test_devices_without_rates_have_no_bound():
     report = fe.plan(lambda: (nn.Linear(8, 8), (torch.zeros(2, 8),)))
 
     assert report.points[0].costs.least_seconds is None
-    assert "256 FLOP per call; no bound on its time: the profile of cpu has no FLOP/s or B/s" in render_plan(
-        report
+    assert (
+        "256 FLOP per call; no bound on the time of a call: the profile of cpu specifies no FLOP/s or B/s"
+        in render_plan(report)
     )
 
 

@@ -37,10 +37,10 @@ def test_a_window_that_was_assumed_is_named():
     text = render_plan(replace(plan, points=(point,)), width=110)
 
     assert (
-        "assumed to be a sliding window of 128 tokens, as in the example inputs: cache_0.2 and 1 more\n"
+        "cache_0.2 and 1 more are assumed to be a sliding window of 128 tokens, as in the example inputs\n"
         in text
     )
-    assert "assumed to be a sliding window of 64 tokens, as in the example inputs: cache_2.2\n" in text
+    assert "cache_2.2 is assumed to be a sliding window of 64 tokens, as in the example inputs\n" in text
 
 
 def test_eager_mode_has_its_own_columns_and_verdict():

@@ -95,7 +95,7 @@ def planned_wrapper(
     options = compile_options(graph, has_weights=has_weights)
     replacements = {
         (GraphLowering, "codegen_with_cpp_wrapper"): plan,
-        # Both functions would run the compiler, to find the supported vector instructions and its vendor.
+        # The stock functions run the C++ compiler to find its vendor and the supported vector instructions.
         (cpu_vec_isa, "pick_vec_isa"): _vectors(cpu_vec_isa.pick_vec_isa),
         (cpp_builder, "get_cpp_compiler"): lambda: "c++",
     }
@@ -109,11 +109,11 @@ def planned_wrapper(
                 case UnplannedGraph() as reason:
                     raise reason from error
             raise
-    raise UnplannedGraph("Inductor did not lower it")
+    raise UnplannedGraph("Inductor did not lower the program")
 
 
 def _within(error: BaseException) -> BaseException | None:
-    """Return the exception that stopped the compilation. Inductor wraps it in an error of its own."""
+    """Return the `_Planned` or `UnplannedGraph` that is wrapped in an error of Inductor, or None."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, (_Planned, UnplannedGraph)):
         found = getattr(found, "inner_exception", None) or found.__cause__ or found.__context__
@@ -162,7 +162,7 @@ def _read(
     for line in lines:
         match line:
             case _ if isinstance(line, branches):
-                raise UnplannedGraph("it has control flow that depends on data")
+                raise UnplannedGraph("the program has data-dependent control flow")
             case known.AllocateLine():
                 yield _taken(line.node, lowering)
             case known.ReuseLine():
@@ -205,7 +205,7 @@ def _plain(size: Any) -> Any:
 
 
 def _results(node: Any) -> list[Any]:
-    """Return those outputs of a kernel that own memory. Each has a handle, even if it is not used."""
+    """Return the outputs of a kernel that own memory. Even an unused output has a handle."""
     from torch._inductor import ir
 
     if not isinstance(node.layout, ir.MultiOutputLayout):
@@ -230,7 +230,7 @@ def _call(node: Any, workspace: Workspace, unread: dict[str, None]) -> BufferLin
             taken = tuple((device, size) for device, size in found if size is not None)
             if taken != found:
                 unread[name] = None
-        except Exception:  # Report the kernel as unread, whatever its arguments.
+        except Exception:  # If anything fails, the workspace of this kernel is unknown.
             unread[name] = None
     return BufferLine("call", name, node=_origin(node), workspace=taken)
 

@@ -133,7 +133,7 @@ def _grouped_product(first: torch.Tensor, second: torch.Tensor, *args: Any, **kw
 
 
 def _least_attention(flops: Any, named: Mapping[str, Any]) -> Any:
-    """Return the FLOPs for only those keys that no mask can hide.
+    """Return the FLOPs that attention needs if the mask hides as many keys as possible.
 
     A mask may hide all keys from all queries except one. With `is_causal`, query i attends to the keys up to
     i.

@@ -1,8 +1,8 @@
 """Record the allocations and frees of a training step on fake tensors, using torch's memory tracker.
 
 `MemTracker` tracks when a tensor's memory is allocated and freed, and what it is used for, but only stores
-sums. This subclass records every update, with its order, location and size. It differs from `MemTracker` in
-four cases that `MemTracker` does not cover, or in which runs on fake and real tensors differ:
+sums. This subclass records every update, with its order, location and size. It handles four cases
+differently, because `MemTracker` does not cover them or because fake and real tensors behave differently:
 
 - Memory that an optimizer allocates and frees within a step is temporary, not optimizer state.
 - The autograd engine adds two gradients in place if nothing else references one of them. For fake tensors,
@@ -58,8 +58,8 @@ class TrainingOperator:
     """One operator of a training step.
 
     Args:
-        file, line, function: Innermost frame of user code. For a backward operator, it is that of the forward
-            operator. "", 0 and "" if there is no such frame.
+        file, line, function: Innermost frame of user code. A backward operator has the frame of the forward
+            operator that created its autograd node. "", 0 and "" if there is no such frame.
     """
 
     operator: str  # For example `aten.mm.default`.
@@ -75,11 +75,13 @@ class TrainingMemory:
     """Memory of a tensor and its views, or workspace of a kernel.
 
     Args:
-        owner: If the memory stores a parameter or buffer, or a gradient or optimizer state of one, the name
-            of that parameter or buffer; otherwise "".
+        purpose: What the memory was last used for. It applies to the whole lifetime of the memory: the memory
+            of a gradient has the purpose `gradient` from its allocation on.
+        owner: Name of the parameter or buffer that the memory stores, or whose gradient or optimizer state it
+            stores; otherwise "".
     """
 
-    purpose: Purpose  # The last use of the memory. A gradient counts as one as soon as it is computed.
+    purpose: Purpose
     device: str  # For example `cuda:0`.
     bytes: int  # Size before rounding by an allocator.
     shape: tuple[int, ...] | None  # Shape of the first tensor that used it; None for a workspace.
@@ -94,7 +96,7 @@ class TrainingRecord:
 
     Args:
         memory: First the memory that exists from the start, then the rest in allocation order.
-        events: The index of an operator, and `k` if it allocates memory k, or `~k` if memory k is freed.
+        events: Pairs of an operator's index and `k` if memory k is allocated, or `~k` if memory k is freed.
     """
 
     memory: tuple[TrainingMemory, ...]
@@ -155,7 +157,7 @@ class TrainingTracker(MemTracker):
             warnings.formatwarning = stock
 
     def note_gradients(self) -> None:
-        """Record that the memory of the parameters' current gradients stores gradients."""
+        """Set the purpose of the memory of the parameters' current gradients to `gradient`."""
         self._settle_sum()
         for parameter in self._module.parameters():
             if parameter.grad is not None:
@@ -291,7 +293,10 @@ class TrainingTracker(MemTracker):
         return frame is not None and frame.f_code.co_name == _ENGINE
 
     def _settle_sum(self) -> None:
-        """Correct the record: the last sum of gradients uses the memory of the summand that was freed."""
+        """Record the engine's last addition of two gradients as in-place.
+
+        The sum then uses the memory of the gradient that was freed.
+        """
         if self._sum is None:
             return
         position, index, winfo = self._sum
@@ -329,8 +334,8 @@ def _memory_of(winfo: Any, tensor: torch.Tensor | None, operator: int, owner: st
 def optimizer_is_foreach(parameters: Iterable[torch.Tensor]) -> bool:
     """Return whether torch's optimizers use the foreach implementation for these parameters by default.
 
-    Optimizers check the class of the parameters, which differs for fake tensors. The result is that for real
-    parameters.
+    torch checks the class of the parameters, which differs for fake parameters. The result of this function
+    applies to real parameters.
 
     Source: `torch/optim/optimizer.py:_default_to_fused_or_foreach`.
     """

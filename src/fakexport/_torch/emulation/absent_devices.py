@@ -40,7 +40,7 @@ class AbsentDevice(torch.AcceleratorError, AssertionError, FakexportError):
 
 
 def absence(device: str, present: str) -> str:
-    """Return the message of an `AbsentDevice`. It also identifies errors that quote the message."""
+    """Return the message of an `AbsentDevice`. FE505 is reported for errors that contain this message."""
     return f"device {device} does not exist on this target: it has {present}"
 
 
@@ -56,5 +56,5 @@ _UNREACHED = {
 
 
 def unreached_device_type(message: str) -> str | None:
-    """Return the device type that torch did not find according to its error message, or None."""
+    """Return the device type that an error message of torch reports as unavailable, or None."""
     return next((kind for kind, pattern in _UNREACHED.items() if pattern.search(message)), None)

@@ -234,7 +234,7 @@ def _has_matching_heads(call: Attention, *, allows_groups: bool, needs_equal_kv:
 
 
 def _has_broadcastable_mask(call: Attention) -> bool:
-    """Return whether each size of the mask is 1 or equals that of the attention scores, as cuDNN requires."""
+    """Return whether the mask can be broadcast to the shape of the attention scores, as cuDNN requires."""
     if call.mask is None:
         return True
     if call.mask.requires_grad or call.mask.dim() not in (2, 4):

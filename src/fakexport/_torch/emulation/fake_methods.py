@@ -131,7 +131,7 @@ def _swap_fakes(one: torch.Tensor, other: torch.Tensor) -> None:
 
 
 def _deep_copy(fake: torch.Tensor, memo: dict[int, Any]) -> Any:
-    """Return a deep copy of a leaf like `Tensor.__deepcopy__`, but without reading a data pointer."""
+    """Return a deep copy of a leaf tensor. Unlike `Tensor.__deepcopy__`, this reads no data pointer."""
     if id(fake) in memo:
         return memo[id(fake)]
     with torch.no_grad():

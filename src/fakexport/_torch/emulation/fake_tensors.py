@@ -132,7 +132,7 @@ def meta_of(fake: torch.Tensor) -> torch.Tensor:
 def real_to_fake(mode: FakeTensorMode, real: torch.Tensor, device: torch.device) -> FakeTensor:
     """Return a fake tensor of `mode` with the shape, layout and dtype of `real`, on the fake device `device`.
 
-    It shares no state with `real`: it is not added to the mode's memo of converted tensors, either.
+    It shares no state with `real`, and is not added to the mode's memo of converted tensors.
     """
     with real_execution():
         if real.layout is not torch.strided:
@@ -229,8 +229,8 @@ def virtual_fakes() -> Patches:
     On torch 2.11, each fake tensor would also create a real tensor to initialize its device.
 
     Index: if fake mode avoids device initialization, torch's C++ uses index 0 for a device without an
-    index ("to avoid device init"), although the index of `x` in `x.new_tensor(data)`, or of the current
-    device, is known. Source: `torch/csrc/utils/tensor_new.cpp:internal_new_from_data`.
+    index ("to avoid device init"). The correct index is that of `x` in `x.new_tensor(data)`, or that of the
+    current device. Source: `torch/csrc/utils/tensor_new.cpp:internal_new_from_data`.
 
     Dispatch cache: `FakeTensorMode` caches operator results by their arguments, for the whole process.
     Some results also depend on device queries: `torch.version.hip` determines the shape of flash
@@ -253,7 +253,7 @@ def _new_tensor(self: FakeTensor, data: Any, **options: Any) -> torch.Tensor:
 
 
 def on_current_device(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `torch.tensor` with the current device index if the device has none."""
+    """Return the keyword arguments of `torch.tensor`. If the device has no index, add the current index."""
     device = kwargs.get("device")
     named = torch.device(device) if isinstance(device, (str, torch.device)) else None
     if named is None or named.index is not None or named.type not in ("cuda", "xpu"):
@@ -263,7 +263,10 @@ def on_current_device(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def forget_results() -> None:
-    """Clear the dispatch cache after the current device changed, because its keys contain plain `cuda`."""
+    """Clear the dispatch cache. Its keys contain `cuda` without an index.
+
+    Therefore, its results are invalid after the current device changes.
+    """
     FakeTensorMode.cache.clear()
     mode = active_fake_mode()
     if mode is not None and mode.shape_env is not None:

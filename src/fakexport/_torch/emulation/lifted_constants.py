@@ -32,7 +32,7 @@ def fold_lifted_moves(program: ExportedProgram) -> dict[str, torch.Tensor]:
     specifies a device. A `.to(device)` in the model also specifies the dtype and layout.
 
     Returns:
-        By name, the CPU values of the constants that became fake tensors on a virtual device.
+        The CPU values, by name, of the constants that became fake tensors on a virtual device.
     """
     constants = {
         spec.arg.name: spec.target
@@ -79,7 +79,10 @@ def note_lifted_value(placeholder: Node, constant: torch.Tensor) -> None:
 
 
 def _erase_unused(program: ExportedProgram, lift: Node) -> bool:
-    """Erase a literal that no node uses because only its value was read (`.item()`), as export does."""
+    """Erase a literal if no node uses it, as export does, and return whether it was erased.
+
+    A literal is unused if the model only reads its value (`.item()`).
+    """
     (placeholder,) = lift.all_input_nodes
     chain = [placeholder, lift]
     while len(chain[-1].users) == 1 and next(iter(chain[-1].users)).target is _DETACH:

@@ -32,7 +32,8 @@ def method_positions(header: str, base_header: str | None = None) -> dict[str, i
         header: Path of a header with one class, relative to torch's `include` folder.
         base_header: Header of its base class, whose methods come first.
     Returns:
-        Method name -> position. For overloads, it is the first position. A destructor takes two positions.
+        Method name -> position. Overloads have the position of the first one. A destructor takes two
+        positions.
     Raises:
         OSError: torch was installed without its headers.
     """

@@ -13,7 +13,7 @@ class is exactly `torch.Tensor`, so it mistakes an inner fake tensor for a wrapp
 the corresponding fake tensor. Seen on torch 2.11 to 2.13, torchao 0.18.
 
 Source: `torch/_functorch/_aot_autograd/subclass_parametrization.py`, `torchao/utils.py`;
-`torch/nn/utils/parametrize.py:ParametrizationList.__init__`, which calls it.
+`torch/nn/utils/parametrize.py:ParametrizationList.__init__`, which calls `right_inverse`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def parameters_keep_their_class(mode: FakeTensorMode) -> Patches:
 
 
 def own_class(fake: FakeTensor) -> type[torch.Tensor]:
-    """Return the class that the real tensor would have: `Tensor`, `Parameter`, or a subclass of it."""
+    """Return the class that the real tensor would have: `Tensor`, `Parameter`, or a subclass of either."""
     known: type[torch.Tensor] | None = getattr(type(fake), _OWN_CLASS, None)
     if known is not None:
         return known
@@ -94,7 +94,7 @@ def fake_parameter(cls: Any, fake: torch.Tensor, requires_grad: bool) -> torch.T
 
 
 def real_parameter(cls: Any, value: torch.Tensor, requires_grad: bool) -> torch.Tensor:
-    """Return a parameter of class `cls` with this data. For a lazy class, return an uninitialized one."""
+    """Return a parameter of class `cls` with this data, or an uninitialized one if the class is lazy."""
     made: torch.Tensor
     if issubclass(cls, _UninitializedTensorMixin):
         made = cls(requires_grad=requires_grad, device=value.device, dtype=value.dtype)
@@ -110,13 +110,13 @@ def _fake_class(cls: Any) -> Any:
     """Return a fake tensor class that also derives from `cls` and has its name."""
     body: dict[str, Any] = {
         _OWN_CLASS: cls,
-        "__init__": cls.__init__,  # Otherwise, Python would call that of `FakeTensor` after `__new__`.
+        "__init__": cls.__init__,  # Otherwise, Python would call `FakeTensor.__init__` after `__new__`.
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
     }
     if issubclass(cls, _UninitializedTensorMixin):
         body["cls_to_become"] = FakeTensor
-        body["shape"] = torch.Tensor.shape  # Fake mode reads it, but that of a lazy class raises an error.
+        body["shape"] = torch.Tensor.shape  # Fake mode reads `shape`, which raises in a lazy class.
     return type(cls)(cls.__name__, (FakeTensor, cls), body)
 
 

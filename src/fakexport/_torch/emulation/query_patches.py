@@ -134,7 +134,7 @@ _FORWARDED = {
 
 
 class AcceleratorQueries:
-    """Replacements for functions of `torch.accelerator`, under the same names."""
+    """Replaces functions of `torch.accelerator`. Each method is named after the function that it replaces."""
 
     def __init__(self, backend: Backend | None) -> None:
         self._backend = backend

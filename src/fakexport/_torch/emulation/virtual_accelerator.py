@@ -116,7 +116,7 @@ def accelerator_hooks(device_type: str) -> AcceleratorHooks:
 
 
 def virtual_accelerator(device_type: str) -> AbstractContextManager[None]:
-    """Return a context in which integers are devices of this type.
+    """Return a context in which torch interprets an integer device as an index of this device type.
 
     If device guards cannot provide streams on this machine, the context does nothing.
     """

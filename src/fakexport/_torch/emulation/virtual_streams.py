@@ -14,7 +14,7 @@ class VirtualStream:
     """Replacement for `torch.cuda.Stream` on a virtual device."""
 
     _event_type: ClassVar[type[VirtualEvent]]
-    """The event class of the device type. Set by its subclass."""
+    """The event class of the device type. Set by the subclass of each device type."""
 
     _resolve: ClassVar[Callable[[Any], torch.device]]
     """Converts the `device` argument to a device with an index. Set by the subclass of each device type."""

@@ -78,8 +78,8 @@ def wheel_patches(capability: Callable[[], tuple[int, int]], *, is_rocm: bool) -
     """Return `(owner, name) -> replacement` pairs for `Patches`, for a CUDA or ROCm device.
 
     Args:
-        capability: Returns the capability of the first device. If the table has no entry for it, that of the
-            next lower capability is used.
+        capability: Returns the capability of the first device. If the table has no entry for it, the entry
+            of the next lower capability is used.
         is_rocm: Whether the device is a ROCm device. Queries without a known answer raise `UnknownAnswer`.
     """
     stored = _stored()
@@ -146,8 +146,8 @@ def _answering(full_name: str, function: Callable[..., Any], answer: Callable[[]
 def _is_installed_wheel_meant(frame: FrameType | None, *, is_imported: bool) -> bool:
     """Return whether the answer decides what this process imports, so that it must fit the installed wheel.
 
-    This is the case if an installed package makes the query while that package is being imported. With
-    `is_imported`, the query is about a module that torch imports, and then also if torch makes the query.
+    This is the case if an installed package makes the query while that package is being imported. If
+    `is_imported` (torch imports the queried module), it is also the case if torch makes the query.
     """
     while (frame := outside_of_patches(frame)) is not None:
         is_torch = frame.f_globals.get("__name__", "").partition(".")[0] == "torch"

@@ -22,7 +22,7 @@ from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 _aten = torch.ops.aten
-_GRU_SAVED = 5  # Values that the fused GRU cell saves for backward, in hidden sizes.
+_GRU_SAVED = 5  # Values that the fused GRU cell saves for backward, as a multiple of the hidden size.
 
 Kernel = Callable[..., Any]
 _FUSED = ("_fused_sgd_", "_fused_sgd_.tensor_lr", "_fused_adagrad_", "_fused_adagrad_.tensor_lr")
@@ -30,7 +30,7 @@ _FUSED = ("_fused_sgd_", "_fused_sgd_.tensor_lr", "_fused_adagrad_", "_fused_ada
 
 @contextmanager
 def fake_device_operators() -> Iterator[None]:
-    """Enter a context in which these operators have fake kernels."""
+    """Enter a context in which the operators in `KERNELS` have fake kernels."""
     table = fake_impls.op_implementations_dict
     before = {operator: table.get(operator) for operator in KERNELS}
     table.update(KERNELS)
@@ -96,10 +96,12 @@ def _check_cell(
         input_gates.shape == hidden_gates.shape, lambda: f"{input_gates.shape} != {hidden_gates.shape}"
     )
     expected = (input_gates.size(0), width // gates)
-    torch._check(tuple(state.shape) == expected, lambda: f"expected a state of {expected}, got {state.shape}")
+    torch._check(
+        tuple(state.shape) == expected, lambda: f"expected a state of shape {expected}, got {state.shape}"
+    )
     for bias in (input_bias, hidden_bias):
         if bias is not None:
-            torch._check(tuple(bias.shape) == (width,), lambda: f"expected a bias of {width}")
+            torch._check(tuple(bias.shape) == (width,), lambda: f"expected a bias of length {width}")
     tensors = [t for t in (hidden_gates, state, input_bias, hidden_bias) if t is not None]
     torch._check(
         all(t.device == input_gates.device for t in tensors), lambda: "expected all inputs on one device"
@@ -111,7 +113,7 @@ def _like(tensor: Tensor) -> Tensor:
 
 
 def _is_not_used(mode: FakeTensorMode, operator: Any, *args: Any, **kwargs: Any) -> bool:
-    """Answer that cuDNN or MIOpen is not used. The result of the loss has the same shape either way."""
+    """Return False: cuDNN or MIOpen is not used. The CTC loss has the same shape in both cases."""
     return False
 
 

@@ -27,7 +27,7 @@ _SMALLEST_SCALE = 1 / (_LARGEST * 512)
 
 
 def register_fbgemm_products() -> None:
-    """Register the operators, unless FBGEMM has registered them, and the FLOP formula of the product."""
+    """Register the FLOP formula of the product, and the operators unless FBGEMM has registered them."""
     register_operator(
         f"{NAMESPACE}::quantize_fp8_per_row",
         "(Tensor input, Tensor? bs=None, Tensor? scale_ub=None, ScalarType? output_dtype=None, "
@@ -114,8 +114,8 @@ def _check(
         raise NotImplementedError("quantize_fp8_per_row is not emulated with these arguments")
     if given.dim() not in (2, 3) or given.dtype not in (torch.bfloat16, torch.float16, torch.float32):
         raise RuntimeError(
-            "quantize_fp8_per_row takes 2 or 3 dimensions in bfloat16, float16 or float32, not "
-            f"{given.dim()} in {given.dtype}"
+            "quantize_fp8_per_row expects a 2-d or 3-d tensor of bfloat16, float16 or float32, got a "
+            f"{given.dim()}-d tensor of {given.dtype}"
         )
 
 
@@ -139,7 +139,9 @@ def _empty_product(
     **kwargs: Any,
 ) -> Tensor:
     if {XQ.dtype, WQ.dtype} != {torch.float8_e4m3fn}:
-        raise RuntimeError(f"f8f8bf16_rowwise takes float8_e4m3fn, not {XQ.dtype} and {WQ.dtype}")
+        raise RuntimeError(
+            f"f8f8bf16_rowwise expects rows and a weight in float8_e4m3fn, got {XQ.dtype} and {WQ.dtype}"
+        )
     is_scaled = x_scale.shape == XQ.shape[:-1] and w_scale.numel() == WQ.shape[0]
     if WQ.dim() != 2 or XQ.shape[-1] != WQ.shape[1] or not is_scaled:
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in (XQ, WQ, x_scale, w_scale))

@@ -1,13 +1,14 @@
 """fp8 and 4-bit matrix products with block-wise scales, as used by checkpoints such as DeepSeek's.
 
-transformers calls a Triton kernel for them, which it downloads from the hub:
-`kernels-community/finegrained-fp8` (transformers/integrations/finegrained_fp8.py, 5.23). The operators in
-this module have the same names and arguments, in a namespace without a build number. On real data they
-compute the same result in plain torch: each row is quantized to fp8 with one scale per block of columns,
-and products are accumulated in float32.
+For these products, transformers downloads a Triton kernel from the hub: `kernels-community/finegrained-fp8`
+(transformers/integrations/finegrained_fp8.py, 5.23). The operators in this module have the same names and
+arguments as the operators of the kernel, but a namespace without a build number. On real data they compute
+the same result in plain torch: each row is quantized to fp8 with one scale per block of columns, and products
+are accumulated in float32.
 
-A weight is in an MX format if each row has a scale for every 32 columns, a power of two: in MXFP8, or in
-MXFP4 with two 4-bit numbers per byte. The scales of the activations are then powers of two, too.
+In an MX format, each row of a weight has one scale per 32 columns, and the scale is a power of two. MXFP8
+stores fp8 numbers, and MXFP4 stores two 4-bit numbers per byte. For a weight in an MX format, the scales of
+the activations are powers of two, too.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def grouped_matmul(
     rows, is `[E]`.
 
     Raises:
-        NotImplementedError: The weight has 4 bits, is MXFP8, or is not quantized in blocks.
+        NotImplementedError: The weight is not in an MX format, and is not float8_e4m3fn or has no block size.
     """
     if _check(weight, scales, block_size):
         name = f"{_MX[weight.dtype]}_grouped"
@@ -163,7 +164,7 @@ def _check(weight: Tensor, scales: Tensor, block_size: Sequence[int] | None = ()
 
 
 def _columns(weight: Tensor) -> int:
-    """Return the number of columns of a weight. A byte of an int8 weight holds two."""
+    """Return the number of columns of a weight. Each byte of an int8 weight stores two columns."""
     return weight.shape[-1] * (2 if weight.dtype is torch.int8 else 1)
 
 
@@ -261,7 +262,7 @@ def _rounded(given: Tensor, block: int, *, is_power: bool = False) -> Tensor:
     """Return activations, rounded to fp8 with one scale per row and block of columns, as float32.
 
     Args:
-        is_power: Whether the scale is the next power of two.
+        is_power: Whether to round each scale up to a power of two.
     """
     columns = given.shape[-1]
     padded = torch.nn.functional.pad(given.float(), (0, -columns % block)).unflatten(-1, (-1, block))

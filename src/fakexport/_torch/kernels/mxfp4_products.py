@@ -45,13 +45,13 @@ def refuse_cpu(rows: Tensor) -> None:
     """Raise NotImplementedError for a tensor on the CPU, which the kernels do not support."""
     if rows.device.type == "cpu":
         raise NotImplementedError(
-            "experts in MXFP4 run on a GPU only: transformers dequantizes them on a CPU"
+            "experts in MXFP4 run only on a GPU; for a CPU, transformers dequantizes them"
         )
 
 
 def dequantized(blocks: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     """Return matrices `[..., N, K]` from blocks `[..., N, K / 32, 16]` and scales `[..., N, K / 32]`."""
-    # Half the scale and twice the number: the greatest scale alone is infinite in float32.
+    # Use half the scale and twice the number, because the greatest scale overflows float32.
     powers = torch.pow(2.0, scales.to(torch.int32) - _BIAS - 1)
     return (2 * unpacked(blocks) * powers.unsqueeze(-1)).to(dtype).flatten(-2)
 
@@ -88,8 +88,8 @@ def _empty(rows: Tensor, blocks: Tensor, scales: Tensor, offs: Tensor) -> Tensor
         )
     if width * 2 != BLOCK or scales.shape != blocks.shape[:-1] or offs.shape != (groups,):
         raise RuntimeError(
-            f"blocks {tuple(blocks.shape)}, scales {tuple(scales.shape)} and offsets {tuple(offs.shape)} of "
-            "MXFP4 do not match"
+            f"the shapes of MXFP4 blocks {tuple(blocks.shape)}, scales {tuple(scales.shape)} and offsets "
+            f"{tuple(offs.shape)} do not match"
         )
     if rows.shape[-1] != count * BLOCK:
         raise RuntimeError(f"rows of length {rows.shape[-1]} do not match {count} blocks of length {BLOCK}")

@@ -38,7 +38,7 @@ from fakexport._torch.emulation.absent_devices import ALWAYS_THERE
 from fakexport._torch.patching import Patches
 from fakexport.error import FakexportError
 
-# A real kernel needs real memory. If the inputs are larger than this, the operator has no fake kernel.
+# A real kernel needs real memory. If the inputs are larger than this, the operator counts as unsupported.
 LARGEST_FALLBACK_BYTES = 256 * 2**20
 
 _DETACH = torch.ops.aten.detach.default
@@ -52,7 +52,7 @@ class SparseOnVirtualDevice(NotImplementedError, FakexportError):
 
 
 def virtual_operators(check_device: Callable[[torch.device], None]) -> Patches:
-    """Return a context in which fake mode runs no operator on a virtual device.
+    """Return a context in which fake mode runs no real kernel on a virtual device.
 
     Args:
         check_device: Called with each device argument of an operator on fake tensors. It may raise an error.
@@ -169,7 +169,7 @@ def _meta_of(leaf: Any, storages: set[int | None], not_implemented: RuntimeError
     if not isinstance(leaf, torch.Tensor):
         return leaf
     if _storage(leaf) in storages:
-        raise not_implemented  # It is an alias of an input, which the fake result could not be.
+        raise not_implemented  # The result aliases an input, but the fake result would not.
     return leaf.to("meta")
 
 

@@ -1,7 +1,9 @@
-"""Make Inductor and Triton compile for an NVIDIA GPU that this machine lacks. Seen on torch 2.13, Triton 3.7.
+"""Make Inductor and Triton compile for an NVIDIA GPU that this machine lacks.
 
-For a process that does nothing else: nothing is restored. It must run under `emulate`, which answers the
-queries about the device.
+Seen on torch 2.11 (Triton 3.6), 2.13 (3.7) and 2.15 (3.9).
+
+Use this only in a process that does nothing else, because the patches are never removed. The process must run
+under `emulate`, which answers device queries.
 
 Source: `torch/_dynamo/device_interface.py`, `torch/_inductor/codegen/wrapper.py`, `cpp_builder.py`,
 `graph.py`, `runtime/triton_heuristics.py`; `triton/backends/nvidia/driver.py`.
@@ -25,22 +27,34 @@ from torch._subclasses.fake_tensor import FakeTensor
 from .inductor import compiler_command
 
 HOST_ARCHITECTURE = "x86-64-v3"
-"""The processors that the host code runs on: x86-64 with AVX2. Inductor's default is the build machine's, for
-this flag and for vector instructions that it requests by name (`-mavx512f`).
+"""The value of `-march` for host code: x86-64 with AVX2. By default, Inductor compiles for the processor of
+the build machine, with `-march=native` and flags for single vector extensions (`-mavx512f`).
 """
 
 OPTIONS = {
-    "triton.autotune_at_compile_time": True,  # Writes the tuning code, which is replaced below.
+    "triton.autotune_at_compile_time": True,  # Generates tuning code, which `_without_timing` replaces.
     "compile_threads": 1,  # Worker processes would not have the driver below.
-    "shape_padding": False,  # It times both variants.
+    "shape_padding": False,  # Padding would run kernels with and without padding to time them.
     # Headers that are precompiled for a temporary folder are never reused, and each takes 150 MB in /tmp.
     "aot_inductor.precompile_headers": False,
-    "aot_inductor.enable_line_tables": False,  # They name the folder of the build.
 }
-"""Options of Inductor for a device that is absent."""
+"""Options of Inductor for a GPU that this machine lacks."""
+
+if "aot_inductor.enable_line_tables" in torch._inductor.list_options():  # torch 2.11 has no line tables.
+    OPTIONS["aot_inductor.enable_line_tables"] = False  # They contain the path of the build folder.
 
 ENVIRONMENT = {"PYTHONHASHSEED": "0", "TRITON_DISABLE_LINE_INFO": "1"}
-"""Environment of the process, so that equal programs become equal packages."""
+"""Environment variables that make the packages of equal programs identical."""
+
+
+TESTED = ("2.11", "2.12", "2.13", "2.14", "2.15")
+"""Releases of torch on which the tests compiled for an absent GPU."""
+
+
+def untested_release() -> str | None:
+    """Return the release of the installed torch, such as `2.16`, or None if it is in `TESTED`."""
+    release = ".".join(str(torch.__version__).split(".")[:2])
+    return None if release in TESTED else release
 
 
 @dataclass(frozen=True)
@@ -90,8 +104,8 @@ def prepare(gpu: AbsentGpu, folder: Path) -> list[CompiledKernel]:
 
     Args:
         gpu: The GPU to compile for.
-        folder: The folder of the build, which the code will not name. It gets a folder `toolkit` with headers
-            and stub libraries to link against.
+        folder: The build folder. The generated code will not contain its path. A folder `toolkit` with
+            headers and stub libraries to link against is created in it.
     """
     from torch._inductor import codecache, cpp_builder, cpu_vec_isa, graph
     from torch._inductor.codegen.wrapper import PythonWrapperCodegen
@@ -115,14 +129,18 @@ def prepare(gpu: AbsentGpu, folder: Path) -> list[CompiledKernel]:
 
 
 def _look_queries_up_when_called() -> None:
-    """`CudaInterface` binds functions of `torch.cuda` at import, before they are emulated."""
+    """Make `CudaInterface` look up functions of `torch.cuda` on each call.
+
+    The stock class binds them at import, before they are emulated.
+    """
     from torch._dynamo.device_interface import CudaInterface
 
     for name, held in list(vars(CudaInterface).items()):
         bound: Any = held.__func__ if isinstance(held, staticmethod) else None
         if getattr(bound, "__module__", "").startswith("torch.cuda"):
             setattr(CudaInterface, name, staticmethod(_late(bound.__name__)))
-    for name in ("get_raw_stream", "exchange_device", "maybe_exchange_device"):  # C++, in a CUDA build.
+    # In a CUDA build, these are C++ functions.
+    for name in ("get_raw_stream", "exchange_device", "maybe_exchange_device"):
         setattr(CudaInterface, name, staticmethod(lambda index: 0))
 
 
@@ -191,7 +209,7 @@ def _refuse_to_run(*args: Any, **kwargs: Any) -> None:
 
 def _without_timing(kernels: list[CompiledKernel]) -> Callable[[Any], None]:
     def generate_and_run_autotune_block(self: Any) -> None:
-        """Run the definitions of the kernels, which compiles them, but not the calls that time them."""
+        """Compile the kernels by running their definitions. The calls that time the kernels are not run."""
         from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
         self.kernel_autotune_defs.splice("\nasync_compile.wait(globals())\ndel async_compile\n")
@@ -210,7 +228,10 @@ def _without_timing(kernels: list[CompiledKernel]) -> Callable[[Any], None]:
 
 
 def _chosen(launchers: list[Any]) -> Any:
-    """Return the first launcher without local memory, or the first. Inductor sorts them by preference."""
+    """Return the first launcher that uses no local memory. If all of them use it, return the first one.
+
+    Inductor sorts the launchers by preference.
+    """
     return min(launchers, key=lambda launcher: (launcher.n_spills or 0) > 0)
 
 
@@ -227,7 +248,10 @@ def _record(name: str, chosen: Any, launchers: list[Any]) -> CompiledKernel:
 
 
 def _compared_by_identity(own: Callable[[Tensor, Tensor], bool]) -> Callable[[Tensor, Tensor], bool]:
-    """Inductor merges constants with equal addresses, and all fake tensors have the address 0."""
+    """Return a version of `is_same_tensor` that compares fake tensors by identity.
+
+    Inductor merges constants with equal addresses, and all fake tensors have the address 0.
+    """
 
     def is_same_tensor(data: Tensor, value: Tensor) -> bool:
         if isinstance(data, FakeTensor) or isinstance(value, FakeTensor):
@@ -238,7 +262,7 @@ def _compared_by_identity(own: Callable[[Tensor, Tensor], bool]) -> Callable[[Te
 
 
 def _portable(own: Callable[..., Any], folder: Path) -> Callable[..., Any]:
-    # `__FILE__` in checks of torch's headers.
+    # Checks in torch's headers contain `__FILE__`, which is the absolute path of the header.
     paths = {folder: ".", Path(torch.__file__).parent: "torch"}
 
     def _get_optimization_cflags(*args: Any, **kwargs: Any) -> Any:
@@ -251,7 +275,10 @@ def _portable(own: Callable[..., Any], folder: Path) -> Callable[..., Any]:
 
 def _without_folder(own: Callable[..., Any], folder: Path) -> Callable[..., Any]:
     def write(content: Any, extension: str, extra: str = "", *args: Any, **kwargs: Any) -> Any:
-        """Write a file that is named by the hash of its content and of `extra`, a command with paths."""
+        """Write a file without the path of the build folder.
+
+        The file is named after the hash of its content and of `extra`, which is a command with paths.
+        """
         if extension in ("wrapper.cpp", "kernel.cpp"):
             content, extra = content.replace(f"{folder}/", ""), ""
         return own(content, extension, extra, *args, **kwargs)
@@ -260,7 +287,7 @@ def _without_folder(own: Callable[..., Any], folder: Path) -> Callable[..., Any]
 
 
 def remove_commands(files: Iterable[Path]) -> None:
-    """Remove the commands from the end of C++ sources that Inductor compiled. They contain paths."""
+    """Remove compile commands, which contain paths, from the end of C++ sources that Inductor compiled."""
     for file in files:
         if file.suffix == ".cpp":
             file.write_text(file.read_text().partition("\n// Compile cmd\n")[0])
@@ -280,10 +307,10 @@ _DRIVER_SYMBOLS = (
 
 
 def _toolkit(folder: Path) -> Path:
-    """Return a folder with what a C++ compiler needs of the CUDA toolkit.
+    """Create the parts of the CUDA toolkit that a C++ compiler needs, and return their folder.
 
-    These are the headers that Triton ships, and libraries with the names and symbols of the driver and of
-    torch's CUDA part to link against, if this torch is CPU-only.
+    These are the headers that Triton ships, and a stub library with the symbols of the CUDA driver to link
+    against. If this torch is CPU-only, a stub of `libtorch_cuda.so` is added.
     """
     (folder / "lib64").mkdir(parents=True)
     (folder / "include" / "nv").mkdir(parents=True)
@@ -304,7 +331,7 @@ def _toolkit(folder: Path) -> Path:
 
 
 def _stub(folder: Path, file: str, name: str, symbols: Iterable[str]) -> None:
-    """Compile a library that has these symbols and is never loaded."""
+    """Compile a stub library with these symbols to link against. It is never loaded."""
     source = folder / f"{file}.c"
     source.write_text("".join(f"int {symbol}(void) {{ return 999; }}\n" for symbol in symbols))
     out = str(folder / "lib64" / file)

@@ -121,7 +121,7 @@ def _check_result(target: OpOverload, result: Any, fake: Any) -> None:
 
 
 def check_kind(value: torch.Tensor) -> None:
-    """Check that operators on a tensor, and its conversion to integers, are the same on all devices.
+    """Check that operators on a tensor, and its conversion to integers, return the same on all devices.
 
     Raises:
         NotExact: The tensor is complex, quantized or not strided, is a float tensor other than float32 and

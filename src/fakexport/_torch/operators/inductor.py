@@ -116,9 +116,9 @@ def failed_node(error: BaseException) -> Node | None:
 
 
 def _node_in(variables: Mapping[str, Any]) -> Node | None:
-    """Return the node among the local variables of an interpreter's or a kernel's frame, or None.
+    """Return the node that a frame was processing, given the frame's local variables, or None.
 
-    An interpreter has it in `n`; a kernel (`self`) has it in an attribute.
+    In an interpreter, the variable `n` is the node. In a kernel, an attribute of `self` is the node.
     """
     noted = getattr(variables.get("self"), "__dict__", {})
     places = (variables.get("n"), noted.get("fx_node"), noted.get("origin_node"))
@@ -155,7 +155,7 @@ class AotiPackage:
         Running a package whose weights are not bound crashes the process.
 
         Args:
-            inputs: The tensors of the flattened call, with the layouts that the code was compiled for.
+            inputs: The flattened input tensors, with the layouts that the code was compiled for.
         """
         result: list[torch.Tensor] = self._loader.boxed_run(list(inputs))
         return result

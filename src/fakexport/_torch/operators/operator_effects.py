@@ -83,7 +83,7 @@ _known: dict[int, tuple[Any, Effects]] = {}
 
 
 def argument_at(place: tuple[int, str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return the argument at a place of `Effects`, or None if the call does not pass it."""
+    """Return the argument at a (position, name) of `Effects`, or None if the call does not pass it."""
     index, name = place
     return args[index] if index < len(args) else kwargs.get(name)
 

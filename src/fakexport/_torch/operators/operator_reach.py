@@ -1,10 +1,11 @@
 """Find operators that do more than compute. An untrusted program must not call them.
 
-An operator is rejected for one of three reasons, which are checked in this order: its namespace in torch
-communicates with other processes or belongs to an interpreter; it is listed here with a reason; or the name
-and type of an argument suggest a path, host, command or memory address. The last check also covers operators
-of libraries, and operators that later torch releases add. The other operators with a string argument are
-listed in `tests/torch_facts/operators_that_only_compute.txt`. A test names those that the list lacks.
+An operator is rejected for one of three reasons, which are checked in this order: it is in a namespace of
+torch that communicates with other processes or belongs to an interpreter; it is listed in this module with a
+reason; or the name and type of an argument suggest a path, host, command or memory address. The last check
+also covers operators of libraries, and operators that later torch releases add. The operators of torch that
+are accepted although they have a string or object argument are listed in
+`tests/torch_facts/operators_that_only_compute.txt`. A test fails if the list is incomplete.
 
 Seen on torch 2.13. Source: `torch._C._jit_get_all_schemas()`.
 """

@@ -40,8 +40,8 @@ def real_execution() -> Iterator[None]:
 def python_kernels() -> AbstractContextManager[None]:
     """Return a context in which operators on fake tensors use torch's Python kernels, as during export.
 
-    Fake mode alone does not use these kernels. Some of them support data-dependent sizes although the C++
-    kernel of the operator does not, for example that of `aten.constant_pad_nd`.
+    Fake mode alone does not use these kernels. Some of them support data-dependent sizes that the C++ kernels
+    do not support, for example the Python kernel of `aten.constant_pad_nd`.
     """
     guard: AbstractContextManager[None] = enable_python_dispatcher()
     return guard

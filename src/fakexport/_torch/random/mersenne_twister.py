@@ -28,7 +28,7 @@ STATE_BYTES = 5056
 _WORDS = 624
 _OTHER = 397  # A new word combines the oldest word, the next one, and the one at this offset.
 _TWIST = 0x9908B0DF
-_DEGREE = 19937  # Bits of a state. Of its oldest word, only the top bit counts.
+_DEGREE = 19937  # Bits of a state: only the top bit of the oldest word is part of the state.
 
 _SEED = struct.Struct("=Q")
 # Words left in the block plus one, whether it was seeded, position of the next word.
@@ -107,7 +107,7 @@ def marked(state: torch.Tensor, payload: bytes) -> torch.Tensor:
         ValueError: The payload has more than 32 bytes.
     """
     if len(payload) > _MARK_BYTES:
-        raise ValueError(f"a mark holds {_MARK_BYTES} bytes, not {len(payload)}")
+        raise ValueError(f"a mark has at most {_MARK_BYTES} bytes, got {len(payload)}")
     result = _copy(state, _NORMAL_AT)  # The normals and everything after them stay empty.
     words = _MARK_WORDS.unpack(payload.ljust(_MARK_BYTES, b"\0"))
     _MARK.pack_into(_memory_of(result), _PLACE_AT, _MARK_HEAD, len(payload), *words)
@@ -126,7 +126,7 @@ class MarkedState:
         self._memory = _memory_of(self.state)
 
     def mark(self, payload: bytes) -> bytes:
-        """Replace the payload. Return the `raw_mark` of the state, to compare it with that of a generator."""
+        """Replace the payload. Return the `raw_mark` of the state, to compare with a generator's state."""
         words = _MARK_WORDS.unpack(payload.ljust(_MARK_BYTES, b"\0"))
         _MARK.pack_into(self._memory, _PLACE_AT, _MARK_HEAD, self._length, *words)
         return raw_mark(self.state)

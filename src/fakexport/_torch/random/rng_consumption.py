@@ -147,7 +147,10 @@ def _below(position: int) -> Rule:
 
 
 def _between(position: int) -> Rule:
-    """Return the rule for an operator that draws integers from the argument at this position to the next."""
+    """Return the rule for an operator that draws integers between two arguments.
+
+    The lower bound is the argument at this position, and the upper bound is the next argument.
+    """
     return lambda filled, count, args: _integers(filled.dtype, count, args[position], args[position + 1])
 
 
@@ -205,7 +208,7 @@ def _nothing(filled: torch.Tensor, count: int, args: Sequence[Any]) -> Drawn | N
 
 
 def _stream(fill: str, dtype: torch.dtype, count: int) -> Drawn | None:
-    """Return what a kernel draws, from measurements. A kernel that uses MKL only draws a seed."""
+    """Return how many numbers a kernel draws, as measured. A kernel that uses MKL only draws a seed."""
     if not count:
         return _NOTHING
     words = _words_per_call_and_element(fill, dtype)

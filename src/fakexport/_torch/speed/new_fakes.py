@@ -52,8 +52,8 @@ class NewFakes:
 
         Args:
             mode: The mode of the new tensor.
-            meta: A meta tensor with its sizes, strides, dtype and storage.
-            device: Its device, with an index.
+            meta: A meta tensor with the sizes, strides, dtype and storage of the new tensor.
+            device: The device of the new tensor, with an index.
             memory: A meta tensor whose storage the new tensor uses instead. If given, call this inside
                 `in_kernel_invocation_manager(mode)`.
         """

@@ -179,7 +179,7 @@ def _calls(graph: Graph, parts: list[_Part]) -> dict[str, Node]:
 
 
 def _inline(part: _Part) -> None:
-    """Keep the nodes of a part, and rename them as stock torch names the copies that it makes."""
+    """Keep the nodes of a part, but give them the names that stock torch gives to its copies."""
     for node in part.nodes:
         if _sets_grad(node):
             node.graph.erase_node(node)

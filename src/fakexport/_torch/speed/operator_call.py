@@ -140,7 +140,7 @@ class OperatorCall:
         return kind, self.devices.index(device)
 
     def place_of(self, device: torch.device) -> torch.device | int | None:
-        """Return a device's index in `devices`, or None; a device without equivalents is returned itself."""
+        """Return a device's index in `devices`, or None. Return a device without equivalents unchanged."""
         if device not in self._kinds:
             return device
         return self.devices.index(device) if device in self.devices else None

@@ -60,7 +60,7 @@ class _Entry:
         results: Reproduces the results.
         name: The requested name of the node.
         knowledge: State of the shape environment.
-        compared: For each tensor argument, whether it had computed its contiguity before the call.
+        compared: For each tensor argument, whether its contiguity was computed before the call.
         devices: Devices on which the operator was called. If sizes are symbolic, the first call on each
             device is recorded separately, because fake mode's cache distinguishes devices, and computing
             sizes may add nodes.
@@ -77,8 +77,8 @@ class OperatorMemo:
     """Reuse the results of earlier, equivalent operator calls in one trace.
 
     Args:
-        kinds: Devices that differ from others of the same kind only by their index, such as eight identical
-            GPUs. Results from one of them are reused for the others. All other devices are distinct.
+        kinds: Device -> kind. Devices of one kind differ only by their index, such as eight identical GPUs.
+            A result from one of them is reused for the others. Omitted devices are all distinct.
     Attributes:
         answered: Number of operator calls whose result was reused.
         computed: Number of operator calls that stock torch computed.
@@ -188,7 +188,7 @@ class OperatorMemo:
 
     @staticmethod
     def _is_like(first: _Entry, call: OperatorCall) -> bool:
-        """Return whether this call knows the contiguity of all tensors for which the first call knew it."""
+        """Return whether contiguity is computed for all tensors for which it was before the first call."""
         return all(
             call.is_compared(tensor)
             for tensor, is_compared in zip(call.tensors, first.compared, strict=True)
@@ -262,7 +262,7 @@ class ShapeKnowledge:
 
     An environment may add a guard that it already has. For sizes that torch cannot simplify, such as those of
     linear attention in chunks, it does so in every layer. A repeated guard adds no knowledge, so this class
-    counts different guards.
+    counts only distinct guards.
     """
 
     def __init__(self) -> None:

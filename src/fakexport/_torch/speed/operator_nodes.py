@@ -46,7 +46,7 @@ class OperatorNodes:
 
     @contextmanager
     def marked(self) -> Iterator[None]:
-        """Enter a context that records module calls, so that stacks are read only up to the innermost."""
+        """Enter a context that records module calls, so that stacks are read only up to the innermost one."""
         stock = in_force(_ModuleStackTracer, "call_module")
 
         def call_module(tracer: Any, module: Any, forward: Any, args: Any, kwargs: Any) -> Any:
@@ -103,9 +103,9 @@ class OperatorNodes:
 
 
 def track(tracer: Any, tensor: torch.Tensor, proxy: Proxy) -> None:
-    """Track a plain tensor as `track_tensor` does, in a quarter of the calls.
+    """Track a plain tensor as `track_tensor` does, with a quarter of the function calls.
 
-    Each symbolic number that is new gets a thunk, which creates the node that reads it.
+    Each new symbolic number gets a thunk, which creates the node that reads the number.
     """
     known, symbols = tracer.symnode_tracker.sym_node_dict, tracer.sympy_expr_tracker
 

@@ -91,7 +91,10 @@ class SymbolicArithmetic:
 
 
 def _integer() -> Callable[[SymNode], int | None]:
-    """Return `maybe_as_int`, which C++ calls several times for each operation."""
+    """Return a `maybe_as_int` that caches which expressions are symbolic.
+
+    C++ calls it several times for each operation.
+    """
     stock = in_force(SymNode, "maybe_as_int")
     symbolic: dict[Any, tuple[int, Any]] = {}
 
@@ -111,7 +114,7 @@ def _integer() -> Callable[[SymNode], int | None]:
 
 
 def _guarded(name: str) -> Callable[[SymNode, str, int], bool]:
-    """Return a function that evaluates a condition, for which a constant needs no guard."""
+    """Return a replacement for a `guard_or_...` method that evaluates constants without calling torch."""
     stock: Callable[[SymNode, str, int], bool] = in_force(SymNode, name)
 
     def guarded(node: SymNode, file: str, line: int) -> bool:

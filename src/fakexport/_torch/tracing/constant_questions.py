@@ -84,7 +84,7 @@ class ConstantGraph:
             leaf: Returns the value of a graph input, or raises `NotExact` if the value is unknown.
             reading: `value` reads the only element, `count` counts nonzero elements, `sum` adds all elements.
         Raises:
-            NotExact: The value does not only depend on constants, or may have different bits on some device.
+            NotExact: The value depends on more than constants, or may have different bits on some device.
         """
         node = self.node_of(tensor)
         if node is None:
@@ -156,7 +156,10 @@ class ListedConstants(TorchFunctionMode):
 
 
 def _told_by(func: OpOverload, args: Any) -> tuple[FakeTensor | None, Reading]:
-    """Return the tensor that determines the first size of a result, and how: by its `count` or its `sum`."""
+    """Return the tensor that determines the size of a result's first dimension, and how to read the size.
+
+    The reading is `count` or `sum`. The tensor is None if there is no such tensor.
+    """
     name, tensor, reading = func._schema.name, None, "count"
     if name in _NONZERO or func is torch.ops.aten.repeat_interleave.Tensor:
         tensor = args[0]

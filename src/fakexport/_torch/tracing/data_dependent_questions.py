@@ -163,10 +163,10 @@ def unknowns_noted(note: Callable[[str], None]) -> Patches:
 
 
 def named_assertions(program: ExportedProgram, names: Mapping[str, str]) -> set[str]:
-    """Set the messages of a program's assertions. Return those assertions in `names` that the program has.
+    """Set the messages of a program's assertions. Return the assertions whose messages were set.
 
     Args:
-        names: The text of an assertion -> its message.
+        names: Text of an assertion -> new message. The program need not have the assertion.
     """
     found = set()
     for module in program.graph_module.modules():
@@ -222,7 +222,7 @@ def _is_bound_of_truth(node: torch.fx.Node) -> bool:
 
 
 def _is_caught(frame: FrameType | None) -> bool:
-    """Return whether torch catches the error itself, which is the case while it writes a cache entry."""
+    """Return whether torch catches the error itself, as when fake mode writes to its dispatch cache."""
     while frame is not None and frame.f_code is not _WRITES_ENTRY:
         frame = frame.f_back
     return frame is not None
@@ -247,10 +247,10 @@ def _question(environment: ShapeEnv, expression: Any, error: RuntimeError, askin
 
 
 def _what_holds(environment: ShapeEnv, expression: Any, value: Any) -> Any:
-    """Return the condition that an expression has a value.
+    """Return the condition under which an expression has the given value.
 
-    If the condition is that a nonnegative size is not 0, return the equivalent condition that it is greater
-    than 0, because torch derives a bound from that.
+    For a nonnegative size, the condition `size != 0` is returned as `0 < size`, because torch derives a bound
+    only from the latter.
     """
     if value is not sympy.true and value is not sympy.false:
         return sympy.Eq(expression, value)

@@ -43,9 +43,9 @@ class DecidedBranches:
             kept.
         is_library_code: Returns whether a file belongs to a model library. Comparisons in libraries (such as
             a check whether the batch size is 1) rarely affect values, and guards on them would reject a batch
-            size of 1. They are only kept for query lengths in causal attention whose keys may be longer,
-            because there they do affect values. Comparisons in torch itself (such as a check whether a
-            dimension is broadcast) are never kept.
+            size of 1. An exception is the query length of causal attention that may have more keys than
+            queries. It affects values, so its comparisons are kept. Comparisons in torch itself (such as a
+            check whether a dimension is broadcast) are never kept.
     """
 
     def __init__(self, is_user_code: Callable[[str], bool], is_library_code: Callable[[str], bool]) -> None:
@@ -101,7 +101,7 @@ class DecidedBranches:
         found = self._found if is_user else self._found_by_libraries
         if answer in (sympy.true, sympy.false) and question.free_symbols:
             holds = question if answer == sympy.true else sympy.Not(question)
-            if holds not in found and _is_turned(holds):
+            if holds not in found and _may_fail_for_small_sizes(holds):
                 found[holds] = None
 
 
@@ -153,8 +153,11 @@ def _length(node: Any) -> Any:
 
 
 @cache
-def _is_turned(holds: Any) -> bool:
-    """Return whether a condition is false if one of its sizes, or all of them, are 0 or 1."""
+def _may_fail_for_small_sizes(holds: Any) -> bool:
+    """Return whether a condition can be false if its sizes include 0 or 1.
+
+    Each size alone is set to 0 and to 1, and then all sizes at once.
+    """
     symbols = sorted(holds.free_symbols, key=str)
     if not symbols or len(symbols) > 4:
         return False

@@ -24,7 +24,7 @@ from fakexport._torch.operators.operator_registry import HigherOrderOperator
 
 
 class Observer(Protocol):
-    """A function that is called for each operator that user code runs, but not for operators inside these."""
+    """A function that is called for each operator that user code runs, but not for operators inside it."""
 
     def __call__(
         self, run: Callable[..., Any], operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]

@@ -1,9 +1,9 @@
 """Find the user code that caused a guard on sizes, and make torch report it. Seen on torch 2.11 to 2.13.
 
-`name_user_frames` changes two results of a trace. First, torch leaves some of its own files out of the stack
-trace of a node; this module adds fakexport's files, because some of its functions replace functions of torch.
-Second, torch reports the innermost frame outside of a few files as the origin of a guard, which for `reshape`
-is in a torch file; with this module, it is a frame of user code.
+`name_user_frames` changes two results of a trace. First, torch omits frames in some of its own files from the
+stack trace of a node. With this module, frames in fakexport's files are omitted, too, because some functions
+of fakexport replace functions of torch. Second, torch reports the innermost frame outside of a few files as
+the origin of a guard. For `reshape`, this is a frame of torch. With this module, it is a frame of user code.
 
 Source: `torch/fx/experimental/symbolic_shapes.py:ShapeGuard`, `torch/_guards.py:SLoc`,
 `torch/_export/non_strict_utils.py:make_fake_inputs`;

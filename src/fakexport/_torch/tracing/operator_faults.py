@@ -51,8 +51,8 @@ class OperatorFault:
         kind: Why the operator cannot be traced. `kernel`: it has no fake kernel. `shape`, `value`: the shape
             or value of its result is data-dependent. `devices`: its tensors are on different devices.
             `absent`: it names a device that does not exist.
-        remedy: What a trace uses to continue: a result such as `a tensor like its first argument`, or
-            arguments on one device.
+        remedy: What the operator returns or gets so that the trace continues, as text: a result such as
+            `a tensor like its first argument`, or arguments on a different device.
         args, kwargs: The arguments of the call, such as fake tensors and numbers.
     """
 
@@ -108,7 +108,7 @@ def traced_past_faults(
 
 @contextmanager
 def operators_counted() -> Iterator[Callable[[], int]]:
-    """Enter a context that counts the operators of fake modes.
+    """Enter a context that counts the operators that fake modes run.
 
     Yields:
         A function that returns the count so far.
@@ -133,7 +133,7 @@ def _kind(error: RuntimeError) -> FaultKind | None:
 
 
 def _named_tensors(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Iterator[tuple[Any, FakeTensor]]:
-    """Yield each tensor among the arguments, after the schema's entry for the argument."""
+    """Yield each fake tensor in the arguments as a pair: the argument in the schema, and the tensor."""
     given = zip(func._schema.arguments, args, strict=False)
     named = (
         (argument, kwargs[argument.name]) for argument in func._schema.arguments if argument.name in kwargs
@@ -143,7 +143,10 @@ def _named_tensors(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Iterator[
 
 
 def _common_device(func: Any, args: Any, kwargs: Mapping[str, Any]) -> torch.device | None:
-    """Return the device of the first mutated tensor. Without one, return the first accelerator or device."""
+    """Return the device of the first mutated tensor.
+
+    If no tensor is mutated, return the first accelerator, or the first device if there is no accelerator.
+    """
     tensors = list(_named_tensors(func, args, kwargs))
     written = [tensor.device for argument, tensor in tensors if argument.is_write]
     accelerators = [tensor.device for _, tensor in tensors if tensor.device.type != "cpu"]

@@ -50,8 +50,8 @@ def presented_class(value: object) -> type:
     return next((own for held, name, own in _own_parameters if held.get(name) is value), own_class(value))
 
 
-# torch traces plain parameters instead of parameters of a subclass. For each of these, this list contains the
-# dict that stores it, its name, and its class.
+# torch traces a plain parameter instead of a parameter of a subclass. For each parameter of a subclass, this
+# list contains the dict that stores it, its name, and its class.
 _own_parameters: list[tuple[dict[str, Any], str, type]] = []
 
 

@@ -103,7 +103,7 @@ def reading_fault(path: str, raised: Exception) -> Exception:
 def unregistered_class(fault: Exception) -> str | None:
     """Return the C++ class that an error reports as unknown, such as `acme::Table`, or None.
 
-    The library that registers the class is not loaded.
+    torch does not know a class if the library that registers it is not loaded.
     """
     found = _UNKNOWN_CLASS.search(str(fault))
     return f"{found[1]}::{found[2]}" if found else None

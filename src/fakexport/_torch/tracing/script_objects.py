@@ -97,7 +97,7 @@ def is_class_registered(name: str) -> bool:
 
 
 def fake_object(script_object: torch.ScriptObject, mode: FakeTensorMode) -> Any:
-    """Return the fake of an object, whose methods return fake tensors of `mode`.
+    """Return a fake version of an object. Its methods return fake tensors of `mode`.
 
     Return None if the class has no fake class, or if the fake class rejects the result of `__obj_flatten__`.
     """

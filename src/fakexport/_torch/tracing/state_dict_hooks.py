@@ -29,7 +29,10 @@ def load_steps(module: nn.Module) -> list[tuple[str, Callable[..., Any]]]:
 
 
 def other_loading(module: nn.Module) -> Iterator[str]:
-    """Yield the names of all other functions that run during loading and may change the module in any way."""
+    """Yield the names of functions that run during loading, except those that `load_steps` returns.
+
+    These functions may change the module in any way.
+    """
     hooks = vars(module).get("_load_state_dict_post_hooks", {}).values()
     yield from (getattr(hook, "__name__", type(hook).__name__) for hook in hooks)
     yield from (name for name in ("set_extra_state", "load_state_dict") if _is_own(module, name))

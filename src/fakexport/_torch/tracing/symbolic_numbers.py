@@ -191,7 +191,7 @@ def finite_bound(bound: Any) -> int | None:
 
 
 def value_range(lower: int | None, upper: int | None) -> Any:
-    """Return an integer range; None means infinity."""
+    """Return an integer range. A bound of None means infinity."""
     return ValueRanges(
         -int_oo if lower is None else sympy.Integer(lower), int_oo if upper is None else sympy.Integer(upper)
     )
@@ -291,7 +291,11 @@ def symbols_of(expression: Any) -> frozenset[sympy.Symbol]:
 
 
 def size_value(expression: Any, values: Mapping[str, int]) -> int:
-    """Return the exact value of an expression, given its symbols by name. Computes with Python integers."""
+    """Return the exact value of an expression, computed with Python integers.
+
+    Args:
+        values: Values of the expression's symbols, by name.
+    """
     if isinstance(expression, int):
         return expression
     known = {symbol: values[symbol.name] for symbol in symbols_of(expression)}

@@ -44,7 +44,7 @@ _OF_NAME: Mapping[str, Property] = {
 
 
 def _questions() -> dict[Any, Property]:
-    """Return the property that each torch function queries. Functions that this torch lacks are left out."""
+    """Return the property that each torch function queries. Functions missing in this torch are skipped."""
     found: dict[Any, Property] = {}
     for name, asked in _OF_NAME.items():
         for function in (getattr(Tensor, name, None), getattr(torch, name, None)):

@@ -26,7 +26,7 @@ _OF_AUTOCAST = re.compile(r"(is_autocast_(?!cache)\w+_enabled|get_autocast_\w+_d
 
 
 def setting_names() -> list[str]:
-    """Return the setters of `torch._C`."""
+    """Return the names of all setters in `torch._C`."""
     return [name for name in dir(_C) if name.startswith(("_set_", "set_"))]
 
 

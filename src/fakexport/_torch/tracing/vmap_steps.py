@@ -48,7 +48,7 @@ def is_transformed(tensor: torch.Tensor) -> bool:
 
 
 def without_levels(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the innermost tensor inside all levels, which has the storage. Return a plain tensor itself."""
+    """Return the tensor inside all levels, which has the storage. Return a plain tensor unchanged."""
     while is_transformed(tensor):
         tensor = _functorch.get_unwrapped(tensor)
     return tensor

@@ -17,7 +17,7 @@ from fakexport.files import inputs_read, remember_inputs
 from fakexport.files.processes import IN_PROCESS, OWN_THREAD, NoAnswer, Send, run_forked
 from fakexport.models.hub import record_transfer, transfers_recorded
 
-_LOCKING = ("fakexport", "importlib", "torch")  # They may hold locks, which a fork would copy.
+_LOCKING = ("fakexport", "importlib", "torch")  # Their code may hold locks, which a fork would copy.
 T = TypeVar("T")
 
 
@@ -80,7 +80,7 @@ def why_shared() -> str | None:
 
 
 def _busy_thread() -> str | None:
-    """Return the name of another thread that may hold a lock. In a fork, it would never be released."""
+    """Return the name of a different thread that may hold a lock, which a fork would never release."""
     own, names = threading.get_ident(), {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in sys._current_frames().items():
         is_ours = ident == own or names.get(ident, "").startswith(

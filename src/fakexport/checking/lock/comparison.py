@@ -120,11 +120,11 @@ def _weights(known: Mapping[str, int], now: Mapping[str, int]) -> Iterator[str]:
 
 
 def _ranks(known: LockEntry, entry: LockEntry) -> Iterator[str]:
-    """Yield a sentence about other ranks whose programs changed. A lock has only digests of them."""
+    """Yield a sentence that lists the ranks, except rank 0, whose programs have a different digest."""
     asked = known.ranks.keys() | entry.ranks.keys()
     moved = [rank for rank in asked if known.ranks.get(rank) != entry.ranks.get(rank)]
     if moved:
-        yield f"the programs of other ranks changed: {', '.join(sorted(moved, key=int))}"
+        yield f"the programs of these ranks changed: {', '.join(sorted(moved, key=int))}"
 
 
 def _field(name: str, old: str, new: str) -> Iterator[str]:
@@ -145,8 +145,8 @@ def _words(difference: ProgramDifference | None) -> Iterator[str]:
 def _first_in_another_order(known: LockEntry, entry: LockEntry) -> NodeGroup | None:
     """Return the first node whose position changed, for programs with the same nodes.
 
-    Return None if there is no such node: a lock stores identical nodes once, at the position of the first
-    one.
+    Return None if no such node is found, because a lock stores identical nodes only once, at the position of
+    the first one.
     """
     if known.program is None or entry.program is None:
         return None

@@ -22,10 +22,11 @@ class RevisionError(FakexportError, ValueError):
 def changed_items(zoo: ZooFile, revision: str) -> tuple[SweepItem, ...]:
     """Return the checks whose results may differ from those at a revision, according to the changed files.
 
-    These are new checks of the zoo file, and checks that use a changed file. A check uses the factory's file,
-    its libraries, the files of the repository that these import, non-Python files in the folders of these
-    files or below, its device map, the config of an `hf:` model, and the files next to this config if their
-    code is trusted. Changes to hub models, model types and installed packages are not detected.
+    These are new checks of the zoo file, and checks that use a changed file. A check uses its factory's file
+    and operator libraries, the files of the repository that they import, non-Python files in or below the
+    folders of all these files, its device map, the config of an `hf:` model, and the files next to this
+    config if their code is trusted. Changes to hub models, model types and installed packages are not
+    detected.
 
     Args:
         zoo: A zoo file in a git working tree. Uncommitted changes count as changes.

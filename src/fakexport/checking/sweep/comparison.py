@@ -13,7 +13,7 @@ from .run_file import STATUSES, SweepRecord
 
 @dataclass(frozen=True)
 class Change:
-    """A check with different outcomes, and its record in each run. The record is None if it did not run."""
+    """A check with different outcomes, and its record in each run; None for a run without the check."""
 
     command: str
     before: SweepRecord | None

@@ -29,7 +29,7 @@ class RayFault(FakexportError, RuntimeError):
 
 @contextlib.contextmanager
 def ray_cluster(address: str) -> Iterator[None]:
-    """Connect to a cluster until the block ends. Tasks that are still running then are killed.
+    """Connect to a cluster until the block ends, and then kill tasks that are still running.
 
     Args:
         address: The address for `ray.init`: `local` for a cluster that is started on this machine and ends
@@ -77,7 +77,7 @@ def _signals_kept() -> Iterator[None]:
 
 
 def ray_records(sweep: Sweep, items: Sequence[SweepItem]) -> Generator[SweepRecord]:
-    """Run checks as tasks of the cluster from `ray_cluster`, and yield each record when it is ready.
+    """Run checks as tasks on the cluster of `ray_cluster`, and yield each record when it is ready.
 
     A task reserves one CPU and the memory limit of a check. Ray reruns a task if its node dies. A check that
     exceeds a limit or crashes is not rerun, because that is the result of the check.
@@ -121,7 +121,7 @@ def _check(sweep: Sweep, item: SweepItem) -> SweepRecord:
 
 
 def _lost(item: SweepItem, status: str, error: Exception) -> SweepRecord:
-    """Return a record for a check that crashed its node or Ray's process on each try. It has no machine."""
+    """Return a record, without a machine, for a check that crashed its node or Ray's process on each try."""
     reason = f"{type(error).__name__} after {_RETRIES + 1} tries"
     return SweepRecord(
         command=item.command, status=status, reason=reason, seconds=0.0, peak_bytes=0, report=None

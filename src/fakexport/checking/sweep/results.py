@@ -43,7 +43,7 @@ class CheckResults:
 
     Args:
         source: The model; the whole command if it is not `fakexport check`.
-        options: The rest of the command.
+        options: The arguments after the model in the command.
         records: One per run; None if the run lacks the check.
     """
 
@@ -208,7 +208,7 @@ class SweepCheck:
     Args:
         command: The check, as a command.
         source: The model, or the whole `command` if it is not a `fakexport check` command.
-        options: The rest of the command.
+        options: The arguments after the model in the command.
         results: One result per run, or None if a run does not contain the check.
     """
 

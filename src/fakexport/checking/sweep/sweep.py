@@ -35,7 +35,8 @@ class Sweep:
         items: The checks.
         limits: Limits of each process.
         folder: The folder that relative sources refer to.
-        module: The Python module that runs `fakexport` with the arguments after `ALIVE`, see `run_limited`.
+        module: The Python module that runs each check; see `run_limited`. Its arguments after the first are
+            those of `fakexport`.
         jobs: Number of parallel checks.
         imports: Prefix of a source -> modules that a check with such a source imports first. The processes of
             these checks are forked from a process that has already imported the modules. The longest prefix

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 MARK, FIXTURE = "fakexport", "fakexport_check"
 _HELP = (
     f"{MARK}(target=..., dtype=..., dynamic=..., **options): the test is a factory: the model that it "
-    "returns, with its example inputs, must export for each target without errors. The options are those of "
-    f"fakexport.check; with the fixture {FIXTURE} they are its defaults."
+    "returns, with its example inputs, must export for each target without errors. The options are arguments "
+    f"of fakexport.check; in a test that uses the fixture {FIXTURE}, they are defaults for its calls."
 )
 # Name of an option on the command line -> argument of `fakexport.check`.
 _SHORT = {"dynamic": "dynamic_shapes", "input": "inputs"}
@@ -56,7 +56,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object | None:
 def fakexport_check(request: pytest.FixtureRequest) -> Callable[..., Report]:
     """Return a function that calls `fakexport.check` and fails the test unless all targets export cleanly.
 
-    The function returns the report. Its arguments are those of `fakexport.check`, with the short names
+    The function returns the report. It takes the arguments of `fakexport.check`, with the short names
     `dynamic` for `dynamic_shapes` and `input` for `inputs`. The mark `fakexport` sets their defaults.
 
     Example:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from torch.export import ExportedProgram
 
+from fakexport._torch.operators.absent_gpu import TESTED, untested_release
 from fakexport._torch.operators.inductor import AotiPackage
 from fakexport.archive.weights import Weight
 from fakexport.emulation.devices import profile_named
@@ -154,6 +155,11 @@ def compile_aoti(
         notes.append(
             f"kernel configurations for {gpu} were chosen by fixed rules, not by timing them on the GPU"
         )
+        if release := untested_release():
+            notes.append(
+                f"compiling for an absent GPU was not tested with torch {release}, only with torch "
+                f"{TESTED[0]} to {TESTED[-1]}"
+            )
     if unbound:
         notes.append(_without_weights(out))
     return CompiledFile.of(out, files, begun, notes=notes, is_cached=is_cached)

@@ -34,7 +34,7 @@ _OPTIONAL_ON_CUDA = ("aliases", "gcn_arch_name", "sources")
 _REQUIRED = (
     "vendor_name", "memory_bytes", "multiprocessor_count", "peak_flops", "memory_bandwidth_bytes_per_s"
 )  # fmt: skip
-# Names that a topology can contain. Not allowed are, for example, `8xH100`, `cuda:0` and `cpu+H100`.
+# Names that a topology can contain. For example, `8xH100`, `cuda:0` and `cpu+H100` are not allowed.
 _NAME = re.compile(r"(?![0-9]+[xX])[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 

@@ -117,7 +117,7 @@ def check_emulation(topology: Topology) -> None:
         return
     if any(len(topology.devices_of(kind)) > real_device_count(kind) for kind in _VIRTUAL_TYPES):
         raise EmulationUnavailableError(
-            f"{topology.canonical} cannot be emulated here: {reason}. The target cpu works; for "
+            f"{topology.canonical} cannot be emulated on this platform: {reason}. The target cpu works; for "
             "accelerators, run fakexport on Linux or macOS, in WSL or in a container"
         )
 

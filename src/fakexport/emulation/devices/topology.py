@@ -155,7 +155,7 @@ def _counted(part: str, spec: str) -> tuple[int, str]:
         return 1, name
     digits = counted[1].lstrip("0")
     if not digits:
-        raise InvalidValue(f"topology {spec!r} lists 0 of {name!r}: a count is at least 1")
+        raise InvalidValue(f"topology {spec!r} lists 0 of {name!r}: a count must be at least 1")
     # int() rejects thousands of digits with its own message.
     return (int(digits) if len(digits) <= len(str(MAX_DEVICES)) else MAX_DEVICES + 1), name
 
@@ -193,7 +193,7 @@ def _numbered(profiles: Iterable[DeviceProfile]) -> tuple[VirtualDevice, ...]:
 
 
 def _ranges(devices: Iterable[VirtualDevice]) -> str:
-    """Return the names of the host and of the devices. Devices of one type are a range: `cuda:0..cuda:7`."""
+    """Return the names of the host and the devices. Devices of one type become a range: `cuda:0..cuda:7`."""
     counts = Counter(device.type for device in devices if device.type != "cpu")
     rows = (f"{t}:0" if count == 1 else f"{t}:0..{t}:{count - 1}" for t, count in counts.items())
     return ", ".join(["cpu", *rows])

@@ -48,8 +48,8 @@ def adopt(inventory: Inventory, recording: Recording, device: torch.device | Non
         UnsupportedSubclassError: a tensor has an unsupported class, which the copy would lose.
     """
     adopted = _Adopted(recording, device)
-    # Fake tensors in lists and dicts must be converted, too, because they belong to another mode. Real
-    # tensors there are copied with the module.
+    # Fake tensors in lists and dicts must be converted, too, because they belong to a different mode. Real
+    # tensors in lists and dicts are copied with the module.
     contained = ((held.path, held.tensor) for held in inventory.held if is_fake_tensor(held.tensor))
     for name, tensor in (*_tensors(inventory), *contained):
         adopted.take(name, tensor)
@@ -59,7 +59,8 @@ def adopt(inventory: Inventory, recording: Recording, device: torch.device | Non
     except Exception as error:
         raise InvalidType(
             "a module that was built outside of the factory must be copied, but copying "
-            f"{type(inventory.module).__name__} failed: {first_line(error)}; pass a function that builds it"
+            f"{type(inventory.module).__name__} failed: {first_line(error)}; pass a function that builds the "
+            "module"
         ) from error
 
 

@@ -179,8 +179,8 @@ def _made(
 def _as_fakes(inputs: Any, mode: FakeTensorMode, target: torch.device) -> Any:
     """Return the example inputs as fake tensors.
 
-    Real inputs cannot be on a virtual device, so they are moved to `target`. Inputs that the factory computed
-    from real tensors are also moved there.
+    Real inputs cannot be on a virtual device, so they are moved to `target`. The same applies to inputs that
+    the factory computed from real tensors.
     """
 
     def fake(value: Any) -> Any:

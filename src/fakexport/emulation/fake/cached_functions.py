@@ -24,7 +24,10 @@ _MOST_LOOKED_AT = 8
 
 
 def _may_have_cached(name: str, module: Any) -> bool:
-    """Skip torch's own modules: there are thousands, and searching them takes as long as a small trace."""
+    """Return whether to search a module for cached functions.
+
+    Modules of torch are skipped: there are thousands, and searching them takes as long as a small trace.
+    """
     return isinstance(module, ModuleType) and name.partition(".")[0] not in _OF_TORCH
 
 

@@ -1,6 +1,6 @@
-"""Replace the weights of checkpoints that a constructor loads with fake tensors.
+"""Return fake tensors when a constructor loads the weights of a checkpoint.
 
-Only the headers of the files are read.
+Only the headers of the checkpoint's files are read.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class _Headers:
 
 
 class _Slice:
-    """A tensor of a safetensors file, with the shape and dtype from the header. Indexing returns a fake."""
+    """A tensor of a safetensors file, as described in the header. Indexing returns a fake tensor."""
 
     def __init__(self, entry: Any, name: str, mode: FakeTensorMode, device: torch.device) -> None:
         self.get_shape, self.get_dtype = entry.get_shape, entry.get_dtype

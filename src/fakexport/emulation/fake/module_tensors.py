@@ -14,7 +14,7 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Slot:
-    """The place of a registered parameter or buffer in a module."""
+    """The location of a registered parameter or buffer: a module, and the tensor's name in that module."""
 
     path: str  # Full name of the tensor: `model.layers.0.weight`. As in torch, components can be empty.
     owner: nn.Module  # The module in which the tensor is registered.
@@ -50,12 +50,12 @@ def tensor_slots(module_path: str, owner: nn.Module) -> Iterator[Slot]:
 
 @dataclass(frozen=True)
 class Held:
-    """A tensor of a module, registered or not, and the place where it was found."""
+    """A tensor of a module, registered or not, and its location in the module."""
 
     path: str  # Full name: `model.layers.0.weight`, `model.masks[1]`.
     tensor: torch.Tensor
     is_parameter: bool  # Whether the tensor is registered as a parameter.
-    put: Callable[[torch.Tensor], None]  # Function that stores a different tensor in this place.
+    put: Callable[[torch.Tensor], None]  # Function that stores a different tensor at this location.
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Inventory:
 
     @classmethod
     def of(cls, module: nn.Module) -> Inventory:
-        """Walk a module."""
+        """Find all modules and tensors of a module."""
         parts = tuple(module.named_modules(remove_duplicate=False))
         own = tuple(slot for path, owner in parts for slot in tensor_slots(path, owner))
         return cls(module, parts, own, tuple(_held_in_parts(_distinct(parts), None)))
@@ -112,7 +112,7 @@ def held_tensors(module: nn.Module, check_fn: Callable[[nn.Module], bool] | None
     """Yield every tensor of a module: parameters, buffers, attributes, and items of containers in attributes.
 
     Unregistered modules in lists, tuples and dicts are also searched. Modules that `check_fn` rejects are
-    not.
+    skipped.
     """
     yield from _held_in_parts(list(module.named_modules()), check_fn)
 

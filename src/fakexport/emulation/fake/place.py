@@ -27,8 +27,8 @@ def place(
 ) -> Placement:
     """Move the parameters and buffers of a fake module to the devices of a map, in place.
 
-    A tied weight stays a single tensor, on the device assigned to its first name. If the map assigns another
-    of its names to a different device, a note reports this. Recorded values stay available.
+    A tied weight stays a single tensor, on the device assigned to its first name. If the map assigns a
+    different device to a later name, a note reports this. Recorded values stay available.
 
     Args:
         module: A module of fake tensors of one fake mode, or its inventory.
@@ -152,7 +152,11 @@ def _devices_in_use(entries: Mapping[str, str], tensor_devices: Mapping[str, str
 
 
 def _input_device(inventory: Inventory, entries: Mapping[str, str]) -> str:
-    """Return the device for the model's inputs. It is assumed to be that of the model's first parameter."""
+    """Return the device for the model's inputs, which is assumed to be the device of a parameter.
+
+    This is the first parameter of a submodule, or the first parameter of the model if its submodules have
+    none.
+    """
     parameters = [slot for slot in inventory.slots if slot.is_parameter]
     first = next((slot for slot in parameters if "." in slot.path), next(iter(parameters), None))
     return str(first.tensor.device) if first is not None else next(iter(entries.values()), "cpu")

@@ -92,7 +92,8 @@ class Placement:
         tensor_devices: Device of each parameter and buffer by full name. The names of a tied tensor have the
             same device.
         input_device: Device on which the model expects its inputs: that of the first module to run.
-        notes: Sentences about entries that could not be applied: a tied tensor that is assigned two devices.
+        notes: Sentences about entries that could not be applied, because a tied tensor is assigned to two
+            devices.
     """
 
     device_map: Mapping[str, str]
@@ -205,7 +206,9 @@ def _read_json(path: Path) -> dict[str, Device]:
     except OSError as error:
         raise InvalidValue(f"device map {path}: {error.strerror or error}") from error
     if not isinstance(value, dict) or not value:
-        raise InvalidValue(f"device map {path}: expected an object of module path -> device")
+        raise InvalidValue(
+            f"device map {path}: expected a nonempty JSON object that maps module paths to devices"
+        )
     return value
 
 

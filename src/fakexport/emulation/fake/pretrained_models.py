@@ -27,10 +27,10 @@ _finders = threading.Lock()
 def pretrained_models() -> Iterator[None]:
     """Enter a context in which `from_pretrained` accepts emulated devices under a fake mode.
 
-    The call then does not warm up an allocator, and it loads weights in the calling thread, because the fake
-    mode is active only there. For a single device, it does not need accelerate. It rejects a quantized
-    checkpoint that transformers would load unquantized. transformers is not imported here; if it is not
-    loaded yet, it is patched when a factory imports it.
+    In this context, `from_pretrained` does not warm up an allocator, and loads weights in the calling thread,
+    because the fake mode is active only in that thread. For a single device, it does not need accelerate. It
+    rejects a quantized checkpoint that transformers would load unquantized. transformers is not imported by
+    this function; if it is not loaded yet, it is patched when a factory imports it.
     """
     with ExitStack() as patched:
         if _LOADER in sys.modules or "transformers" in sys.modules:
@@ -48,7 +48,7 @@ def pretrained_models() -> Iterator[None]:
 def register_caches(inventory: Inventory) -> None:
     """Register the cache classes of a transformers model, or of its submodules, as pytree nodes.
 
-    This calls the registration of `transformers.exporters`. Models of other libraries are skipped.
+    This calls a registration function of `transformers.exporters`. Models of other libraries are skipped.
     """
     loading = sys.modules.get(_LOADER)
     models = [part for _, part in inventory.parts if loading and isinstance(part, loading.PreTrainedModel)]
@@ -169,8 +169,8 @@ def _kept(choose: Callable[..., Any], config: Any, given: Any, *args: Any, **res
         method = _setting(stored, "quant_method") or "unknown method"
         raise InvalidValue(
             f"the checkpoint is quantized ({getattr(method, 'value', method)}), but transformers "
-            "would load it unquantized here: use a target that the checkpoint is meant for and "
-            "install the packages that transformers names, or pass a quantization_config with "
+            "would load it unquantized: use a target that supports this quantization and install the "
+            "packages that transformers requires for it, or pass a quantization_config with "
             "dequantize=True to check the unquantized model"
         )
     return found

@@ -50,7 +50,10 @@ def check_class(name: str, tensor: torch.Tensor) -> None:
     wrapper subclasses with `__tensor_flatten__`.
     """
     if _is_distributed(tensor):
-        reason = "its program depends on the mesh and on the rank; `full_tensor()` returns the plain tensor"
+        reason = (
+            "a program with this tensor depends on the mesh and on the rank; `full_tensor()` returns the "
+            "plain tensor"
+        )
         raise UnsupportedSubclassError.of(name, tensor, reason)
     if is_wrapper(tensor):
         for path, inner in inner_tensors(tensor):
@@ -74,7 +77,7 @@ def check_initialized(module: nn.Module) -> None:
     for slot in slots(module):
         if is_lazy(slot.tensor):
             raise UnsupportedSubclassError.of(
-                slot.path, slot.tensor, "a lazy module determines its shape in its first call"
+                slot.path, slot.tensor, "the first call of a lazy module sets the shape of this tensor"
             )
 
 

@@ -42,7 +42,7 @@ class Transfers:
 
 
 def install_transfers(module: nn.Module, placement: Placement) -> Transfers:
-    """Move the inputs of each placed module to its device, until the hooks are removed.
+    """Move the inputs of each placed module to the module's device, until the hooks are removed.
 
     Tensors that are already on the device are not moved, so a model that moves tensors itself is unaffected.
     A tensor that several modules on one device use (such as the cos and sin of 126 layers) is moved once per
@@ -134,7 +134,7 @@ def devices_below(tensor_devices: Mapping[str, str]) -> dict[str, set[str]]:
 
 
 def _points(path: str, part: nn.Module, devices: Mapping[str, set[str]]) -> Iterator[tuple[str, str]]:
-    """Yield the outermost callable modules that are entirely on one device, and that device."""
+    """Yield the paths and devices of the outermost callable modules that are entirely on one device."""
     own = devices.get(path, set())
     if len(own) == 1 and _is_callable(part):
         yield path, next(iter(own))

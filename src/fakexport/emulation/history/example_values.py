@@ -1,4 +1,4 @@
-"""During a call on fake tensors, compute the values that code reads from the example inputs.
+"""During a call on fake tensors, compute each value that code reads, starting from the example inputs.
 
 Expensive operators are not run; their results are random numbers.
 """

@@ -26,7 +26,7 @@ _copy = torch.ops.aten.copy_.default
 
 @dataclass(frozen=True)
 class Dependence:
-    """The reason why the code alone does not determine a tensor's value.
+    """A source of a tensor's value other than the model's code.
 
     Args:
         kind: `memory`: the tensor is a parameter or persistent buffer, or shares memory with one;
@@ -42,7 +42,7 @@ class Dependence:
 
 
 class Provenance:
-    """Finds what the values of a model's tensors depend on, besides the code.
+    """Finds what the values of a model's tensors depend on, other than the model's code.
 
     Tensors that share memory have the same value: a tensor computed from `x` depends on the parameter
     `nn.Parameter(x)`, even if it was computed before the parameter was created. Shapes, dtypes and devices
@@ -54,8 +54,8 @@ class Provenance:
     Args:
         parameters: Parameters of the model, by name. Tied parameters are reported by their first name.
         buffers: Persistent buffers of the model, by name.
-        is_seed_enough: Whether random numbers that are drawn after `torch.manual_seed` count as determined by
-            the code.
+        is_seed_enough: Whether to ignore random numbers that are drawn after `torch.manual_seed`, because
+            code with a fixed seed always draws the same numbers.
     """
 
     def __init__(
@@ -77,10 +77,10 @@ class Provenance:
         }
 
     def dependence_of(self, tensor: torch.Tensor) -> Dependence | None:
-        """Return what a tensor's value depends on besides the code. If there is a parameter, return that.
+        """Return what a tensor's value depends on, or None if it depends only on the model's code.
 
-        If the result is None, the code determines the value, but `constant_value` may still be unable to
-        compute it on this machine.
+        If there are several dependences, a parameter takes precedence. If the result is None,
+        `constant_value` may still be unable to compute the value on this machine.
         """
         if not isinstance(tensor, FakeTensor) or tensor.numel() == 0:
             return None
@@ -107,7 +107,7 @@ class Provenance:
 
 
 class _Recipe:
-    """Converts operators to text, with numbers in execution order."""
+    """Converts the operators of a tensor to text. Operators are numbered in execution order."""
 
     def __init__(self, parameters: Mapping[Hashable, str]) -> None:
         self._parameters = parameters
@@ -225,7 +225,8 @@ class _Search:
         elif isinstance(root, Output):
             made_by = root.operation
             self._pending.append(made_by)
-            # If the first write covers only a part of the memory, the rest may or may not be read.
+            # If the first write covers only a part of the memory, the uninitialized part may or may not be
+            # read.
             if not is_partial and _is_uninitialised(made_by):
                 self._note("uninitialised", made_by.name, made_by)
 
@@ -287,7 +288,10 @@ def _read_references(operation: Operation, effects: Effects) -> list[Any]:
 
 
 def _covers_its_memory(operation: Operation) -> bool:
-    """Return whether an operator that overwrites its first argument overwrites all of that memory."""
+    """Return whether an operator overwrites the whole memory of its first argument, not only of a view.
+
+    The operator is one that overwrites every element of its first argument.
+    """
     first, *others = operation.args
     # A constant without a version is the contents of a NumPy array, which may be written into only in part.
     is_shared = operation.operator is _copy and isinstance(others[0], Constant) and others[0].version is None

@@ -1,4 +1,4 @@
-"""Track the generator state of each random operator in eager mode, so that a replay draws the same numbers.
+"""Track the eager-mode generator state of each random operator, so that a replay draws the same numbers.
 
 No numbers are drawn while fake tensors are created. Instead, each random operator records its position in its
 generator's sequence: a known state, and the number of 32-bit words drawn since that state. For most of
@@ -42,8 +42,8 @@ from .records import Operation
 
 T = TypeVar("T")
 
-# torch does not record whether a user set the seed. Otherwise, the seed of the default generator has 64
-# random bits, and that of a new `torch.Generator()` is 67280421310721
+# torch does not record whether a user set the seed. A seed that no user set is larger than this: it has 64
+# random bits for the default generator, and is 67280421310721 for a new `torch.Generator()`
 # (c10/core/GeneratorImpl.h:default_rng_seed_val).
 _CHOSEN_SEEDS = 2**40
 
@@ -63,8 +63,8 @@ class Origin:
     Args:
         first: The real generator state from which this one is derived, as returned by
             `torch.Generator.get_state`.
-        is_known: Whether `first` is the state itself. If false, the state is known only after the operator
-            has run.
+        is_known: Whether `first` is the state itself. If false, the state is known only after `operation` has
+            run.
     """
 
     __slots__ = ("__weakref__", "_marked", "_reached", "first", "number", "operation", "state")
@@ -134,7 +134,7 @@ class Position(NamedTuple):
     """
 
     origin: Origin  # The start of the count.
-    words: int = 0  # Number of 32-bit words drawn since.
+    words: int = 0  # Number of 32-bit words drawn since the origin.
     pair_at: int | None = _KEPT_BY_ORIGIN
 
     def after(self, drawn: Drawn | None) -> Position | None:
@@ -246,7 +246,7 @@ class RandomOperation(Operation):
 
 
 class Draws:
-    """Assigns positions to the random operators of one recording."""
+    """Assigns a position in a generator's sequence to each random operator of one recording."""
 
     def __init__(self) -> None:
         self._generators: dict[int, torch.Generator] = {}

@@ -293,7 +293,7 @@ def _aliased_storage(effects: Effects, args: Args, kwargs: Kwargs) -> StorageRec
 
 
 def _separate(tensor: Any) -> None:
-    """Give a tensor a record of its own before its sizes change. Until then, other tensors may share it."""
+    """Give a tensor its own record before its sizes change. Other tensors may share the old record."""
     if isinstance(tensor, FakeTensor):
         record = record_of(tensor)
         own = Operation(_detach, (record.output,), {}, record.writes())

@@ -82,8 +82,8 @@ class Constant:
     """A real tensor that an operator used.
 
     Args:
-        tensor: The tensor itself. It is a copy if torch does not count changes of the tensor, which is the
-            case for inference tensors and for memory of NumPy or other libraries.
+        tensor: The tensor itself; a copy if torch does not count changes of the tensor, which is the case for
+            inference tensors and for memory of NumPy or other libraries.
         version: The tensor's version counter at the time of the call, or None if the tensor holds the
             contents of a NumPy array that shares memory with a recorded tensor.
     """
@@ -132,11 +132,11 @@ class Unknown:
 class StorageRecord:
     """The record of memory that a tensor and its views share.
 
-    `last_write` is the last operator that wrote into the memory. `edits` describes unrecorded changes. If
-    tensors that share memory are copied with `copy.deepcopy`, their copies share this list. (Outside of a
-    block, these copies do not share memory, unlike copies of real tensors.) After a tensor in this memory was
-    materialized, `real` holds the real memory and the last write at that time. `shown` lists the NumPy arrays
-    that share the memory.
+    `last_write` is the last operator that wrote into the memory. `edits` lists descriptions of unrecorded
+    changes. If tensors that share memory are copied with `copy.deepcopy`, their copies share one `edits`
+    list. (Outside of a recording, these copies do not share memory, unlike copies of real tensors.) After a
+    tensor in this memory was materialized, `real` holds the real memory and the last write at that time.
+    `shown` lists the NumPy arrays that share the memory.
     """
 
     __slots__ = ("__weakref__", "_last_write", "edits", "has_changed_geometry", "real", "shown")
@@ -180,7 +180,7 @@ class StorageRecord:
 
 
 class TensorRecord:
-    """The record of a fake tensor: the operator output that it is, and the record of its memory.
+    """The record of a fake tensor: which operator output the tensor is, and the record of its memory.
 
     A tensor and its `detach()` or `.data` share one record.
     """

@@ -25,7 +25,7 @@ _MEMORY = "_fakexport_memory"
 _PLAIN = frozenset(
     {int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
 )
-# Numbers are not included, because 1, 1.0 and True are the same dict key.
+# `int` and `float` are not included, because 1, 1.0 and True are the same dict key.
 _SHAREABLE = frozenset({bool, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format})
 # Types of non-tensor arguments whose values cannot change before a replay.
 _UNCHANGING = (
@@ -37,7 +37,10 @@ _clone = torch.ops.aten.clone.default
 
 
 def record_of(tensor: torch.Tensor) -> TensorRecord:
-    """Return the record of a fake tensor. If the tensor was created elsewhere, the record is empty."""
+    """Return the record of a fake tensor.
+
+    A tensor that was created outside of a recording gets a new record, usually with an unknown value.
+    """
     record: TensorRecord | None = vars(tensor).get(_RECORD)
     return _new_record(tensor) if record is None else record
 
@@ -61,7 +64,7 @@ _owners: weakref.WeakValueDictionary[int, StorageRecord] = weakref.WeakValueDict
 
 
 def owner_of(storage: Any) -> StorageRecord | None:
-    """Return the record of a fake tensor's memory, or None for other memory."""
+    """Return the record of a storage, or None if the storage belongs to no recorded fake tensor."""
     if isinstance(storage, torch.TypedStorage):
         storage = storage._untyped_storage
     return _owners.get(storage._cdata) if isinstance(storage, torch.UntypedStorage) else None

@@ -188,7 +188,7 @@ def resolve_if_cheap(origin: Origin) -> bool:
     warnings.warn(
         "the random generator is not in the state that it would have after eager construction: to reach "
         f"that state, it would have to draw {elements:,} numbers. Seed the generator before you draw from "
-        "it; another deferred_init continues from the right state",
+        "it; a later deferred_init call still continues from the right state",
         RuntimeWarning,
         stacklevel=2,
     )

@@ -55,9 +55,9 @@ def edit_of(fake: FakeTensor) -> str | None:
 
 
 def _follow_views(args: Args, result: Any, is_identity: bool) -> None:
-    """Give views that are created outside of a recording the record of their memory.
+    """Attach records to views that are created outside of a recording.
 
-    Writes through such a view are then tracked.
+    A view shares the record of its base's memory, so that writes through the view are tracked.
     """
     source = args[0] if args else None
     if not isinstance(source, FakeTensor) or not has_record(source):
@@ -157,7 +157,7 @@ def withhold_value(fake: torch.Tensor, reason: str) -> None:
 
 
 def hand_on_value(fake: torch.Tensor, other: torch.Tensor) -> None:
-    """Copy the value of `fake`, or its record, to `other`, a fake tensor with the same elements."""
+    """Give `other` the record of `fake`, and therefore the same value. Both have the same elements."""
     set_record(other, record_of(fake))
 
 
@@ -167,7 +167,7 @@ _empty = torch.ops.aten.empty.memory_format
 def ignores_default_device(tensor: torch.Tensor) -> bool:
     """Return whether the functions that created a recorded tensor ignore the default device.
 
-    Examples: `torch.Tensor(n)`, `torch.FloatTensor(n)`, `torch.from_numpy(a)`, and operators on `a`.
+    Examples: `torch.Tensor(n)`, `torch.FloatTensor(n)`, `torch.from_numpy(a)`, `torch.from_numpy(a) + 1`.
     """
     output = record_of(tensor).output
     if not isinstance(output, Output):

@@ -30,9 +30,10 @@ def failure_of_absent_device(program: ExportedProgram) -> CaptureFailure | None:
 
 
 def _devices(program: ExportedProgram) -> Iterator[tuple[str, Span | None]]:
-    """Yield the devices of tensors (each once) and of literals, each with the user's line that uses it.
+    """Yield the devices of tensors and device literals, each with a line of user code that uses the device.
 
-    Autocast regions are not included: torch ignores them if their device type does not exist.
+    Tensors on the same device are reported only once. Autocast regions are not included: torch ignores them
+    if their device type does not exist.
     """
     seen: set[torch.device] = set()
     for visit in walk(program):

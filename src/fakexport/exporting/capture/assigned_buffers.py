@@ -18,12 +18,13 @@ from fakexport.models.sources import patched_forward
 
 @contextmanager
 def assigned_buffers_written(module: nn.Module) -> Iterator[None]:
-    """Enter a context in which `module.forward` ends by copying assigned values into the original buffers.
+    """Enter a context in which `module.forward` updates a buffer in place instead of replacing the tensor.
 
-    The results of `forward` are unchanged. Three kinds of buffers stay as `forward` assigned them: buffers
-    whose new value has a different shape, dtype, device, layout or class; buffers that `forward` registers;
-    and buffers that share memory with another buffer or parameter, because an assignment changes only one of
-    the names, but a copy would change the values of all of them.
+    Before `forward` returns, each tensor that it assigned to a buffer is copied into the original tensor. The
+    results of `forward` are unchanged. Three kinds of buffers stay as `forward` assigned them: buffers whose
+    new value has a different shape, dtype, device, layout or class; buffers that `forward` registers; and
+    buffers that share memory with another buffer or parameter, because an assignment changes the value under
+    one name only, but a copy would change the value under all names.
     """
     original: Callable[..., Any] = module.forward
 

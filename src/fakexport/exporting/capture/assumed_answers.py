@@ -53,7 +53,8 @@ class AssumedAnswer:
     Args:
         file: Name of the source file, or the end of its path.
         line: Line of the condition or of the number, starting at 1.
-        column: Column of the condition or number, starting at 1. None if the line has only one of them.
+        column: Column of the condition or number, starting at 1. None if the line has only one condition or
+            number.
         answer: The assumed value: True or False for the condition of an `if` or `assert`, or the integer that
             is read from a tensor.
     """
@@ -65,7 +66,7 @@ class AssumedAnswer:
 
     @property
     def place(self) -> str:
-        """The file, line and column, as the user writes them."""
+        """The position in the user's syntax: `FILE:LINE` or `FILE:LINE:COLUMN`."""
         return f"{self.file}:{self.line}" + ("" if self.column is None else f":{self.column}")
 
     @property
@@ -88,7 +89,7 @@ class AssumedAnswer:
         )
 
     def is_of(self, question: Question) -> bool:
-        """Return whether the assumed value has the type that answers the question: bool or int."""
+        """Return whether the assumed value has the type that the query returns: bool or int."""
         return question.kind == ("truth" if isinstance(self.answer, bool) else "integer")
 
 
@@ -96,15 +97,15 @@ def parse_assumed(texts: Iterable[str]) -> tuple[AssumedAnswer, ...]:
     """Parse texts such as `modeling_led.py:812=False` or `model.py:9=7`.
 
     Raises:
-        BadAssumption: a text does not have this form, or two texts are for the same place.
+        BadAssumption: a text does not have this form, or two texts have the same file, line and column.
     """
     found: dict[str, AssumedAnswer] = {}
     for text in texts:
         written = _WRITTEN.fullmatch(text)
         if written is None:
             raise BadAssumption(
-                f"{text!r} is not FILE:LINE=True, FILE:LINE=False or FILE:LINE=INTEGER, where the "
-                "line has a condition or a number"
+                f"invalid assumption {text!r}: write FILE:LINE=True or FILE:LINE=False for a condition, "
+                "or FILE:LINE=INTEGER for a number"
             )
         column = None if written["column"] is None else int(written["column"])
         said = written["answer"].lower()
@@ -121,11 +122,10 @@ def parse_assumed(texts: Iterable[str]) -> tuple[AssumedAnswer, ...]:
 def with_assumed(
     source: Source, texts: Sequence[str], *, is_strict: bool
 ) -> tuple[Source, tuple[AssumedAnswer, ...]]:
-    """Parse the assumptions. Return a source that lists them in its report, and the parsed assumptions.
+    """Parse the assumptions. Return a copy of the source whose report lists them, and the assumptions.
 
     Raises:
-        InvalidValue: as for `parse_assumed`; or values are assumed in strict mode. TorchDynamo cannot use
-            them.
+        InvalidValue: as for `parse_assumed`, or `is_strict` is set: TorchDynamo cannot use assumptions.
     """
     assumed = parse_assumed(texts)
     if assumed and is_strict:
@@ -134,10 +134,10 @@ def with_assumed(
 
 
 def can_be_assumed(question: Question, span: Span) -> bool:
-    """Return whether an assumption at a line could answer this question.
+    """Return whether an assumption at the line of `span` can determine the result of a data-dependent query.
 
-    A condition must be the test of an `if` or an `assert`. A question about a size must come from the line
-    itself, not from a torch operator that the line calls.
+    A condition must be the test of an `if` or an `assert`. A size must be queried by the line itself, not by
+    a torch operator that the line calls.
     """
     if question.is_of_size and not is_asked_by_user(question):
         return False
@@ -148,15 +148,15 @@ def can_be_assumed(question: Question, span: Span) -> bool:
 
 @dataclass
 class AssumedAnswers:
-    """The assumptions, the data-dependent questions and the inferred answers of one capture.
+    """The assumptions, data-dependent queries and inferred values of one capture.
 
     Args:
         answers: The assumptions.
         until: Code object of the function that calls the model. Frames of its callers do not belong to the
             model.
-        may_visit_rows: Whether a loop over the selected rows of a mask may run over all rows instead.
+        may_visit_rows: Whether a loop over the rows that a mask selects may run over all rows instead.
 
-    `has_implied` is whether the last trace used an inferred answer that the program asserts.
+    `has_implied` is whether the last trace used an inferred value that the program asserts.
     """
 
     answers: Sequence[AssumedAnswer]
@@ -174,7 +174,7 @@ class AssumedAnswers:
 
     @contextmanager
     def answered(self) -> Iterator[None]:
-        """Enter a context for a trace in which data-dependent conditions and numbers get these values."""
+        """Enter a context for a trace in which data-dependent queries return assumed or inferred values."""
         with (
             answered_questions(self.answer, self._asserted),
             answered_numpy_reads(self._is_read),
@@ -192,7 +192,7 @@ class AssumedAnswers:
 
     @contextmanager
     def set_aside(self) -> Iterator[None]:
-        """Enter a context for an additional trace. On exit, restore what was recorded before it."""
+        """Enter a context for an additional trace. On exit, restore the records of the previous trace."""
         before = {name: copy.copy(value) for name, value in vars(self).items()}
         try:
             yield
@@ -200,16 +200,16 @@ class AssumedAnswers:
             vars(self).update(before)
 
     def check_unanswered(self) -> None:
-        """Raise the error of an unanswered question in user code, if the trace continued after the question.
+        """After a complete trace, raise the error of a data-dependent query in user code that had no value.
 
-        The trace continues if the model catches the error. The program would then contain the code path of
-        the `except`.
+        The trace is complete only because the model caught this error. The program would therefore contain
+        the code path of the `except`.
         """
         for error in self._unanswered:
             raise error
 
     def answer(self, question: Question) -> Answer | Unasserted | None:
-        """Return the assumed or inferred answer to a data-dependent question, or None if there is neither."""
+        """Return the assumed or inferred result of a data-dependent query, or None if it is unknown."""
         frames = running_user_frames(self.until)
         if not frames:
             return None
@@ -231,7 +231,10 @@ class AssumedAnswers:
         return False
 
     def rows(self, tensor: Tensor) -> Sequence[object] | None:
-        """Return all rows of a mask if a loop over its selected rows (`tensor`) may visit all, or None."""
+        """Return all rows of a mask, for a loop over `tensor`, which contains the rows that the mask selects.
+
+        Return None if the loop must not run over all rows.
+        """
         frames = running_user_frames(self.until) if self.may_visit_rows else []
         found = implied_rows(tensor, frames) if frames else None
         if found is not None:
@@ -242,7 +245,7 @@ class AssumedAnswers:
     def has_failed_in_rows(self, error: BaseException) -> bool:
         """Return whether an error occurred in a loop over all rows of a mask. If so, disable such loops.
 
-        For example, the mask may have an extra row that data never selects.
+        For example, the mask may have an extra row that no input selects.
         """
         is_of_loop = is_in_loop(error, self._loops)
         self.may_visit_rows &= not is_of_loop
@@ -261,7 +264,7 @@ class AssumedAnswers:
         self._asked.setdefault(assumed, {})[span.column] = None
         shown = source_text(span) or question.expression
         self._said = (
-            f"the program was exported for inputs with which `{shown}` is {assumed.answer}, "
+            f"the program was exported under the assumption that `{shown}` is {assumed.answer}, "
             f"at {assumed.place}"
         )
         if question.kind == "truth":
@@ -309,12 +312,12 @@ class AssumedAnswers:
         self._assertions[assertion] = self._said
 
     def check_answered(self) -> None:
-        """Raise `BadAssumption` if an assumed value cannot answer a question that was asked at its line."""
+        """Raise `BadAssumption` if a condition or number cannot be assumed to have the given value."""
         for reason in self._refused:
             raise BadAssumption(reason)
 
     def check_asked(self) -> None:
-        """Raise `BadAssumption` if an assumption matches no data-dependent question, or more than one."""
+        """Raise `BadAssumption` unless each assumption matches one data-dependent condition or number."""
         self.check_answered()
         for assumed in self.answers:
             columns = self._asked.get(assumed, {})
@@ -335,7 +338,9 @@ class AssumedAnswers:
                 )
 
     def check(self, program: ExportedProgram) -> None:
-        """Check that the program asserts all assumptions. Name the assertions, and drop unused conditions.
+        """Check that the program asserts all assumptions, and set the messages of these assertions.
+
+        If the value of a condition was inferred without an assertion, also remove unused reads of conditions.
 
         Raises:
             BadAssumption: as for `check_asked`.

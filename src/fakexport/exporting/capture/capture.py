@@ -87,7 +87,7 @@ class Captured:
         effects: Side effects of `forward`.
         read_constants: Names of the constants whose values the trace read. The program is specialized on
             these values.
-        may_visit_rows: Whether a loop over the selected rows of a mask may run over all rows instead.
+        may_visit_rows: Whether a loop over the rows that a mask selects may run over all rows instead.
     """
 
     program: ExportedProgram | None
@@ -128,12 +128,12 @@ def capture(
             program, together with the names of constants that have no value.
         assumed: Assumed values of data-dependent conditions and integers. The program asserts them. Not
             supported in strict mode.
-        whole: The program of the unsharded model (`Rank.whole`), if `module` is a rank of a sharded model.
+        whole: The program of the unsharded model (`Rank.whole`), if `module` is one rank's shard of a model.
     Returns:
         A program or a failure. Errors of the model become failures and are not raised.
     Raises:
         TypeError: `forward` does not accept these inputs.
-        ValueError: `dynamic` does not match the inputs, or `assumed` matches no data-dependent question.
+        ValueError: `dynamic` does not match the inputs, or `assumed` matches no data-dependent query.
         UncheckedAssumption: the program would not assert an assumption.
     """
     args, kwargs, dynamic, restored = prepared_inputs(module, args, kwargs or {}, dynamic)
@@ -234,7 +234,7 @@ def traced(
         read_constants: Receives the names of the constants that were read.
         is_specialized: Whether the first trace already uses the values of constants.
         may_remember: Whether results of repeated operators may be taken from a memo. If so, fake mode does
-            not run every operator, and code that observes it misses some operators.
+            not run every operator, and code that observes fake mode does not see all operators.
     Raises:
         Exception: any error of the model or torch.
     """

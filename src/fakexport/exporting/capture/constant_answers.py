@@ -1,4 +1,4 @@
-"""Provide the values of constants that Python code reads during a trace, if the code determines them."""
+"""Provide the values of constants that Python reads during a trace, if the model's code determines them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ConstantAnswers:
 
     @contextmanager
     def given(self) -> Iterator[None]:
-        """Enter the context for a trace. It must be inside the context that replaces `forward`."""
+        """Enter a context that answers the questions of a trace. Enter `plain_forward` first."""
         if not self._originals:
             yield
             return

@@ -1,4 +1,4 @@
-"""Compute the values of the constants in a program with fake tensors."""
+"""Compute the values of constants in a program whose tensors are fake."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ from fakexport.emulation.history import (
 from fakexport.exporting.program import UnboundConstant, input_nodes, plain_name, reading_span, written_state
 
 LARGEST_CONSTANT_BYTES = 2**30
-"""Larger constants are not computed."""
+"""Size limit in bytes. The values of larger constants are not computed."""
 
 LARGEST_STATE_BYTES = 2**20
-"""A zero-initialized buffer that the program writes to, such as a cache, stays fake if it is larger."""
+"""Size limit in bytes for a zero-initialized buffer that the program writes to, such as a cache. A larger
+buffer stays fake.
+"""
 
 _FIRST_SENTENCE_END = re.compile(
     r"\.\s"
@@ -41,7 +43,7 @@ class Recovered:
 
     Args:
         names: The constants that have a value, in the order of `program.constants`.
-        bytes: Memory of these values. Memory that several constants share is counted once.
+        bytes: Total size of these values. Memory that several constants share is counted once.
         unbound: The constants that have no value, in the same order.
     """
 
@@ -51,7 +53,7 @@ class Recovered:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every constant has its value."""
+        """Whether every constant has a value."""
         return not self.unbound
 
 
@@ -139,7 +141,7 @@ def value_or_reason(constant: torch.Tensor, provenance: Provenance) -> torch.Ten
 
 
 def _reason(constant: torch.Tensor, provenance: Provenance) -> UnboundConstant | None:
-    """Return why the code does not determine a value, or None if it does."""
+    """Return why the model's code does not determine the value of a constant, or None if it does."""
     found = provenance.dependence_of(constant)
     if found is None:
         return None

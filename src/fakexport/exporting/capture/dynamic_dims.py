@@ -146,7 +146,7 @@ def _of_spec(spec: Any, value: Any) -> Iterator[tuple[int, int, int]]:
 
 
 def _child(value: Any, key: Any) -> Any:
-    """Return the part of a container to which a key of torch's `dynamic_shapes`, or a leaf index, refers."""
+    """Return the item of a container for a key of torch's `dynamic_shapes`, which may be a leaf index."""
     if isinstance(value, (dict, tuple, list)):
         return value[key]
     leaves = tree_leaves(value)

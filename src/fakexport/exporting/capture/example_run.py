@@ -1,4 +1,4 @@
-"""Run `forward` with the example inputs, without a trace. Record the numbers that it reads, and its error."""
+"""Run `forward` on the example inputs without tracing. Record the numbers that it reads and its error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from fakexport.rules.diagnostics import Span, condition_at
 from .call_site import is_asked_by_user, running_user_frames
 from .failure import CaptureFailure
 
-# Limits of the run: count of numbers read, and seconds. At a limit, the run ends, and its numbers are used.
+# Limits of the run: how many numbers it reads, and seconds. If it reaches one of them, the run ends, and the
+# numbers that it has read are used.
 _MOST_READS = 1_000
 _MOST_SECONDS = 20.0
 # Maximum number of iterations of a loop that a trace unrolls.
@@ -48,8 +49,9 @@ class ExampleRun:
 
     Args:
         error: The error that the model raised, or None.
-        reads: For each line and column of the code, the numbers that were read from data there, in order. If
-            the shape of an operator's result is data-dependent, the number is the result's number of rows.
+        reads: For each position (file, line and column) in the code, the numbers that the code read from
+            tensors, in order. For an operator whose result has a data-dependent shape, the number is the
+            number of rows.
     """
 
     error: Exception | None = None
@@ -64,8 +66,8 @@ def run_with_example(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[s
     """Run `forward` on fake tensors, without the patches of a trace.
 
     Values that `forward` reads are computed from the example inputs and the weights that the constructor
-    creates, if that is fast. Normally distributed numbers replace the results of slow operators, and weights
-    without a value.
+    creates, if that is fast. Normally distributed numbers replace the results of slow operators and the
+    weights that have no value.
     """
     leaves = (*module.parameters(), *module.buffers(), *tree_leaves((args, dict(kwargs))))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -98,7 +100,7 @@ def run_with_example(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[s
 
 @dataclass
 class ExampleAnswers:
-    """Answers for one trace, taken from a call with the example inputs.
+    """Results of data-dependent queries for one trace, taken from a call with the example inputs.
 
     `until` is the code object of the function that calls the model.
     """
@@ -109,7 +111,7 @@ class ExampleAnswers:
     _made: Counter[Place] = field(default_factory=Counter)
 
     def note(self, name: str) -> None:
-        """Record the value of a new unbacked symbol: the number that the call read at the same place."""
+        """Record the value of a new unbacked symbol: the number that the recorded call read at this line."""
         frames = running_user_frames(self.until)
         place = place_of(frames[-1][1]) if frames else None
         read = self.run.reads.get(place, ()) if place is not None else ()
@@ -126,10 +128,11 @@ class ExampleAnswers:
 
 
 def number_for(question: Question, expected: Answer | None) -> Answer:
-    """Return a number to assume: the one that the example run read, if it is small enough to unroll a loop.
+    """Return the number to assume for a data-dependent query that returns a number.
 
-    Otherwise, return 1, or 2 for a size, because torch handles sizes of 0 and 1 specially. If this is outside
-    of the known range, return the nearest number in the range.
+    If the example run read a number that is small enough to unroll a loop, return it. Otherwise, and for all
+    sizes, return a default: 2 for a size, because torch handles sizes of 0 and 1 specially, and 1 for other
+    numbers. If the default is outside of the known range, return the nearest number in the range.
     """
     if question.kind == "float":
         return 1.0
@@ -192,7 +195,7 @@ def runs_with_batch_of_one(module: nn.Module, kwargs: Mapping[str, Any]) -> tupl
 
 
 def takes_any_keyword(module: nn.Module) -> bool:
-    """Return whether `forward` accepts inputs with any name: it has `**kwargs` that declare no names."""
+    """Return whether `forward` accepts keyword inputs of any name: its `**kwargs` declares no names."""
     parameters = inspect.signature(module.forward).parameters.values()
     return any(each.kind is each.VAR_KEYWORD and not typing.get_args(each.annotation) for each in parameters)
 

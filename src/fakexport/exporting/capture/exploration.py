@@ -2,13 +2,13 @@
 
 `torch.export` stops at the first problem. This module traces the model again with non-strict `torch.export`,
 and hooks the points where the trace would stop: data-dependent conditions and numbers get a value, operators
-without a fake kernel return a stand-in, and tensors on two devices are moved to one. Each of these is an
-assumption and is reported.
+without a fake kernel return a stand-in, and tensors on different devices are moved to one device. Each of
+these is an assumption and is reported.
 
 One trace finds all problems. Repeating the export with one more assumption each time would need one trace per
 problem. The trace is torch's own, because running `forward` under a fake mode would ignore declared
-dimensions and handle control-flow operators differently. It runs only after a failure, and ends before the
-graph passes.
+dimensions and handle control-flow operators differently. The trace runs only after a failure, and ends before
+the graph passes.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ MOST_ANSWERS = 2_000
 MOST_OPERATORS = 500_000
 # Processor time, because size expressions that grow without bound take time without running operators.
 MOST_SECONDS = 60.0
-# How often a place may get the same answer: identical layers should be treated alike, but a loop must end.
+# How often a condition may get the same value: identical layers should be treated alike, but a loop must end.
 _VISITS_ALIKE = 200
 
 _SYMBOL = re.compile(r"\b(?:u|zuf)[0-9]+\b")
@@ -194,12 +194,12 @@ class _Limited(BaseException):
 
 @dataclass
 class _Trace:
-    """One trace of an exploration, with its answers and findings.
+    """One trace of an exploration, with the values that it assumes and the problems that it finds.
 
     Args:
-        turned: Places whose conditions get the opposite of the usual value.
+        turned: Source positions whose conditions get the opposite of the usual value.
         known: The caller's assumptions.
-        example: Answers from a call with the example inputs.
+        example: Results of data-dependent queries in a call with the example inputs.
         ends_at_s: Time limit, on the clock of `time.thread_time`.
     """
 
@@ -287,11 +287,12 @@ class _Trace:
     def _assumable(
         self, question: Question, given: Answer, expected: Answer | None, frame: FrameType, span: Span
     ) -> bool | int | None:
-        """Return the answer as the value that a user can pass to `--assume`, or None if that is not possible.
+        """Return the value that a user can pass to `--assume` for this query, or None if there is none.
 
-        The answer must be the one for the example inputs; if they do not determine a size, tensors are
-        assumed to be nonempty. Users cannot assume the value of a size, such as a number of rows. Nor can
-        they assume a condition on a size in a `for` statement: it may be evaluated for several tensors.
+        There is a value only if `given` is the result for the example inputs, or if the example inputs do not
+        determine a size, because tensors are assumed to be nonempty. Users cannot assume the value of a size,
+        such as a number of rows, or a condition on a size in a `for` statement, because the statement may
+        evaluate the condition for several tensors.
         """
         is_default = expected is None and question.is_of_size
         if not (given == expected or is_default) or not can_be_assumed(question, span):
@@ -335,8 +336,8 @@ class _Trace:
 
         If the value for the example inputs is known, and the condition does not control a loop, this value is
         used. Otherwise, the value is False, except that shapes are assumed to match, and a loop body is
-        assumed to run once. Places in `turned` get the opposite value. If a frame evaluates the condition
-        again at the same instruction, it is in a loop, and the value changes so that the loop ends.
+        assumed to run once. Positions in `turned` get the opposite value. If a frame evaluates the condition
+        again at the same instruction, the code is in a loop, and the value changes so that the loop ends.
         """
         if question.is_of_size and question.is_fit:
             return True
@@ -372,7 +373,7 @@ class _Trace:
         answer: bool | int | None = None,
         call: OperatorFault | None = None,
     ) -> None:
-        """Record a problem, or count it again if it occurs again in a different frame or on another line."""
+        """Record a problem, or increase its count if it occurs again in a new frame or on a new line."""
         frame, span = frames[-1]
         known = self._problems.get(key)
         if known is None:

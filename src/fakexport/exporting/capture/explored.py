@@ -19,7 +19,7 @@ class Assumption:
         is_branch: Whether the assumption selects a branch that some input would take. If False, the
             assumption makes up a number or data.
         answer: The boolean or number that a user can assume at this line to get the same trace. None if no
-            such assumption is sufficient.
+            assumption leads to the same trace.
     """
 
     text: str

@@ -28,7 +28,7 @@ from .request import ModelRequest, Request
 
 _NAMES_IN_WARNING = 5
 _exported_for: set[str] = set()
-"""Topologies of earlier calls in this process."""
+"""Topologies of the earlier `export` calls in this process."""
 
 
 class PartialExportWarning(UserWarning):

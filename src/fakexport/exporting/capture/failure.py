@@ -183,10 +183,11 @@ def is_asking_for_truth(frame: FrameType) -> bool:
 
 
 def _computed_last(code: CodeType, instruction: int) -> int:
-    """Return the index of an instruction, or for a conditional jump, of the instruction before it.
+    """Return the index of the instruction that computed the tested operand.
 
-    That is the instruction that computed the tested operand. For `y or x`, Python 3.12 also copies `y` before
-    the jump. The copy is skipped, because its position covers the whole expression.
+    For a conditional jump, this is the previous instruction; otherwise, it is the instruction itself. For `y
+    or x`, Python 3.12 also copies `y` before the jump. The copy is skipped, because its position covers the
+    whole expression.
     """
     index = instruction // 2
     if not _asks_for_truth(_name_at(code, index)):

@@ -3,7 +3,7 @@
 `torch.export` represents a wrapper weight as one placeholder, so loading the program requires the wrapper's
 class and package. This module flattens wrappers as `run_decompositions` does, with the same names, but does
 not change the rest of the graph: `access_subclass_inner_tensor(weight, "qdata")` becomes the placeholder of
-`qdata`, and an operator on a whole wrapper is replaced by the operators of the class's implementation.
+`qdata`, and an operator on a whole wrapper is replaced by the operators that the wrapper class runs for it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
 def flattened(program: ExportedProgram) -> ExportedProgram:
-    """Return the program with inner tensors instead of wrappers. Without wrappers, return it unchanged.
+    """Return the program with inner tensors instead of wrappers. If it has no wrappers, return it unchanged.
 
     Args:
         program: The traced program. It is not changed. Its weights can be fake.
@@ -49,7 +49,7 @@ def flattened(program: ExportedProgram) -> ExportedProgram:
         if is_wrapper(tensor) and not is_wrapper(node.meta.get("val")):
             name = str(spec.target)
             raise UnsupportedSubclassError.of(
-                name, tensor, "torch read the graph from a file, which stores this value as a plain tensor"
+                name, tensor, "the graph was loaded from a file that describes this tensor as plain"
             )
     graph_module = copied_graph(program)
     parts = _Parts()
@@ -87,12 +87,15 @@ class _Parts(dict[Node, Any]):
     """Map each node to its replacement: a `_Wrapped`, a plain node, a number, or a container of these."""
 
     def of(self, value: Any) -> Any:
-        """Return arguments with each node replaced by its entry. Nodes without an entry are kept."""
+        """Return arguments in which each node is replaced as in this dict. Nodes without a key are kept."""
         return torch.fx.node.map_arg(value, lambda node: self.get(node, node))
 
 
 def _inputs(spec: InputSpec, node: Node, parts: _Parts) -> Iterator[InputSpec]:
-    """Replace the placeholder of one input in its graph, and yield the input specs of its replacements."""
+    """Replace the placeholder of a wrapper by placeholders of its inner tensors, and yield their input specs.
+
+    For a plain input, yield the unchanged spec.
+    """
     graph = node.graph
     value: Any = node.meta.get("val")
     if not is_wrapper(value):
@@ -100,7 +103,7 @@ def _inputs(spec: InputSpec, node: Node, parts: _Parts) -> Iterator[InputSpec]:
         return
     name = spec.target or spec.arg.name
     if spec.kind not in _KINDS:
-        check_input(f"input {name}", value)  # It raises, because the value is a wrapper.
+        check_input(f"input {name}", value)  # This raises, because the value is a wrapper.
     placeholders = []
     for index, (_, inner) in enumerate(inner_tensors(value)):
         with graph.inserting_before(node):
@@ -119,7 +122,7 @@ class _Flattening:
         self._parts = parts
 
     def run(self) -> dict[str, str]:
-        """Replace the nodes. Return the new names of nodes that became plain nodes, by their old names."""
+        """Replace the nodes. Return a dict from old to new name for each node that is now a plain node."""
         for node in list(self._graph.nodes):
             if node in self._parts or not any(source in self._parts for source in node.all_input_nodes):
                 continue
@@ -129,12 +132,12 @@ class _Flattening:
         return {node.name: made.name for node, made in self._parts.items() if isinstance(made, Node)}
 
     def _replaced(self, node: Node) -> Any:
-        """Return the replacement of a node. If it is a plain node, the graph already uses it."""
+        """Return the replacement of a node. If this is a plain node, also make the node's users use it."""
         if node.op == "output":
             raise self._refusal(node, "`forward` returns it")
         if isinstance(node.target, HigherOrderOperator):
             raise self._refusal(
-                node, f"{node.target} cannot be rewritten to use the plain tensors inside of it"
+                node, f"{node.target} cannot be rewritten to use the plain tensors inside of the wrapper"
             )
         if node.target is getitem:
             made = self._parts.of(node.args[0])[node.args[1]]
@@ -157,7 +160,7 @@ class _Flattening:
         return _Wrapped(f"{wrapped.name}.{name}", value, tuple(nodes)) if is_wrapper(value) else nodes[0]
 
     def _traced(self, node: Node) -> Any:
-        """Trace the class's implementation of an operator, insert its nodes, and return the results."""
+        """Trace what the wrapper class runs for an operator, insert these nodes, and return the results."""
         args, kwargs = self._parts.of((node.args, node.kwargs))
         leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Node | _Wrapped)]
         inputs = [n for leaf in leaves for n in (leaf.nodes if isinstance(leaf, _Wrapped) else (leaf,))]
@@ -201,7 +204,7 @@ class _Flattening:
         made: list[Node] = []
         for old in traced.nodes:
             if old.op == "get_attr":
-                raise self._refusal(node, f"its implementation of {node.target} creates a constant tensor")
+                raise self._refusal(node, f"for {node.target}, the class creates a constant tensor")
             if old.op == "call_function":
                 with self._graph.inserting_before(node):
                     copies[old] = self._graph.node_copy(old, lambda n: copies[n])

@@ -1,7 +1,7 @@
 """Infer the values of data-dependent conditions from the surrounding code, without the user's assumptions.
 
-A value can be inferred if `forward` raises an error for the other value, or computes the same with both.
-This module also finds loops over the selected rows of a mask that can run over all rows instead.
+A value can be inferred if `forward` raises an error for the other value, or if both values lead to the same
+result. This module also finds loops over the selected rows of a mask that can run over all rows instead.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def _is_for(written: ast.expr | None, raised: type[BaseException] | None) -> boo
 
 
 def _selection(writes: SelectedWrites, frame: FrameType) -> torch.Tensor | None:
-    """Return the tensor that selects the written elements, or None if the lines could do more than write."""
+    """Return the tensor that selects the written elements, or None if the lines may have other effects."""
     selection, *written = (frame.f_locals.get(name) for name in (writes.selection, *writes.written))
     if not isinstance(selection, torch.Tensor) or (writes.is_mask and selection.dtype != torch.bool):
         return None
@@ -183,7 +183,7 @@ def _selection(writes: SelectedWrites, frame: FrameType) -> torch.Tensor | None:
 
 
 def _may_change_state(frame: FrameType, called: Iterable[str]) -> bool:
-    """Return whether a called name may have state: a module with buffers, its method, a closure, an object.
+    """Return whether one of the called names may have state, such as a module with buffers or a closure.
 
     Variables of a file or a class are ignored, because FE903 reports their changes.
 
@@ -196,7 +196,7 @@ def _may_change_state(frame: FrameType, called: Iterable[str]) -> bool:
         known = (frame.f_locals, frame.f_globals, vars(builtins))
         found: Any = next((names[root] for names in known if root in names), _MADE_LATER)
         if found is _MADE_LATER:
-            continue  # It is assigned in the lines that depend on the condition: a tensor.
+            continue  # A tensor that is assigned in the lines that depend on the condition.
         for attribute in attributes:
             found = getattr(found, attribute, None)
         owner = getattr(found, "__self__", found)
@@ -236,7 +236,7 @@ class _Row(list[int]):
 
 
 def implied_rows(tensor: torch.Tensor, frames: Sequence[tuple[FrameType, Span]]) -> list[_Row] | None:
-    """Return all rows of a mask for a loop over its selected rows, or None if that may change the result.
+    """Return all rows of a mask, for a loop over the selected rows. Return None if that may change results.
 
     Args:
         tensor: The tensor that the loop iterates over: the result of `nonzero()`, of shape [rows, 1].

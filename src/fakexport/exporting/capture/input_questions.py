@@ -44,7 +44,7 @@ reads any other property.
 """
 _NOT_IN_A_PLACE = re.compile(r"[^A-Za-z0-9_.:/ -]")
 _REPLACED_GETTERS = frozenset({"grad_fn"})
-"""Getters that `autograd_questions` replaces during the trace. They are called by user code."""
+"""Getters that `autograd_questions` replaces during the trace. User code calls the replacements."""
 _OWN = f"{__name__.partition('.')[0]}."
 # torch's own tracing reads the sizes of each value, which does not affect the program.
 _OF_TRACES = ("torch.fx.", "torch._subclasses.", "torch.export.", "torch._export.", "torch._functorch.")
@@ -68,7 +68,7 @@ class InputQuestions:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Enter a context around a trace that runs `forward`."""
+        """Enter a context for a trace that records the properties of inputs that `forward` reads."""
         if self._module._forward_pre_hooks or self._module._forward_hooks:
             with self._watched_hooks():
                 yield

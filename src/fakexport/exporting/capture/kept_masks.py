@@ -19,12 +19,12 @@ _MASK = 3
 
 @contextmanager
 def masks_watched(note: Callable[[nn.Module, FrameType], None]) -> Iterator[None]:
-    """Enter a context that calls `note` for each causal mask that eager mode would drop.
+    """Enter a context that calls `note` for each causal mask that attention needs, but eager mode would drop.
 
     With `sdpa` in eager mode, transformers passes no mask for inputs without padding, and relies on
     `is_causal` of the attention module. If `is_causal` is False (ColPali, AIMv2), tokens then attend to later
-    tokens. The mask prevents this if a row is padded, with `attn_implementation="eager"`, or in an exported
-    program. A trace cannot know whether inputs are padded.
+    tokens. A mask prevents this if a row of the inputs is padded, if `attn_implementation` is "eager", and in
+    an exported program, because a trace cannot know whether inputs are padded.
 
     Args:
         note: Function that takes the attention module that received the mask, and the frame that called it.

@@ -1,4 +1,4 @@
-"""Reject programs that would silently lose a write by `forward`, or ignore the input of a transform.
+"""Reject programs that would silently lose a write by `forward`, or ignore a `torch.func` transform's input.
 
 A program identifies state by name. After binding, loading or retargeting, each name has memory of its own,
 with a fixed shape and dtype. A write to memory that two names share, or a write that changes the shape, would
@@ -36,9 +36,12 @@ from fakexport.rules.diagnostics import Span
 from .python_effects import PythonEffect
 
 _STATE = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
-_OWN_MEMORY = "write to a buffer with its own memory, shape and dtype, and create views of it in `forward`"
+_OWN_MEMORY = (
+    "write to a buffer that has its own memory and a fixed shape and dtype, and create views of it in "
+    "`forward`"
+)
 _OF_NO_MODULE = (
-    "the tensor does not belong to a module: it may be a global variable, for example, and other code "
+    "the tensor does not belong to a module: for example, it may be a global variable, so other code "
     "sees the writes"
 )
 _OF_NUMPY = "the memory belongs to a NumPy array or to another library, which sees the writes"
@@ -88,8 +91,8 @@ def _refuse_exchanges(
         name = f"{effect.module_path}.{effect.what}".lstrip(".")
         if effect.kind == "attribute" and name in read:
             text = (
-                f"forward reads {name} and replaces it by another tensor, but every call of the "
-                "program reads the original one"
+                f"forward reads {name} and then replaces it with a different tensor, but every call of "
+                "the program reads the original one"
             )
             raise LostWriteError(text, effect.span or source_span(read[name]))
 

@@ -168,7 +168,7 @@ def _variables_of(owner: Owner, held: HeldValues) -> dict[str, Any]:
 
 
 def _places(path: str, name: str, kind: str | None) -> Iterator[Span]:
-    """Yield the lines of a file that change a variable of the class `kind`. None means the file itself."""
+    """Yield the lines of a file that change a variable of the class `kind`, or of the file if it is None."""
     for place, span in written_places(path):
         match place:
             case ast.Attribute(attr=found) if kind and found == name and _is_of_class(place.value, kind):
@@ -192,7 +192,7 @@ def _is_global(name: str, function: ast.FunctionDef) -> bool:
 def _is_of_class(owner: ast.expr, kind: str) -> bool:
     """Return whether an expression refers to a class: `Model`, `cls`, `type(self)` or `self.__class__`.
 
-    `self` counts too, because `self.items` may be a list of the class.
+    `self` counts too, because `self.items` may be an attribute of the class.
     """
     match owner:
         case ast.Name(id=name):

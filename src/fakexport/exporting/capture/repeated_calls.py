@@ -42,7 +42,8 @@ Place = tuple[CodeType, int, int]
 
 CALLS = 3
 _STATE_IN_A_BUFFER = (
-    "register it as a buffer and write into it: `self.steps += 1`; or take it as an input and return it"
+    "register the state as a buffer and write into it: `self.steps += 1`; or take the state as an input and "
+    "return it"
 )
 
 _UNBACKED = re.compile(r"\b(u|zuf)(\d+)\b")  # `u` is an integer, `zuf` is a float.
@@ -323,7 +324,7 @@ def refuse_other_later_calls(
         return
     what = "computes something different" if calls.are_complete else f"raises {type(error).__name__}: {error}"
     if not changes:
-        text = f"calling forward again {what}, although no attribute of the model was seen to change"
+        text = f"calling forward again {what}, although no attribute of the model appears to change"
         raise LostWriteError(text, calls.first_difference) from error
     names = ", ".join(f"{effect.module_path}.{effect.what}".lstrip(".") for effect in changes[:3])
     text = f"forward changes {names}, and its next call {what}, but the program repeats the first call"

@@ -129,7 +129,7 @@ class ModelRequest:
     """A parsed request. It does not depend on the target.
 
     Args:
-        asked: The request as written.
+        asked: The request as the user wrote it.
         name: The source and the rank, as shown in the report.
         source: The source of the model, or of one rank if the model is parallel.
         degrees: The degrees of parallelism, or None.

@@ -140,7 +140,7 @@ def _stored(lines: Sequence[ast.AST]) -> set[str]:
 
 
 def _is_changed(name: str, function: ast.FunctionDef, after: int, until: int) -> bool:
-    """Return whether a variable may be assigned or modified in these lines."""
+    """Return whether a variable may be assigned or modified between the lines `after` and `until`."""
     for node in ast.walk(function):
         match node:
             case ast.Name(found, ast.Store()) | ast.Subscript(ast.Name(found), ctx=ast.Store()):
@@ -233,7 +233,7 @@ class _SelectedLines:
         lines: Sequence[ast.stmt],
         function: ast.FunctionDef,
     ) -> SelectedWrites | None:
-        """Return the lines, or None if they write nothing or other lines may read a variable in `own`."""
+        """Return the analyzed lines. None if they write nothing, or if other lines may read one of `own`."""
         inside = {id(each) for line in lines for each in ast.walk(line)}
         for each in ast.walk(function):
             match each:

@@ -1,7 +1,7 @@
-"""Determine how `load_state_dict` hooks of a model rename entries, by running them on tensors without data.
+"""Determine which keys the `load_state_dict` hooks of a model rename, by running the hooks without data.
 
-`bind` reads a checkpoint without the model. A hook that renames an entry therefore becomes a recipe in the
-program's facts, and a hook that computes values is reported.
+`bind` reads a checkpoint without building the model. The facts of a program therefore record the renamed
+keys, and the hooks that compute values, which `bind` cannot run.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _MOST_ROUNDS = 8
 
 @dataclass(frozen=True)
 class LoadHooks:
-    """The effects of `load_state_dict` other than copying entries to weights with the same names.
+    """The effects of `load_state_dict` other than copying each entry to the weight of the same name.
 
     Args:
-        recipes: For each renamed weight, the entry from which it is loaded.
+        recipes: For each renamed weight, the checkpoint key from which the weight is loaded.
         others: Hooks and methods that do more than rename, such as ``"`scale` of layers.0"``. `bind` skips
             them.
     """
@@ -44,8 +44,8 @@ class LoadHooks:
 def load_hooks_of(root: nn.Module) -> LoadHooks:
     """Run the `load_state_dict` hooks of a model, if it has any, and return their effects.
 
-    The hooks run on entries with the names in `state_dict()`. If they look up other names, such as `weight_g`
-    of an older weight norm, they also run on entries with those names.
+    The hooks run on a state dict with the keys of the model's `state_dict()`. If they look up other keys,
+    such as `weight_g` of an older weight norm, they run again on state dicts that contain those keys.
     """
     parts = dict(root.named_modules())
     hooks = [(path, *step) for path, part in parts.items() for step in load_steps(part)]
@@ -83,7 +83,7 @@ def _text(name: str, path: str) -> str:
 
 
 class _Entries(dict[str, torch.Tensor]):
-    """A state dict that records which missing names hooks look up."""
+    """A state dict that records which missing keys hooks look up."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor], missed: list[str]) -> None:
         super().__init__(tensors)
@@ -114,8 +114,8 @@ class _Run:
     """One run of the `load_state_dict` hooks, on tensors without data.
 
     Args:
-        weights: The weights by name. Entries with these names have the same shapes.
-        given: Names of the entries of the state dict.
+        weights: The weights by name. Entries of the state dict with these names have the same shapes.
+        given: Keys of the state dict.
     """
 
     def __init__(self, weights: Mapping[str, torch.Tensor], given: list[str]) -> None:

@@ -40,7 +40,7 @@ class TracedBlocks:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Enter a context that counts the traces of this thread. The overhead is one lookup per module."""
+        """Enter a context that counts blocks in the traces of this thread, at one lookup per module call."""
         with traced_modules(self._count):
             yield
 

@@ -115,7 +115,7 @@ def _from_json(value: Any, ranks: Mapping[str, int], depth: int) -> Expression:
 
 def _question(owner: dict[str, Any], ranks: Mapping[str, int]) -> Question:
     name = field(owner, "input", one_of(ranks, "input of the program"))
-    kind = field(owner, "ask", one_of(_KINDS, "question about an input"))
+    kind = field(owner, "ask", one_of(_KINDS, "property of an input"))
     highest = ranks[name] - 1 if kind in ("size", "stride") else 0
     return Question(name, cast("Kind", kind), field(owner, "dim", lambda dim: integer(dim, 0, highest)))
 
@@ -124,5 +124,5 @@ def _operation(parts: list[Any], ranks: Mapping[str, int], depth: int) -> Operat
     sign = one_of(ARITY, "operation of a condition")(parts[0] if parts else None)
     fewest, most = ARITY[sign]
     if not fewest <= len(parts) - 1 <= most:
-        raise DocumentError(f"{sign!r} of {len(parts) - 1} operands")
+        raise DocumentError(f"the operation {sign!r} with {len(parts) - 1} operands")
     return Operation(sign, tuple(_from_json(part, ranks, depth + 1) for part in parts[1:]))

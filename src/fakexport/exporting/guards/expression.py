@@ -1,6 +1,7 @@
-"""Guards as expression trees. Leaves are numbers or input properties; inner nodes are operations of a table.
+"""Guards as expression trees. Leaves are numbers or input properties; inner nodes are operations.
 
-Text is never evaluated. `deploy/cpp_project/template/src/condition.cpp` has the same table for C++.
+Operations come from a fixed table, and text is never evaluated. The C++ program has the same table, in
+`deploy/cpp_project/template/src/condition.cpp`.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ _QUESTIONS = {
 def _power(base: Any, exponent: Any) -> Any:
     """Return a power. Reject complex results, and exponents that would take too long to compute."""
     if abs(exponent) > 64 or (base < 0 and exponent != int(exponent)):
-        raise InvalidValue("a power that cannot be computed here")
+        raise InvalidValue("a power with a complex result or an exponent outside of -64..64")
     return base**exponent
 
 
@@ -105,7 +106,7 @@ ARITY: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(_UNARY, (1, 1)),
     "if": (3, 3),
 }
-"""Minimum and maximum number of operands, by sign."""
+"""Minimum and maximum number of operands of each operation."""
 
 
 def evaluated(expression: Expression, answer: Callable[[Question], int | float | bool]) -> Any:
@@ -130,7 +131,7 @@ def evaluated(expression: Expression, answer: Callable[[Question], int | float |
 def _decided(
     is_or: bool, operands: Sequence[Expression], answer: Callable[[Question], int | float | bool]
 ) -> Any:
-    """Evaluate operands like Python's `and` or `or`: return the first one that decides, or the last one."""
+    """Evaluate operands like Python's `and` or `or`: return the first one that decides, or else the last."""
     value: Any = None
     for operand in operands:
         value = evaluated(operand, answer)

@@ -94,7 +94,7 @@ def _formulas(program: ExportedProgram, leaves: Sequence[InputLeaf]) -> Iterator
 
 
 def _solved(sizes: Sequence[tuple[Question, Any]]) -> dict[str, Expression]:
-    """Express each symbol by an input size: one that is the symbol itself, or one that is linear in it."""
+    """Express each symbol in terms of an input size that is equal to the symbol or linear in it."""
     found: dict[str, Expression] = {}
     for question, expression in sizes:
         if isinstance(expression, sympy.Symbol):

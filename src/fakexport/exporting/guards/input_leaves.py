@@ -51,7 +51,7 @@ def input_leaves(
         (*names, *keywords.context), (*positional.children(), *keywords.children()), strict=True
     ):
         paths += _paths(part, (name,))
-    if len(paths) != len(leaves):  # The inputs of such a program were flattened, so no path is certain.
+    if len(paths) != len(leaves):  # The inputs were flattened, so their paths are unknown.
         paths = [None] * len(leaves)
     return tuple(
         InputLeaf(name, path, rank, constant)
@@ -75,7 +75,7 @@ def _paths(structure: Any, path: Path) -> Iterator[Path | None]:
 
 
 def leaf_at(leaves: Sequence[InputLeaf], path: Path) -> tuple[InputLeaf, Path] | None:
-    """Return the leaf to which the start of a path leads, and the rest of the path.
+    """Return the leaf that a prefix of a path refers to, and the remaining path.
 
     Return None if no leaf, or more than one leaf, matches.
 
@@ -98,7 +98,7 @@ def leaf_at(leaves: Sequence[InputLeaf], path: Path) -> tuple[InputLeaf, Path] |
 
 
 def _by_name(leaves: Sequence[InputLeaf], path: Path) -> tuple[InputLeaf, Path] | None:
-    """Return the only leaf without a path whose placeholder is named after this path, or None."""
+    """Like `leaf_at`, for leaves without a path, which are found by the name of their placeholder."""
     found = []
     for end in range(1, len(path) + 1):
         name = _NOT_OF_A_NAME.sub("_", "_".join(map(str, path[:end]))).lower()

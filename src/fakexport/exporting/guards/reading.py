@@ -81,7 +81,7 @@ def read_expression(
     """
     try:
         if len(text) > _MAX_LENGTH:
-            raise _Unreadable(f"it has {len(text):,} characters")
+            raise _Unreadable(f"it has more than {_MAX_LENGTH:,} characters")
         found = _Reading(leaves, symbols or {}).expression(ast.parse(text.strip(), mode="eval").body)
         if depth_of(found) > MAX_DEPTH:
             raise _Unreadable(f"it is more than {MAX_DEPTH} levels deep")
@@ -138,14 +138,14 @@ class _Reading:
         return parts[0] if len(parts) == 1 else Operation("and", parts)
 
     def _absence(self, left: ast.AST, signs: list[ast.cmpop], others: list[ast.expr]) -> Expression:
-        """Replace the guard that an input is None, as it was in the trace, with True.
+        """Convert a guard that an input is None to True. The input must have been None in the trace.
 
         Calls that pass inputs by name always satisfy this guard.
         """
         leaf, rest = self._leaf(left)
         is_equal = len(others) == 1 and isinstance(signs[0], (ast.Eq, ast.Is))
         if rest or not is_equal or leaf.constant is not None:
-            raise _Unreadable("it compares with None")
+            raise _Unreadable("it compares a value with None")
         return True
 
     def _is_kept_by_name(self, asked: ast.AST) -> bool:

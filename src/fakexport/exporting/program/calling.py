@@ -67,7 +67,7 @@ class Calling:
 
     @property
     def is_plain(self) -> bool:
-        """Whether torch checks a call completely. It does not check the order if there are several keys."""
+        """Whether torch checks a call completely. It does not check the order of keys."""
         positional, keywords = self.structure.children()
         parts = (*positional.children(), *keywords.children())
         return len(self._rest(keywords.context)) < 2 and not any(map(_has_keys, parts))
@@ -90,7 +90,7 @@ class Calling:
         if len(order) == len(rest) and order != rest:
             raise InvalidType(
                 f"the arguments are in the order {', '.join(order)}, but the program was exported "
-                f"with {', '.join(rest)}: `forward` may depend on the order of `**` arguments"
+                f"with {', '.join(rest)}: `forward` may depend on the order of `**kwargs`"
             )
         if len(args) != count or kwargs.keys() != set(names):
             args, kwargs = self._bound(args, kwargs, count, names)
@@ -192,7 +192,7 @@ class CheckedProgram(ExportedProgram):
     """
 
     def module(self, check_guards: bool = True) -> Any:
-        """Return the module. With guards, it also rejects keys in a different order than at the export."""
+        """Return the module. If it checks guards, it also rejects keys in a different order."""
         made = super().module(check_guards=check_guards)
         facts = vars(self).get(FACTS)
         calling = Calling(() if facts is None else facts.parameters, self.call_spec.in_spec)

@@ -44,8 +44,8 @@ class Collective:
 def least_received(kind: str, size: Any, ranks: int) -> Any:
     """Return the minimum number of bytes that a rank receives in a collective, for any algorithm.
 
-    For an `all_reduce`, a ring algorithm needs nearly twice as many bytes, but a switch that adds in the
-    network does not.
+    For an `all_reduce`, a rank receives nearly twice as many bytes with a ring algorithm, but not with a
+    network switch that adds the tensors.
 
     Args:
         kind: As in `Collective`.

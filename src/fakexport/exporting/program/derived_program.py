@@ -1,4 +1,4 @@
-"""Create modified programs that keep the facts recorded for the original. All changes use this module."""
+"""Create modified programs that keep the facts of the original. Use this module for every modification."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def differing_numbers(a: ExportedProgram, b: ExportedProgram) -> tuple[str, ...]
 
 
 def _parted(node: Node) -> tuple[tuple[Any, ...], list[Any]]:
-    """Return everything about a node in a form that can be compared, except the numbers in its arguments."""
+    """Return everything about a node except the numbers in its arguments, and then these numbers."""
     leaves, structure = tree_flatten((node.args, dict(node.kwargs)))
     texts = [type(leaf) if _is_number(leaf) else str(leaf) for leaf in leaves]
     fixed = node.op, node.name, str(node.target), str(structure), texts, _told(node.meta.get("val"))

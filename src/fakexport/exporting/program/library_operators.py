@@ -13,7 +13,7 @@ from fakexport._torch.tracing.script_objects import class_name, is_class_of_torc
 from fakexport.exporting.program.walk import walk
 
 _NO_PLACE_TO_IMPORT = ("__main__", "fakexport_source_")
-"""Modules that cannot be imported elsewhere: scripts, and files that `sources.python_file` imported."""
+"""Modules that other processes cannot import: scripts, and files that `sources.python_file` imported."""
 
 
 def library_operators(program: ExportedProgram) -> tuple[str, ...]:
@@ -30,7 +30,7 @@ def library_operators(program: ExportedProgram) -> tuple[str, ...]:
 
 
 def python_operators(operators: Iterable[str]) -> dict[str, str | None]:
-    """Map each `torch.library.custom_op` operator to its module, or to None if that cannot be imported."""
+    """Map each `torch.library.custom_op` operator to its module, or to None if it cannot be imported."""
     found = {}
     for operator in operators:
         namespace, name, _ = operator.split(".")

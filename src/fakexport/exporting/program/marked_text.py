@@ -63,13 +63,13 @@ class MarkedText:
 
     def _container(self, value: Any) -> str:
         if isinstance(value, (list, tuple)):
-            # Operators accept both, and saving a program converts some tuples to lists.
+            # Operators accept tuples and lists, and saving a program converts some tuples to lists.
             return f"[{', '.join(map(self.of, value))}]"
         if isinstance(value, dict):
             return f"{{{', '.join(f'{key!r}: {self.of(item)}' for key, item in value.items())}}}"
         if isinstance(value, slice):
             return f"slice({', '.join(map(self.of, (value.start, value.stop, value.step)))})"
-        if isinstance(value, CustomObjArgument):  # It may or may not have a fake class.
+        if isinstance(value, CustomObjArgument):  # The object may or may not have a fake class.
             return f"object of {value.class_fqn}"
         if isinstance(value, GraphModule):
             return f"subgraph {self._subgraphs.setdefault(value, len(self._subgraphs))}"

@@ -14,7 +14,7 @@ from torch.fx.node import map_arg
 from .node_names import target_name
 from .walk import attribute
 
-# Number of arguments that are settings; the subgraph follows them.
+# For each operator: the function of torch, and the number of arguments before the subgraph.
 _OPERATORS = {
     "higher_order.wrap_with_set_grad_enabled": ("set_grad_enabled", 1),
     "higher_order.wrap_with_autocast": ("autocast", 4),

@@ -32,7 +32,7 @@ _CODES: dict[UnboundReason, str] = {"parameter": "FE601", "random": "FE602", "un
 
 @dataclass(frozen=True)
 class UnboundConstant(UnboundName):
-    """A constant without a value, in a program that is not stored in an archive.
+    """A constant that has no value, with the line that reads the constant.
 
     Args:
         span: The first line of user code that reads the constant, if known.
@@ -62,19 +62,20 @@ class ProgramFacts:
         unbound: The constants without a value, and the reasons.
         left_behind: Names of the real weights that became fake when the program was moved to devices that do
             not exist on this machine.
-        recipes: How entries of a checkpoint with a different layout become the weights. An archive stores
-            this. None for a program that was not loaded from an archive; `model` may then know the layout.
+        recipes: Instructions to compute weights from checkpoint entries with different names or layouts. An
+            archive stores them. None for a program that was not loaded from an archive; `model` may then
+            provide them.
         load_hooks: Hooks of the model's `load_state_dict` that `bind` does not run, with their modules.
         computed: Weights that a checkpoint may lack, with the values that the model's code computes (None for
             a value that is too large). None for a program that was not loaded from an archive; `model` may
-            then know the values.
+            then provide the values.
         prefix: The prefixes of weight names, in the checkpoint and in the program. None if they are equal.
-        call: Which inputs and outputs generation uses, and for what. None for other programs.
+        call: The roles of the inputs and outputs in text generation. None for other programs.
         component: The name of the part of the model that the program computes. None for the whole model.
         adapter: How the program uses an adapter. None for a model without an adapter.
         parallel: The rank whose shard of the model the program computes. None for the whole model.
-        parameters: The parameters of the model's `forward`, for calls whose arguments have a different form
-            than the example. Empty if the example shows every form, or if the parameters are unknown.
+        parameters: The parameters of the model's `forward`, for calls that pass arguments in a different form
+            than the example inputs. Empty if no other form is possible, or if the parameters are unknown.
         unpacked_parameters: Number of parameters before quantization packed them. None for other programs.
         has_stand_in_inputs: Whether the program's example inputs are zeros that fakexport added.
         model: The captured module, which may know the layouts of its checkpoints. None after loading. Ignored
@@ -114,7 +115,7 @@ class ProgramFacts:
         return self
 
     def of_weights(self) -> ProgramFacts:
-        """Return only the facts about how the entries of a checkpoint become the weights."""
+        """Return only the facts about how to compute the weights from the entries of a checkpoint."""
         return ProgramFacts(
             recipes=self.recipes,
             load_hooks=self.load_hooks,
@@ -132,7 +133,7 @@ class ProgramFacts:
         return replace(here, left_behind=())
 
     def elsewhere(self, devices: Iterable[str], topology: str | None = None) -> ProgramFacts:
-        """Return the facts for a program on other devices: with their profiles, and without a device map."""
+        """Return the facts of this program on other devices, with new profiles and without a device map."""
         if topology is None and set(devices) == {"cpu"}:
             topology = "cpu"
         if topology is None:

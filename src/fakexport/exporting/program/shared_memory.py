@@ -22,7 +22,7 @@ def written_inputs(program: ExportedProgram, visits: Iterable[Visit]) -> Iterato
     """Yield the name of each user input that a node writes to, and the node. Buffers are not included.
 
     Args:
-        program: The program as captured. Decompositions would add writes to other outputs.
+        program: The program as captured, because decompositions add writes of their own.
         visits: The nodes of the program, from `walk`.
     """
     owners = {_memory(node): node.name for _, node in user_inputs(program)}
@@ -43,8 +43,8 @@ def shared_outputs(program: ExportedProgram, written: Collection[str]) -> Iterat
     Views of unmodified inputs are omitted, because a caller knows that these share memory.
 
     Args:
-        program: The program before decompositions. They replace the fake tensors that show which outputs
-            share memory.
+        program: The program before decompositions, because decompositions replace the fake tensors that show
+            which outputs share memory.
         written: Names of the inputs that `written_inputs` yields.
 
     Yields:

@@ -17,7 +17,7 @@ def tensor_identity(tensor: torch.Tensor) -> Hashable:
     different keys. Placeholder tensors with stride 0 also have different keys, because they only share memory
     to save space. The key is valid as long as the tensor exists.
     """
-    if is_wrapper(tensor):  # It has no memory of its own.
+    if is_wrapper(tensor):  # A wrapper has no memory of its own.
         return tuple(tensor_identity(inner) for _, inner in inner_tensors(tensor))
     if tensor.layout is not torch.strided or 0 in tensor.stride() or tensor.numel() == 0:
         return id(tensor)

@@ -138,7 +138,7 @@ class ClassWriter:
 def defined_constructor(
     parameters: Iterable[str], devices: Devices, statements: Sequence[str], before: Iterable[str] = ()
 ) -> list[str]:
-    """Return the text of the constructor. Write the methods first, because this adds to `devices`."""
+    """Return the text of the constructor. Call this after writing the methods, which adds to `devices`."""
     kept = [f"self.{name} = {name}" for name in devices.in_methods]
     lines = [*before, statements[0], *kept, *statements[1:]]
     return ["", f"def __init__({', '.join(('self', *parameters))}):", *indented(lines), ""]
@@ -155,7 +155,7 @@ def _why_another(region: Region, node: ModuleNode) -> str:
         return (
             "# The module hierarchy could not be preserved: the program leaves this module and returns to it."
         )
-    return "# Another call of the module, which runs different operations."
+    return "# A different call of this module runs these operations."
 
 
 def _container_text(layout: str, children: Mapping[str, str]) -> str:
@@ -187,7 +187,7 @@ def _empty_text(tensor: torch.Tensor, device: str) -> str:
 
 
 def _small_text(value: torch.Tensor, device: str) -> str | None:
-    """Return an expression with the values of a tensor, or None if there are too many or text is inexact."""
+    """Return an expression with the values of a tensor. None if they are too many, or not exact as text."""
     if not 0 < value.numel() <= _FEW or value.is_complex() or not value.is_contiguous():
         return None
     if not torch.equal(bits(torch.tensor(value.tolist(), dtype=value.dtype)), bits(value)):

@@ -127,7 +127,7 @@ class MethodText:
         return name
 
     def region(self, region: Region) -> list[str]:
-        """Return the statements of a region. The caller writes the modes that apply to the whole region."""
+        """Return the statements of a region, without the modes that apply to the whole region."""
         depth = 0
         while region.call.path and _mode(region, depth):
             depth += 1
@@ -224,7 +224,7 @@ class MethodText:
     def _value(self, node: Node) -> str:
         if node not in self.values:
             held = self._scope.tree.below(self._scope.node.path, node)
-            assert held is not None, f"{node.name} cannot be reached here"
+            assert held is not None, f"this method cannot access the value {node.name}"
             self.values[node] = self._scope.node.reach(held)
         return self.values[node]
 

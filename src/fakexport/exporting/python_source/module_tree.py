@@ -162,7 +162,7 @@ def module_tree(program: ExportedProgram, graph: Graph) -> ModuleTree:
             entry.place = f"{owner.path}.{attribute}".lstrip(".")
         owner.entries.append(entry)
     for module in root.walk():
-        _settle(module)
+        _sort_and_check(module)
     same = names_by_tensor({entry.place: entry.tensor for entry in entries.values()})
     tied = {place: places for places in same for place in places}
     places = {node: (place := entries[name].place, *tied[place]) for node, name in targets.items()}
@@ -170,7 +170,7 @@ def module_tree(program: ExportedProgram, graph: Graph) -> ModuleTree:
 
 
 def _targets(program: ExportedProgram, graph: Graph) -> Iterator[tuple[Node, str]]:
-    """Yield the placeholder and the program's name of each weight and constant."""
+    """Yield the placeholder of each weight and constant, and the name of the tensor in the program."""
     for spec, node in input_nodes(program, graph):
         if spec.kind in _HELD and spec.target is not None:
             yield node, spec.target
@@ -192,8 +192,8 @@ def _at(root: ModuleNode, path: str) -> ModuleNode:
     return node
 
 
-def _settle(node: ModuleNode) -> None:
-    """Sort children with numbers as names, and reject names that a module's attributes cannot have."""
+def _sort_and_check(node: ModuleNode) -> None:
+    """Sort children whose names are numbers, and reject names that an attribute of a module cannot have."""
     if node.layout != "attributes":
         node.children = dict(sorted(node.children.items(), key=lambda item: int(item[0])))
     for entry in node.entries:

@@ -146,7 +146,7 @@ def _checks(program: ExportedProgram, inputs: Sequence[tuple[InputLeaf, Node, st
 
 
 def _sizes(values: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Yield pairs of an expression that reads a size of an input, and this symbolic size."""
+    """Yield each size of an input: a Python expression that reads the size, and the symbolic size."""
     for place, value in values:
         if isinstance(value, torch.SymInt):
             yield place, expression_of(value)

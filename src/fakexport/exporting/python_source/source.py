@@ -170,7 +170,7 @@ def _file(program: ExportedProgram, graph: Graph, writer: ClassWriter) -> tuple[
         head += ["", "Constants of the program are in the .safetensors file next to this one."]
     if foreign:
         names = comment_text(", ".join(foreign)).replace("\\", "/").replace('"', "'")
-        head += ["", f"These output containers of the program are plain containers here: {names}."]
+        head += ["", f"Plain containers replace these containers in the output: {names}."]
     targets = (visit.node.target for visit in walk(program) if visit.node.op == "call_function")
     modules = sorted({f"import {module}" for module in map(torch_module, targets) if module is not None})
     standard = [text for pattern, text in _IMPORTS.items() if re.search(rf"\b{pattern}", body)]

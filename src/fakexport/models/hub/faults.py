@@ -44,6 +44,10 @@ def import_hub(name: HubName) -> Any:
 def hub_faults(name: HubName, file: str) -> Iterator[None]:
     """Convert errors of `huggingface_hub` and its HTTP library to a `HubError`.
 
+    Args:
+        name: The repository.
+        file: The file that the block reads. Empty: the list of files.
+
     Raises:
         MissingFile: the repository exists, but lacks the file.
         HubError: any other error occurred.
@@ -56,7 +60,7 @@ def hub_faults(name: HubName, file: str) -> Iterator[None]:
         raise
     except errors.RemoteEntryNotFoundError as error:
         commit = error.response.headers.get(constants.HUGGINGFACE_HEADER_X_REPO_COMMIT)
-        raise MissingFile(f"{name} has no {file}", commit) from error
+        raise MissingFile(f"{name} has no {file or 'such folder'}", commit) from error
     except errors.LocalEntryNotFoundError as error:
         raise _not_cached(name, file, error.__cause__ or error) from error
     except errors.OfflineModeIsEnabled as error:
@@ -66,8 +70,10 @@ def hub_faults(name: HubName, file: str) -> Iterator[None]:
     except errors.HfHubHTTPError as error:
         raise HubError(f"{name}: {_answered(name, file, error)}") from error
     except OSError as error:
-        raise HubError(f"{name}: {error.filename or file}: {error.strerror or first_line(error)}") from error
-    except Exception as error:  # of the HTTP library, which depends on the version
+        raise HubError(
+            f"{name}: {error.filename or _shown(file)}: {error.strerror or first_line(error)}"
+        ) from error
+    except Exception as error:  # The HTTP library and its errors depend on the version.
         raise _not_cached(name, file, error) from error
 
 
@@ -83,18 +89,22 @@ def _not_cached(name: HubName, file: str, cause: BaseException) -> HubError:
 
     if constants.is_offline_mode():
         return HubError(
-            f"{name}: {file} is not in the cache, and offline mode is on: unset HF_HUB_OFFLINE, "
+            f"{name}: {_shown(file)} is not in the cache, and offline mode is on: unset HF_HUB_OFFLINE, "
             f"or run `{_download(name, file)}` on a machine that can reach the hub"
         )
     return HubError(
-        f"{name}: cannot reach {endpoint()} ({type_and_line(cause)}), and {file} is not in the cache: check "
-        "the connection, the proxy and HF_ENDPOINT"
+        f"{name}: cannot reach {endpoint()} ({type_and_line(cause)}), and {_shown(file)} is not in the "
+        "cache: check the connection, the proxy and HF_ENDPOINT"
     )
 
 
 def _download(name: HubName, file: str) -> str:
     revision = f" --revision {name.revision}" if name.revision else ""
-    return f"hf download {name.repository} {name.path(file)}{revision}"
+    return " ".join(filter(None, ["hf download", name.repository, file and name.path(file)])) + revision
+
+
+def _shown(file: str) -> str:
+    return file or "the list of its files"
 
 
 def _answered(name: HubName, file: str, error: Any) -> str:
@@ -113,7 +123,7 @@ def _answered(name: HubName, file: str, error: Any) -> str:
             f"no folder and no repository on {endpoint()} has this name, or the repository is "
             f"private: check the name; for a private repository, {_log_in()}"
         )
-    return _status(error.response.status_code, file)
+    return _status(error.response.status_code, _shown(file))
 
 
 def _status(status: int, file: str) -> str:

@@ -70,7 +70,7 @@ class RemoteHeader:
         length, size, final = _range(url, name, file, 0, _LENGTH_BYTES)
         count = int.from_bytes(length, "little")
         if count > min(_MOST_BYTES, size - _LENGTH_BYTES):
-            return cls(file, size, length)  # The parser rejects it with the reason.
+            return cls(file, size, length)  # The parser rejects it and reports why.
         header, _, _ = _range(final, name, file, _LENGTH_BYTES, count) if count else (b"", 0, "")
         return cls(file, size, length + header)
 

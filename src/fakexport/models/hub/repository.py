@@ -63,7 +63,7 @@ class Repository:
 
     @property
     def pinned(self) -> HubName:
-        """The repository's name with this commit as the revision."""
+        """The repository's name, pinned to its commit."""
         return self.name.at(self.commit)
 
     def file(self, file: str, *, most_bytes: int = MOST_CONFIG_BYTES) -> Path | None:
@@ -120,7 +120,7 @@ class Repository:
 
         import_hub(self.name)
         url = f"{endpoint()}/api/models/{self.name.repository}/tree/{self.commit}/{self.name.folder}"
-        with hub_faults(self.name, "its list of files"):
+        with hub_faults(self.name, file=""):
             answer = http_backoff(
                 "GET",
                 url.rstrip("/"),
@@ -306,8 +306,8 @@ def _other(repository: Repository | LocalFolder, names: list[str]) -> WeightFile
         found = [name for name in names if fnmatchcase(name, pattern)]
         if len(found) > 1:
             raise HubError(
-                f"{repository.name} has no {SINGLE_FILE} and no {_INDEX}, but {len(found)} files {pattern} "
-                f"({_listed(found)}): download the one that you need, and pass it"
+                f"{repository.name} has no {SINGLE_FILE} and no {_INDEX}, but {len(found)} files that match "
+                f"{pattern} ({_listed(found)}): download the file that you need, and pass its path"
             )
         if found:
             is_index = found[0].endswith(".json")

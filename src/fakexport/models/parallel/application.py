@@ -23,7 +23,7 @@ from .styles import install
 
 @dataclass(frozen=True)
 class Sharded:
-    """A model on one rank.
+    """The result of sharding a model for one rank.
 
     Args:
         shards: The shard of each sharded weight, by name. Other weights are whole on every rank.
@@ -40,8 +40,8 @@ def shard_model(model: nn.Module, degrees: Degrees, place: Place) -> Sharded:
     """Replace the weights of a model with the shards of one rank, and add collectives. Modifies the model.
 
     Raises:
-        DegreeMismatch: the plan does not fit the degrees.
-        SourceError: the model has no plan, or a plan that does not match it. The message is a single line.
+        DegreeMismatch: the plan cannot shard the model over this number of ranks.
+        SourceError: the model has no plan, or its plan cannot be applied. The message is a single line.
     """
     plan, unused = _plan(model, degrees)
     styles = _styles()
@@ -55,7 +55,7 @@ def shard_model(model: nn.Module, degrees: Degrees, place: Place) -> Sharded:
             shards[name] = found
     if not shards:
         raise SourceError(
-            f"the parallel plan of {type(model).__name__} shards none of its weights: change the plan, or "
+            f"the parallel plan of {type(model).__name__} does not shard any weight: change the plan, or "
             "remove --parallel"
         )
     _keep_ties(modules, held, shards)
@@ -107,14 +107,14 @@ def _shard(modules: Mapping[str, nn.Module], name: str, style: Any, place: Place
 def _keep_ties(
     modules: Mapping[str, nn.Module], held: Mapping[str, nn.Parameter], shards: Mapping[str, Shard]
 ) -> None:
-    """Tie the shards of tied weights again. Raise if their shards differ."""
+    """Tie the shards of tied weights. Raise an error if the plan shards tied weights differently."""
     first: dict[int, str] = {}
     for name, weight in held.items():
         known = first.setdefault(id(weight), name)
         if known == name:
             continue
         if shards.get(known) != shards.get(name):
-            raise SourceError(f"{name} is tied to {known}, and the plan shards them differently")
+            raise SourceError(f"{name} is tied to {known}, but the plan shards the two weights differently")
         owner, _, key = known.rpartition(".")
         part = modules[owner]._parameters[key]
         owner, _, key = name.rpartition(".")
@@ -215,7 +215,10 @@ def check_heads(modules: Mapping[str, nn.Module], plan: Mapping[str, str], degre
 
 
 def _heads(owner: nn.Module, width: int) -> int | None:
-    """Return the number of heads of a projection with `width` features, or None if the owner has no heads."""
+    """Return how many attention heads a projection with `width` output features computes.
+
+    Return None if its parent module, `owner`, does not specify heads.
+    """
     head, heads = getattr(owner, "head_dim", None), getattr(owner, "num_heads", None)
     if isinstance(head, int) and head > 0 and width % head == 0:
         return width // head

@@ -80,7 +80,7 @@ class Degrees:
                 style.
         """
         if parallel is None and plan is not None:
-            raise InvalidValue("parallel_plan requires parallel, such as tp=2")
+            raise InvalidValue("parallel_plan requires the argument parallel, such as 'tp=2'")
         degrees = None if parallel is None else cls.parse(parallel)
         if degrees is None or plan is None:
             return degrees

@@ -114,7 +114,7 @@ def read_plan(path: str | Path) -> Rules:
         raise InvalidValue(f"plan {path}: {error.strerror or error}") from error
     except DocumentError as error:
         raise InvalidValue(
-            f"plan {path}: {error}: expected an object of module name -> style or null"
+            f"plan {path}: {error}: expected a JSON object that maps module names to styles or null"
         ) from error
     if not found:
         raise InvalidValue(f"plan {path} has no rules")

@@ -24,8 +24,8 @@ class Rank:
     Args:
         degrees: The degrees of parallelism.
         rank: Starting at 0.
-        whole: The source of the whole model. The programs of all ranks are compared with its program. None if
-            this is the source of the whole model itself (see `Place.has_whole`).
+        whole: The source of the whole model. Each rank's program is compared with the program of this source.
+            None if this is the source of the whole model itself (see `Place.has_whole`).
     """
 
     degrees: Degrees
@@ -36,7 +36,7 @@ class Rank:
     )
 
     def record(self, module: nn.Module) -> ParallelRecord | None:
-        """Return the record of parallelism that an archive stores for a module that `built` returned.
+        """Return the record that an archive stores about a module that `built` sharded.
 
         Return None for a whole model.
         """

@@ -26,7 +26,7 @@ Forward = Callable[..., Any]
 
 
 class Unsupported(FakexportError, ValueError):
-    """A style does not fit a module, or is a variant that cannot be traced. The message is only a clause."""
+    """A style does not fit a module, or is a variant that cannot be traced. The message is a clause."""
 
 
 def install(module: nn.Module, path: str, name: str, style: Any, place: Place) -> None:
@@ -124,7 +124,7 @@ def _embedding(module: nn.Module, style: Any, place: Place) -> Forward:
         raise Unsupported(f"{type(module).__name__} has parameters other than weight: {', '.join(more)}")
     if module.max_norm is not None:
         raise Unsupported("max_norm modifies the weight")
-    module.padding_idx = None  # It only affects gradients, and must be a row of the shard.
+    module.padding_idx = None  # Only affects gradients, and might be outside the shard.
     if style.shard_dim == 0:
         start, end = chunk(module.num_embeddings, place.ranks, place.rank)
         return partial(_vocabulary_range, module.forward, start, end)

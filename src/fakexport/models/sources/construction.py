@@ -28,7 +28,7 @@ def constructed(
     Returns:
         The module as the factory returns it, and the inputs that the factory or the source provides, or None.
     Raises:
-        ValueError: the model cannot be constructed here.
+        ValueError: the factory failed. The message contains its error.
     """
     with torch.random.fork_rng():
         torch.manual_seed(seed)

@@ -71,7 +71,8 @@ def resolve(
     form, colon, name = spec.partition(":") if isinstance(spec, str) else ("", "", "")
     if workload.name in ("prefill", "decode") and form != "hf":
         raise SourceError(
-            f"--workload {workload.name} supports hf: sources only; for others, the inputs define the call"
+            f"--workload {workload.name} supports hf: sources only; for other sources, the inputs determine "
+            "the call"
         )
     if not isinstance(spec, str):
         return callable_source(spec)
@@ -88,7 +89,7 @@ def resolve(
 
 def _without_form(spec: str) -> str:
     if (Path(spec) / "config.json").is_file():
-        return f"{spec!r} is not a source: write hf:{spec} for the model of its config.json"
+        return f"{spec!r} is not a source: write hf:{spec} to use the config.json in this folder"
     if HUB_ID.fullmatch(spec) and not spec.endswith((".py", ".json")) and not Path(spec).exists():
         return f"{spec!r} is not a source: write hf:{spec} for the repository on the Hugging Face hub"
     return f"{spec!r} is not a source: write {' | '.join(FORMS)}"

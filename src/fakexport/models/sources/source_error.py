@@ -16,7 +16,7 @@ from fakexport.models import LIBRARIES, packages_of
 
 LONGEST_LIST = 8
 
-# Import name of each model package -> the package's name, or None if both are the same.
+# Import name of a package that models use -> the name to install, or None if both are the same.
 _PACKAGES = {
     **dict.fromkeys(("accelerate", "bitsandbytes", "diffusers", "einops", "kernels", "numpy", "optimum")),
     **dict.fromkeys(("peft", "safetensors", "scipy", "sentencepiece", "tiktoken", "tokenizers")),
@@ -128,7 +128,7 @@ def how_to_install(error: BaseException) -> str | None:
         package = _PACKAGES[module] or module.replace("_", "-")
         return f"run `{shlex.quote(sys.executable)} -m pip install {_requirement(module, package)}`"
     if not isinstance(error, ModuleNotFoundError):
-        return f"install {name} for {sys.executable}, as transformers says in the note"
+        return f"install {name} for {sys.executable}, as the error message of transformers explains"
     return (
         f"install the package with the module {module!r} for {sys.executable}, or, if it is your "
         "own file, put its folder on PYTHONPATH"

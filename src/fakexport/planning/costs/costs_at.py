@@ -137,7 +137,7 @@ def _is_unbacked(size: Size) -> bool:
 def planned_costs(
     costs: CostsAt, topology: Topology, sizes: ProgramSizes, chosen: ChosenSizes
 ) -> PlannedCosts:
-    """Return each device's FLOPs and bytes in one call, with lower bounds of its run time."""
+    """Return the FLOPs, bytes and lower bounds of the run time of one call, per device."""
     found = costs.devices()
     devices = [
         _device(found[name], found, topology.device(name).profile)
@@ -174,7 +174,7 @@ def _device(cost: DeviceCost, others: Mapping[str, DeviceCost], profile: DeviceP
 
 
 def _tokens(sizes: ProgramSizes, chosen: ChosenSizes) -> int | None:
-    """Return the number of new tokens of a call: the larger number if encoder and decoder read tokens."""
+    """Return the number of new tokens of a call; the larger number if both encoder and decoder read some."""
     queries = {dim.name: dim for dim in sizes.dims if dim.is_query}
     batches = {
         dim.name: chosen.valued(dim.size) for dim in sizes.dims if dim.role == "batch" and dim.dim == 0
@@ -205,7 +205,7 @@ class _Module:
 
     @property
     def structure(self) -> tuple[object, ...]:
-        """FLOPs and children, which are equal for identical modules. The bytes that they read may differ."""
+        """FLOPs of the module and its children, equal for identical modules. Bytes read may differ."""
         below = tuple((name, child.structure) for name, child in self.children.items())
         return self.flops, below
 

@@ -1,4 +1,4 @@
-"""Compute the minimum number of bytes of weights, caches and inputs that must be read, with any kernels."""
+"""Compute the minimum number of bytes of weights, caches and inputs that any kernel must read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fakexport._torch.tracing.symbolic_numbers import expression_of
 from fakexport.planning.memory import Size
 
 Sources = Mapping[int, Size]
-"""Index of a weight, constant or input storage -> minimum number of its bytes that a tensor contains."""
+"""Index of a weight, constant or input storage -> minimum number of bytes of the storage in a tensor."""
 
 Value = tuple[Sources, ...]
 """The sources of each tensor of a node's value."""
@@ -41,7 +41,7 @@ _REDUCES = frozenset(
                                  "native_group_norm", "batch_norm", "logsumexp", "std", "linalg_vector_norm")
 )  # fmt: skip
 _INSERTED = {"aten::index_copy": 3, "aten::index_copy_": 3, "aten::slice_scatter": 1}
-# Grouped matrix products -> N. Argument 0 is the rows, the next N are matrices, then come the offsets.
+# Grouped matrix products -> the number N of matrix arguments. Arguments: rows, N matrices, offsets.
 _GROUPED = {
     "aten::_grouped_mm": 1,
     "aten::_scaled_grouped_mm": 1,
@@ -65,9 +65,9 @@ class HeldReads:
     """Track weights, caches and inputs through operators whose results contain the same elements.
 
     The sources of a tensor are the storages that its elements come from, each with the minimum number of its
-    bytes that must be read to read the tensor. The result of an operator that picks elements by data
-    (`index`, `embedding`, `gather`) has no sources, because one element may be picked several times. A slice
-    has the sources of the whole tensor, minus the bytes of the omitted elements.
+    bytes that must be read to read the tensor. The result of an operator that selects elements by
+    data (`index`, `embedding`, `gather`) has no sources, because an element may be selected several times. A
+    slice has the sources of the whole tensor, minus the bytes of the omitted elements.
 
     Args:
         expression: Converts a symbolic number into an int or an expression.
@@ -152,7 +152,7 @@ class HeldReads:
                 place += 1
 
     def _chosen(self, node: Node, sources: Sources) -> Sources:
-        """Return the minimum bytes that `index` reads. Only indices of `topk` count, as they are distinct."""
+        """Return the minimum bytes that `index` reads. Only the distinct indices from `topk` count."""
         indices = node.args[1] if isinstance(node.args[1], (list, tuple)) else node.args[2:3]
         if not sources or not indices or not isinstance(indices[0], Node) or any(indices[1:]):
             return {}

@@ -1,4 +1,4 @@
-"""Find the largest sizes that a model's embedding tables allow, such as the table of positions.
+"""Find the largest sizes that a model's embedding tables, such as the position table, allow.
 
 `torch.export` does not limit a size because of a lookup. The program accepts a context that is too long for
 its position table, and raises an index error at run time.

@@ -197,7 +197,7 @@ class Sizes:
         return list(itertools.accumulate(changes, initial=held))[1:]
 
     def fullest_by_step(self, device: str) -> Iterator[tuple[Step, dict[Kind, int]]]:
-        """Yield each node that allocates or frees memory on a device, with its maximum bytes by kind."""
+        """Yield each step that allocates or frees memory on a device, and the peak bytes by kind."""
         own, storages = self.liveness.on_devices[device], self.liveness.storages
         held = dict.fromkeys(KINDS, 0)
         for index in own.held:

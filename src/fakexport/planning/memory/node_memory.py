@@ -78,7 +78,10 @@ class NodeMemory:
         return found if first == device else _moved(found, first, device)
 
     def _model(self, device: torch.device) -> Hashable:
-        """Return a device's type and profile. If both are equal, kernels allocate the same memory."""
+        """Return the type and the profile of a device.
+
+        Kernels allocate the same memory on two devices with the same type and profile.
+        """
         if device not in self._models:
             machine = emulated_topology()
             is_known = machine is not None and machine.has_device(str(device))
@@ -140,7 +143,7 @@ class NodeMemory:
 def run_on_fakes(
     call: Callable[[], T], is_good: Callable[[Any], bool], casts: Sequence[Any] | None
 ) -> tuple[T | None, str]:
-    """Run `call` on fake tensors. Return its result (or None) and the default kernel's fault (or "").
+    """Run `call` on fake tensors. Return its result (or None) and why the default kernel failed (or "").
 
     A kernel that does not support symbolic sizes raises an error, or returns a result with the sizes of the
     example inputs, which `is_good` rejects. Then torch's Python implementation runs. `casts` are the

@@ -38,7 +38,7 @@ def allocator_overhead(
 ) -> PlannedOverhead:
     """Return the memory that torch's caching allocator reserves in addition to the requested memory.
 
-    The bounds are its figures with default settings and with `expandable_segments`.
+    The bounds are the results for the default settings and for `expandable_segments`.
     """
     asked = peak.bytes + workspace_bytes
     found = sorted(max(0, taken.reserved_bytes - asked) for taken in (default, growing))
@@ -77,14 +77,14 @@ _WORKSPACE_SOURCE = (
     "KiB; shared with cuBLASLt"
 )
 _ALLOCATOR_SOURCE = (
-    "a replay of the program through a model of torch's caching allocator, with and without "
-    "PYTORCH_ALLOC_CONF=expandable_segments:True: rounding and unused cached memory"
+    "rounding and unused cached memory, from a replay of the program in a model of torch's caching "
+    "allocator, with and without PYTORCH_ALLOC_CONF=expandable_segments:True"
 )
 _COMMUNICATION_SOURCE = (
     "an estimate from NCCL's documentation: buffers of NCCL_BUFFSIZE (4 MiB by default), at least 2 (one "
     "to send and one to receive) and at most 256 (32 channels of rings and trees, with 8 buffers each)"
 )
 _CONTEXT_SOURCE = (
-    "reports from torch users since kernels are loaded on first use (CUDA 11.7): 300 to 426 MiB before "
-    "the first kernel (pytorch#107667, #109888, unsloth-zoo#1053), more with each loaded library"
+    "reports from torch users with CUDA 11.7 or later, which loads kernels on first use: 300 to 426 MiB "
+    "before the first kernel (pytorch#107667, #109888, unsloth-zoo#1053), more with each loaded library"
 )

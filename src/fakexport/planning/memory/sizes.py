@@ -270,7 +270,7 @@ class ProgramSizes:
             return
         if values.get(symbol, size) != size:
             raise InvalidValue(
-                f"{dim} = {size:,}: this dimension must equal a size that was requested as {values[symbol]:,}"
+                f"{dim} = {size:,}: a dimension that must have the same size was set to {values[symbol]:,}"
             )
         table = self._tables.get(symbol)
         if table is not None and size > table.most:

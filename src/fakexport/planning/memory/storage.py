@@ -37,7 +37,7 @@ class Step(Protocol):
 
     @property
     def module_path(self) -> str:
-        """Path of its module; "" for the root."""
+        """Path of the module that it belongs to; "" for the root."""
 
     @property
     def span(self) -> Span | None:

@@ -142,7 +142,7 @@ _CASTING = frozenset({"aten::floor_divide", "aten::rsub"})
 """Operators without the tag `pointwise` that cast their arguments to one dtype."""
 
 _NAMESPACES = frozenset({"aten", "prim", "prims", "_c10d_functional"})
-"""The memory of other libraries' operators is unknown."""
+"""Namespaces of torch. The internal memory of other libraries' operators is unknown."""
 
 _WITH_MASK = frozenset({"aten::masked_fill", "aten::masked_fill_"})
 """Elementwise operators that read booleans without a cast."""

@@ -1,4 +1,4 @@
-"""Rules for the internal memory of torch's CPU kernels: one function per kernel that allocates any.
+"""Rules for the internal memory of torch's CPU kernels: one function per kernel that allocates such memory.
 
 Each function yields the sizes that torch's profiler records in real runs, as expressions over the arguments.
 Measured with torch 2.13.
@@ -115,7 +115,7 @@ def gather(args: Args, result: Any) -> Sizes:
 
 
 def index_put(args: Args, result: Any) -> Sizes:
-    """The kernel stores the positions that a mask selects. All count, because the number is unknown."""
+    """The kernel stores the positions that a mask selects. All count, because the mask is unknown."""
     masks = [index for index in args[1] if index is not None and index.dtype is torch.bool]
     for mask in masks:
         yield mask.numel() * mask.dim() * 8
@@ -154,7 +154,7 @@ def folded(args: Args, result: Any) -> Sizes:
 
 
 def distances(args: Args, result: Any) -> Sizes:
-    """The kernel copies both inputs with two more columns (`ATen/native/Distance.cpp:_euclidean_dist`)."""
+    """The kernel copies both inputs and adds two columns (`ATen/native/Distance.cpp:_euclidean_dist`)."""
     first, second = args[:2]
     rows = [one.numel() // one.shape[-1] * one.itemsize for one in (first, second)]
     wider = [size * (first.shape[-1] + 2) for size in rows]
@@ -185,7 +185,7 @@ def product(skipped: int) -> Rule:
 
 
 def transform(args: Args, result: Any) -> Sizes:
-    """A Fourier transform reads its input as one batch, and copies it if it cannot be viewed as one.
+    """A Fourier transform reads its input as one batch, and copies an input that has no such view.
 
     Source: `aten/src/ATen/native/mkl/SpectralOps.cpp:_exec_fft`.
     """

@@ -90,7 +90,7 @@ def _generators(program: ExportedProgram) -> Iterator[Diagnostic]:
 
 
 def _current_devices(visits: Iterable[Visit]) -> Iterator[Diagnostic]:
-    """Report devices without an index. For them, the program uses the device that is current in each call."""
+    """Report devices without an index: the program uses the device that is current in each call."""
     for node in (visit.node for visit in visits):
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor) or not value.device.index or value.device.type == "cpu":

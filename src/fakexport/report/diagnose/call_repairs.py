@@ -61,7 +61,7 @@ def call_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix | None:
             return _instead(span, _converted(stacked, keywords), "stack the tensors")
         case ("torch._assert", [condition, message]):
             checked = f"torch._assert_async({text_of(condition)}, {text_of(message)})"
-            return _instead(span, checked, "use an assertion that is an operator")
+            return _instead(span, checked, "use the operator for assertions")
         case ("copy.deepcopy" | "deepcopy", [value]) if isinstance(value_of(value, variables), torch.Tensor):
             return _instead(span, f"{text_of(value)}.clone()", "copy the tensor with a torch operator")
         case ("np.sqrt" | "numpy.sqrt", [number]):
@@ -70,7 +70,7 @@ def call_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix | None:
             return _root(span, number)
         case ("int", [number]) if isinstance(value_of(number, variables), torch.SymFloat):
             return Fix(
-                f"make `{text_of(number)}` an integer: convert its tensor before `.item()`, "
+                f"make `{text_of(number)}` an integer: convert the tensor before calling `.item()`, "
                 "`tensor.to(torch.int64).item()`"
             )
         case (name, [number]) if name.startswith("math.") and _is_size(number, variables):
@@ -81,7 +81,7 @@ def call_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix | None:
         case (name, [_]) if name.endswith("one_hot") and "num_classes" not in keywords:
             return Fix(
                 f"pass the number of classes, `{name}({text_of(call.args[0])}, num_classes)`: "
-                "otherwise, the largest value determines the size"
+                "otherwise, the largest value determines the output size"
             )
         case (_, []) if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Call):
             return _counts(call.func.value)

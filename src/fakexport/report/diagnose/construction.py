@@ -47,7 +47,7 @@ def diagnose_build(
     )
 
 
-# torch appends a list of 40 lines to the error that a backend has no kernel.
+# If a backend has no kernel for an operator, torch appends a list of 40 lines to the error message.
 _KERNELS = re.compile(r"\n\w+: (?:fallthrough )?registered at .*")
 _REFUSED_CLASS = re.compile(r"^Creating a new Tensor subclass (\w+) but the raw Tensor object is already ")
 _NO_DATA = "the subclass wraps an existing tensor and has no `__tensor_flatten__`"
@@ -69,9 +69,9 @@ _UNINITIALIZED = (
     "lazy modules create their parameters during the first call"
 )
 _NOT_DISTRIBUTED = (
-    "pass a factory that returns the module before `parallelize_module`, and pass the plan: "
-    "`fe.export(factory, parallel='tp=N', parallel_plan=plan)`; an hf: model has its own plan, "
-    "for `--parallel tp=N`"
+    "pass a factory that returns the module without calling `parallelize_module`, and pass the plan "
+    "separately: `fe.export(factory, parallel='tp=N', parallel_plan=plan)`; for an hf: model, "
+    "`--parallel tp=N` uses the model's own plan"
 )
 _FIXES = {
     "DTensor": _NOT_DISTRIBUTED,

@@ -151,7 +151,7 @@ def _on_cpu(value: Any) -> Any:
 
 
 def _real(fake: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return random floats, so that a write is noticed, or integer zeros, which are valid indices."""
+    """Return random floats, which reveal a write, or integer zeros, which are valid indices."""
     sizes, strides = ([_number(n) for n in numbers] for numbers in (fake.shape, fake.stride()))
     if not fake.is_floating_point():
         return torch.zeros(sizes, dtype=fake.dtype)

@@ -53,7 +53,7 @@ def data_dependent_value(failure: CaptureFailure) -> Diagnostic | None:
     known = call_repair(failure.culprit, failure.culprit_locals)
     if failure.messages[0].startswith("unhashable type"):
         known = Fix(
-            "look it up in a tensor, `torch.tensor(values)[index]`; if the key is a size, "
+            "look the value up in a tensor, `torch.tensor(values)[index]`; if the key is a size, "
             "declare the dimension static: a dictionary key must be a concrete number"
         )
     is_index = _is_read_index(failure, _READ_IN_INDEX)
@@ -91,10 +91,10 @@ def data_dependent_shape(failure: CaptureFailure) -> Diagnostic | None:
     if any(text.startswith(UNKNOWN_BROADCAST) for text in failure.messages):
         fix = Fix(
             "before the slice, assert that the sliced tensor is not empty: "
-            "`torch._check(rows.shape[0] > 0)`; torch cannot use `!= 0` here"
+            "`torch._check(rows.shape[0] > 0)`; torch cannot infer a bound from `!= 0`"
         )
         return of_failure("FE301", failure, "torch must know whether this size is 1", fix)
-    # In torch 2.11, the message does not contain the guard, but the number of parts.
+    # In torch 2.11, the message contains the number of parts instead of the guard.
     guard = _found(_GUARD, failure) or _found(_NUMBER, failure)
     if guard is None and "DynamicOutputShapeException" not in failure.error_types:
         return None

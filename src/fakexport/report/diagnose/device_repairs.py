@@ -51,7 +51,8 @@ def device_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix:
     if there is None:
         return _GENERAL
     moved = f"{name}.to({there}.device)"
-    return Fix(f"move it to the device of `{there}`: `{moved}`", changes=replaced_node(span, use, moved))
+    message = f"move `{name}` to the device of `{there}`: `{moved}`"
+    return Fix(message, changes=replaced_node(span, use, moved))
 
 
 _GENERAL = Fix("create both tensors on the same device: pass `device=` when creating the CPU tensor")

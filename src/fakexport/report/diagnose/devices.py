@@ -53,7 +53,7 @@ def _diagnostic(
 
 
 def _other_target(device: str, topology: Topology | None) -> str:
-    """Return the end of the fix, which names a target that has the device; "" if there is no such target."""
+    """Return the end of the fix, which names a target that has the device, or "" if no target has it."""
     device_type, _, index = device.partition(":")
     count = int(index or 0) + 1
     if device_type not in default_profiles() or count > MAX_DEVICES:

@@ -26,7 +26,7 @@ _LARGEST = 2**20
 def diagnose_declared_dims(
     program: ExportedProgram, summary: ProgramSummary, dynamic: DynamicDims
 ) -> Iterator[Diagnostic]:
-    """Report declared dimensions that the program restricts, or that belong to an input that it ignores.
+    """Report declared dimensions that the program restricts, and those of inputs that the program ignores.
 
     `torch.export` keeps a dimension dynamic but silently narrows its range, so the declared bounds are
     compared with the guards of the trace. Without declared bounds, the bounds of the program are accepted.
@@ -162,8 +162,8 @@ def _range_repair(
         options = " ".join(f"--input '{spec}'" for spec in inputs)
         smaller = f"{name}={larger}..{'' if dim.max is None else dim.max}"
         return Fix(
-            f"pass a larger example input: for the current one, the model computes a size of 1 from {name}, "
-            "and torch specializes on 1. Also declare only the larger sizes: "
+            "pass a larger example input: with the current input, the model computes a size of 1 from "
+            f"{name}, and torch specializes on 1. Also declare only the larger sizes: "
             f"{options} --dynamic {smaller}",
             changes=(Change(inputs=inputs, dynamic=(smaller,)),),
         )
@@ -229,7 +229,8 @@ def _related(
             labels=labels_at(guard_span(guard), f"relates {both} ({guard.expression})"),
             notes=(f"{both} were declared as independent, but the program does not accept {sizes}",),
             fix=Fix(
-                f"export one program for each relation of {both}, each with example inputs that satisfy it"
+                f"export one program for each relation between {both} (such as larger or smaller), each with "
+                "example inputs in which this relation holds"
             ),
         )
 

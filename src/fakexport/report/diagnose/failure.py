@@ -135,8 +135,8 @@ def _with_usual_way(found: Diagnostic, exploration: Exploration | None) -> Diagn
 def _with_answer(found: Diagnostic, exploration: Exploration | None) -> Diagnostic:
     """Add the assumption under which the trace completed to the fix of FE201, FE203 or FE301.
 
-    The assumption is added only if every assumption has a value and no place has two values. A specific fix
-    for the user's own code takes precedence.
+    The assumption is added only if every assumption has a value and no position in the code has two
+    values. A specific fix for the user's own code takes precedence.
     """
     if found.code not in _ANSWERED or exploration is None or not exploration.is_complete:
         return found
@@ -189,7 +189,7 @@ def diagnose_assumptions(exploration: Exploration) -> Iterator[str]:
             "assumptions and not by the model; there may be more problems after it"
         )
     else:
-        yield "tracing stopped at the last problem; there may be more after it"
+        yield "tracing stopped at the last problem; there may be more problems after it"
 
 
 def _follows_from_assumptions(problem: Problem) -> bool:
@@ -231,7 +231,7 @@ def _with_assumptions(diagnostics: Iterable[Diagnostic], problem: Problem) -> It
 
 
 def _is_same(known: Diagnostic, other: Diagnostic) -> bool:
-    """Return whether two findings have the same rule and place, or the same text if neither has a place."""
+    """Return whether two findings have the same rule and line, or the same text if neither has a line."""
     if known.code != other.code:
         return False
     if known.primary is None or other.primary is None:
@@ -329,11 +329,11 @@ def aliased_repair(failure: CaptureFailure) -> str | None:
     weights = [f"self.{match[1]}" for node in found.groups() if (match := _WEIGHT.search(node))]
     names = weights if len(weights) == 2 else list(dict.fromkeys(_sharing(failure)))
     if len(names) < 2:
-        return "call `.clone()` on each tensor that the branches or steps read, so that no two share memory"
+        return "call `.clone()` on each tensor that a branch or loop body reads, so that no two share memory"
     shown = ", ".join(f"`{name}`" for name in names[:-1]) + f" and `{names[-1]}`"
     return (
         f"copy {shown} with `.clone()` where they are created: they are views of the same tensor, "
-        "and the branches or steps of a control-flow operator cannot read two tensors that share "
+        "and the branches or loop body of a control-flow operator cannot read two tensors that share "
         "memory"
     )
 

@@ -16,7 +16,7 @@ from fakexport.rules.diagnostics import Span
 REPAIRS: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("repairs.toml").read_text("utf-8"))
 QUANTIZED: str = REPAIRS["quantized"]
 IN_FLOAT32 = "check the model in float32, `--dtype float32`"
-# Fixes with these beginnings change the call, not the model.
+# Fixes that begin with one of these texts change how fakexport is called, not the model.
 OF_CALL = re.compile("pass the missing input|name the library|install the package|check the model in float32")
 OF_CONFIG = re.compile(r"set `\w+` in the config")
 NO_REPAIR = (
@@ -42,14 +42,15 @@ def known_repair(table: str, message: str) -> str | None:
 
 
 def forward_repair(message: str) -> str:
-    """Return a fix for an error of `forward`, or `NO_REPAIR` if none is known."""
+    """Return a fix for an error of `forward`, or `NO_REPAIR` if the error is unknown."""
     return known_repair("forward", message) or NO_REPAIR
 
 
 def empty_setting_repair(span: Span | None, variables: Mapping[str, Any]) -> str | None:
-    """If the marked line reads a config setting that is None, return a fix that says which setting to set.
+    """Return a fix that names the setting, if the marked line reads a config setting that is None.
 
-    The line reads the setting from the config, or from an attribute of `self` that was set from the config.
+    The line may read the setting from the config, or from an attribute of `self` that was set from the
+    config.
     """
     names: set[str] = set()
     for node in ast.walk(expression_at(span) or ast.Constant(None)):
@@ -65,5 +66,5 @@ def empty_setting_repair(span: Span | None, variables: Mapping[str, Any]) -> str
 
 
 def construction_repair(message: str) -> str:
-    """Return a fix for an error of a constructor, or a general one if none is known."""
+    """Return a fix for an error of a constructor, or a general fix if the error is unknown."""
     return known_repair("forward", message) or _NONE_IN_CONSTRUCTOR

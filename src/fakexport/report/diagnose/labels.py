@@ -10,7 +10,7 @@ from fakexport.report.diagnose.forward_repairs import REPAIRS
 from fakexport.rules import rule
 from fakexport.rules.diagnostics import Change, Diagnostic, Fix, Label, Span, source_text, with_columns
 
-# torch appends this for its own developers. Users follow our fix instead.
+# Text that torch appends for its own developers. Users follow fakexport's fix instead.
 _FOR_DEVELOPERS = re.compile(
     r"\n+(?:The error above occurred when calling torch\.export|Caused by: |For more information, run with|"
     r"For extended logs|The following call raised this error|User [Ss]tack|  Developer debug context|"

@@ -68,7 +68,7 @@ def _quantization(source: Source, module: nn.Module) -> tuple[Diagnostic, ...]:
     method = source.quantization.method
     notes = (
         f"the published weights are quantized ({method}), but the model was built without quantization",
-        f"fakexport cannot build the quantized model here: {reason}",
+        f"fakexport cannot build the quantized model on this machine: {reason}",
     )
     fix = (
         "install the package or use the device that is named above, or write a factory that "

@@ -73,7 +73,7 @@ def missing_fake_kernel(failure: CaptureFailure) -> Diagnostic | None:
 
 
 def _registration(operator: str, results: str | None) -> str:
-    """Return the text of a fix: the fake kernel that the user must register.
+    """Return the text of a fix, with the fake kernel that the user must register.
 
     If `results` is None, the printed kernel raises until the user completes it.
     """
@@ -135,7 +135,7 @@ def write_lost(failure: CaptureFailure) -> Diagnostic | None:
 
 
 def sharding_changes_result(failure: CaptureFailure) -> Diagnostic | None:
-    """Report FE405: the ranks' programs compute a different result than the model."""
+    """Report FE405: the programs of the ranks compute a different result than the unsharded model."""
     error = failure.error
     if not isinstance(error, ShardingChangesResult):
         return None
@@ -149,7 +149,7 @@ def sharding_changes_result(failure: CaptureFailure) -> Diagnostic | None:
         labels=labels_of(failure, "each rank has only a shard of this"),
         notes=tuple(notes),
         fix=Fix(
-            "use the size of the whole model, from its config or `out_features`, instead of the "
+            "use a size of the unsharded model, from the config or `out_features`, instead of the "
             "size of a tensor"
             if error.is_number
             else "change the style of this module in the plan (--parallel tp=N,plan=FILE.json), or "
@@ -256,12 +256,12 @@ _RESULTS_IN_CPP = {"Tensor": "at::Tensor", "List[Tensor]": "std::vector<at::Tens
 
 
 def fake_kernel_skeleton(operator: str, results: str | None = None) -> str:
-    """Return a fake kernel in Python and, for a C++ operator, a Meta kernel, generated from its schema.
+    """Return the code of a fake kernel in Python and, for a C++ operator, of a Meta kernel, from its schema.
 
     Args:
         operator: `acme::scale`.
-        results: Source code for the results, if it is certain. By default, the kernel raises an error,
-            because a guessed shape would export a wrong program.
+        results: Source code for the results; None if their shapes are not certain. The kernel then raises
+            an error, because a guessed shape would export a wrong program.
     """
     schema = operator_schema(operator)
     if schema is None:

@@ -39,8 +39,8 @@ class ProgramFindings:
 
     Args:
         diagnostics: The diagnostics, ordered by code.
-        notes: Sentences about checks that were not possible, unproven sizes, and constants that the trace
-            read.
+        notes: Sentences about checks that were not possible, sizes that were not verified, and constants
+            whose values the trace read.
     """
 
     diagnostics: tuple[Diagnostic, ...]

@@ -30,7 +30,7 @@ from fakexport.rules.diagnostics import (
 
 _ITEM = (
     "read it with `.item()` instead of `int()`, and declare its bounds: `n = {read}`, "
-    "`torch._check(n >= 0)`, `torch._check(n <= limit)`; if it indexes a list, compute all "
+    "`torch._check(n >= 0)`, `torch._check(n <= limit)`; if `n` indexes a list, compute all "
     "results and select one: `torch.stack(results)[{tensor}]`"
 )
 
@@ -117,7 +117,7 @@ def _statement_repair(
 
 
 def _without(asked: ast.expr, test: ast.expr, span: Span) -> tuple[Change, ...]:
-    """Return an edit that removes one operand of `and`."""
+    """Return an edit that removes the operand `asked` from an `and` expression."""
     match test:
         case ast.BoolOp(ast.And(), values):
             kept = [text_of(value) for value in values if text_of(value) != text_of(asked)]
@@ -127,7 +127,7 @@ def _without(asked: ast.expr, test: ast.expr, span: Span) -> tuple[Change, ...]:
 
 
 def general_repair(repair: str, span: Span | None) -> str:
-    """Return a general fix. In library code, the fix starts with a remark that this code must be changed."""
+    """Return a general fix. For library code, it begins by saying that the library must be changed."""
     is_library = span is not None and "site-packages" in span.path
     return (
         f"no fix is known without changing the library's code; in that code, {repair}"
@@ -162,7 +162,7 @@ def number_repair(span: Span | None) -> Fix:
             return Fix(f"use `{better}` instead of Python's `{name}`", changes=replaced(span, better))
     if (repeated := repeated_repair(span)) is not None:
         return repeated
-    if (given := _taken_as_it_is(span)) is not None:
+    if (given := _precomputed_result(span)) is not None:
         return Fix(given)
     if span is not None and is_formatted(span):
         return Fix("skip the formatting while exporting: `if not torch.compiler.is_exporting():`")
@@ -196,8 +196,8 @@ KNOWN_NUMBER = "use a number that is known without data, such as a config value 
 PRECOMPUTED = re.compile(r"pass `(\w+)`, which")
 
 
-def _taken_as_it_is(span: Span | None) -> str | None:
-    """Return a fix that passes the enclosing function's result as an input, if the function accepts it."""
+def _precomputed_result(span: Span | None) -> str | None:
+    """Return a fix that passes the enclosing function's precomputed result, if the function accepts it."""
     function = function_at(span)
     for node in function.body if function is not None else ():
         match node:
@@ -242,7 +242,7 @@ def index_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix | None:
 
 
 def cast_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix | None:
-    """Return a fix that calls the module with converted weights instead of casting or moving the module."""
+    """Return a fix that calls a module with converted weights instead of casting or moving the module."""
     expression = expression_at(span)
     match expression:
         case ast.Call(ast.Attribute(ast.Attribute(ast.Name("self")) as module, attr)):

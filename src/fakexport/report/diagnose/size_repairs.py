@@ -54,9 +54,9 @@ def size_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix:
         changes = () if loop is None else loop.changes
         way = "`for i in range(number):`" if loop is None else loop.message
         loop_text = f"{EVERY_INDEX}, {way}, {_ADDS_NOTHING}"
-        # The setting has no effect on classes without this decorator (LongCat-Flash).
+        # The setting has no effect on classes without the decorator, such as those of LongCat-Flash.
         has_others = span is not None and "@use_experts_implementation" in "".join(getlines(span.path))
-        if not has_others and (name := _could_have_others(variables.get("self"))) is not None:
+        if not has_others and (name := _supports_batched_mm(variables.get("self"))) is not None:
             return Fix(
                 f"decorate `{name}` with `@use_experts_implementation` of `transformers.integrations` and "
                 f"{_EXPERTS}; or {loop_text}"
@@ -84,11 +84,11 @@ def size_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix:
 _CALL = ["self", "hidden_states", "top_k_index", "top_k_weights"]
 
 
-def _could_have_others(experts: Any) -> str | None:
-    """Return the class name of MoE experts that transformers' other implementations can run; otherwise None.
+def _supports_batched_mm(experts: Any) -> str | None:
+    """Return the class name of an MoE experts module that transformers' `batched_mm` can run; otherwise None.
 
-    The implementations require `_apply_gate` and exactly the parameters `gate_up_proj` and `down_proj`,
-    without biases or additional experts.
+    `batched_mm` requires `_apply_gate` and exactly the parameters `gate_up_proj` and `down_proj`, without
+    biases or additional experts.
     """
     if not type(experts).__module__.startswith("transformers."):
         return None
@@ -192,7 +192,7 @@ def _every_index(rows: ast.Name, span: Span, variables: Mapping[str, Any]) -> Fi
 def is_of_index(asked: Span, rows: Span) -> bool:
     """Return whether a condition in a loop over rows depends only on the row's index.
 
-    The index becomes a Python number if the loop is changed to run over all possible indices.
+    If the loop is changed to run over all possible indices, the index becomes a Python number.
     """
     expression = expression_at(asked)
     for loop in nodes_around(asked) if asked.path == rows.path else ():
@@ -249,7 +249,7 @@ def _length(counted: ast.expr, variables: Mapping[str, Any]) -> str:
 
 
 def _one_way(expression: ast.expr, span: Span | None, ending: str = "") -> Fix:
-    """Return a fix with an assertion for each value of a condition on a size; non-empty sizes come first."""
+    """Return a fix with one assertion per value of a condition on a size, for non-empty sizes first."""
     ways = _ways(expression)
     listed = ", or ".join(f"`torch._check({way})`" for way in ways.values())
     statement = statement_at(span)

@@ -26,7 +26,8 @@ def diagnose_process_ended(reason: str, last_lines: Sequence[str], *, target: st
         FE106.
     """
     written = tuple(f"last output: {line}" for line in last_lines)
-    return rule("FE106").diagnostic(notes=(f"the process ended with {reason}", *written), targets=(target,))
+    notes = (f"the process ended without a result: {reason}", *written)
+    return rule("FE106").diagnostic(notes=notes, targets=(target,))
 
 
 def diagnose_internal_fault(error: BaseException, *, versions: Mapping[str, str]) -> Diagnostic:

@@ -268,7 +268,7 @@ def _one(caption: str, items: Iterable[tuple[str, str]]) -> tuple[Table, ...]:
 
 
 def _branch(module: ModuleSummary, depth: int = 0) -> Branch:
-    """Return a module with its submodules. If identical modules are merged, the numbers describe one."""
+    """Return a module with its submodules. For merged identical modules, the numbers describe one of them."""
     what = f"{module.count:,} × {module.class_name}" if module.count > 1 else module.class_name
     facts = [what, f"{elements_text(module.total_parameters)} parameters", bytes_text(module.total_bytes)]
     facts += [", ".join(module.dtypes), device_names(module.devices)]

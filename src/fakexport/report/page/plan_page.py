@@ -105,14 +105,13 @@ def _answers(report: PlanReport) -> Iterator[Part]:
         for machine in report.machines:
             spare = None if machine.headroom is None else machine.headroom.lower
             name = machine.profile if machine.count in (None, 1) else f"{machine.count}x{machine.profile}"
-            answer = Cell("not enough", tone="bad") if machine.count is None else Cell("enough", tone="good")
+            answer = Cell("does not fit", tone="bad") if machine.count is None else Cell("fits", tone="good")
             size = Cell("" if spare is None else bytes_text(spare), spare)
             placed = "" if machine.count is None else machine.device_map or "one device"
             rows.append(Row.of(name, answer, size, placed))
-        columns = ("devices", "enough", "to spare", "placement")
-        yield Table(
-            "Smallest number of devices that is enough, for each profile", columns, tuple(rows), ("enough",)
-        )
+        columns = ("devices", "fit", "to spare", "placement")
+        caption = "Smallest number of devices on which the model fits, for each profile"
+        yield Table(caption, columns, tuple(rows), ("fit",))
 
 
 def _memory(point: PlannedPoint) -> Iterator[Table]:
@@ -160,7 +159,7 @@ _WIDTH, _HEIGHT, _ABOVE = 1000, 240, 24
 def timeline_chart(
     device: PlannedDevice, steps: Sequence[PlannedStep], *, is_eager: bool, most_columns: int
 ) -> Chart:
-    """Return the memory chart of one device. If steps outnumber columns, neighboring steps share a column."""
+    """Return the memory chart of one device. If there are too many steps, neighbors share a column."""
     columns = list(fullest_columns(steps, most_columns))
     place, fullest = max(columns, key=lambda column: held_bytes(column[1]))
     peak, memory = held_bytes(fullest), device.memory_bytes

@@ -93,7 +93,7 @@ class _Room:
     characters: int
 
 
-# From the largest page that a browser displays without delay, down to limits under which any document fits.
+# The first limits allow the largest page that a browser displays without delay; any document fits the last.
 _ROOMS = (
     _Room(1_000, 200, 20_000, 20_000, 2_000),
     _Room(1_000, 200, 20_000, 1_000, 1_000),
@@ -172,7 +172,7 @@ def _without_details(row: Row, has_room: bool) -> Row:
 
 
 def _branch(branch: Branch, left: list[int]) -> Branch | None:
-    """Cut a branch to `left[0]` lines, and subtract its lines. A negative result counts omitted lines."""
+    """Cut a branch to `left[0]` lines, and subtract its length; a negative `left[0]` counts cut lines."""
     left[0] -= 1
     is_kept = left[0] >= 0
     children = tuple(kept for child in branch.children if (kept := _branch(child, left)) is not None)

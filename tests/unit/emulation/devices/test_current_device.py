@@ -50,7 +50,7 @@ def test_a_program_that_takes_the_current_device_is_reported_at_the_line(name):
 
     found = [each for each in report.diagnostics if each.code == "FE910"]
     assert len(found) == 1
-    assert found[0].labels[0].message == "uses the current device, which is `cuda:1` here"
+    assert found[0].labels[0].message == "uses the current device, which was `cuda:1` during the trace"
     assert 'device="cuda:1"' in found[0].fix.message
 
 

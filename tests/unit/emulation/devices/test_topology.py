@@ -164,7 +164,7 @@ def test_a_device_that_is_not_there_is_answered_with_those_that_are(name: str) -
         ("", r"topology '' has an empty part"),
         ("H100+", r"topology 'H100\+' has an empty part"),
         ("8x", r"topology '8x' has an empty part"),
-        ("0xH100", r"topology '0xH100' lists 0 of 'H100': a count is at least 1"),
+        ("0xH100", r"topology '0xH100' lists 0 of 'H100': a count must be at least 1"),
         ("2xcpu", r"topology '2xcpu' lists 2 cpu devices, but a process has only one"),
         ("cpu+H100+cpu", r"lists 2 cpu devices, but a process has only one"),
         ("2xM2-Ultra", r"lists 2 mps devices, but a process has only one"),

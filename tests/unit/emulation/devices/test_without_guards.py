@@ -55,7 +55,7 @@ assert code == 0 and "1 of 1 target exports" in out, (code, out, err)
 code, out, err = run("check", "model.py:factory", "--target", "cpu", "--target", "H100", "--no-progress")
 assert code == 2 and not out, (code, out, err)
 assert err.count("\\n") == 1 and "The target cpu works" in err, err
-assert "H100-80GB cannot be emulated here" in err, err
+assert "H100-80GB cannot be emulated on this platform" in err, err
 
 code, out, err = run("check", "model.py:moves", "--target", "cpu", "--no-progress")
 assert code == 1 and "error[FE505]" in out and "model.py:8" in out, (code, out, err)
@@ -63,7 +63,7 @@ assert code == 1 and "error[FE505]" in out and "model.py:8" in out, (code, out, 
 try:
     fe.emulate("8xH100").__enter__()
 except RuntimeError as error:
-    assert "8xH100-80GB cannot be emulated here" in str(error)
+    assert "8xH100-80GB cannot be emulated on this platform" in str(error)
 else:
     raise AssertionError("devices were emulated")
 """

@@ -224,7 +224,7 @@ class TestModules:
                 raise RuntimeError("no copies\nof me")
 
         with pytest.raises(
-            TypeError, match="copying Stuck failed: no copies; pass a function that builds it"
+            TypeError, match="copying Stuck failed: no copies; pass a function that builds the module"
         ):
             build(Stuck(2, 2))
 

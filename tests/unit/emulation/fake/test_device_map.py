@@ -40,7 +40,8 @@ def test_a_device_map_is_read_from_json(tmp_path):
 
     for spec in (file, str(file)):
         assert dict(DeviceMap.parse(spec).entries) == {"model": "cuda:0", "": "cpu"}
-    for text, message in (("{", "invalid JSON"), ("[1]", "expected an object"), ("{}", "expected an object")):
+    cases = (("{", "invalid JSON"), ("[1]", "nonempty JSON object"), ("{}", "nonempty JSON object"))
+    for text, message in cases:
         file.write_text(text)
         with pytest.raises(ValueError, match=rf"^.*{message}.*$"):
             DeviceMap.parse(file)

@@ -77,7 +77,7 @@ def test_the_program_computes_what_eager_mode_does_or_refuses(body, answer, take
 
     assert torch.equal(program(taken), eager(path)(taken))
     with pytest.raises(
-        RuntimeError, match=rf"exported for inputs with which `.*` is {answer}, at model\.py:{line}$"
+        RuntimeError, match=rf"exported under the assumption that `.*` is {answer}, at model\.py:{line}$"
     ):
         program(refused)
 
@@ -95,7 +95,7 @@ def test_two_conditions_of_a_line_are_named_by_their_columns(written):
     taken = torch.tensor([[2.0, 2, 2, 2], [-1, 0, 0, 0]])
     assert torch.equal(program(taken), 2 * taken)
     for refused in (ONES, NEGATIVE):
-        with pytest.raises(RuntimeError, match="exported for inputs"):
+        with pytest.raises(RuntimeError, match="exported under the assumption"):
             program(refused)
 
 
@@ -107,7 +107,7 @@ def test_every_one_of_equal_blocks_is_checked(written):
 
     program = exported_both_ways(f"{path}:factory", assume=assumed)
 
-    asserted = [node for node in program.graph.nodes if "exported for inputs" in str(node.args[1:])]
+    asserted = [node for node in program.graph.nodes if "exported under the assumption" in str(node.args[1:])]
     assert len(asserted) == 6
 
 
@@ -120,7 +120,7 @@ def test_a_condition_inside_of_equal_blocks_is_checked_in_each(tmp_path):
 
     program = exported_both_ways(f"{path}:factory", assume=[f"model.py:{place}=False"])
 
-    assert sum("exported for inputs" in str(node.args[1:]) for node in program.graph.nodes) == 6
+    assert sum("exported under the assumption" in str(node.args[1:]) for node in program.graph.nodes) == 6
     model = eager(path)
     bound = fe.bind(program, model.state_dict()).module()
     with torch.no_grad():
@@ -201,7 +201,7 @@ def test_the_report_says_what_is_assumed(written, capsys):
     "text", ["model.py=True", "model.py:0=True", "model.py:3=1.0", "model.py:3=yes", ":3=True", "model.py:3"]
 )
 def test_other_texts_are_refused(text, capsys):
-    with pytest.raises(InvalidValue, match="is not FILE:LINE=True, FILE:LINE=False or FILE:LINE=INTEGER"):
+    with pytest.raises(InvalidValue, match="write FILE:LINE=True or FILE:LINE=False for a condition"):
         parse_assumed([text])
 
 
@@ -232,7 +232,7 @@ def test_a_trace_that_is_made_again_counts_alone(written):
     program = exported(path, f"model.py:{FIRST + 1}:12=True").module()
 
     assert torch.equal(program(ONES), 3 * ONES)
-    with pytest.raises(RuntimeError, match="exported for inputs"):
+    with pytest.raises(RuntimeError, match="exported under the assumption"):
         program(NEGATIVE)
 
 

@@ -218,7 +218,7 @@ def test_another_call_of_a_module_is_another_method_that_says_so():
     text = to_python(export(CalledDifferently(), ROWS)).text
 
     assert "self.inner.forward_2(" in text
-    assert "# Another call of the module, which runs different operations." in text
+    assert "# A different call of this module runs these operations." in text
 
 
 def test_ties_are_kept(tmp_path):

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from fakexport.archive import verify_weights
 from fakexport.archive.weights import CheckpointError, open_checkpoint
-from fakexport.models.hub import HubName, Repository, transfers_recorded
+from fakexport.models.hub import HubError, HubName, Repository, transfers_recorded
 from fakexport.models.sources import SourceError, resolve
 from tests.hub_layouts import config_of
 from tests.hub_server import COMMIT, OLDER, TOKEN, Weights, local_hub, sharded
@@ -139,6 +139,8 @@ def test_a_hub_that_cannot_be_reached_is_named(hub, monkeypatch):
     assert message.endswith(
         "and config.json is not in the cache: check the connection, the proxy and HF_ENDPOINT"
     )
+    with pytest.raises(HubError, match="and the list of its files is not in the cache: check"):
+        Repository(HubName("org/name"), COMMIT, None).names()
 
 
 def test_what_is_in_the_cache_is_not_transferred_again(hub):
@@ -185,7 +187,7 @@ def test_a_server_that_sends_whole_files_is_left(hub):
     ("files", "reason"),
     [
         ({}, "hf:org/bad has no safetensors files"),
-        ({"a.safetensors": ONE, "b.safetensors": ONE}, "but 2 files *.safetensors (a.safetensors, b."),
+        ({"a.safetensors": ONE, "b.safetensors": ONE}, "but 2 files that match *.safetensors (a.safeten"),
         (
             {"model.safetensors.index.json": b'{"weight_map": {"w": "../model.safetensors"}}'},
             "the shard '../model.safetensors' is not in the folder of the index",

@@ -41,7 +41,7 @@ def test_the_ranks_are_in_the_report(report):
 def test_the_text_lists_programs_weights_and_collectives(report):
     text = render_report(report)
 
-    assert "4xH100: tp=4, 4 programs, which differ only in constants of model.embed_tokens" in text
+    assert "4xH100: tp=4, 4 programs, which differ only in constants in model.embed_tokens" in text
     # 3 all-reduces of 3584 bytes, and 1400 from each of 3 others; half of an H100's 900 GB/s is one way.
     assert (
         "4 collectives per call, in which a rank receives at least 14.6 KiB, which takes at least 0.03 us"

@@ -65,7 +65,7 @@ def test_the_fix_of_a_wrong_plan_works(written):
     [
         ({"model.layers.*.mlp.no_proj": "colwise"}, "mlp.no_proj matches no module or parameter of Llama"),
         ({"lm_head": "no_style"}, "no_style"),
-        ({"lm_head": 3}, "expected an object of module name -> style or null"),
+        ({"lm_head": 3}, "expected a JSON object that maps module names to styles or null"),
         ({}, "has no rules"),
         ("[", "plan.json"),
     ],

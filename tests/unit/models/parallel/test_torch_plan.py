@@ -96,7 +96,7 @@ def test_a_plan_that_changes_the_result_is_found():
             {"layers.*.no": ColwiseParallel()},
             "parallel_plan: layers.*.no matches no module or parameter of Lang",
         ),
-        ({"layers.0": ColwiseParallel()}, "the parallel plan of Language shards none of"),
+        ({"layers.0": ColwiseParallel()}, "the parallel plan of Language does not shard any"),
         ({"embedding": ColwiseParallel()}, "the module embedding: Embedding has no out_features"),
         ({"embedding": RowwiseParallel()}, "the module embedding: Embedding has no in_features"),
         ({"layers.*.norm": SequenceParallel()}, "layers.*.norm: SequenceParallel is not supported"),
@@ -132,7 +132,7 @@ def test_a_degree_that_does_not_divide_has_less_on_the_last_rank_or_is_refused()
 
 
 def test_a_plan_without_degrees():
-    with pytest.raises(ValueError, match="parallel_plan requires parallel"):
+    with pytest.raises(ValueError, match="parallel_plan requires the argument parallel"):
         fe.export(factory, parallel_plan=plan())
 
 

@@ -118,7 +118,7 @@ def test_a_checkpoint_without_a_weight_of_the_part_is_not_bound(llava, parts):
     [
         (
             "nope",
-            "has no component 'nope'; it has vision, language, connector, and its modules: model.vision",
+            "has no component 'nope'; use vision, language, connector, or one of its modules: model.vision",
         ),
         ("layers", "'layers' matches several modules of|does not call model.language_model.layers"),
     ],

@@ -60,7 +60,7 @@ def test_the_conditions_of_sdxl_are_inputs():
         "text_embeds": [2, 10],
         "time_ids": [2, 6],
     }
-    assert "added_cond_kwargs: pooled text of width 10 and 6 time ids" in inputs.assumptions
+    assert "added_cond_kwargs: pooled text embeddings of size 10, and 6 time ids" in inputs.assumptions
 
 
 @pytest.mark.parametrize(("total", "ids"), [(2816, 6), (2560, 5)])
@@ -227,9 +227,13 @@ def test_a_config_of_something_else_is_refused(tmp_path, settings, message):
     [
         ("diffusers:UNet2DConditionModle", None, "did you mean UNet2DConditionModel"),
         ("diffusers:no/such/config.json", None, "no such file or folder: no/such/config.json"),
-        ("diffusers:UNet2DModel/decoder", None, "UNet2DModel is one program and has no component 'decoder'"),
+        (
+            "diffusers:UNet2DModel/decoder",
+            None,
+            "UNet2DModel is a single program and has no component 'decoder'",
+        ),
         ("diffusers:AutoencoderKL", "unet", "has no component 'unet': it has encoder and decoder"),
-        ("diffusers:UNet2DModel", "vision", "diffusers:UNet2DModel is one program"),
+        ("diffusers:UNet2DModel", "vision", "diffusers:UNet2DModel is a single program"),
         (
             "diffusers:{}",
             "transformer",

@@ -285,7 +285,7 @@ def test_settings_that_transformers_ignores_may_describe_other_weights(
     assert [diagnostic.code for diagnostic in report.diagnostics] == ["FE105"] * ignored
     assert report.is_clean != ignored
     if ignored:
-        assert any(f"ignores {', '.join(settings)} of" in note for note in report.diagnostics[0].notes)
+        assert any(f"ignores {', '.join(settings)} in the " in note for note in report.diagnostics[0].notes)
 
 
 def test_a_decode_step_is_planned_without_the_kernel_of_the_hub(tmp_path: Path) -> None:

@@ -240,9 +240,7 @@ def test_a_part_without_a_config_is_said_to_have_default_sizes(tmp_path):
         folder(tmp_path / "with", {**config, "vision_config": {"model_type": "siglip_vision_model"}})
     )
 
-    said = (
-        "the config has no vision_config: that part has the default sizes of transformers' CLIPVisionConfig"
-    )
+    said = "the config has no vision_config: using the default sizes of transformers' CLIPVisionConfig"
     assert any(note.startswith(said) for note in without)
     assert not any("default sizes" in note for note in complete.assumptions)
     assert not any("default sizes" in note for note in resolve(folder(tmp_path / "text", LLAMA)).assumptions)

@@ -385,7 +385,7 @@ def test_a_sound_that_only_a_processor_cuts_is_omitted(tmp_path):
 
     inputs = source.example_inputs(source.factory(), "cpu", None)
 
-    assert inputs.omitted == {"input_values": "only the model's processor knows input_values_cutoffs"}
+    assert inputs.omitted == {"input_values": "only the model's processor can compute input_values_cutoffs"}
     assert shapes(inputs) == {"input_ids": (2, 16), "attention_mask": (2, 16)}
 
 

@@ -83,7 +83,7 @@ def test_a_folder_that_is_called_like_a_model_type_is_not_passed_over_in_silence
 
     assert resolve("hf:gpt2").assumptions[0] == (
         "hf:gpt2 is transformers' default configuration of that type, not a published model; "
-        "the folder is hf:./gpt2"
+        "to use the folder, write hf:./gpt2"
     )
     assert not any("folder" in sentence for sentence in resolve("hf:./gpt2").assumptions)
 
@@ -302,7 +302,7 @@ def test_a_folder_is_a_source_in_whichever_way_it_is_written(write, tmp_path, mo
         f"hf:{folder} does not specify a class: assuming LlamaForCausalLM",
     )
     assert message_of(folder) == (
-        f"{folder!r} is not a source: write hf:{folder} for the model of its config.json"
+        f"{folder!r} is not a source: write hf:{folder} to use the config.json in this folder"
     )
 
 
@@ -417,7 +417,7 @@ def test_a_class_whose_package_is_missing_is_a_diagnostic():
         ("sam2_video", "it is a Sam2VideoInferenceSession, not a tensor: write a factory"),
         (
             "emu3_vqgan",
-            "has no forward: write a factory of a module whose forward calls the method that you need",
+            "has no forward: write a factory that returns a module whose forward calls the method",
         ),
         ("nougat", "pass the config of a published model: `hf:facebook/nougat-base`"),
     ],

@@ -23,7 +23,7 @@ class Operand:
     """A tensor operand of a node.
 
     Args:
-        node: The node that produced it.
+        node: The node that produced the tensor.
         layout: The layout of the operand.
         sizes: Sizes on the rank. For a symbolic size, its value for the example inputs, or 0 if the value is
             unknown.

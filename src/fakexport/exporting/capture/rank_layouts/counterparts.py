@@ -31,7 +31,7 @@ class Counterparts:
     """A map from the nodes of a rank's program to the nodes of the unsharded model's program.
 
     Args:
-        record: The shards of the rank's weights, and the plan.
+        record: The shards of the rank's weights, and the parallel plan.
     """
 
     def __init__(self, record: ParallelRecord) -> None:
@@ -135,7 +135,7 @@ def _called(node: Node | None) -> str:
 
 
 def _compared(owner: GraphModule) -> Iterator[Node]:
-    """Yield the nodes to compare. Symbolic numbers computed from sizes and `contiguous` nodes are skipped."""
+    """Yield the nodes to compare: all but `contiguous` nodes and symbolic numbers computed from sizes."""
     nodes = (node for node in owner.graph.nodes if not is_copy(node))
     return (node for node in nodes if not is_number(node) or is_read_from_data(node))
 

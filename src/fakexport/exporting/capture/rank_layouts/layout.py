@@ -13,10 +13,10 @@ class Placement(Enum):
     """Layouts without further parameters."""
 
     REPLICATE = "every rank has the whole tensor"
-    FILL = "the same number everywhere, so that it matches a shard of any size"
+    FILL = "a tensor of one repeated number, which matches a shard of any size"
     PARTIAL = "a partial sum: the tensor of the model is the sum over the ranks"
-    PARTS = "the shards of all ranks in sequence, which a style is about to combine"
-    OWN_ROWS = "rows of this rank's experts or vocabulary; those of other ranks count as zero in the sum"
+    PARTS = "the shards of all ranks in sequence, before a tensor-parallel style combines them"
+    OWN_ROWS = "rows of this rank's experts or vocabulary; rows of other ranks are zero in a sum over ranks"
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class ShardedDim:
         return ShardedDim(self.size * up // down, ranges)
 
     def packed(self, first: int, last: int) -> ShardedDim:
-        """Return the shard of only the packed weights with the indices `first` to `last - 1`."""
+        """Return the shard that consists of only the packed weights `first` to `last - 1`."""
         each = self.size // len(self.ranges)
         ranges = tuple((start - first * each, end - first * each) for start, end in self.ranges[first:last])
         return ShardedDim(each * (last - first), ranges)
@@ -71,7 +71,10 @@ Layout = Placement | Shard
 
 
 class Fault(FakexportError, ValueError):
-    """A node does not match the whole model. The message is a clause that starts with a verb."""
+    """A node does not compute its share of the model's result.
+
+    The message is a clause that starts with a verb.
+    """
 
 
 class NumberFault(Fault):
@@ -83,10 +86,10 @@ class ShardingChangesResult(FakexportError, ValueError):
 
     Args:
         message: A single line.
-        span: The line of the model.
-        part_bytes: Size of a shard in bytes, for the example inputs, if gathering this shard would be a fix.
-            Otherwise None.
-        is_number: Whether the error is that the model's code computes with a size of the rank.
+        span: The source line of the model that causes the error, if known.
+        part_bytes: If gathering a shard would fix the error, the size of the shard in bytes for the example
+            inputs. Otherwise None.
+        is_number: Whether the cause is that the model's code computes with the size of a shard.
     """
 
     def __init__(

@@ -48,7 +48,7 @@ def own_rows(
     counterparts: Counterparts,
     layouts: Mapping[Node, Results],
 ) -> Layout:
-    """Return the layout of the results of an operator that uses the rank's own rows.
+    """Return the layout of the results of an operator that uses only the experts or vocabulary of this rank.
 
     Args:
         call: The call of the operator.

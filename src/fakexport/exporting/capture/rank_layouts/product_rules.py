@@ -70,7 +70,7 @@ def _equation(call: Call) -> tuple[str, list[Operand], Operand | None]:
 
 
 def _matmul(one: Operand, two: Operand) -> tuple[str, list[Operand], None]:
-    """Return the einsum of `torch.matmul`. Its batch dimensions broadcast, aligned at the last one."""
+    """Return `torch.matmul` as an einsum. Batch dimensions are broadcast, starting from the last one."""
     a, b = len(one.sizes), len(two.sizes)
     batch = _BATCH[: max(a, b, 2) - 2]
     left = "j" if a == 1 else batch[len(batch) - a + 2 :] + "ij"

@@ -60,8 +60,8 @@ def check_rank_layouts(program: ExportedProgram, whole: ExportedProgram, record:
 
     Args:
         program: The program of one rank.
-        whole: The program of the same code with whole weights (`Place.has_whole`).
-        record: The shards of the rank's weights, and the plan.
+        whole: The program of the same code with unsharded weights (`Place.has_whole`).
+        record: The shards of the rank's weights, and the parallel plan.
     Raises:
         ShardingChangesResult: a node cannot be verified.
     """
@@ -108,8 +108,8 @@ def _of_caches(
 ) -> dict[Node, Layout]:
     """Return the layout of each input cache. It is equal to the layout of the cache that a call returns.
 
-    An earlier call on the same rank returned the input cache. A first pass assumes that the input cache
-    matches any shard, and finds the layout of the returned cache. A second pass uses this layout.
+    The input cache is the result of an earlier call on the same rank. A first pass assumes that the input
+    cache matches any shard, and finds the layout of the returned cache. A second pass uses this layout.
     """
     inputs = program.graph_signature.user_inputs
     caches = [node for node in program.graph.find_nodes(op="placeholder") if node.name in inputs]
@@ -249,7 +249,7 @@ class _Propagation:
             return sliced(call) if kind in _SLICES else Placement.FILL
         if not is_each:
             for operand in operands:
-                if operand.layout is Placement.FILL:  # Its shape may affect the result, so it must match.
+                if operand.layout is Placement.FILL:  # The shape may affect the result, so it must match.
                     self._counterparts.expect_shapes(operand.node, Placement.REPLICATE)
         if all(operand.layout in (Placement.REPLICATE, Placement.FILL) for operand in operands):
             if kind == "expand":
@@ -266,8 +266,8 @@ class _Propagation:
     def _is_of_own_experts(self, node: Node, given: Sequence[Results]) -> bool:
         """Return whether a node uses experts, or rows of the vocabulary, that only this rank has.
 
-        The expert index that is chosen for a token is an integer. Everything that is computed from it is
-        specific to the rank.
+        The index of the expert that is chosen for a token is an integer tensor. Everything that is computed
+        from this tensor is specific to the rank.
         """
         if Placement.OWN_ROWS in given:
             return True
@@ -309,7 +309,7 @@ class _Propagation:
         return [*returned] if is_region else Placement.REPLICATE
 
     def _is_divided(self, node: Node, kind: str) -> bool:
-        """Return whether a node divides by the number of ranks before the sum, as the plan requires."""
+        """Return whether a node divides by the number of ranks before the sum over ranks, as planned."""
         path, ranks = module_path(node), self._record.ranks
         return kind == "div" and self._record.styles.get(path) == _DIVIDED and node.args[1:] == (ranks,)
 
@@ -317,7 +317,7 @@ class _Propagation:
         """Update the layouts of a tensor that is written in place and of the tensors that it is a view of."""
         target = call.first.node
         if made is Placement.FILL and _view_of(target) is not None:
-            made = Placement.REPLICATE  # The elements outside of the view have a different number.
+            made = Placement.REPLICATE  # Elements outside of the view have different values.
         elif made == call.first.layout:
             return
         while True:

@@ -1,4 +1,4 @@
-"""Check that a rank's constants equal the model's, and that only its own module reads a sharded weight."""
+"""Check that a rank's constants equal the model's, and that only the owning module reads a sharded weight."""
 
 from __future__ import annotations
 

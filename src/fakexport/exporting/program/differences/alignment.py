@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from difflib import SequenceMatcher
 
-# Keeps the worst case near one second. The square of this limit bounds the steps and the stored numbers.
+# This limit keeps the worst case near one second: its square bounds the steps and the stored numbers.
 _MAX_EDITS = 800
 
 

@@ -133,7 +133,7 @@ class _Both:
 
 
 def _through(program: CanonicalProgram, index: int, paired: Mapping[int, int]) -> int:
-    """Skip unpaired nodes with a single input, such as moves, casts and copies; return their source."""
+    """Return the node from which a value comes, skipping unpaired nodes with one input, such as casts."""
     while index not in paired and len(program.nodes[index].references) == 1:
         (index,) = program.nodes[index].references
     return index
@@ -256,7 +256,7 @@ def _by_module(program: CanonicalProgram) -> dict[str, list[CanonicalNode]]:
 def _pair_calls(
     a: CanonicalProgram, b: CanonicalProgram, nodes_a: list[CanonicalNode], nodes_b: list[CanonicalNode]
 ) -> Iterator[tuple[int, int]]:
-    """Yield pairs of positions in two lists of calls, matched by strict keys, and then by loose keys."""
+    """Yield pairs of positions in two lists of calls. Strict keys are matched first, and then loose keys."""
     equal = align([_strict_key(a, node) for node in nodes_a], [_strict_key(b, node) for node in nodes_b])
     start_a = start_b = 0
     for end_a, end_b in [*equal, (len(nodes_a), len(nodes_b))]:

@@ -196,7 +196,7 @@ def _signature(ports: Iterable[_Change]) -> Iterator[SignatureDifference]:
 
 
 def _short(detail: tuple[str, str] | None) -> str:
-    """Shorten a detail to a form such as `float32[4, 4]`. Return "None" for a port without a value."""
+    """Return a value in a short form, such as `float32[4, 4]`. Return "None" for a port without a value."""
     return "" if detail is None else _TENSOR.sub(r"\1[\2]", detail[0]) or "None"
 
 

@@ -134,8 +134,8 @@ class PropertyDifference:
     """A property that is not visible in the graph and that only one program has.
 
     Args:
-        kind: `weight` (description of an entry of the state dict), `constant` (the same for a constant),
-            `tie`, `memory` (tensors share memory that the program writes to), `guard`, `call` (names of
+        kind: `weight` (metadata of an entry of the state dict), `constant` (metadata of a constant), `tie`,
+            `memory` (tensors share memory that the program writes to), `guard`, `call` (names of
             arguments) or `fact`.
         a: The text of the property if the first program has it; otherwise "".
         b: The text of the property if the second program has it; otherwise "".

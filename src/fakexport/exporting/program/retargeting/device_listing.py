@@ -68,7 +68,7 @@ class DeviceListing:
 
 @one_at_a_time
 def inspect_devices(program: ExportedProgram, *, other_device: str | None = None) -> DeviceListing:
-    """List the hard-coded devices of a program, and the nodes that fail on another device due to them.
+    """List the hard-coded devices of a program, and the nodes that therefore fail on another device.
 
     To find these nodes, weights and inputs are moved to another device without changing the literals, and the
     graph is run on fake tensors. Each node that fails is traced back to the literals that its inputs come
@@ -85,7 +85,7 @@ def inspect_devices(program: ExportedProgram, *, other_device: str | None = None
 
     Example:
         >>> program = export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), target="H100")
-        >>> inspect_devices(program).diagnostics  # Nothing is hard-coded: it could move to the CPU.
+        >>> inspect_devices(program).diagnostics  # No device is hard-coded.
         ()
     """
     present = devices_of_program(program)

@@ -76,7 +76,7 @@ class ModuleMove:
     without weights is kept, such as a `cpu` to which results are moved.
 
     Args:
-        entries: New device by module path. `""` matches the rest.
+        entries: New device by module path. `""` matches all other modules.
         homes: Old device of each entry, that is, the device of its weights.
     """
 
@@ -147,8 +147,8 @@ def _module_move(program: ExportedProgram, entries: Mapping[str, str]) -> Module
     for entry, found in counts.items():
         if len(found) > 1:
             raise InvalidValue(
-                f"the weights of {entry or 'the rest'!r} are on {' and '.join(sorted(found))}: "
-                "add an entry for each of its modules, or map devices to devices"
+                f"the weights that the device map entry {entry!r} covers are on "
+                f"{' and '.join(sorted(found))}: add an entry for each module, or map devices to devices"
             )
     homes = {entry: next(iter(found)) for entry, found in counts.items()}
     return ModuleMove(dict(entries), homes)

@@ -62,14 +62,14 @@ def unproven_text(rerun: Rerun) -> tuple[str, ...]:
 
 
 def _clash(found: Finding) -> Diagnostic:
-    fix = "also add the other device to the map, or move one of the tensors in the model"
+    fix = "map the devices of these tensors to one device, or move one of the tensors in the model"
     return _finding("FE502", found.node, found.path, found.reason, found.reason, fix)
 
 
 def _refusal(found: Finding) -> Diagnostic:
     operator = operator_name(found.node)
     note = f"{operator} fails: {found.reason}"
-    fix = "export the model for this device: its code may take a different path there"
+    fix = "export the model for the new device: its code may take a different path on that device"
     return _finding("FE504", found.node, found.path, f"{operator} fails here", note, fix)
 
 

@@ -124,7 +124,7 @@ class OperatorRuns:
         return on_devices_of(value, noted)
 
     def _again(self, node: Node) -> Any:
-        """Run a node again on the old devices, and return its results. None if it also fails there."""
+        """Return the results of a node on the old devices, or None if the node fails on them."""
         try:
             with self.devices_before():
                 return self._call(node, self.before)
@@ -134,7 +134,7 @@ class OperatorRuns:
     def _call(self, node: Node, values: Mapping[Node, Any], device: torch.device | None = None) -> Any:
         """Run a node on these values, moved to `device` if it is not None, and return its results."""
         is_choosing = node.target in _CHOOSES_BY_AUTOGRAD
-        is_mutated = _is_mutating(node)  # Earlier nodes must not see the metadata that it changes.
+        is_mutated = _is_mutating(node)  # Earlier nodes must not see the metadata that this node changes.
 
         def value(source: Node) -> Any:
             def given(leaf: Any) -> Any:

@@ -72,7 +72,7 @@ class Change:
 class Rerun:
     """Replaces the devices of a graph in place, and reruns its nodes to find their new values.
 
-    After the run, `findings` contains the nodes that fail on real devices of these types. The run continues
+    After the run, `findings` contains the nodes that fail on real devices of the new types. The run continues
     after such a node with a repaired value, so that later failures are found too.
 
     Args:

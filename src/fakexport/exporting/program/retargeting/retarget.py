@@ -177,7 +177,7 @@ def retargeted(
         raise RetargetError(found)
     moved_to = None if known is None else known.canonical
     keep_facts(made, _facts(program, made, devices, moved_to))
-    if isinstance(program, WeightlessProgram):  # It cannot run, so the moved program cannot run either.
+    if isinstance(program, WeightlessProgram):  # The weights are still missing.
         made = WeightlessProgram.of(made)
     give_stand_in_inputs(made)
     return Retargeted(

@@ -20,7 +20,7 @@ from fakexport.exporting.program.node_names import target_name
 MIXED = frozenset({
     "copy_", "copy", "_foreach_copy_", "_foreach_copy", "slice_scatter", "select_scatter",
     "diagonal_scatter", "as_strided_scatter", "expand_as", "view_as", "reshape_as", "is_same_size",
-    "_pack_padded_sequence",  # Its lengths are always on the CPU.
+    "_pack_padded_sequence",  # The lengths are always on the CPU.
 })  # fmt: skip
 """Operators that copy from one tensor to another, or read only the shape of the second tensor."""
 INDEXED = frozenset({

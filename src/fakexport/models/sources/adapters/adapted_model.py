@@ -1,4 +1,4 @@
-"""Insert the modules of a LoRA adapter into a model with peft, and map the names of its weights.
+"""Use peft to insert the modules of a LoRA adapter into a model, and map the names of the weights.
 
 Verified with peft 0.21.2.
 """
@@ -103,9 +103,8 @@ def _injected(module: nn.Module, folder: AdapterFolder) -> Any:
     peft = import_peft()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # Derived from the base model's name, which is missing in a config file.
+            # For example, peft warns when it corrects `fan_in_fan_out`.
+            warnings.simplefilter("ignore")
             config = peft.LoraConfig(**folder.settings, init_lora_weights=False, inference_mode=True)
             return peft.get_peft_model(module, config, _NAME)
     except (KeyError, TypeError, ValueError) as error:

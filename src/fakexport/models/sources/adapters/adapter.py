@@ -65,8 +65,9 @@ class Adapter:
         return module
 
     def record(self, module: nn.Module, inputs: ExampleInputs) -> AdapterRecord:
-        """Return the record of the adapter for an archive. It contains the name that each weight has in the
-        files.
+        """Return the record of the adapter that an archive stores.
+
+        For each weight, it contains the name in the checkpoint or in the adapter's file.
         """
         made = self._made.get(module, AdaptedModel())
         own = {name: f"{self.name}.{key}" if self.name else key for name, key in made.adapter.items()}
@@ -169,7 +170,11 @@ def check_mergeable(module: nn.Module, made: AdaptedModel, mode: AdapterMode = "
         if touched := changed.intersection(names):
             name = min(touched)
             other = next(other for other in names if other != name)
-            why = "merging it would change both" if mode == "merged" else "it cannot be a separate input"
+            why = (
+                "merging the adapter would change both"
+                if mode == "merged"
+                else "a tied weight cannot be a separate input"
+            )
             raise SourceError(
                 f"the adapter changes {name}, which is tied to {other}: {why}; use --adapter-mode separate"
             )

@@ -17,7 +17,7 @@ from fakexport.models.sources.patched_forward import patched_forward
 from fakexport.models.sources.source import ExampleInputs
 
 SCALING = "lora_scaling"
-"""Last part of the name of the input for a layer's scaling factor."""
+"""Suffix of the input names for the scaling factors of layers."""
 
 
 def input_name(key: str) -> str:
@@ -33,7 +33,7 @@ def input_name(key: str) -> str:
 def with_adapter_inputs(
     inputs: ExampleInputs, module: nn.Module, adapter: Mapping[str, str]
 ) -> ExampleInputs:
-    """Return the example inputs with the tensors of the adapter and the scaling factor of each layer.
+    """Add the tensors of an adapter, and a scaling factor for each layer, to the example inputs.
 
     Args:
         adapter: The tensors that become inputs: name in the module -> name in the adapter's file.

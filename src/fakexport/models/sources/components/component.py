@@ -55,10 +55,10 @@ class Part:
     Args:
         call: The recorded call of the part, or None for the rest of the model.
         fields: The fields of the call's result that the model reads.
-        others: For the rest of the model: the recorded calls whose results are its inputs, by role.
+        others: For the rest of the model: by role, the recorded calls whose results it takes as inputs.
         unread: For the rest of the model: inputs of the whole model that the rest does not use.
-        numbers: Inputs of the part that the whole model receives as Python numbers, each with the name of its
-            buffer.
+        numbers: Maps each input of the part that the whole model receives as Python numbers to the buffer
+            that contains these numbers.
     """
 
     call: Call | None
@@ -127,7 +127,7 @@ def component_source(
     if source.parts is not None:
         return source.parts(f"{source.spec} --component {name}", name)
     if source.kind == "diffusers":
-        raise SourceError(f"{source.spec} is one program: remove --component {name}")
+        raise SourceError(f"{source.spec} is a single program: remove --component {name}")
     if source.kind != "transformers":
         raise SourceError(f"--component supports hf: and diffusers: models, not {source.spec}")
     if source.adapter is not None:
@@ -219,7 +219,7 @@ class Parts:
 
     @property
     def _has_rest(self) -> bool:
-        """Whether the rest can be exported. All inputs of the whole model must be tensors or numbers."""
+        """Whether the rest of the model can be exported: all inputs of the model are tensors or numbers."""
         known = (torch.Tensor, int, float, type(None))
         return all(isinstance(leaf, known) for leaf in tree_leaves(dict(self.whole.kwargs)))
 
@@ -278,15 +278,17 @@ class Parts:
             raise SourceError(f"{model} has no component {name!r}; {self._listing()}")
         if len(found) > 1:
             paths = ", ".join(place.path for place in found)
-            raise SourceError(f"{name!r} matches several modules of {model}: {paths}: use one of these")
+            raise SourceError(f"{name!r} matches several modules of {model}; use one of the paths {paths}")
         if found[0] not in self.run.calls:
-            raise SourceError(f"{model} does not call {found[0]} with its example inputs{self.omitted}")
+            raise SourceError(
+                f"{model} does not call {found[0]} when it runs on its example inputs{self.omitted}"
+            )
         return self.run.calls[found[0]]
 
     def _listing(self) -> str:
         roles = [*(self.names or self._encoders()), *({"connector"} & self.roles.keys())]
-        listed = f"it has {', '.join(roles)}, and" if roles else "it has"
-        return f"{listed} its modules: {', '.join(module_names(self.module))}{self.omitted}"
+        listed = f"use {', '.join(roles)}, or" if roles else "use"
+        return f"{listed} one of its modules: {', '.join(module_names(self.module))}{self.omitted}"
 
     def _of_call(self, name: str, call: Call, *, is_dynamic: bool) -> ExampleInputs:
         inputs, fields = call.inputs(), read_fields(call)
@@ -377,7 +379,7 @@ def _run(source: Source, module: nn.Module, whole: ExampleInputs, known: Sequenc
             return recorded_run(module, whole.kwargs, known)
     except Exception as error:
         raise SourceError(
-            f"the parts of {type(module).__name__} cannot be determined because it does not run "
+            f"the parts of {type(module).__name__} cannot be determined because the model does not run "
             f"on its example inputs: {type_and_line(error)}"
         ) from error
 

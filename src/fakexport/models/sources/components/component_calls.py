@@ -111,7 +111,7 @@ def taken(result: Any, fields: Mapping[str, ReadField]) -> dict[str, Any]:
 
 
 def put_back(result: Any, fields: Mapping[str, ReadField], given: Mapping[str, Any]) -> Any:
-    """Return a recorded result in which used tensors are replaced with `given` tensors, and others with
+    """Return a recorded result with its tensors replaced: used tensors with `given`, unused ones with
     `Unread`.
     """
     values = {
@@ -251,7 +251,7 @@ class _Watch(TorchFunctionMode):
 
         def method(*args: Any, **kwargs: Any) -> Any:
             names = [*signature.bind_partial(*args).arguments]
-            names += [f"{names[-1]}_{index}" for index in range(len(names), len(args))]  # of `*args`
+            names += [f"{names[-1]}_{index}" for index in range(len(names), len(args))]  # from `*args`
             call = Call(place, tuple(names), args, dict(kwargs), inside=tuple(self._running))
             first = self.calls.get(place)
             if first is not None:
@@ -265,7 +265,7 @@ class _Watch(TorchFunctionMode):
             finally:
                 self._running.pop()
             if first is None:
-                call.result = tree_unflatten(*tree_flatten(result))  # The caller may replace a tensor in it.
+                call.result = tree_unflatten(*tree_flatten(result))  # Copied: the caller may change it.
                 self._alive.append(result)
                 for leaf in tree_leaves(result):
                     if isinstance(leaf, torch.Tensor):

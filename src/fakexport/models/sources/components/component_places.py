@@ -32,7 +32,7 @@ class Place:
         return name if self.method == FORWARD else f"{name}.{self.method}"
 
 
-# Methods that return the features of a modality, and the modality.
+# Methods that return features -> the modality of the features.
 _METHODS: Mapping[str, str] = MappingProxyType(
     {
         "get_text_features": "text",
@@ -41,7 +41,7 @@ _METHODS: Mapping[str, str] = MappingProxyType(
         "get_audio_features": "audio",
     }
 )
-# Names of the sub-configs that modules are built from, and the role of such a module.
+# Names of sub-configs -> the role of a module that is built from the sub-config.
 _CONFIGS: Mapping[str, str] = MappingProxyType(
     {
         "vision_config": "vision",

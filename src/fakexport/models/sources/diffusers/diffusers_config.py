@@ -86,7 +86,7 @@ def described(name: str) -> tuple[DiffusersModel | Pipeline, str | None]:
 def _at(name: str) -> DiffusersModel | Pipeline | None:
     path = Path(name)
     if name.isidentifier() and (found := _class(name)) is not None:
-        return DiffusersModel(found, {}, (f"diffusers:{name} is the default configuration of that class",))
+        return DiffusersModel(found, {}, (f"diffusers:{name} is the default configuration of this class",))
     if path.is_file():
         return _pipeline(path) if path.name == INDEX else model_of(read_settings(path, name), name)
     if (path / INDEX).is_file():
@@ -143,7 +143,7 @@ def _components(index: Path, place: str) -> dict[str, tuple[str, str]]:
 
 
 def _of_hub(name: HubName) -> tuple[DiffusersModel | Pipeline, str | None]:
-    """Return the model or pipeline in a hub repository, and the folder in it that the name contains."""
+    """Return the model or pipeline in a hub repository, and the component in its name, if any."""
     part = name.folder or None
     whole = HubName(name.repository, name.revision)
     try:

@@ -22,16 +22,16 @@ from fakexport.models.sources.source_error import SourceError
 from fakexport.models.sources.transformers.input_request import InputRequest
 
 _NEVER = "never"
-"""The value of an input that a class's pipelines never pass. Its weights are therefore unused."""
+"""Value of an input that no pipeline passes. The weights that process this input are unused."""
 _OMITTED = "omitted"
-"""The value of an optional input whose size is unknown, or that pipelines rarely pass."""
+"""Value of an optional input whose size is unknown, or that pipelines rarely pass."""
 _NONE = "none"
-"""The value of an input that must be passed as None."""
+"""Value of an input that must be passed as None."""
 
 _STATE = re.compile(r"return_dict|generator|kv_cache|attention_kwargs|skip_layers")
 """Parameters that are settings of a call, or state that a pipeline keeps between calls."""
 _ADDS_ONLY = re.compile(r"mask|residual|block_samples")
-"""Inputs that have no weights of their own."""
+"""Inputs that can be omitted without leaving a weight of the model unused."""
 _OPTIONAL = "it is optional, and the config does not specify its size"
 
 
@@ -42,7 +42,7 @@ class InputTable:
     of the module's config.
 
     Args:
-        batch: Batch size. It is used if the table does not define one for the class.
+        batch: Batch size, unless the table defines one for the class.
     """
 
     def __init__(self, module: nn.Module, device: str, dtype: torch.dtype | None, batch: int) -> None:
@@ -155,7 +155,7 @@ def _notes(inputs: InputTable, kwargs: Mapping[str, Any], left_out: Sequence[str
         yield f"the config specifies no size: assuming {list(first.shape)} for {name}{each}"
     if "time_ids" in kwargs.get("added_cond_kwargs", ()):
         pooled, ids = (kwargs["added_cond_kwargs"][name].shape[-1] for name in ("text_embeds", "time_ids"))
-        yield f"added_cond_kwargs: pooled text of width {pooled} and {ids} time ids"
+        yield f"added_cond_kwargs: pooled text embeddings of size {pooled}, and {ids} time ids"
     fixed = [name for name, value in kwargs.items() if value is not None and not has_tensor(value)]
     if fixed:
         yield f"{', '.join(fixed)}: Python values that are constant in the program"

@@ -46,7 +46,9 @@ def diffusers_source(spec: str, name: str) -> Source:
     if part is None:
         return whole
     if whole.parts is None:
-        raise SourceError(f"{spec}: {name.rpartition('/')[0]} is one program and has no component {part!r}")
+        raise SourceError(
+            f"{spec}: {name.rpartition('/')[0]} is a single program and has no component {part!r}"
+        )
     return whole.parts(spec, part)
 
 
@@ -165,7 +167,7 @@ PUBLISHED = (
 )
 """What to pass instead of a default configuration, as an imperative clause."""
 
-# Classes that only hold weights for a different model, and that model.
+# Classes that only contain weights for another model -> the class of that model.
 _PARTS: Mapping[str, str] = MappingProxyType(
     {"MotionAdapter": "UNetMotionModel", "ControlNetXSAdapter": "UNetControlNetXSModel"}
 )

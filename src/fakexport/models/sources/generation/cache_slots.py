@@ -85,8 +85,8 @@ class CacheLayout:
         for path, value in self.numbers.items():
             if after.numbers.get(path) != value:
                 raise SourceError(
-                    f"the cache of {model} keeps {path} as a Python number ({value}, then "
-                    f"{after.numbers.get(path)}), which an exported program cannot change"
+                    f"the cache of {model} stores {path} as a Python number ({value} before a call, "
+                    f"{after.numbers.get(path)} after it), which an exported program cannot change"
                     + (": remove --max-cache-len" if self.is_static else "")
                 )
 

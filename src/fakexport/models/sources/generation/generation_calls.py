@@ -49,8 +49,8 @@ _MASK = "attention_mask"
 _DECODER_MASK = "decoder_attention_mask"
 _POSITIONS = "position_ids"
 # These models process the prompt in a Python loop, which the trace unrolls for one length. Therefore, prefill
-# reads as many tokens as the convolution does, and decode reads the rest. Zamba is rejected, because its
-# exported program returned different tokens than transformers.
+# reads as many tokens as the convolution does, and decode reads the remaining tokens. Zamba is rejected,
+# because its exported program returned different tokens than transformers.
 _LOOPING: Mapping[str, str] = MappingProxyType(
     {"jamba": "mamba_d_conv", "mamba": "conv_kernel", "falcon_mamba": "conv_kernel"}
 )
@@ -62,7 +62,7 @@ Patches = Callable[[nn.Module, ExampleInputs], AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class GenerationCall:
-    """One of the two generation calls of a transformers model.
+    """A prefill or decode call of a transformers model.
 
     Args:
         workload: `prefill` or `decode`.
@@ -116,15 +116,15 @@ class GenerationCall:
             ) from error
 
     def _refuse_other_loops(self, module: nn.Module, derived: Mapping[str, Any]) -> None:
-        """Reject a model that generates several codes at a time instead of one token at a time."""
+        """Reject a model that generates several codebook tokens per step, or samples in its own way."""
         from transformers.generation import GenerationMixin
 
         tokens = derived.get("decoder_input_ids", derived.get("input_ids"))
         is_row = tokens is None or (tokens.dim() == 2 and len(tokens) == self.batch)
         if not is_row or getattr(type(module), "_sample", None) not in (None, GenerationMixin._sample):
             raise SourceError(
-                f"{type(module).__name__} generates several codes at a time in its own order, not "
-                "one token after another: use --workload forward to export it"
+                f"{type(module).__name__} does not generate one token per step (it reads several "
+                "codebooks or overrides sampling): use --workload forward to export it"
             )
 
     def _decoded(self, module: nn.Module, prompt: ExampleInputs, record: CallRecord) -> ExampleInputs:
@@ -218,7 +218,7 @@ class GenerationCall:
         return {_CACHES[0]: cache}
 
     def _next(self, read: Mapping[str, torch.Tensor], record: CallRecord, returned: Any) -> dict[str, Any]:
-        """Return the inputs of the call after the prompt, except the cache."""
+        """Return the inputs of the decode call that follows the prompt, without the cache."""
         tokens = read[record.tokens]
         kwargs: dict[str, Any] = {record.tokens: tokens[:, :1].clone()}
         if record.mask is not None and record.has_encoder:
@@ -280,7 +280,7 @@ class GenerationCall:
 def use_own_operators(config: Any, model_class: Any, dtype: torch.dtype) -> None:
     """Select an implementation of experts that also runs on fake tensors outside of a trace.
 
-    The model runs outside of a trace when the cache is created. There, torch's grouped matrix product
+    The model runs outside of a trace when the cache is created. Torch's grouped matrix product then
     supports only bfloat16.
     """
     if dtype is not torch.bfloat16 and model_class._can_set_experts_implementation():

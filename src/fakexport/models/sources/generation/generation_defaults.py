@@ -62,13 +62,12 @@ def _defaults(module: nn.Module) -> GenerationDefaults:
         name for name, neutral in _NOT_APPLIED.items() if setting(name) not in (None, neutral, bool(neutral))
     ]
     forced, first = _tokens(setting("forced_bos_token_id")), _tokens(setting("begin_suppress_tokens"))
-    if setting("cache_implementation") == "quantized":  # All other caches contain the same numbers.
+    if setting("cache_implementation") == "quantized":  # Other caches do not change the values.
         others.append("cache_implementation")
-    if (
-        forced and not config.is_encoder_decoder
-    ):  # For a decoder without an encoder, only prompts of one token contain it.
+    # Without an encoder, transformers forces this token only after a prompt of one token.
+    if forced and not config.is_encoder_decoder:
         others, forced = [*others, "forced_bos_token_id"], ()
-    if forced and first:  # These are then different from the second token.
+    if forced and first:  # transformers then suppresses tokens in the second step instead of the first.
         others, first = [*others, "begin_suppress_tokens"], ()
     return GenerationDefaults(
         eos=eos,

@@ -35,8 +35,8 @@ def static_cache(module: nn.Module, capacity: int) -> Any:
     """
     from transformers.cache_utils import StaticCache, StaticLayer, StaticSlidingWindowLayer
 
-    # One program works for masks of all lengths except the length of the cache, so the cache has one more
-    # position.
+    # A program supports masks that are shorter than the cache, but not masks of the same length, so the cache
+    # has one more position.
     places = capacity + 1
     try:
         cache = StaticCache(config=module.config, max_cache_len=places)
@@ -59,10 +59,11 @@ def keys_and_values(module: nn.Module, capacity: int) -> Any:
     """
     from transformers import cache_utils
 
-    kinds = {cache_utils.StaticLayer, getattr(cache_utils, "DummyLayer", None)}  # 5.17 has no `DummyLayer`.
+    # transformers 5.17 has no `DummyLayer`.
+    kinds = {cache_utils.StaticLayer, getattr(cache_utils, "DummyLayer", None)}
     cache = static_cache(module, capacity)
     if others := [layer for layer in cache.layers if type(layer) not in kinds]:
-        raise _not_kept(module, f"it has a {type(others[0]).__name__}, not only keys and values")
+        raise _not_kept(module, f"the cache has a {type(others[0]).__name__}, not only keys and values")
     return cache
 
 
@@ -106,7 +107,7 @@ def kept_cache(
             layer.values = getattr(module, _VALUES.format(index))
             layer.dtype, layer.device = layer.keys.dtype, layer.keys.device
             layer.batch_size, layer.num_heads = layer.keys.shape[:2]
-            # The layer adds to it in place; the input must not change.
+            # Cloned, because the layer adds to it in place, and the input must not change.
             layer.cumulative_length = start[0].to(layer.device).clone()
             layer.is_initialized = True
     return cache

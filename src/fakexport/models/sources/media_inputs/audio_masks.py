@@ -44,8 +44,8 @@ def _windows(
     """Return the encoder that splits audio into windows, and a function that converts the encoder's
     arguments.
 
-    The function passes the windows as buffers with known values. They depend only on the lengths of the clips
-    (Qwen Omni).
+    The function passes the windows as buffers with known values. The windows depend only on the lengths of
+    the clips (Qwen Omni).
     """
     tower: Any = next((part for part in request.module.modules() if _is_packed(type(part))), None)
     if tower is None or len(sounds) != 1 or sounds[0][2] != 2 * tower.n_window:

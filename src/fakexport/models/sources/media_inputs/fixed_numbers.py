@@ -67,7 +67,7 @@ def buffer_of(name: str) -> str:
 
 
 def tensors_of(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs, in which numbers are replaced with the stored tensors."""
+    """Return the inputs with the stored tensors instead of numbers."""
     return {
         name: module._buffers.get(buffer_of(name), value) if isinstance(value, list) else value
         for name, value in inputs.items()

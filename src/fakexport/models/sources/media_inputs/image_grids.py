@@ -19,8 +19,8 @@ GRID = "image_grid_thw"
 TOWER_GRID = "grid_thw"
 
 
-# First, towers that take all patches as a batch of one. Second, towers with a 2-D convolution that take flat
-# patches.
+# `_IN_ONE_BATCH`: towers that take all patches as a batch of one. `_FLAT`: towers that take flat patches,
+# although their first layer is a 2-D convolution.
 _IN_ONE_BATCH = frozenset({"paddleocr_vl_vision"})
 _FLAT = frozenset({"hunyuan_vl_vision"})
 

@@ -50,7 +50,7 @@ def layouts(request: InputRequest, name: str) -> Iterator[dict[str, Any]]:
         Underivable: no rule of the table derives the input from the config.
     """
     if missing := [each for each in request.parameters if _OF_PROCESSORS.get(each) == name]:
-        raise Underivable(f"only the model's processor knows {', '.join(missing)}")
+        raise Underivable(f"only the model's processor can compute {', '.join(missing)}")
     if name == "pixel_values" and GRID in request.parameters:
         yield grid_layout(request, height_and_width(request))
         return
@@ -80,12 +80,13 @@ _OF_PROCESSORS = {
 
 
 def _tiles(request: InputRequest) -> dict[str, Any]:
-    """Return an image that has the size of one tile, as tiles in the grid that fits best, plus the whole
-    image.
+    """Return the `pixel_values` of an image that is as large as one tile.
+
+    They contain the tiles of the grid that fits the image best, and the whole image.
     """
     counting = getattr(sys.modules[type(request.module).__module__], "image_size_to_num_patches", None)
     if counting is None:
-        raise Underivable("only the model's processor knows how many tiles an image has")
+        raise Underivable("only the model's processor can compute how many tiles an image has")
     side = request.config.vision_config.image_size
     size = (side, side) if isinstance(side, int) else (side[0], side[-1])
     tiles = counting(size, request.config.image_grid_pinpoints, size[0])
@@ -118,7 +119,8 @@ def height_and_width(request: InputRequest) -> list[int]:
     windows, patch = request.setting("num_windows_side", "num_windows"), request.setting("patch_size")
     if not isinstance(patch, int):
         return sides
-    is_text = request.setting("image_token_id") is not None  # Otherwise, the factor applies to an image.
+    # In models without image tokens, `scale_factor` has a different meaning.
+    is_text = request.setting("image_token_id") is not None
     merged = request.setting("scale_factor", default=1) if is_text else 1
     if isinstance(merged, int) and merged > 1:
         return [max(side // (merged * patch), 1) * merged * patch for side in sides]
@@ -186,7 +188,7 @@ def _samples(request: InputRequest) -> torch.Tensor:
         return request.floats(request.batch, request.setting("max_length", default=2 * _FRAMES), bins)
     strides, kernels, length = request.setting("conv_stride"), request.setting("conv_kernel"), _SAMPLES
     if isinstance(strides, (list, tuple)) and isinstance(kernels, (list, tuple)):
-        length = _FRAMES  # After the convolutions.
+        length = _FRAMES  # The length after the convolutions.
         for stride, kernel in zip(reversed(strides), reversed(kernels), strict=True):
             length = (length - 1) * stride + kernel
     channels = request.setting("audio_channels")

@@ -42,7 +42,7 @@ _MODALITIES = (
     *(_Modality(name, "audio", _SOUND_TOKENS) for name in ("input_features", "input_values", _CODES)),
 )
 
-# Parameters that describe the geometry of an image. If a model has one of them, it requires its value.
+# Parameters that describe the geometry of an image. A model with such a parameter requires a value for it.
 _GEOMETRY = frozenset(
     {"aspect_ratio_ids", "image_attention_mask", "image_embeds_position_mask", "image_grid_hw", GRID}
     | {"image_grids", "image_position_ids", "image_sizes", "pixel_attention_mask", "spatial_shapes"}
@@ -90,7 +90,7 @@ def with_other_modalities(request: InputRequest, inputs: Mapping[str, Any]) -> E
         if _is_built_without(request, role):
             continue
         names = [name for name in request.parameters if is_content(name)]
-        # One input per kind is enough: images and videos use the same tower.
+        # Only one input per kind is needed, because images and videos use the same tower.
         if {*names, "inputs"} & {*found, *omitted}:
             continue
         if names == [_VIDEOS] and request.setting("video_token_id", "video_token_index") is None:
@@ -187,9 +187,9 @@ def _needs_geometry(request: InputRequest, modality: _Modality) -> bool:
     return modality.role == "vision" and not _GEOMETRY.isdisjoint(request.parameters)
 
 
-# Types whose processor marks the tokens of the prompt with 0. Attention within a prompt is bidirectional.
-# Without this input, eager mode drops a mask of ones, so its attention is also bidirectional, but a trace
-# cannot drop the mask.
+# Model types whose processor marks the tokens of the prompt with 0. Attention within a prompt is
+# bidirectional. Without this input, eager mode drops a mask of ones, so its attention is also bidirectional,
+# but a trace cannot drop the mask.
 _PROMPTED = frozenset({"paligemma", "colpali"})
 
 _KINDS = {"vision": 1, "audio": 3}

@@ -48,8 +48,8 @@ _VOCABULARIES = (
 _MOST_SETTINGS = 16 << 20
 _MOST_VOCABULARY = 100_000_000
 
-# First, keys whose value is a class name. It must match the pattern `_CLASS`. Second, keys that are left out
-# because they name files, code or other models.
+# `_CLASS_KEY`: keys whose value is a class name, which must match `_CLASS`. `_LEFT_OUT`: keys that are
+# removed because they name files, code or other models.
 _CLASS_KEY = re.compile(r"\w*(processor|extractor)_type|\w+_class")
 _CLASS = re.compile(
     r"[A-Z]\w*(Processor|ProcessorFast|ProcessorPil|Extractor|Tokenizer|TokenizerFast|Backend)"
@@ -139,8 +139,9 @@ class Processor:
         return {name: _value(request, value) for name, value in taken.items()}, note
 
     def _answer(self, files: Mapping[str, Path], asked: str) -> Any:
-        """Run the processor, unless its answer to the same request is stored, possibly by the process of
-        another target.
+        """Return the stored results for this request. If there are none, run the processor and store them.
+
+        The process of another target may have stored them.
 
         If a process that holds the lock dies, the lock is released.
         """
@@ -206,7 +207,7 @@ def _checked(settings: Any, place: str) -> Any:
         return settings
     for key, value in settings.items():
         if _CLASS_KEY.fullmatch(key) and isinstance(value, str) and not _CLASS.fullmatch(value):
-            raise SourceError(f"{place}: `{key}` is not the name of a processor class")
+            raise SourceError(f"{place}: the value of `{key}` is not the name of a processor class")
     return {
         key: _checked(value, place)
         for key, value in settings.items()

@@ -68,7 +68,7 @@ def processed(folder: str, request: Mapping[str, Any]) -> dict[str, Any]:
     for call in _calls(processor, request):
         try:
             found = dict(call())
-        except Exception as error:  # Processors differ in the form of a batch.
+        except Exception as error:  # Processors accept batches in different forms.
             first = first or error
         else:
             if found:
@@ -92,7 +92,7 @@ def _limit_memory() -> None:
     """Limit the memory that this process can allocate in addition to the memory of the libraries."""
     status = Path("/proc/self/statm")
     if status.exists():
-        import resource  # Not on Windows.
+        import resource  # Not available on Windows.
 
         used = int(status.read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + MOST_BYTES,) * 2)

@@ -52,7 +52,7 @@ def traceable_inputs(
     positions = positions_of(request.module, inputs)
     found = {**inputs, **{n: request.values(value) for n, value in {**computed, **positions}.items()}}
     if positions and computed:
-        found.pop(_TOKEN_TYPES, None)  # They are only used to compute positions.
+        found.pop(_TOKEN_TYPES, None)  # Token types are only used to compute positions.
     run = run_encoders(request, found)
     if type(run.error) in (ValueError, RuntimeError):
         raise Underivable(f"eager mode fails with this input too: {run.reason}")
@@ -98,7 +98,7 @@ def _changed(
 
 _MOST_NUMBERS = 64
 # These inputs are computed from the grid, but are needed in addition to it, because their length depends on
-# its values.
+# the values of the grid.
 _LENGTHS = "cu_seqlens"
 
 

@@ -41,7 +41,7 @@ _DECOMPRESSED = (
 )
 _NOT_OF_WEIGHTS = ("kv_cache", "producer", "version")
 _SAME_WITHOUT = {"quant_method": None, "ignored_layers": None, "fmt": ("e4m3", "float8_e4m3fn")}
-"""Settings that are not reported as ignored if they have one of these values. None: any value.
+"""Settings that are not reported as ignored if they have one of these values. None stands for any value.
 
 `quant_method` selects the quantizer, `ignored_layers` is an alias, and the values of `fmt` are the default.
 """
@@ -120,7 +120,7 @@ class Quantization:
         quantizer = _quantizer(self.settings)
         module = importlib.import_module(type(quantizer).__module__)
         replaced = {**mxfp4_experts(module), **fbgemm_layers(module), **_compiled_patterns()}
-        with _said_by(module) as said, Patches(replaced):
+        with _collected_warnings(module) as said, Patches(replaced):
             quantizer.validate_environment(device_map=None, weights_only=True)
             if _is_dequantizing(quantizer):
                 return construct(), _sentence(said)
@@ -152,7 +152,7 @@ def _compiled_patterns() -> dict[tuple[Any, str], Any]:
     """Return a patch that lets transformers compile each pattern of unquantized modules once.
 
     transformers 5.23 matches every module with every pattern, and `re` caches 512 patterns. The fp8 configs
-    of GLM-5 have more, so each match compiled its pattern.
+    of GLM-5 have more patterns, so without the patch, each match compiles a pattern.
     """
     from transformers.quantizers import quantizers_utils
 
@@ -175,14 +175,14 @@ def _quantizer(settings: Mapping[str, Any]) -> Any:
     from transformers.quantizers import auto
 
     own = copy.deepcopy(dict(settings))
-    with _said_by(auto):
+    with _collected_warnings(auto):
         if not auto.AutoHfQuantizer.supports_quant_method(own):
             raise SourceError(f"transformers has no quantization method {settings.get('quant_method')!r}")
     quantizer = auto.AutoHfQuantizer.from_config(own, pre_quantized=True)
     if ignored := list(_ignored(settings, quantizer.quantization_config)):
         raise SourceError(
-            f"transformers ignores {', '.join(ignored)} of the quantization_config, which may describe how "
-            "weights are stored"
+            f"transformers ignores {', '.join(ignored)} in the quantization_config; an ignored setting may "
+            "describe how weights are stored"
         )
     return quantizer
 
@@ -198,7 +198,7 @@ def _ignored(settings: Mapping[str, Any], read: Any) -> Iterator[str]:
 
 
 @contextmanager
-def _said_by(quantizer: Any) -> Iterator[list[str]]:
+def _collected_warnings(quantizer: Any) -> Iterator[list[str]]:
     """Yield a list that collects the warnings that a quantizer's module logs when it uses unquantized
     weights.
     """
@@ -239,7 +239,7 @@ def _is_packed(model: nn.Module) -> bool:
 
 
 def _sentence(said: list[str]) -> str:
-    return " ".join(said[-1].split()) if said else "transformers builds the model unquantized here"
+    return " ".join(said[-1].split()) if said else "transformers builds the model unquantized for this target"
 
 
 def _is_dequantizing(quantizer: Any) -> bool:

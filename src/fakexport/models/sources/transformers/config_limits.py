@@ -31,7 +31,7 @@ def check_settings(settings: Mapping[str, Any], place: str) -> None:
     """Reject a config that exceeds the limits.
 
     Raises:
-        SourceError: a value exceeds its limit. The message contains the field, its value and the limit.
+        SourceError: a value exceeds its limit. The message contains the field and the limit.
     """
     count = 0
     pending: list[tuple[str, Any, int]] = [("", settings, 0)]

@@ -216,7 +216,7 @@ def normalized_heads(module: nn.Module) -> Iterator[None]:
     Source: transformers 5.17 to 5.23, `exporters/exporter_dynamo.py:_reshaped_vision_attention_forward`.
     """
     with ExitStack() as stack:
-        for attention in module.modules() if _are_forgotten() else ():
+        for attention in module.modules() if _has_norm_bug() else ():
             projection = getattr(attention, "qkv", None)
             if _is_replaced(attention) and isinstance(projection, nn.Module) and hasattr(attention, "q_norm"):
                 stack.callback(projection.register_forward_hook(_normalizing(attention)).remove)
@@ -238,7 +238,7 @@ def _normalizing(attention: Any) -> Callable[[nn.Module, Any, torch.Tensor], tor
 
 
 @cache
-def _are_forgotten() -> bool:
+def _has_norm_bug() -> bool:
     """Return whether the replacement has the bug: it applies `q_norm` only if the module has no `qkv`."""
     from transformers.exporters import exporter_dynamo
 
@@ -269,7 +269,7 @@ def computed_inputs(part: nn.Module, known: Mapping[str, torch.Tensor]) -> dict[
 
 
 def computed_note(names: Iterable[str], of: str) -> str:
-    """Return a clause for the report about inputs that were precomputed from others."""
+    """Return a clause for the report about inputs that were precomputed from another input."""
     return (
         f"{', '.join(names)} are inputs of the program: "
         f"transformers.exporters.utils.precompute_export_inputs computes them from {of}"

@@ -1,7 +1,7 @@
 """Describe a published model from its config and from files that describe its weights.
 
 Only `config.json`, `hf_quant_config.json`, the index of the weights, the headers of safetensors files and, on
-request, the model's code are read. Nothing is run here.
+request, the model's code are read. This module does not run the code.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class HubModel:
         folder: A local folder with the config and other requested configuration files.
         has_own_head: Whether the output embedding is a separate weight although the class ties it.
         is_unpacked: Whether the config specifies a quantization, but no weight in the folder is quantized.
-        place: The repository, or the folder with a `config.json`. None for a config file with another name.
+        place: The repository, or the folder with a `config.json`. None for a config file with a different
+            name.
         own: The repository's code, if it is to be run.
     """
 
@@ -216,8 +217,8 @@ def _described(
             "embedding is a separate weight"
         )
     found.extend(
-        f"the config has no {name}: that part has the default sizes of transformers' {type(part).__name__}, "
-        "which need not be those of the weights"
+        f"the config has no {name}: using the default sizes of transformers' {type(part).__name__}, which "
+        "may differ from the sizes of the published weights"
         for name, part in _missing_parts(config, settings)
     )
     return HubModel(config, tuple(found), dtype, said.packed, folder, has_own_head)

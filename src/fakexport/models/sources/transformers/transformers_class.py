@@ -155,14 +155,14 @@ def _from_auto(name: str, config: Any) -> Any:
         return None
     try:
         found = mapping[type(config)]
-    except (ImportError, ValueError):  # Listed, but missing, or it needs a missing package.
+    except (ImportError, ValueError):  # The class does not exist, or needs a missing package.
         return None
     return found[0] if isinstance(found, (list, tuple)) else found
 
 
 def _own_class(config: Any) -> Any:
-    """Return the first model class that is for exactly this config, from the modeling file that belongs to
-    the config.
+    """Return a model class from the config's modeling file whose `config_class` is exactly the class of the
+    config, or None.
     """
     models = _modeling_file(config)
     public = (models.get(name) for name in models.get("__all__", ()))

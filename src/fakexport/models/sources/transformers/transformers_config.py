@@ -59,7 +59,7 @@ def published_config(config_class: Any) -> str:
 
 
 _LONGEST_REASON = 200  # Some messages list all existing model types.
-# The argument of transformers' `auto_docstring`.
+# Matches the argument `checkpoint` of transformers' decorator `auto_docstring`.
 _DOCUMENTED = re.compile(r"\bcheckpoint=[\"']([\w.-]+/[\w.-]+)[\"']")
 
 
@@ -72,7 +72,7 @@ def config_of(
         place: The file or repository, for messages.
         class_name: The class that the user specified. If transformers lacks the model type, the config class
             of this class is used.
-        config_class: The class of the config, instead of that of transformers.
+        config_class: Config class to use instead of the class in transformers.
     Raises:
         SourceError: the settings have neither `model_type` nor `architectures`; transformers lacks the type
             or class, or rejects a value.
@@ -99,7 +99,7 @@ def known_config_class(settings: Mapping[str, Any]) -> Any:
     model_type = str(settings.get("model_type"))
     if model_type not in CONFIG_MAPPING:
         return None
-    return CONFIG_MAPPING[model_type]  # Its `get` does not import the class.
+    return CONFIG_MAPPING[model_type]  # `CONFIG_MAPPING.get` does not import the class.
 
 
 def own_code(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -112,7 +112,7 @@ def own_code(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def about_own_code(own: Mapping[str, str]) -> str:
-    """Return a clause that names the code of a repository, and says what to do."""
+    """Return a clause that says where the code of a model is, and how to use it."""
     return (
         f"the model is code of the repository (auto_map refers to {next(iter(own.values()))}): read that "
         "code, then run it with --trust-remote-code, an option of check, export, plan, inspect, compare and "
@@ -167,8 +167,8 @@ def _check_sizes_read(config: Any, settings: Mapping[str, Any], place: str) -> N
             raise SourceError(
                 f"{place}: {type(config).__name__} of transformers ignores {name}={value:,}: it "
                 "reads the sizes of the text model from a text_config, which is missing, and "
-                f"would build one with {read:,}. Pass the repository that was converted for "
-                "transformers (often called -hf)"
+                f"would use the default {read:,}. Pass the repository that was converted for "
+                "transformers (its name often ends in -hf)"
             )
 
 
@@ -268,7 +268,7 @@ def _config_class(model_type: str, place: str) -> Any:
 
 
 def _class_with_config(names: Iterable[Any]) -> Any:
-    """Return the first of these names that is a model class of transformers, or None."""
+    """Return the first model class of transformers that has one of these names, or None."""
     import transformers
 
     classes = (getattr(transformers, str(name), None) for name in names)

@@ -50,7 +50,7 @@ def derive_inputs(
     """
     if type(module).forward is nn.Module.forward:
         raise SourceError(
-            f"{type(module).__name__} has no forward: write a factory of a module whose forward "
+            f"{type(module).__name__} has no forward: write a factory that returns a module whose forward "
             f"calls the method that you need{_parts_of(module)}"
         )
     request = InputRequest.of(module, device, dtype, batch, sequence)
@@ -74,7 +74,7 @@ def derive_inputs(
             found = with_other_modalities(request, inputs)
     named = [name for name in request.parameters if name in found.kwargs]
     in_order = dict.fromkeys([*named, *found.kwargs])
-    said = _SAID_OF.get(request.config.model_type, ())
+    said = _TYPE_ASSUMPTIONS.get(request.config.model_type, ())
     return replace(
         found,
         kwargs={name: found.kwargs[name] for name in in_order},
@@ -129,8 +129,9 @@ def _tower_inputs(request: InputRequest) -> ExampleInputs:
 
 
 def _parts_of(module: nn.Module) -> str:
-    """Return a list of the model types of those children that are separate models, as the end of an error
-    message.
+    """Return the end of an error message, which lists children that are models of transformers.
+
+    The text is empty if there are no such children.
     """
     from transformers import CONFIG_MAPPING
 
@@ -145,7 +146,7 @@ def _wanted(request: InputRequest) -> set[str]:
     wanted = {name for name, parameter in parameters.items() if parameter.default is inspect.Parameter.empty}
     main = request.main_input
     if main == "inputs" and "input_values" in parameters:
-        main = "input_values"  # A speech encoder, whose class does not determine it.
+        main = "input_values"  # SpeechEncoderDecoderModel, whose encoder can have any class.
     of_type = inputs_of_type(request.config.model_type)
     never = {name for name, text in of_type.items() if text == "never"}
     wanted |= of_type.keys() | ({main, *_ALWAYS_GIVEN} & parameters.keys())
@@ -175,7 +176,7 @@ def _derived(name: str, request: InputRequest) -> Any:
 # Inputs that are required, although the signature of `forward` declares them as optional.
 _ALWAYS_GIVEN = ("decoder_input_ids", "visual_feats", "visual_pos")
 
-_SAID_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
+_TYPE_ASSUMPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "rag": (
             "the retrieved documents and their scores are inputs of the program; the question encoder, "

@@ -219,7 +219,7 @@ def _library_default(model: str) -> str:
     """
     text = f"hf:{model} is transformers' default configuration of that type, not a published model"
     is_folder = (Path(model) / "config.json").is_file()
-    return text + (f"; the folder is hf:./{model}" if is_folder else "")
+    return text + (f"; to use the folder, write hf:./{model}" if is_folder else "")
 
 
 @contextmanager

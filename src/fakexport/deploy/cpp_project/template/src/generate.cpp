@@ -44,8 +44,8 @@ const char* const usage =
     "  --inputs          further inputs of prefill, such as pixel_values, for one prompt\n"
     "  --library         a library that registers operators; may be given several times\n"
     "\n"
-    "Prints the new token ids of each prompt on a line, or its text with --tokenizer. Exit code 0: done.\n"
-    "2: bad usage, file, input or machine; one line says why.\n";
+    "Prints the new token ids of each prompt on a line, or the decoded text with --tokenizer.\n"
+    "Exit code 0: done. 2: bad usage, file, input or machine; one line says why.\n";
 
 struct Options {
   std::vector<Tokens> prompts;
