@@ -138,7 +138,8 @@ def exported(config: str) -> Any:
 
     from fakexport.emulation.devices import emulate
     from fakexport.emulation.fake import build
-    from fakexport.exporting.capture import capture, parse_dynamic
+    from fakexport.exporting.capture import capture
+    from fakexport.models import parse_dynamic
     from fakexport.models.sources import resolve
 
     source = resolve(f"hf:{ROOT / 'examples' / 'configs' / config}.json")

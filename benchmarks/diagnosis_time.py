@@ -32,12 +32,13 @@ def main() -> int:
     from fakexport._torch.tracing.operator_faults import TraceFinished, ended_after_trace
     from fakexport.emulation.devices import Topology, emulate
     from fakexport.emulation.fake import build, install_transfers
-    from fakexport.exporting.capture import capture, parse_dynamic
+    from fakexport.exporting.capture import capture
     from fakexport.exporting.capture.assumed_answers import AssumedAnswers
     from fakexport.exporting.capture.capture import torch_shapes, traced
     from fakexport.exporting.capture.dynamic_dims import varying_inputs
     from fakexport.exporting.capture.exploration import explore
     from fakexport.exporting.program import summarise
+    from fakexport.models import parse_dynamic
     from fakexport.models.sources import resolve
     from fakexport.report.diagnose import diagnose_failure, diagnose_program
 

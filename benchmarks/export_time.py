@@ -32,8 +32,9 @@ def measure(way: str, config: str) -> dict[str, Any]:
 
     from fakexport.emulation.devices import emulate
     from fakexport.emulation.fake import build, install_transfers
-    from fakexport.exporting.capture import capture, parse_dynamic
+    from fakexport.exporting.capture import capture
     from fakexport.exporting.capture.dynamic_dims import as_torch_shapes
+    from fakexport.models import parse_dynamic
     from fakexport.models.sources import resolve
 
     source = resolve(f"hf:{config}")

@@ -92,8 +92,9 @@ def measured(
 
     from fakexport.emulation.devices import emulate
     from fakexport.emulation.fake import build, install_transfers
-    from fakexport.exporting.capture import capture, parse_dynamic
+    from fakexport.exporting.capture import capture
     from fakexport.exporting.capture.dynamic_dims import as_torch_shapes
+    from fakexport.models import parse_dynamic
     from fakexport.models.sources import resolve
 
     source = resolve(options.source or f"hf:{config}")

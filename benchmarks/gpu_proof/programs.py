@@ -124,7 +124,8 @@ def captured(case: Case, profile: str | None) -> list[str]:
         profile: The device to emulate; None to use the real device.
     """
     from fakexport.emulation.devices import emulate
-    from fakexport.exporting.capture import capture, parse_dynamic
+    from fakexport.exporting.capture import capture
+    from fakexport.models import parse_dynamic
     from fakexport.models.sources import ExampleInputs
 
     with emulate(profile) if profile else nullcontext():
@@ -202,7 +203,8 @@ def model_on(
 def _stock_program(
     case: Case, source: Any, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> ExportedProgram:
-    from fakexport.exporting.capture import as_torch_shapes, bound_inputs, parse_dynamic
+    from fakexport.exporting.capture import as_torch_shapes, bound_inputs
+    from fakexport.models import parse_dynamic
     from fakexport.models.sources import ExampleInputs
 
     shapes = as_torch_shapes(parse_dynamic(case.dynamic), bound_inputs(module, args, kwargs))

@@ -94,6 +94,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     (found / "script.py").write_text(f"{noted}note('script')\n")
     (found / "zoo.yaml").write_text("models: [model.py:model]\n")
+    (found / "own.yaml").write_text("models: [{source: 'hf:config.json', trust-remote-code: true}]\n")
     (found / "adapter").mkdir()
     (found / "adapter" / "adapter_config.json").write_text(json.dumps(ADAPTER))
     weights = {"fc.weight": torch.ones(2, 3), "fc.bias": torch.zeros(2)}

@@ -14,7 +14,8 @@ import torch
 from fakexport._torch.speed.operator_memo import OperatorMemo
 from fakexport.emulation.devices import emulate
 from fakexport.emulation.fake import build, install_transfers
-from fakexport.exporting.capture import Captured, DynamicDims, capture, parse_dynamic
+from fakexport.exporting.capture import Captured, capture
+from fakexport.models import DynamicDims, parse_dynamic
 from fakexport.models.sources import Source, SourceError, exported_workload, resolve
 from tests.architectures import ARCHITECTURES, Architecture
 from tests.architectures.deepened import deepened

@@ -121,9 +121,18 @@ def test_a_model_with_an_encoder_has_no_planned_decode_step(model_type: str, tmp
         fe.plan(architecture.source(tmp_path), target="cpu", workload="decode")
 
 
-def test_a_cache_that_also_depends_on_images_has_no_planned_decode_step(tmp_path: Path) -> None:
-    """Its cross-attention caches nothing for a prompt of text alone, so the plan would be too small."""
-    architecture = Architecture("mllama", "AutoModelForImageTextToText", is_common=False)
+@pytest.mark.parametrize(
+    "options", [{}, {"max_cache_len": 32}, {"max_cache_len": 32, "cache_form": "buffers"}]
+)
+def test_a_cache_that_also_depends_on_images_has_no_decode_step(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    """Its cross-attention caches nothing for a prompt of text alone, so the cache would be too small."""
+    source = Architecture("mllama", "AutoModelForImageTextToText", is_common=False).source(tmp_path)
 
-    with pytest.raises(ValueError, match=r"caches less without .*pixel_values"):
-        fe.plan(architecture.source(tmp_path), target="cpu", workload="decode")
+    with pytest.raises(ValueError, match=r"caches less without .*pixel_values") as exported:
+        fe.export(source, workload="decode", **options)
+    with pytest.raises(ValueError, match=r"caches less without .*pixel_values") as planned:
+        fe.plan(source, target="cpu", workload="decode")
+
+    assert str(exported.value) == str(planned.value)

@@ -48,6 +48,7 @@ def verify_weights(
     target: str = "cpu",
     dtype: torch.dtype | None = None,
     trust: bool = False,
+    trust_remote_code: bool = False,
 ) -> WeightsReport:
     """Report whether a checkpoint has every weight of a model. Only the headers of its files are read.
 
@@ -66,6 +67,7 @@ def verify_weights(
         dtype: Floating-point dtype in which a model is built. Default: the dtype of the source, otherwise
             float32.
         trust: Accept an archive with pickled records or native libraries. They are not read.
+        trust_remote_code: Whether to run the model code of an `hf:` repository or folder, as for `check`.
 
     Returns:
         A report of every mismatch, with its likely cause. If `is_bindable` is true, `bind` accepts the
@@ -98,7 +100,9 @@ def verify_weights(
         wants = {method: MethodRequirements.of(bundle, method, source) for method in bundle}
     else:
         model = str(source_or_program) if isinstance(source_or_program, Path) else source_or_program
-        return verify_model(model, checkpoint, topology=target, dtype=dtype)
+        return verify_model(
+            model, checkpoint, topology=target, dtype=dtype, trust_remote_code=trust_remote_code
+        )
     opened = open_checkpoint(checkpoint)
     return report_of(readings(wants, opened, topology=target), opened, name=name)
 

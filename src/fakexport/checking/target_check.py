@@ -22,7 +22,6 @@ from fakexport.emulation.fake import UnsupportedSubclassError
 from fakexport.error import raise_missing
 from fakexport.exporting.capture import (
     Captured,
-    DynamicDims,
     ModelNotBuilt,
     ModelRequest,
     PreparedModel,
@@ -39,7 +38,7 @@ from fakexport.exporting.program import (
     summarise,
     transfers,
 )
-from fakexport.models import import_loaded_libraries
+from fakexport.models import DynamicDims, import_loaded_libraries
 from fakexport.models.sources import Source
 from fakexport.planning import diagnose_memory, memory_left
 from fakexport.report import RankSummary, SavedPrograms, Stage, Step, Timings, Verdict

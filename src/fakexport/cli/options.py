@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
-from fakexport.models import FORMS
+from fakexport.models import FORMS, parse_dynamic
 
 if TYPE_CHECKING:
     from fakexport.report import Document
@@ -185,11 +185,20 @@ ExampleInputs = Annotated[
         help="Replace an example input, such as `pixel_values=float32[1,3,224,224]`. Repeatable.",
     ),
 ]
+
+
+def _readable_dims(texts: list[str] | None) -> list[str] | None:
+    """Return the values of `--dynamic`; raise before the imports of a command if one cannot be read."""
+    parse_dynamic(texts or [])
+    return texts
+
+
 DynamicDims = Annotated[
     list[str] | None,
     typer.Option(
         "--dynamic",
         metavar="NAME.DIM=MIN..MAX",
+        callback=_readable_dims,
         help="Make a dimension of an input dynamic, such as `input_ids.1=2..4096`; or `auto` for "
         "every dimension that the model allows. Repeatable.",
     ),

@@ -32,6 +32,7 @@ def verify_weights_command(
     adapter: options.BoundAdapters = None,
     target: options.BuildDevices = "cpu",
     dtype: options.Dtype = None,
+    trust_remote_code: options.TrustRemoteCode = None,
     trust: options.Trust = False,
     format_: options.TextOrJson = "text",
     profiles: Profiles = None,
@@ -45,6 +46,8 @@ def verify_weights_command(
     invalid file.
     """
     names_archive = subject.endswith(".pt2")
+    if names_archive and trust_remote_code is not None:
+        raise typer.BadParameter("--trust-remote-code applies to models, not to archives")
 
     def verified() -> WeightsReport:
         from fakexport.archive import verify_archived_weights, verify_weights
@@ -54,7 +57,14 @@ def verify_weights_command(
         if checkpoint is not None:
             wanted = None if dtype is None else parse_dtype(dtype)
             opened = open_checkpoint(checkpoint, adapter=adapter or ())
-            return verify_weights(subject, opened, target=target, dtype=wanted, trust=trust)
+            return verify_weights(
+                subject,
+                opened,
+                target=target,
+                dtype=wanted,
+                trust=trust,
+                trust_remote_code=bool(trust_remote_code),
+            )
         if names_archive:
             return verify_archived_weights(subject, trust=trust)
         raise typer.BadParameter("fakexport builds models without weights: pass the checkpoint to verify")

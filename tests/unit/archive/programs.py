@@ -14,7 +14,8 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from fakexport.emulation.devices import emulate
 from fakexport.emulation.fake import build
-from fakexport.exporting.capture import capture, parse_dynamic
+from fakexport.exporting.capture import capture
+from fakexport.models import parse_dynamic
 from fakexport.models.sources import Source
 from tests.real_constants import tiny_source
 from tests.unit.models.sources.tiny_configs import TINY

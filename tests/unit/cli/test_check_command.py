@@ -104,6 +104,16 @@ def test_every_option_reaches_the_check(asked):
     }
 
 
+@pytest.mark.parametrize("command", ["check", "export -o out.pt2", "bench"])
+def test_a_dimension_that_cannot_be_read_is_refused_before_anything_is_imported(command, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fakexport.exporting.capture", None)
+    name, *options = command.split()
+
+    assert main([name, "absent.py:f", *options, "--dynamic", "static"]) == 2
+
+    assert "invalid dynamic dimension 'static': write NAME.DIM=" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("found", "code"),
     [

@@ -17,6 +17,23 @@ def factory():
     return nn.Linear(4, 2)
 """
 
+OWN = """
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+class OwnConfig(PretrainedConfig):
+    model_type = "own"
+
+class Own(PreTrainedModel):
+    config_class = OwnConfig
+
+    def __init__(self, config):
+        print("constructed")
+        super().__init__(config)
+        self.layer = nn.Linear(4, 2)
+        self.post_init()
+"""
+
 
 @pytest.fixture
 def source(tmp_path):
@@ -52,6 +69,22 @@ def test_a_dtype_is_that_of_the_model(source, checkpoint, capsys):
     assert main(["verify-weights", source, checkpoint, "--dtype", "bfloat16"]) == 1
 
     assert "error[FE703]" in capsys.readouterr().out
+
+
+def test_the_code_of_a_repository_runs_only_on_request(tmp_path, checkpoint, capsys):
+    own = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.Own"}
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "own", "architectures": ["Own"], "auto_map": own})
+    )
+    (tmp_path / "own.py").write_text(OWN)
+    command = ["verify-weights", f"hf:{tmp_path}", checkpoint]
+
+    assert main(command) == 2
+    assert "run it with --trust-remote-code" in capsys.readouterr().err
+    assert main([*command, "--trust-remote-code"]) == 1  # The checkpoint has no prefix `layer.`.
+    assert "constructed" in capsys.readouterr().err
+    assert main(["verify-weights", "model.pt2", checkpoint, "--trust-remote-code"]) == 2
+    assert "--trust-remote-code applies to models, not to archives" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

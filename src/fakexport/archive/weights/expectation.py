@@ -98,11 +98,17 @@ def expected_of_program(program: ExportedProgram) -> ExpectedWeights:
     )
 
 
-def fake_model(source: ModelSource, *, topology: str = "cpu", dtype: torch.dtype | None = None) -> nn.Module:
+def fake_model(
+    source: ModelSource,
+    *,
+    topology: str = "cpu",
+    dtype: torch.dtype | None = None,
+    trust_remote_code: bool = False,
+) -> nn.Module:
     """Build the module that a source describes, without data. If the source is a module, return it."""
     if isinstance(source, nn.Module):
         return source
-    found = resolve(source)
+    found = resolve(source, trust_remote_code=trust_remote_code)
     with emulate(topology) as devices:
         return build_source(found, devices, dtype=dtype).module
 

@@ -33,10 +33,11 @@ def verify_model(
     *,
     topology: str = "cpu",
     dtype: torch.dtype | None = None,
+    trust_remote_code: bool = False,
 ) -> WeightsReport:
     """Report whether a checkpoint has every weight of a model; see `archive.verify_weights`."""
     opened = open_checkpoint(checkpoint)
-    built = fake_model(model, topology=topology, dtype=dtype)
+    built = fake_model(model, topology=topology, dtype=dtype, trust_remote_code=trust_remote_code)
     name = model if isinstance(model, str) else type(built).__name__
     return verified(expected_of_module(built), opened, name=name).report
 

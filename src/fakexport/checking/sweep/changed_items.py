@@ -24,8 +24,9 @@ def changed_items(zoo: ZooFile, revision: str) -> tuple[SweepItem, ...]:
 
     These are new checks of the zoo file, and checks that use a changed file. A check uses its factory's file
     and operator libraries, the files of the repository that they import, non-Python files in or below the
-    folders of all these files, its device map, and the config of an `hf:` model. Changes to hub models, model
-    types and installed packages are not detected.
+    folders of all these files, its device map, the config of an `hf:` model, and the files next to this
+    config if their code is trusted. Changes to hub models, model types and installed packages are not
+    detected.
 
     Args:
         zoo: A zoo file in a git working tree. Uncommitted changes count as changes.
@@ -84,8 +85,12 @@ class _Repository:
         if any(map(self._is_affected, libraries)):
             return True
         if library_of(item.source) is not None:
-            named = named_path(item.source, self.folder)
-            return named is not None and not self._touched.isdisjoint(_configs(self.folder / named[1]))
+            if (named := named_path(item.source, self.folder)) is None:
+                return False
+            path = self.folder / named[1]
+            has_code = path.is_file() and item.values("--trust-remote-code")
+            code = [path.parent.resolve()] if has_code else []
+            return not self._touched.isdisjoint([*_configs(path), *code])
         return self._is_affected(item.source.rpartition(":")[0])
 
     def _is_affected(self, written: str) -> bool:

@@ -14,7 +14,16 @@ from typing import Any
 
 from fakexport.error import FakexportError
 from fakexport.files import read_file
-from fakexport.files.documents import DocumentError, field, items, mapping, parse_yaml, source_text, text
+from fakexport.files.documents import (
+    DocumentError,
+    boolean,
+    field,
+    items,
+    mapping,
+    parse_yaml,
+    source_text,
+    text,
+)
 from fakexport.files.processes import Limits
 
 _MOST_BYTES = 16 << 20
@@ -83,7 +92,7 @@ def items_of(content: bytes, path: Path) -> tuple[tuple[SweepItem, ...], Limits]
 
 def _combinations(source: str, given: _Given) -> Iterator[SweepItem]:
     named = [
-        [tuple((option, value) for value in values) for values in given[key]]
+        [tuple((option,) if key in _FLAGS else (option, value) for value in values) for values in given[key]]
         for key, (option, _) in _KEYS.items()
         if key in given
     ]
@@ -144,6 +153,10 @@ def _texts(value: Any) -> list[tuple[str, ...]]:
     return [tuple(items(value, text) if isinstance(value, list) else [text(value)])]
 
 
+def _flag(value: Any) -> list[tuple[str, ...]]:
+    return [("true",) if boolean(value) else ()]
+
+
 def _seconds(value: Any) -> float:
     if type(value) not in (int, float) or not 0 < value < 10**9:
         raise DocumentError("expected a positive number of seconds")
@@ -170,8 +183,11 @@ _KEYS: Mapping[str, tuple[str, Callable[[Any], list[tuple[str, ...]]]]] = {
     "assume": ("--assume", _texts),
     "inputs": ("--input", _texts),
     "libraries": ("--library", _texts),
+    "trust-remote-code": ("--trust-remote-code", _flag),
 }
 """Key of the file -> the option of `fakexport check`, and the reader of its choices."""
+
+_FLAGS = ("trust-remote-code",)
 
 _SPELLINGS = {
     "target": "targets",
@@ -192,14 +208,14 @@ def _check_keys(table: Mapping[str, Any], known: set[str]) -> None:
 
 @dataclass(frozen=True)
 class SweepItem:
-    """A model and the options of `fakexport check`, as pairs of an option and its value, in order."""
+    """A model and the options of `fakexport check`, in order. An option is its name, and its value if any."""
 
     source: str
-    options: tuple[tuple[str, str], ...] = (("--target", "cpu"),)
+    options: tuple[tuple[str, ...], ...] = (("--target", "cpu"),)
 
     def values(self, option: str) -> list[str]:
-        """Return the values of an option, in order."""
-        return [value for name, value in self.options if name == option]
+        """Return the values of an option, in order. The value of a flag is its name."""
+        return [words[-1] for words in self.options if words[0] == option]
 
     @property
     def arguments(self) -> list[str]:

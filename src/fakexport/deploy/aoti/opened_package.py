@@ -137,14 +137,17 @@ def _check_machine(path: Path, metadata: PackageMetadata, codes: tuple[str, ...]
             f"{path} was compiled for {metadata.device}, which is not available on this machine"
         )
     has = instructions_here(metadata.device)
-    if len(codes) > 1 and metadata.instructions != has:
-        raise DeployError(f"{path} was compiled for GPUs with {', '.join(codes)}, but this one has {has[0]}")
-    if missing := [name for name in metadata.instructions if name not in has]:
-        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-        kind = "processor" if metadata.device == "cpu" else "GPU"
+    missing = [name for name in metadata.instructions if name not in has]
+    if missing and metadata.device != "cpu":
+        known = " or ".join(codes if len(codes) > 1 else metadata.instructions)
         raise DeployError(
-            f"{path} was compiled for a {kind} with {', '.join(missing[:_SHOWN])}{more}, which this "
-            f"{kind} lacks: compile it on this machine"
+            f"{path} was compiled for a GPU with {known}, but this one has {has[0]}: compile it for this GPU"
+        )
+    if missing:
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        raise DeployError(
+            f"{path} was compiled for a processor with {', '.join(missing[:_SHOWN])}{more}, which this "
+            "processor lacks: compile it on this machine"
         )
 
 

@@ -14,9 +14,8 @@ from typing import Any
 from fakexport._version import __version__
 from fakexport.deploy import DeployError
 from fakexport.error import InvalidValue
-from fakexport.exporting.capture import parse_dynamic
 from fakexport.files.processes import Limits, processor_text, run_limited
-from fakexport.models import installed_version
+from fakexport.models import installed_version, parse_dynamic
 from fakexport.models.sources import parse_input_spec
 from fakexport.report import BenchFailure, BenchMeasures, BenchReport, BenchRow, Spread
 

@@ -12,7 +12,8 @@ from torch.export import ExportedProgram
 
 from fakexport.archive import save
 from fakexport.deploy import CompileFailure, DeployError, Form, compile, open_program
-from fakexport.exporting.capture import capture, parse_dynamic
+from fakexport.exporting.capture import capture
+from fakexport.models import parse_dynamic
 from fakexport.models.sources import SEED, ExampleInputs
 from fakexport.report.diagnose import diagnose_failure
 

@@ -14,8 +14,9 @@ from torch import nn
 
 from fakexport.deploy import DeployError
 from fakexport.error import InvalidValue, type_and_line
-from fakexport.exporting.capture import DynamicDims, as_torch_shapes, parse_dynamic
+from fakexport.exporting.capture import as_torch_shapes
 from fakexport.exporting.program import plain_name
+from fakexport.models import DynamicDims, parse_dynamic
 from fakexport.models.sources import SourceError, inputs_from_specs, parse_input_spec
 
 from .model import Inputs, Model, Request, call_of, copied

@@ -2,12 +2,7 @@
 
 from fakexport.exporting.capture.capture import Captured, capture
 from fakexport.exporting.capture.constants import Recovered, value_or_reason
-from fakexport.exporting.capture.dynamic_dims import (
-    DynamicDim,
-    DynamicDims,
-    as_torch_shapes,
-    parse_dynamic,
-)
+from fakexport.exporting.capture.dynamic_dims import as_torch_shapes
 from fakexport.exporting.capture.exploration import capture_or_explore
 from fakexport.exporting.capture.explored import Exploration, Problem
 from fakexport.exporting.capture.export import PartialExportWarning, UnboundConstants, export, exported

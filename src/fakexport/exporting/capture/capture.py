@@ -45,13 +45,14 @@ from fakexport.exporting.program import (
     with_used_weights,
     with_weight_names,
 )
+from fakexport.models import DynamicDims
 
 from .absent_devices import failure_of_absent_device
 from .assigned_buffers import assigned_buffers_written
 from .assumed_answers import AssumedAnswer, AssumedAnswers
 from .constant_answers import ConstantAnswers
 from .constants import Recovered, recover_constants
-from .dynamic_dims import DynamicDims, as_torch_shapes, lower_bound_guards, varying_inputs
+from .dynamic_dims import as_torch_shapes, lower_bound_guards, varying_inputs
 from .failure import CaptureFailure
 from .flattening import flattened
 from .given_inputs import with_unsupported_input

@@ -43,12 +43,13 @@ from fakexport._torch.tracing.operator_faults import (
 from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.emulation.fake import UnsupportedSubclassError
 from fakexport.exporting.program import ProgramFacts
+from fakexport.models import DynamicDims
 from fakexport.rules.diagnostics import Span, is_in_for, is_loop_test, is_negated, source_text
 
 from .assumed_answers import AssumedAnswer, AssumedAnswers, can_be_assumed
 from .call_site import running_user_frames
 from .capture import Captured, failure_of, torch_shapes, traced
-from .dynamic_dims import DynamicDims, varying_inputs
+from .dynamic_dims import varying_inputs
 from .example_run import (
     ExampleAnswers,
     ExampleRun,

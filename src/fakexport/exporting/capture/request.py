@@ -12,6 +12,7 @@ import torch
 from fakexport.emulation.devices import peak_bytes
 from fakexport.error import InvalidValue
 from fakexport.files.documents import AdapterMode
+from fakexport.models import DynamicDims
 from fakexport.models.parallel import Degrees, parallel_source, refuse_with_parallel
 from fakexport.models.sources import (
     CacheForm,
@@ -27,7 +28,7 @@ from fakexport.models.sources import (
 )
 
 from .assumed_answers import AssumedAnswer, with_assumed
-from .dynamic_dims import DynamicDims, dynamic_of
+from .dynamic_dims import dynamic_of
 
 
 @dataclass(frozen=True, kw_only=True)

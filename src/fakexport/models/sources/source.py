@@ -25,6 +25,8 @@ class ExampleInputs:
         assumptions: Sentences for the report that say how these inputs were chosen.
         omitted: Inputs of `forward` that could not be derived: name -> reason, as a clause. Without them,
             parts of the model may not run.
+        is_partial: Whether the call skips parts of the model on purpose: a decode step without the encoder or
+            the images.
         call: The role of each input in generation, or None if the call is not for generation.
         cache: The layout of the cache, whose tensors are passed by name.
         sizes: Labels for the dimensions of the cache tensors, by name. Equal sizes share a label
@@ -40,6 +42,7 @@ class ExampleInputs:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     assumptions: tuple[str, ...] = ()
     omitted: Mapping[str, str] = field(default_factory=dict)
+    is_partial: bool = False
     call: CallRecord | None = None
     cache: CacheLayout | None = None
     sizes: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)

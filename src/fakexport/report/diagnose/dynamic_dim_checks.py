@@ -10,9 +10,9 @@ from torch.export.graph_signature import ConstantArgument, InputKind
 
 from fakexport._torch.tracing.guard_locations import Guard, guards_of_program
 from fakexport._torch.tracing.symbolic_numbers import hint_of
-from fakexport.exporting.capture import DynamicDim, DynamicDims, guard_span
+from fakexport.exporting.capture import guard_span
 from fakexport.exporting.program import ProgramSummary, facts_of
-from fakexport.models import library_of
+from fakexport.models import DynamicDim, DynamicDims, library_of
 from fakexport.report.diagnose.labels import finding, labels_at, place_text
 from fakexport.report.diagnose.size_repairs import division_repair
 from fakexport.rules import rule

@@ -92,7 +92,7 @@ def unused_note(
             only if they are a large share of a whole model: many models have an embedding that only training
             uses.
     """
-    is_part = source.component is not None or inputs.call is not None
+    is_part = source.component is not None or inputs.is_partial
     if source.kind == "python" or (not is_chosen and (is_part or inputs.omitted)):
         return ()
     unused = unused_parameters(program, module)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch.export import ExportedProgram
 
-from fakexport.exporting.capture import Captured, DynamicDims, Recovered
+from fakexport.exporting.capture import Captured, Recovered
 from fakexport.exporting.program import (
     ProgramSummary,
     Visit,
@@ -17,6 +17,7 @@ from fakexport.exporting.program import (
     refused_dtypes,
     walk,
 )
+from fakexport.models import DynamicDims
 from fakexport.report.diagnose.behaviour import diagnose_behaviour
 from fakexport.report.diagnose.custom_operators import compare_custom_operators
 from fakexport.report.diagnose.dynamic_dim_checks import (

@@ -145,3 +145,25 @@ def test_a_check_changes_with_its_device_map_and_the_imports_of_its_libraries(na
     found = changed_items(read_zoo(tmp_path / "zoo.yaml"), "HEAD")
 
     assert [item.source for item in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("own/layers.py", ["hf:own/config.json", "hf:own"]),
+        ("own/config.json", ["hf:own/config.json", "hf:own", "hf:own/config.json"]),
+        ("notes.md", []),
+    ],
+)
+def test_a_check_that_runs_the_code_of_a_folder_changes_with_its_files(name, expected, tmp_path):
+    models = """models:
+      - {source: hf:own/config.json, trust-remote-code: true}
+      - hf:own
+      - hf:own/config.json"""
+    files = dict.fromkeys(("own/layers.py", "own/config.json", "notes.md"), "")
+    commit(tmp_path, {**files, "zoo.yaml": models})
+    (tmp_path / name).write_text("# changed")
+
+    found = changed_items(read_zoo(tmp_path / "zoo.yaml"), "HEAD")
+
+    assert [item.source for item in found] == expected

@@ -44,6 +44,24 @@ def test_every_combination_in_the_order_of_the_file(tmp_path):
     assert (found.limits.seconds, found.limits.bytes) == (90.0, 3 * 2**29)
 
 
+def test_code_of_a_repository_is_trusted_for_each_model_or_for_all(tmp_path):
+    found = zoo(
+        tmp_path,
+        """
+        models: [hf:org/own, {source: hf:org/other, trust-remote-code: false}]
+        trust-remote-code: true
+        workloads: [forward, prefill]
+        """,
+    )
+
+    assert [item.command for item in found.items] == [
+        "fakexport check hf:org/own --target cpu --trust-remote-code",
+        "fakexport check hf:org/own --target cpu --workload prefill --trust-remote-code",
+        "fakexport check hf:org/other --target cpu",
+        "fakexport check hf:org/other --target cpu --workload prefill",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -60,6 +78,7 @@ def test_every_combination_in_the_order_of_the_file(tmp_path):
         ("models: [hf:llama]\nmemory: 8 GB", "expected a size such as '8 GiB'"),
         ("models: [hf:llama]\ntimeout: -1", "expected a positive number of seconds"),
         ("models: [hf:llama]\ntimeout: true", "expected a positive number of seconds"),
+        ("models: [hf:llama]\ntrust-remote-code: org/own", "expected true or false"),
     ],
 )
 def test_what_cannot_be_read_is_one_line(tmp_path, text, reason):

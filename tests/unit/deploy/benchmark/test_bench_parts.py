@@ -15,8 +15,7 @@ from fakexport.deploy.benchmark.model import Inputs, Request
 from fakexport.deploy.benchmark.outcome import Outcome, StepFailed
 from fakexport.deploy.benchmark.reference import in_other_sizes
 from fakexport.deploy.benchmark.worker import OtherOutputs, agreement, hidden, in_turns
-from fakexport.exporting.capture import parse_dynamic
-from fakexport.models import packages_of
+from fakexport.models import packages_of, parse_dynamic
 
 MODELS = Path(__file__).with_name("bench_models.py")
 INF, NAN = math.inf, math.nan

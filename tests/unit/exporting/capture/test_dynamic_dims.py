@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import fakexport as fe
-from fakexport.exporting.capture import DynamicDim, parse_dynamic
+from fakexport.models import DynamicDim, parse_dynamic
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,8 @@ def test_the_program_is_that_of_the_model_that_transformers_builds(tmp_path: Pat
     ids = torch.arange(32).reshape(2, 16)
     assert torch.equal(bound.module()(input_ids=ids)["logits"], loaded(ids).logits)
     assert compare_source(spec, bound, trust_remote_code=True).is_equal
+    report = fe.verify_weights(spec, tmp_path / "model.safetensors", trust_remote_code=True)
+    assert (report.weights, report.findings) == (len(real.state_dict()), ())
 
 
 def test_each_target_imports_the_code_itself(tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """FE104 of a program that lacks a part of its model."""
 
+import json
+
+import pytest
 import torch
 from torch import nn
 
@@ -33,6 +36,19 @@ def test_fix_has_no_input_option_for_lists_of_numbers():
 
     assert found.code == "FE104"
     assert found.fix.message == "write a factory that returns the model and all its inputs"
+
+
+@pytest.mark.parametrize("workload", ["prefill", "decode"])
+def test_note_reports_cross_attention_that_no_input_of_a_decoder_reaches(workload, tmp_path):
+    by_name = {str(architecture): architecture for architecture in ARCHITECTURES}
+    settings = {**by_name["gpt2"].settings, "add_cross_attention": True}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    sources = [f"hf:{tmp_path}", by_name["gemma3"].source(tmp_path)]
+
+    notes = [fe.check(source, workload=workload).verdicts[0].notes for source in sources]
+
+    assert "transformer.h.0.crossattention" in next(note for note in notes[0] if "does not use" in note)
+    assert not [note for note in notes[1] if "does not use" in note]  # Decode reads no image on purpose.
 
 
 def test_note_reports_large_modules_that_derived_inputs_skip(tmp_path):

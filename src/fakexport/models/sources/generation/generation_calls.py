@@ -37,6 +37,7 @@ from fakexport.models.sources.source import ExampleInputs
 from fakexport.models.sources.source_error import SourceError
 from fakexport.models.sources.transformers.input_request import InputRequest
 from fakexport.models.sources.transformers.transformers_inputs import derive_inputs
+from fakexport.models.sources.transformers.workload_inputs import check_text_cache
 
 # The cache of a model without attention. The mask of such a model covers only the new tokens, because a
 # longer mask would broadcast to the wrong size.
@@ -132,6 +133,8 @@ class GenerationCall:
             read = _text_of(prompt.kwargs, record)
             returned = module(**read, **self._empty_cache(module))
             name, layout, tensors = _cache_of(module, returned)
+            left_out = _left_out(prompt, read)
+            check_text_cache(module, getattr(returned, name), left_out)
             if name == _STATES:
                 record = replace(record, mask=None)
             kwargs = self._next(read, record, returned)
@@ -143,6 +146,7 @@ class GenerationCall:
         return ExampleInputs(
             kwargs={**kwargs, name: tensors},
             assumptions=prompt.assumptions,
+            is_partial=record.has_encoder or bool(left_out),
             call=replace(record, capacity=self.capacity),
             cache=layout,
             sizes=cache_sizes(
@@ -183,6 +187,8 @@ class GenerationCall:
         with torch.no_grad(), self.patches(module, prompt):
             text = _text_of(prompt.kwargs, record)
             module(**{name: text[name] for name in text.keys() - left_out}, **{_CACHES[0]: cache})
+        images = _left_out(prompt, text)
+        check_text_cache(module, cache, images)
         named = {name: value for name, value in prompt.kwargs.items() if name not in left_out}
         if self.workload == "decode":
             named = {record.tokens: text[record.tokens][:, :1].clone()}
@@ -190,6 +196,7 @@ class GenerationCall:
         return replace(
             prompt,
             kwargs={**named, START: start},
+            is_partial=self.workload == "decode" and bool(images),
             call=replace(record, mask=None, positions=None, start=START, capacity=self.capacity),
             buffers=empty_buffers(module, cache),
         )
@@ -323,6 +330,10 @@ def _text_of(prompt: Mapping[str, Any], record: CallRecord) -> dict[str, Any]:
     names = (record.tokens, record.mask, record.positions)
     text = {name: prompt[name] for name in names if name is not None}
     return {**text, record.tokens: torch.zeros_like(text[record.tokens])}
+
+
+def _left_out(prompt: ExampleInputs, read: Mapping[str, Any]) -> set[str]:
+    return (prompt.kwargs.keys() - read.keys()) | prompt.omitted.keys()
 
 
 def _cache_of(module: nn.Module, returned: Any) -> tuple[str, CacheLayout, dict[str, torch.Tensor]]:

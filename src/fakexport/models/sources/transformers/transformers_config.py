@@ -115,8 +115,8 @@ def about_own_code(own: Mapping[str, str]) -> str:
     """Return a clause that says where the code of a model is, and how to use it."""
     return (
         f"the model is code of the repository (auto_map refers to {next(iter(own.values()))}): read that "
-        "code, then run it with --trust-remote-code, an option of check, export, plan, inspect and compare, "
-        "or write a factory"
+        "code, then run it with --trust-remote-code, an option of check, export, plan, inspect, compare and "
+        "verify-weights, or write a factory"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -95,7 +95,7 @@ def decode_inputs(
     before = derive_inputs(module, device, dtype, batch=batch, sequence=context - 1, processor=processor)
     name, config = type(module).__name__, cast("Any", module.config)
     read = {key: value for key, value in before.kwargs.items() if key in _TEXT}
-    others = ", ".join(sorted(before.kwargs.keys() - _TEXT))
+    left_out = (before.kwargs.keys() - _TEXT) | before.omitted.keys()
     if "input_ids" not in read or config.is_encoder_decoder:
         raise SourceError(f"{name} does not read a prompt of text alone, so a decode step cannot be planned")
     # Without the exporter's patches, which change the layers of a cache with a window.
@@ -103,20 +103,36 @@ def decode_inputs(
         try:
             returned = module(**read, use_cache=True)
         except Exception as error:
-            if not others:
+            if not left_out:
                 raise
+            others = ", ".join(sorted(left_out))
             raise SourceError(f"{name} does not run without {others}: {type_and_line(error)}") from error
     if (cache := _cache_of(returned)) is None:
         raise SourceError(f"{name} does not return a cache, so a decode step cannot be planned")
     parameter, state = cache
-    has_all = all(getattr(layer, "is_initialized", True) for layer in getattr(state, "layers", ()))
-    if others and not has_all:
-        # Cross-attention to images, as in Llama 3.2 Vision: its keys and values would be missing in the plan.
-        raise SourceError(f"{name} caches less without {others}, so a decode step cannot be planned")
+    check_text_cache(module, state, left_out)
     kwargs = {"input_ids": read["input_ids"][:, :1].clone()}
     if "attention_mask" in read:
         kwargs["attention_mask"] = torch.ones(batch, context, dtype=torch.long, device=device)
     return replace(before, kwargs={**kwargs, parameter: state, "use_cache": True})
+
+
+def check_text_cache(module: nn.Module, cache: Any, left_out: Collection[str]) -> None:
+    """Reject the cache of a prompt of text alone if other inputs fill some of its layers.
+
+    An example is cross-attention to images, as in Llama 3.2 Vision.
+
+    Args:
+        left_out: The inputs of the model that the prompt does not have.
+    Raises:
+        SourceError: a layer is empty, and there are such inputs.
+    """
+    layers = getattr(cache, "layers", ())
+    if left_out and not all(getattr(layer, "is_initialized", True) for layer in layers):
+        raise SourceError(
+            f"{type(module).__name__} caches less without {', '.join(sorted(left_out))}, so a decode step "
+            "after a prompt of text alone would lack keys and values"
+        )
 
 
 def _example_context(module: nn.Module) -> int:

@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/cpu/Utils.h>
+#include <caffe2/serialize/inline_container.h>
 #include <dlfcn.h>
 #include <sys/utsname.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
@@ -11,7 +12,11 @@
 
 #include <algorithm>
 #include <numeric>
+#include <stdexcept>
+#include <string_view>
+#include <tuple>
 #include <unordered_map>
+#include <utility>
 
 #include "fault.hpp"
 #include "file.hpp"
@@ -21,7 +26,7 @@ namespace runner {
 namespace {
 
 constexpr const char* format = "fakexport.aoti/1";
-constexpr const char* only_code = "model";
+constexpr std::string_view codes_folder = "data/aotinductor/";
 
 std::vector<std::string> texts(const json::Value& value) {
   std::vector<std::string> found;
@@ -89,18 +94,43 @@ std::string gpu_architecture() {
   return "sm_" + std::to_string(major) + std::to_string(minor);
 }
 
-// Returns the metadata of one code in the package, or nothing if the package does not have it.
-std::string metadata(const std::filesystem::path& package, const std::string& code, std::string& failure) {
-  std::unordered_map<std::string, std::string> found;
-  try {
-    found = torch::inductor::AOTIModelPackageLoader::load_metadata_from_package(package.string(), code);
-  } catch (const std::exception& error) {
-    failure = package.string() + " cannot be read: " + first_line(error);
-    return "";
+// Returns the names of the codes in a package.
+std::vector<std::string> code_names(const std::filesystem::path& package) {
+  std::vector<std::string> found;
+  caffe2::serialize::PyTorchStreamReader reader(package.string());
+  for (const std::string& record : reader.getAllRecords()) {
+    const std::size_t end = record.find('/', codes_folder.size());
+    if (record.rfind(codes_folder, 0) != 0 || end == std::string::npos) continue;
+    const std::string name = record.substr(codes_folder.size(), end - codes_folder.size());
+    if (std::find(found.begin(), found.end(), name) == found.end()) found.push_back(name);
   }
-  const auto ours = found.find("fakexport");
-  if (ours == found.end()) throw Fault(package.string() + " was not compiled by fakexport");
-  return ours->second;
+  if (found.empty()) throw std::runtime_error("it has no compiled code");
+  return found;
+}
+
+// Returns the names of the codes in a package, the name of the code for this machine, and its metadata.
+std::tuple<std::vector<std::string>, std::string, std::string> chosen_code(const std::filesystem::path& package) {
+  std::unordered_map<std::string, std::string> metadata;
+  std::vector<std::string> codes;
+  std::string code;
+  try {
+    codes = code_names(package);
+    const std::string gpu = codes.size() > 1 ? gpu_architecture() : "";
+    code = std::count(codes.begin(), codes.end(), gpu) ? gpu : codes[0];
+    metadata = torch::inductor::AOTIModelPackageLoader::load_metadata_from_package(package.string(), code);
+  } catch (const std::exception& error) {
+    throw Fault(package.string() + " cannot be read: " + first_line(error));
+  }
+  const auto ours = metadata.find("fakexport");
+  if (ours == metadata.end()) throw Fault(package.string() + " was not compiled by fakexport");
+  return {codes, code, ours->second};
+}
+
+// Returns `sm_80 or sm_90`.
+std::string alternatives(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : " or ") + name;
+  return text;
 }
 
 // Looks up `signal_ops.soft_clip.default` as `signal_ops::soft_clip` with an empty overload name.
@@ -132,16 +162,14 @@ PackageDescription PackageDescription::of(const std::filesystem::path& package) 
   const InputFile file(package);
   if (file.size() > 2) file.read(0, start, 2);
   if (start[0] != 'P' || start[1] != 'K') throw Fault(package.string() + " is not a compiled package");
-  std::string failure, code = only_code;
-  std::string text = metadata(package, code, failure);
-  if (text.empty() && !(code = gpu_architecture()).empty()) {  // A package for several GPUs has a code for each.
-    text = metadata(package, code, failure);
-  }
-  if (text.empty()) throw Fault(failure);
+  std::vector<std::string> codes;
+  std::string code, text;
+  std::tie(codes, code, text) = chosen_code(package);
   return within(package.string() + ": its description", [&] {
     PackageDescription found = read(json::parse(text));
     check_orders(found);
-    found.code = code;
+    found.codes = std::move(codes);
+    found.code = std::move(code);
     return found;
   });
 }
@@ -162,7 +190,8 @@ void PackageDescription::check_machine() const {
       throw Fault("the package was compiled for " + device + ", which is not available on this machine");
     }
     if (instructions != std::vector<std::string>{here}) {
-      throw Fault("the package was compiled for a GPU with " + (instructions.empty() ? "no name" : instructions[0]) + ", but this one has " + here +
+      throw Fault("the package was compiled for a GPU with " +
+                  alternatives(codes.size() > 1 ? codes : instructions) + ", but this one has " + here +
                   ": compile it for this GPU");
     }
     if (!at::globalContext().hasCUDA()) throw Fault("the package needs a CUDA build of torch");

@@ -19,7 +19,8 @@ struct Weight {
 
 // fakexport's metadata of the program in a package.
 //
-//   code           name of the code in the package: `model`, or `sm_90` in a package for several GPUs
+//   codes          names of the codes in the package: `model`, or the capability of each of several GPUs
+//   code           the code for this machine, or the first
 //   orders         memory order of each input: its dimensions from the outermost to the innermost
 //   device         `cpu` or `cuda`
 //   weights        the weights that a weights file must contain; empty if they are inside the package
@@ -32,6 +33,7 @@ struct Weight {
 //   libraries_for  operators, `signal_ops.soft_clip.default`, and C++ classes, `signal_ops::Polynomial`, that
 //                  libraries must register
 struct PackageDescription {
+  std::vector<std::string> codes;
   std::string code;
   Signature signature;
   std::vector<Shape> orders;

@@ -177,7 +177,7 @@ Generator generator_of(const Options& options) {
   description.prefill.check(prefill.signature, /*is_decode=*/false);
   description.decode.check(decode.signature, /*is_decode=*/true);
   auto [of_prefill, of_decode] = read_both(options, prefill, decode);
-  TensorsByName constants = read_constants(prefill_package), own = read_constants(decode_package);
+  TensorsByName constants = read_constants(prefill_package, prefill), own = read_constants(decode_package, decode);
   for (const std::string& name : description.decode.kept) {
     // Both programs write into the static cache, so it must be the same tensor, already on the device.
     if (!constants.count(name)) throw Fault("prefill.aoti.pt2 has no cache buffer " + in_quotes(name));

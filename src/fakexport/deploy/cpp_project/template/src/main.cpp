@@ -32,7 +32,7 @@ void write_outputs(const fs::path& path, const NamedTensors& outputs) {
 TensorsByName all_weights(const Options& options, const PackageDescription& description) {
   FoundWeights found = read_weights(description, options.package, options.weights);
   note_others(found.path, found.others);
-  found.weights.merge(read_constants(options.package));
+  found.weights.merge(read_constants(options.package, description));
   return found.weights;
 }
 

@@ -21,7 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* owner = "fakexport.program";
-constexpr const char* constants_record = "data/fakexport/constants.safetensors";
 
 // Returns the names under which the checkpoint contains a weight, or none if it is missing. Throws Fault if
 // an entry has a different dtype or shape than the program expects.
@@ -133,13 +132,15 @@ FoundWeights read_weights(const PackageDescription& description, const fs::path&
   return found;
 }
 
-TensorsByName read_constants(const fs::path& package) {
+TensorsByName read_constants(const fs::path& package, const PackageDescription& description) {
+  const std::string folder = description.codes.size() > 1 ? description.code + "/" : "";
+  const std::string record = "data/fakexport/" + folder + "constants.safetensors";
   std::int64_t begin = 0, size = 0;
   try {
     caffe2::serialize::PyTorchStreamReader reader(package.string());
-    if (!reader.hasRecord(constants_record)) return {};
-    begin = static_cast<std::int64_t>(reader.getRecordOffset(constants_record));
-    size = static_cast<std::int64_t>(reader.getRecordSize(constants_record));
+    if (!reader.hasRecord(record)) return {};
+    begin = static_cast<std::int64_t>(reader.getRecordOffset(record));
+    size = static_cast<std::int64_t>(reader.getRecordSize(record));
   } catch (const std::exception& error) {
     throw Fault(package.string() + " cannot be read: " + first_line(error));
   }

@@ -24,7 +24,7 @@ struct FoundWeights {
 FoundWeights read_weights(const PackageDescription& description, const std::filesystem::path& package,
                           const std::optional<std::filesystem::path>& given, const TensorsByName& known = {});
 
-// Reads the constants in the package: tensors with known values that checkpoints do not contain.
-TensorsByName read_constants(const std::filesystem::path& package);
+// Reads the constants of a code in the package: tensors with known values that checkpoints do not contain.
+TensorsByName read_constants(const std::filesystem::path& package, const PackageDescription& description);
 
 }  // namespace runner
