@@ -1,10 +1,12 @@
 """What stock torch answers about its devices, and the names that emulation replaces."""
 
 import inspect
+import warnings
 
 import pytest
 import torch
 
+import fakexport as fe
 from fakexport._torch.emulation import device_queries, query_patches, virtual_streams
 from tests.torch_facts.stock_torch import run_stock
 
@@ -79,3 +81,13 @@ def test_stock_asks_whether_it_is_initialised_before_it_initialises(device_type)
     assert initialise is module._lazy_init
     assert is_initialized.__code__ is module.is_initialized.__code__
     assert "is_initialized()" in inspect.getsource(initialise)
+
+
+@pytest.mark.parametrize(("package", "target"), [(torch.mps, "M2-Ultra"), (torch.cuda, "H100")])
+def test_a_context_manager_that_was_imported_before_answers(package, target):
+    """A generator whose code is replaced: Python 3.13 warns, and `contextmanager` needs a generator."""
+    managers = [value for name, value in vars(package).items() if name in ("stream", "device")]
+    with warnings.catch_warnings(action="error"), fe.emulate(target):
+        for manager in managers:
+            with manager(None):  # None: no change.
+                pass

@@ -7,6 +7,7 @@ on torch 2.11 to 2.13.
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -110,6 +111,8 @@ def _replacements(
         original, answer = original_of(package, name), getattr(answers, name)
         found[package, name] = answer
         function = getattr(original, "__wrapped__", original)
+        if inspect.isgeneratorfunction(function):  # `torch.mps.stream` of torch 2.15 is a context manager.
+            function = original
         if isinstance(function, FunctionType) and name not in private:
             found[function, "__code__"] = answer
         elif isinstance(original, type):
