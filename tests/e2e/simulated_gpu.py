@@ -25,82 +25,9 @@ from types import SimpleNamespace
 from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "1"  # Read when triton is imported.
-
-_DRIVER = r"""
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-typedef int (*launch_t)(const char*, unsigned, unsigned, unsigned, unsigned, unsigned, void**);
-static launch_t on_launch;
-void sim_set(launch_t launch) { on_launch = launch; }
-int cuModuleLoad(void** m, const char* path) { *m = strdup(path); return 0; }
-int cuModuleUnload(void* m) { return 0; }
-int cuModuleLoadData(void** m, const void* d) { *m = (void*)d; return 0; }
-int cuModuleGetFunction(void** f, void* m, const char* name) { *f = strdup(name); return 0; }
-int cuFuncSetAttribute(void* f, int a, int v) { return 0; }
-int cuGetErrorString(int c, const char** s) { *s = "simulated driver"; return 0; }
-int cuLaunchKernel(void* f, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz,
-                   unsigned shared, void* stream, void** args, void** extra) {
-  return on_launch((const char*)f, x, y, z, bx, shared, args);
-}
-int cuLaunchKernelEx(const unsigned* config, void* f, void** args, void** extra) {
-  return on_launch((const char*)f, config[0], config[1], config[2], config[3], config[6], args);
-}
-int cudaMalloc(void** p, size_t n) { *p = aligned_alloc(64, (n + 63) / 64 * 64 + 64); return 0; }
-int cudaFree(void* p) { free(p); return 0; }
-int cudaMemcpy(void* d, const void* s, size_t n, int k) { memcpy(d, s, n); return 0; }
-int cudaMemcpyAsync(void* d, const void* s, size_t n, int k, void* t) { memcpy(d, s, n); return 0; }
-int cudaEventCreate(void** e) { *e = (void*)1; return 0; }
-int cudaEventDestroy(void* e) { return 0; }
-int cudaEventQuery(void* e) { return 0; }
-int cudaEventRecord(void* e, void* s) { return 0; }
-int cudaEventSynchronize(void* e) { return 0; }
-int cudaStreamSynchronize(void* s) { return 0; }
-int cudaGetDevice(int* d) { *d = 0; return 0; }
-int cudaSetDevice(int d) { return 0; }
-int cudaGetLastError(void) { return 0; }
-const char* cudaGetErrorString(int c) { return "simulated runtime"; }
-"""
-
-_TORCH = r"""
-#include <stdint.h>
-extern int32_t aoti_torch_device_type_cpu(void);
-int32_t aoti_torch_device_type_cuda(void) { return aoti_torch_device_type_cpu(); }
-int aoti_torch_create_cuda_stream_guard(void* s, int d, void** g) { *g = 0; return 0; }
-int aoti_torch_delete_cuda_stream_guard(void* g) { return 0; }
-int aoti_torch_create_cuda_guard(int d, void** g) { *g = 0; return 0; }
-int aoti_torch_delete_cuda_guard(void* g) { return 0; }
-int aoti_torch_cuda_guard_set_index(void* g, int d) { return 0; }
-int aoti_torch_get_current_cuda_stream(int d, void** s) { *s = 0; return 0; }
-typedef int (*attention_t)(void*, void*, void*, void*, int, double*, void**);
-static attention_t on_attention;
-void sim_set_attention(attention_t f) { on_attention = f; }
-int aoti_torch_cuda__scaled_dot_product_efficient_attention(void* q, void* k, void* v, void** bias,
-    int32_t lse, double p, int32_t causal, double* scale, void** r0, void** r1, void** r2, void** r3) {
-  void* out[2] = {0, (void*)1};
-  int code = on_attention(q, k, v, bias ? *bias : 0, causal, scale, out);
-  *r0 = out[0]; if (r1) *r1 = 0; if (r2) *r2 = 0; if (r3) *r3 = 0;
-  return code;
-}
-int aoti_torch_cuda__scaled_dot_product_flash_attention(void* q, void* k, void* v, double p,
-    int32_t causal, int32_t mask, double* scale, void** r0, void** r1, void** r2, void** r3, int64_t* r4,
-    int64_t* r5, void** r6, void** r7, void** r8) {
-  void* out[2] = {0, 0};
-  int code = on_attention(q, k, v, 0, causal, scale, out);
-  *r0 = out[0]; if (r1) *r1 = 0; if (r2) *r2 = 0; if (r3) *r3 = 0;
-  if (r6) *r6 = 0; if (r7) *r7 = 0; if (r8) *r8 = 0;
-  return code;
-}
-int aoti_torch_cuda__scaled_dot_product_cudnn_attention(void* q, void* k, void* v, void** bias, int32_t lse,
-    double p, int32_t causal, int32_t mask, double* scale, void** r0, void** r1, void** r2, void** r3,
-    int64_t* r4, int64_t* r5, void** r6, void** r7, void** r8) {
-  void* out[2] = {0, 0};
-  int code = on_attention(q, k, v, bias ? *bias : 0, causal, scale, out);
-  *r0 = out[0]; if (r1) *r1 = 0; if (r2) *r2 = 0; if (r3) *r3 = 0;
-  if (r6) *r6 = 0; if (r7) *r7 = 0; if (r8) *r8 = 0;
-  return code;
-}
-"""
+_DRIVER, _TORCH = (
+    Path(__file__).with_name(f"simulated_{name}.c").read_text() for name in ("driver", "torch")
+)
 
 
 def _built(folder: Path, name: str, source: str, *more: str) -> str:

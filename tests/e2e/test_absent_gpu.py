@@ -22,7 +22,15 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only Linux compiles for absent GPUs"),
 ]
 SMALL = ("perceptron dynamic", "written buffer", "cache")
-IN_CI = ("attention", "attention bfloat16", "reductions", "scattered", "images", "llama")
+IN_CI = (
+    "attention",
+    "attention bfloat16",
+    "masked attention bfloat16",
+    "reductions",
+    "scattered",
+    "images",
+    "llama",
+)
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fakexport._torch.emulation.attention_backend import Attention, AttentionDevice, choose_backend
 from fakexport._torch.kernels.virtual_attention import virtual_attention
@@ -47,3 +49,35 @@ def test_the_plain_kernel_is_what_stock_takes_without_a_device():
 
         assert choose_backend(Attention(q, q, q, None, 0.0, False, known, False)) == "math"
         assert F.scaled_dot_product_attention(q, q, q).is_contiguous()
+
+
+class Biases(TorchDispatchMode):
+    """Records the bias of each attention kernel."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = {}
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        if "scaled_dot_product" in operator.__name__:
+            self.seen[operator.__name__.removeprefix("_scaled_dot_product_")] = args[3]
+        return operator(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("target", "dtype", "kernel"),
+    [
+        ("H100", torch.bfloat16, "cudnn_attention.default"),
+        ("A100", torch.bfloat16, "efficient_attention.default"),
+        ("H100", torch.float32, "efficient_attention.default"),
+    ],
+)
+def test_no_kernel_gets_a_boolean_mask(target, dtype, kernel):
+    """A kernel would add True as 1 to the scores (huggingface/diffusers#14342)."""
+    with emulate(target), FakeTensorMode(), Biases() as biases:
+        q = torch.empty(2, 4, 16, 64, dtype=dtype, device="cuda")
+        mask = torch.ones(16, 16, dtype=torch.bool, device="cuda")
+        F.scaled_dot_product_attention(q, q, q, mask)
+
+    assert list(biases.seen) == [kernel]
+    assert biases.seen[kernel].dtype == dtype

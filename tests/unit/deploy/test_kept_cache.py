@@ -161,7 +161,7 @@ def test_a_large_cache_takes_no_memory_before_it_is_bound(
 @pytest.mark.parametrize(
     ("family", "reason"),
     [
-        ("mamba", "MambaForCausalLM in buffers because it has a LinearAttentionLayer, not only keys"),
+        ("mamba", "MambaForCausalLM in buffers because the cache has a LinearAttentionLayer, not only keys"),
         ("t5", "T5ForConditionalGeneration has an encoder"),
     ],
 )

@@ -66,9 +66,10 @@ def _is_fake(tensor: Tensor) -> bool:
 def _attend(call: Attention, scale: float | None) -> Tensor:
     q, k, v = call.query, call.key, call.value
     backend = choose_backend(call)
-    # The fused kernels take an additive bias; a boolean mask marks where attention is allowed.
+    # All kernels take an additive bias; a boolean mask marks where attention is allowed. For cuDNN, torch
+    # before 2.13 adds -65504, so that a row in which all is masked attends to everything (pytorch#177842).
     mask = call.mask
-    if mask is not None and mask.dtype is torch.bool and backend != "cudnn":
+    if mask is not None and mask.dtype is torch.bool:
         mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(mask.logical_not(), float("-inf"))
     result: tuple[Any, ...]
     if backend == "math":
