@@ -139,7 +139,7 @@ def in_force(owner: Any, name: str) -> Any:
 
 
 def outside_of_patches(frame: FrameType | None) -> FrameType | None:
-    """Return the frame that called a patched attribute, given the frame that called the replacement."""
+    """Return the frame that called a patched attribute. `frame` is the frame that called the replacement."""
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
     return frame
@@ -228,7 +228,7 @@ class _Switch:
         return self._stack.top(self.original)
 
     def bound(self) -> Any:
-        """Return this context's value, as `owner.name` would return it."""
+        """Return the value for this context, bound as attribute access on the owner binds it."""
         value = self.value()
         if value is _ABSENT and isinstance(self.owner, ModuleType):
             return getattr(builtins, self.name)  # Modules fall back to builtins, such as `print`.

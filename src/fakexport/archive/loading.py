@@ -280,7 +280,7 @@ def _put_weights(
         state.update(dict.fromkeys(names, tensor))
     if state.keys() != config.keys() or not program.state_dict.keys() <= state.keys():
         raise ArchiveError(
-            container.path, "the manifest, the graph and the config of the weights list different weights"
+            container.path, "the manifest, the graph and the weights config do not list the same weights"
         )
     program.state_dict.clear()
     program.state_dict.update({name: state[name] for name in config})

@@ -261,7 +261,7 @@ class MethodManifest:
             if tensor.location and not has_location:
                 raise InvalidValue(f"`{tensor.name}` has a location in a weight-less archive")
             if has_location and not tensor.location and tensor.persistent:
-                raise InvalidValue(f"`{tensor.name}` has no location in a bound archive")
+                raise InvalidValue(f"`{tensor.name}` has no location, but the archive has weights")
             if tensor.location and (fault := fault_of_name(tensor.location.file)):
                 raise InvalidValue(f"`{tensor.location.file}`: {fault}")
             if tensor.location and tensor.location.is_link and self.weights != "linked":

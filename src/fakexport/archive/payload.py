@@ -157,7 +157,7 @@ def _names_by_object(objects: Mapping[str, torch.ScriptObject]) -> list[list[str
 def _described(
     encoder: ValueEncoder, like: torch.Tensor, data: torch.Tensor | None, record: str, is_parameter: bool
 ) -> Json:
-    """Return the entry of a tensor in torch's config."""
+    """Return the entry for a tensor in the weights config of torch's archive format."""
     meta = encoder.tensor(like)
     if data is not None:  # The record begins with the tensor's first element.
         meta["strides"] = [encoder.integer(stride) for stride in data.stride()]

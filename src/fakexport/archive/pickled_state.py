@@ -195,7 +195,7 @@ class _Reading:
     def _new_object(self, _: Any) -> None:
         made, arguments = self._top(2)
         if not isinstance(made, _Global) or not made.module.startswith(_CLASS_MODULE) or arguments != ():
-            raise DocumentError("creates an object of something that is not a C++ class")
+            raise DocumentError("instantiates something that is not a C++ class")
         namespace = made.module.removeprefix(_CLASS_MODULE)
         if not all(part.isidentifier() for part in (*namespace.split("."), made.name)):
             raise DocumentError("has an invalid class name")

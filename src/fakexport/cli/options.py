@@ -221,8 +221,8 @@ TrustRemoteCode = Annotated[
     bool | None,
     typer.Option(
         "--trust-remote-code/--no-trust-remote-code",
-        help="Run the Python files of an `hf:` repository or folder that `auto_map` in its `config.json` "
-        "names. Without this option, the class of transformers for this model type is used, if there is one.",
+        help="Run the Python files that `auto_map` lists in the `config.json` of an `hf:` repository or "
+        "folder. Without it, the class of transformers for this model type is used, if there is one.",
     ),
 ]
 Assume = Annotated[

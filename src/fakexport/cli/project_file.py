@@ -81,7 +81,7 @@ class ProjectFile:
 
     Args:
         path: Path of the file; paths in the file are relative to its folder.
-        sources: Sources that `fakexport check` without a source checks, in order, with their own options.
+        sources: Models to check if the command line names none, in order, each with its own options.
         options: Options for all these sources, and for a source on the command line.
         profiles: Path of a file with device profiles.
     """

@@ -278,7 +278,7 @@ def enable_checkpointing(module: nn.Module, spec: str) -> None:
 
 
 class SourceColumns(SourceRuns):
-    """Plan a source twice: the memory of its program, and the memory of eager mode.
+    """Plan the memory of a model twice: for its exported program, and for eager mode.
 
     Eager mode also supports models that do not export, and sizes that the program does not accept. In these
     cases only eager mode is planned.

@@ -108,7 +108,7 @@ class PlannedCosts:
 
 @dataclass(frozen=True)
 class PlannedModule:
-    """Costs of a module, or of several identical modules, with submodules, at the first requested sizes.
+    """Costs of a module, or of several identical modules, including submodules. They are for the first sizes.
 
     Args:
         path: `model.layers.0-31.mlp`; consecutive identical modules are merged.

@@ -109,7 +109,9 @@ class Rule:
             before, after = _side(hunk, "- "), _side(hunk, "+ ")
             first, *more = repaired.split(before)
             if len(more) != 1:
-                raise ValueError(f"{self.code}: the model contains this {len(more)} times, not once:{before}")
+                raise ValueError(
+                    f"{self.code}: the model must contain these lines once, not {len(more)} times:{before}"
+                )
             repaired = first + after + more[0]
         return repaired.removeprefix("\n")
 

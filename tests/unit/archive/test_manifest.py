@@ -127,7 +127,7 @@ def test_the_order_of_mappings_does_not_matter():
         ("recipes.0.steps.0.values", [], "the cat of a recipe reads values that no earlier step produces"),
         ("recipes.0.steps.0.values", [-1], "recipes[0].steps[0].values[0]: an integer outside the range"),
         ("recipes.0.steps.0.numbers", ["0"], "recipes[0].steps[0].numbers[0]: expected an integer"),
-        ("weights", "inside", "has no location in a bound archive"),
+        ("weights", "inside", "has no location, but the archive has weights"),
         ("versions.torch", "2.13; rm -rf", "versions['torch']: '2.13; rm -rf' is not a valid version"),
         ("computed", {"lm_head.bias": None}, "the computed weight 'lm_head.bias' is not a weight"),
         ("computed", {"lm_head.weight": 1}, "computed['lm_head.weight']: expected a string, got int"),

@@ -110,7 +110,7 @@ class Evil:
         (of_state(b"cbuiltins\neval\n(X\x01\x00\x00\x001tR"), "calls 'builtins.eval', which"),
         (of_state(b"cos\nsystem\n"), "has a value that the state of an object never contains"),
         (of_state(CLASS), "has a value that the state of an object never contains"),
-        (b"\x80\x02cos\nsystem\n)\x81Nb.", "creates an object of something that is not a C++ class"),
+        (b"\x80\x02cos\nsystem\n)\x81Nb.", "instantiates something that is not a C++ class"),
         (b"\x80\x02c__torch__.torch.classes.a-b\nC\n)\x81Nb.", "has an invalid class name"),
         (b"\x80\x02c__torch__.torch.classes.\nC\n)\x81Nb.", "has an invalid class name"),
         (of_state(b"(ios\nsystem\n"), "has the opcode b'i', which"),

@@ -85,7 +85,9 @@ def test_a_model_without_a_repair_and_a_repair_that_does_not_fit_are_refused() -
     with pytest.raises(ValueError, match="both a failing model and its repair"):
         Rule("FE999", "x", "error", "m", "why", "how", "failing", None, "capture")
     for model, times in (("a\n", 0), ("b\na\nb\n", 2)):
-        with pytest.raises(ValueError, match=f"the model contains this {times} times, not once:\nb\n"):
+        with pytest.raises(
+            ValueError, match=f"the model must contain these lines once, not {times} times:\nb\n"
+        ):
             _ = Rule("FE999", "x", "error", "m", "why", "how", model, "-b\n+c").repaired_model
     with pytest.raises(ValueError, match="build, capture, weights, retarget, compile, never"):
         Rule("FE999", "x", "error", "m", "why", "how", None, None, "later")  # type: ignore[arg-type]

@@ -151,7 +151,7 @@ def _least_attention(flops: Any, named: Mapping[str, Any]) -> Any:
 
 
 def _least_convolution(flops: Any, named: Mapping[str, Any]) -> Any:
-    """Count one multiplication per output element and input channel, the minimum for any transform."""
+    """Count one multiplication per output element and input channel, a lower bound for all algorithms."""
     return flops // max(1, math.prod(named["weight"].shape[2:]))
 
 

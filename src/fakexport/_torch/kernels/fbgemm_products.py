@@ -27,7 +27,7 @@ _SMALLEST_SCALE = 1 / (_LARGEST * 512)
 
 
 def register_fbgemm_products() -> None:
-    """Register the FLOP formula of the product, and the operators unless FBGEMM has registered them."""
+    """Register the FLOP formula of the matrix product, and the operators if FBGEMM has not done so."""
     register_operator(
         f"{NAMESPACE}::quantize_fp8_per_row",
         "(Tensor input, Tensor? bs=None, Tensor? scale_ub=None, ScalarType? output_dtype=None, "

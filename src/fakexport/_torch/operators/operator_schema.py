@@ -84,7 +84,7 @@ def is_mutating(operator: Any) -> bool:
 
 
 def returns_tensor(operator: Any) -> bool:
-    """Return whether an operator returns a tensor or a list of tensors, unlike `_foreach_add_`."""
+    """Return whether an operator returns a tensor or a list of tensors. `_foreach_add_` returns nothing."""
     return any(str(result.type) in ("Tensor", "List[Tensor]") for result in operator._schema.returns)
 
 

@@ -77,8 +77,8 @@ def _is_of_strings(pairs: tuple[Any, ...]) -> bool:
 def _quick_fakes() -> Callable[..., Any]:
     """Return a faster function that creates the fakes of a module's parameters and buffers.
 
-    Stock torch creates the first fake tensor with certain metadata, and this function copies it for the
-    others. The memos of the fake mode end up the same as in stock torch.
+    For each distinct metadata, stock torch creates the first fake tensor, and this function copies it for
+    the others. The memos of the fake mode end up the same as in stock torch.
     """
     stock = in_force(_trace, "_fakify_params_buffers")
 

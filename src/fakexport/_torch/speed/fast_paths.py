@@ -1,4 +1,4 @@
-"""All fast paths of a trace except the memo. Seen on torch 2.11 to 2.15."""
+"""All fast paths of a trace except the operator memo. Seen on torch 2.11 to 2.15."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class DecidedBranches:
         return Patches({(ShapeEnv, "evaluate_expr"): evaluate_expr})
 
     def guards(self, program: ExportedProgram) -> list[str]:
-        """Return guards for the kept comparisons, in torch's format, that the program does not check yet."""
+        """Return guards, in torch's format, for recorded comparisons that the program does not check yet."""
         environment = _environment(program)
         if environment is None or not (self._found or self._found_by_libraries):
             return []

@@ -86,7 +86,7 @@ def _watched(
     places: Iterable[tuple[Any, str]],
     called: Callable[[str, tuple[Any, ...], Any, FrameType | None], None],
 ) -> Patches:
-    """Return a context that calls `called` with the name, arguments, result and caller of each call."""
+    """Return a context that reports each call to `called`: name, arguments, result and caller."""
 
     def watched(owner: Any, name: str) -> Callable[..., Any]:
         stock = in_force(owner, name)

@@ -102,7 +102,7 @@ class MetadataDecoder:
         content = written.encode(errors="surrogatepass")
         self._custom_bytes += memory_estimate(content)
         if self._custom_bytes > _CUSTOM_BYTES:
-            raise DocumentError(f"the custom metadata may take more than {_CUSTOM_BYTES:,} bytes")
+            raise DocumentError(f"the custom metadata could need more than {_CUSTOM_BYTES:,} bytes")
         try:
             return loads(written)
         except (ValueError, RecursionError):
@@ -112,7 +112,7 @@ class MetadataDecoder:
         """Split a list at semicolons. Raise if all lists split so far have too many parts in total."""
         self._parts += 1 + joined.count(";")
         if self._parts > _MOST_PARTS:
-            raise DocumentError(f"the nodes name more than {_MOST_PARTS:,} modules and functions")
+            raise DocumentError(f"the nodes refer to more than {_MOST_PARTS:,} modules and functions")
         return joined.split(";")
 
     def _module_stack(self, joined: str) -> dict[str, tuple[str, str]]:

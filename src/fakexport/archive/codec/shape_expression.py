@@ -168,7 +168,7 @@ def _refuse_large_power(args: list[Any]) -> None:
 
 def _limited(expression: Any) -> Any:
     if isinstance(expression, sympy.Integer) and int(expression).bit_length() > MAX_BITS:
-        raise DocumentError("a number larger than any size in a shape expression")
+        raise DocumentError("a shape expression contains a number that is too large for a size")
     if expression in (sympy.zoo, sympy.nan):
         raise DocumentError("a division by zero in a shape expression")
     return expression
@@ -198,7 +198,7 @@ def _decimal(value: float | str) -> float:
     if isinstance(value, str) and (len(value) > 400 or not _DECIMAL.fullmatch(value)):
         raise DocumentError("not a valid number in a shape expression")
     if not math.isfinite(number := float(value)):
-        raise DocumentError("a number larger than any size in a shape expression")
+        raise DocumentError("a shape expression contains a number that is too large for a size")
     return number
 
 

@@ -111,7 +111,7 @@ def _folded(names: list[str]) -> str:
 
 
 def difference_text(difference: float) -> str:
-    """Describe the largest difference of a wrong tensor."""
+    """Describe the largest difference between a wrong tensor and the expected one."""
     if math.isnan(difference):
         return "some elements are not a number (NaN)"
     return f"largest difference {difference:.3g}"

@@ -49,7 +49,7 @@ OPERATORS: Mapping[str, Callable[[Tensors, Numbers], Tensors]] = {
 
 
 def by_recipes(recipes: Collection[Recipe], names: Collection[str]) -> list[Conversion]:
-    """Return a conversion for each recipe whose entries all exist. Other entries become weights unchanged."""
+    """Return conversions: the recipes whose checkpoint entries all exist, and each other entry unchanged."""
     present = set(names)
     found = [recipe for recipe in recipes if present.issuperset(recipe.entries)]
     used = {name for recipe in found for name in recipe.entries}

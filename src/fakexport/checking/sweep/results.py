@@ -130,7 +130,7 @@ def collect_results(
     for name, records in runs:
         other = next((command for command in records if command not in known), None)
         if other is not None:
-            raise ResultsError(f"run {name!r} contains a check that is not in the zoo file: {other}")
+            raise ResultsError(f"run {name!r} has results for a check that is not in the zoo file: {other}")
     checks = tuple(
         CheckResults(each, *_parts(each), tuple(records.get(each) for _, records in runs))
         for each in commands

@@ -63,17 +63,21 @@ def _compiled(program: ExportedProgram, profile: DeviceProfile, folder: Path) ->
     return Compiled(files, _constant_names(files), tuple(kernels))
 
 
+_NEEDED = (
+    "capability",
+    "multiprocessor_count",
+    "shared_memory_per_block_optin_bytes",
+    "registers_per_multiprocessor",
+    "warp_size",
+)
+
+
 def _gpu(profile: DeviceProfile) -> AbsentGpu:
-    values = (
-        profile.capability,
-        profile.multiprocessor_count,
-        profile.shared_memory_per_block_optin_bytes,
-        profile.registers_per_multiprocessor,
-        profile.warp_size,
-    )
-    if None in values:
-        raise DeployError(f"the profile {profile.name} lacks a number that Triton needs")
-    return AbsentGpu(*values)  # type: ignore[arg-type]
+    values = [getattr(profile, name) for name in _NEEDED]
+    missing = [name for name, value in zip(_NEEDED, values, strict=True) if value is None]
+    if missing:
+        raise DeployError(f"the profile {profile.name} has no {missing[0]}, which Triton needs")
+    return AbsentGpu(*values)
 
 
 _CONSTANT = re.compile(r'constants_info_\[\d+\]\.original_fqn = "(.*)";')

@@ -245,7 +245,7 @@ class AssumedAnswers:
     def has_failed_in_rows(self, error: BaseException) -> bool:
         """Return whether an error occurred in a loop over all rows of a mask. If so, disable such loops.
 
-        For example, the mask may have an extra row that no input selects.
+        An extra row of the mask that no input selects can cause such an error.
         """
         is_of_loop = is_in_loop(error, self._loops)
         self.may_visit_rows &= not is_of_loop

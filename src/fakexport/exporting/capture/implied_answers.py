@@ -226,7 +226,7 @@ _MOST_ROWS = 64
 
 
 class _Row(list[int]):
-    """A row of `nonzero()`. It contains one index into the mask; code uses the row itself or `row[0]`."""
+    """A row of `nonzero()` with one index into the mask. Models use the row or `row[0]` as the index."""
 
     def item(self) -> int:
         return self[0]

@@ -92,7 +92,7 @@ _NOT_STRICT = "traced by running the Python code, not verified by TorchDynamo (-
 
 @dataclass(frozen=True)
 class PreparedModel:
-    """A fake model on its devices, with example inputs and the facts about its program."""
+    """A fake model on its devices, with example inputs and what the archive will record about its program."""
 
     request: ModelRequest
     source: Source

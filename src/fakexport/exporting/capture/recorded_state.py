@@ -19,7 +19,7 @@ def with_state(call: CallRecord, program: ExportedProgram) -> CallRecord:
     its path in the outputs.
 
     Raises:
-        ValueError: the program has a state tensor that is an input but not an output, or vice versa.
+        ValueError: a state tensor of a decode program is only an input or only an output.
     """
     paths = (name.partition(".")[2] for name in leaf_names(program.call_spec.in_spec))
     inputs = {path: given.name for path, (given, _) in zip(paths, user_inputs(program), strict=True)}

@@ -79,7 +79,7 @@ def devices(program: ExportedProgram) -> tuple[DeviceLiteral, ...]:
 
 
 def named_devices(node: Node) -> Iterator[str]:
-    """Yield the devices in the arguments of a node. `devices` describes the same devices in detail."""
+    """Yield the devices in the arguments of a node. The function `devices` also returns where they are."""
     for value in (*node.args, *node.kwargs.values()):
         if isinstance(value, _NAMING):
             for _, device in _devices_in(value):

@@ -38,7 +38,7 @@ WITHOUT_EFFECT = {
     "profiles": "values that depend on the profile are already in the nodes",
     "device_map": "the device is recorded on each node and weight",
     "dtype": "the dtype is recorded on each node",
-    "dynamic_shapes": "the ranges and guards contain it",
+    "dynamic_shapes": "its effect is in the range constraints and guards",
     "skipped_checks": "they change no result",
     "versions": "they change no result",
     "left_behind": "weights are compared by their description, independent of whether their data is present",

@@ -36,7 +36,7 @@ def give_stand_in_inputs(program: ExportedProgram) -> None:
 
 
 def checked_module(program: ExportedProgram) -> Any:
-    """Return `program.module()`. It checks its calls even if the program has no example inputs.
+    """Return `program.module()`. It checks the inputs of calls even if the program has no example inputs.
 
     Raises:
         WeightsNotBoundError: the program has no weights.

@@ -61,7 +61,7 @@ def unused_parameters(program: ExportedProgram, module: nn.Module) -> UnusedPara
 
 
 def _largest_unused(names: Iterable[str], used: Collection[str]) -> Iterator[str]:
-    """For each unused name, yield the shortest path around it that contains no used name."""
+    """For each unused name, yield its shortest prefix (a module) that contains no used name."""
     leads_to_used = {above for name in used for above in _paths(name)}
     for name in names:
         if name not in used:

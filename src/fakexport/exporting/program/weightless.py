@@ -59,7 +59,7 @@ class WeightlessProgram(CheckedProgram):
 
     @property
     def example_inputs(self) -> Any:
-        """Raise an error if weights are missing. AOTInductor and `torch.export.save` read this first."""
+        """Raise an error if weights are missing: AOTInductor and `torch.export.save` read this first."""
         self._refuse()
         return super().example_inputs
 

@@ -127,7 +127,7 @@ class MethodText:
         return name
 
     def region(self, region: Region) -> list[str]:
-        """Return the statements of a region, without the modes that apply to the whole region."""
+        """Return the statements of a region, without the `with` lines around the whole region."""
         depth = 0
         while region.call.path and _mode(region, depth):
             depth += 1

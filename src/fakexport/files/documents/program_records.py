@@ -43,7 +43,7 @@ class Recipe:
     Args:
         entries: Names in the checkpoint. All of them are used.
         steps: Operators in order; empty if entries are only renamed.
-        weights: The name of each weight, and the index of its value in the same list as for `Step.values`.
+        weights: The name of each weight, and the index of its value. `Step.values` describes the list.
     """
 
     entries: tuple[Name, ...]

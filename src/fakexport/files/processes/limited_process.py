@@ -242,7 +242,7 @@ class WarmStart:
         if len(pid) < STARTED.size:
             status.close()
             with self._lock:
-                raise self._failed("forking a process for the check failed")
+                raise self._failed("could not fork a process for the check")
         return Forked(STARTED.unpack(pid)[0], status)
 
     def close(self) -> None:

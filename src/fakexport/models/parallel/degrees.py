@@ -29,8 +29,8 @@ class Degrees:
 
     Args:
         tensor: Number of ranks over which a weight is sharded.
-        expert: Number of groups of whole experts, one group per rank. 1 means that the tensor plan shards the
-            experts.
+        expert: Number of ranks that share the experts, each of which is whole on one rank. 1: the tensor plan
+            shards each expert.
         plan_file: The file with rules that change the model's plan, or "" for the model's own plan.
         rules: The rules that change the model's plan.
     """

@@ -1,4 +1,4 @@
-"""Sources for one rank of a model: `--parallel tp=8`."""
+"""Load the part of a model that one rank runs, for `--parallel tp=8`."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class HeldReads:
         return isinstance(node.target, OpOverload) and node.target.name().partition(".")[0] in _REDUCES
 
     def merged(self, given: Sequence[Sources]) -> Sources:
-        """Merge the sources of several tensors: for each storage, keep the largest known minimum."""
+        """Merge the sources of several tensors: keep the largest known lower bound for each storage."""
         given = [sources for sources in given if sources]
         if len(given) < 2:
             return given[0] if given else {}
@@ -169,7 +169,7 @@ class HeldReads:
 
 
 def _share(source: Node, sources: Sources, tensors: Sequence[torch.Tensor], *, least: int = 0) -> Sources:
-    """Return the bytes of the distinct experts that `topk` chooses, or of `least` experts without `topk`."""
+    """Return the bytes of the experts that `topk` selects, or of `least` experts if there is no `topk`."""
     count = tensors[0].shape[0] if tensors else 0
     if not isinstance(count, int) or not count:
         return {}

@@ -259,7 +259,7 @@ class _Call:
         return self._up(outputs) * self.weight.itemsize + _ALIGNMENT if is_padded else 0
 
     def _picked(self) -> Any:
-        """Return the bytes of the pixels that threads gather for a strided convolution with a 1x1 kernel."""
+        """Return the bytes of the pixels that threads copy for a strided convolution with a 1x1 kernel."""
         strides = zip(self.tensor.shape[2:], self.result.shape[2:], self.stride, strict=True)
         is_whole = all(size == length * step for size, length, step in strides)
         if not (self.is_pointwise and self.has_stride and is_whole) or len(self.kernel) == 3:

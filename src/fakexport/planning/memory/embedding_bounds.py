@@ -73,7 +73,7 @@ _LOOKUPS = {"aten.embedding.default": ("weight", "indices"), "aten.index_select.
 
 
 def _reads(program: ExportedProgram) -> Iterator[TableRead]:
-    """Yield the table lookups of the top-level graph whose last row is a linear function of one size."""
+    """Yield the lookups of the top-level graph whose greatest row index is a linear function of one size."""
     names = {spec.arg.name: spec.target for spec in program.graph_signature.input_specs if spec.target}
     greatest: dict[Node, Any] = {
         node: sympy.Integer(1)

@@ -81,8 +81,8 @@ _ALLOCATOR_SOURCE = (
     "allocator, with and without PYTORCH_ALLOC_CONF=expandable_segments:True"
 )
 _COMMUNICATION_SOURCE = (
-    "an estimate from NCCL's documentation: buffers of NCCL_BUFFSIZE (4 MiB by default), at least 2 (one "
-    "to send and one to receive) and at most 256 (32 channels of rings and trees, with 8 buffers each)"
+    "an estimate from NCCL's documentation: between 2 buffers (one to send, one to receive) and 256 buffers "
+    "(32 ring and tree channels with 8 buffers each), of NCCL_BUFFSIZE each (4 MiB by default)"
 )
 _CONTEXT_SOURCE = (
     "reports from torch users with CUDA 11.7 or later, which loads kernels on first use: 300 to 426 MiB "

@@ -135,7 +135,7 @@ class ProgramSizes:
         return lowest
 
     def greatest(self, role: str) -> int | None:
-        """Return the largest size that the program accepts for the dimensions of a role, or None."""
+        """Return the largest size that the program accepts for a role such as `batch`, or None."""
         symbols = [_symbol(dim) for dim in self.dims if dim.role in _ROLES[role]]
         bounds = [self._ranges.get(symbol, (None, None))[1] for symbol in symbols if symbol is not None]
         return min((bound for bound in bounds if bound is not None), default=None)

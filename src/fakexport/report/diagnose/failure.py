@@ -226,7 +226,7 @@ def _with_assumptions(diagnostics: Iterable[Diagnostic], problem: Problem) -> It
             count, last = len(problem.assumptions), problem.assumptions[-1]
             earlier = f" (the last of {count} assumptions)" if count > 1 else ""
             where = f"{last.text} at {place_text(last.span)}"
-            notes += (f"found after assuming that {where}{earlier}, which may have caused it",)
+            notes += (f"found after assuming that {where}{earlier}; the assumption may be the cause",)
         yield replace(diagnostic, count=problem.count, notes=notes)
 
 

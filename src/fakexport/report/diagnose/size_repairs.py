@@ -152,7 +152,7 @@ def _calls_at(span: Span | None) -> Iterator[ast.Call]:
 
 
 EVERY_INDEX = "loop over all possible indices"
-_ADDS_NOTHING = "if an index without rows has no effect"
+_ADDS_NOTHING = "if an empty index has no effect"
 
 
 def _every_index(rows: ast.Name, span: Span, variables: Mapping[str, Any]) -> Fix | None:

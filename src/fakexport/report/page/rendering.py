@@ -136,7 +136,7 @@ def _least_bytes(value: Any) -> int:
 
 
 def _cut(value: Any, room: _Room) -> Any:
-    """Cut a part of the document to the limits, recursively."""
+    """Truncate a part of the document to the limits of the page, recursively."""
     if isinstance(value, str):
         return _clipped(value, room.characters)
     if isinstance(value, Cell):

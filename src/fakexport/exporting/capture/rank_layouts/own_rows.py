@@ -71,7 +71,7 @@ def own_rows(
         return Placement.OWN_ROWS
     ids = [operand for operand in call.operands() if _is_number(operand.node) and not operand.part]
     if ids and kind in _CHOOSING and call.first.layout is Placement.REPLICATE and _is_weight(call.first.node):
-        raise Fault("indexes a weight of all experts with integers that refer only to a rank's own experts")
+        raise Fault("indexes a weight of all experts with indices into the rank's own experts")
     values = {_kind(user) for user in _users(call.node) if not _is_integer(user)} - {"histc"}
     if values and (kind == "histc" or (ids and kind not in _CHOOSING)):
         raise Fault(

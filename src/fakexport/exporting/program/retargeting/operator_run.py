@@ -40,7 +40,7 @@ class Outcome:
         clash: The reason why a real device rejects the node's inputs. The node was then run with all inputs
             on one device.
         error: The reason why the node could not be run, on one line.
-        is_refused: Whether the node runs on the old devices, so that the new devices cause the error.
+        is_refused: Whether the new devices cause the error: the node runs on the devices before the move.
     """
 
     value: Any

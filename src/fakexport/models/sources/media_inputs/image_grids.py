@@ -60,7 +60,7 @@ def is_grid_tower(request: InputRequest) -> bool:
 
 
 def grid_tower(module: nn.Module) -> nn.Module | None:
-    """Return the submodule of a model that takes patches with a grid, or None."""
+    """Return the submodule whose inputs are image patches and the grid of each image, or None."""
     parts = module.modules()
     return next((part for part in parts if TOWER_GRID in inspect.signature(part.forward).parameters), None)
 
