@@ -81,6 +81,7 @@ def test_a_model_that_asks_for_a_size_takes_any_number_of_rows_but_none(tmp_path
         for name in ("matches", "matching_scores", "keypoints", "mask"):
             assert torch.equal(result[name], expected[name])
     with pytest.raises(
-        RuntimeError, match=r"with which `keypoints.shape\[2\] == 0` is False, at modeling_superg"
+        RuntimeError,
+        match=r"under the assumption that `keypoints.shape\[2\] == 0` is False, at modeling_superg",
     ):
         program(pixel_values=torch.full(inputs["pixel_values"].shape, torch.nan))

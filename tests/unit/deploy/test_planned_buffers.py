@@ -61,7 +61,7 @@ def test_control_flow_is_refused():
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
 
-    with pytest.raises(DeployError, match="cannot be planned: it has control flow"):
+    with pytest.raises(DeployError, match="cannot be planned: the program has data-dependent control flow"):
         planned_buffers(fe.export(lambda: (Branch(), (torch.ones(4),))))
 
 
