@@ -55,7 +55,7 @@ def is_fbgemm_installed() -> bool:
 def quantize_on_a_gpu(given: Tensor, *args: Any, **kwargs: Any) -> list[Tensor]:
     """Call the operator that quantizes rows. Raise for CPU tensors, because FBGEMM has no CPU kernel."""
     if given.device.type == "cpu":
-        raise NotImplementedError("layers of fbgemm_fp8 run on a GPU only: FBGEMM has no kernels for a CPU")
+        raise NotImplementedError("layers of fbgemm_fp8 run only on a GPU: FBGEMM has no kernels for a CPU")
     result: list[Tensor] = getattr(torch.ops, NAMESPACE).quantize_fp8_per_row(given, *args, **kwargs)
     return result
 

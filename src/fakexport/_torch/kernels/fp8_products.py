@@ -135,7 +135,7 @@ def on_a_gpu(product: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def refuse_or_call(rows: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if rows.device.type == "cpu":
             raise NotImplementedError(
-                "fp8 layers run on a GPU only: the kernel finegrained-fp8 is written in Triton"
+                "fp8 layers run only on a GPU: the kernel finegrained-fp8 is written in Triton"
             )
         return product(rows, *args, **kwargs)
 

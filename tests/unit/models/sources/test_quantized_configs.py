@@ -276,7 +276,7 @@ def test_quantized_layers_on_a_cpu_do_not_export(settings: Any, config: Any, tmp
     report = fe.check(folder(tmp_path, settings, config), target="cpu+H100", device_map="cpu")
 
     assert not report.verdicts[0].is_exportable
-    assert any("run on a GPU only" in note for found in report.diagnostics for note in found.notes)
+    assert any("run only on a GPU" in note for found in report.diagnostics for note in found.notes)
 
 
 MISSING = {
