@@ -159,7 +159,7 @@ def compile_aoti(
         if release := untested_release():
             notes.append(
                 f"compiling for an absent GPU was not tested with torch {release}, only with torch "
-                f"{TESTED[0]} to {TESTED[-1]}"
+                f"{', '.join(TESTED)}"
             )
     if unbound:
         notes.append(_without_weights(out))
