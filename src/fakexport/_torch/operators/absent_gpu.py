@@ -47,7 +47,7 @@ ENVIRONMENT = {"PYTHONHASHSEED": "0", "TRITON_DISABLE_LINE_INFO": "1"}
 """Environment variables that make the packages of equal programs identical."""
 
 
-TESTED = ("2.11", "2.13", "2.14", "2.15")
+TESTED = ("2.11", "2.12", "2.13", "2.14", "2.15")
 """Releases of torch on which the tests compiled for an absent GPU."""
 
 
