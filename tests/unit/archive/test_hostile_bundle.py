@@ -145,7 +145,7 @@ def without_decode(document: dict[str, Any]) -> None:
         (
             "weightless.pt2",
             lambda d, r: r.update({"models/decode.json": r["models/encode.json"]}),
-            "different weights",
+            "do not list the same weights",
         ),
         (
             "bound.pt2",
