@@ -16,7 +16,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_proof import harm, memory, native, packages, programs, smoke, training, values
+from benchmarks.gpu_proof import (
+    harm,
+    memory,
+    native,
+    packages,
+    programs,
+    small_packages,
+    smoke,
+    training,
+    values,
+)
 from benchmarks.gpu_proof.parts import end_all
 from benchmarks.gpu_proof.run import LIMIT_S, ROOT, Run
 from benchmarks.gpu_proof.summary import is_all_right, summary
@@ -30,11 +40,12 @@ GROUPS: tuple[dict[str, float], ...] = (
     {"fidelity": 210, "native": 200},
     {"memory": 110},
     {"packages": 60},
+    {"small_packages": 60},
     {"values": 80},
     {"harm": 90},
     {"training": 70},
 )
-_WITH_CASES = (programs, native, memory, packages, values, harm, training)
+_WITH_CASES = (programs, native, memory, packages, small_packages, values, harm, training)
 STEPS = tuple(name for group in GROUPS for name in group)
 _NO_DEVICE, _NO_SMOKE = 2, 3
 _NO_LIMIT_S = 1e6

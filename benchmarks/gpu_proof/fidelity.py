@@ -25,10 +25,16 @@ _DIFFERENT_WITHOUT_A_GPU = {"literals": "a literal is lifted on the CPU, then mo
 
 
 def step(run: Run) -> None:
-    """Capture each model in each way, in separate processes of one build, and compare the programs."""
+    """Capture each model in each way, in separate processes of one build, and compare the programs.
+
+    Emulated programs that the step `prepare` wrote are used as they are.
+    """
     names = slowest_first(run.chosen(CASES))
     parts = [
-        Part("fidelity", kind, name, is_hidden=kind == "emulated") for kind in kinds_of(run) for name in names
+        Part("fidelity", kind, name, is_hidden=kind == "emulated")
+        for kind in kinds_of(run)
+        for name in names
+        if kind != "emulated" or not path_of(run, kind, name).exists()
     ]
 
     compared = set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.gpu_proof import memory, packages, training, values
+from benchmarks.gpu_proof import memory, packages, programs, small_packages, training, values
 from benchmarks.gpu_proof.parts import Part, run_parts
 from benchmarks.gpu_proof.run import Run
 
@@ -26,3 +26,8 @@ def _parts(run: Run) -> Iterator[tuple[Part, Path]]:
         yield Part("values", "export", name, is_hidden=True), values.path_of(run, name, "cpu")
     for name in run.chosen(training.CASES):
         yield Part("training", "plan", name, is_hidden=True), training.path_of(run, name)
+    for name in run.chosen(programs.CASES):
+        path = programs.path_of(run, "emulated", name)
+        yield Part("fidelity", "emulated", name, is_hidden=True), path
+    for name in run.chosen(small_packages.CASES):
+        yield Part("small_packages", "build", name, is_hidden=True), small_packages.path_of(run, name)

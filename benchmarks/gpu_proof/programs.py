@@ -103,7 +103,9 @@ def stock(run: Run, name: str) -> None:
 
 
 def path_of(run: Run, kind: str, name: str) -> Path:
-    return run.work / "lines" / f"{kind}-{name}.json.gz"
+    """Return the path of a captured program. The emulated ones may be prepared on a machine without a GPU."""
+    folder = run.made if kind == "emulated" else run.work
+    return folder / "lines" / f"{kind}-{name}.json.gz"
 
 
 def read_lines(path: Path) -> list[str]:
