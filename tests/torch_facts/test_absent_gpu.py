@@ -6,6 +6,7 @@ import inspect
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -38,8 +39,49 @@ def test_what_the_replacements_call_and_are_called_with():
 
     assert list(inspect.signature(codecache.write).parameters)[:3] == ["content", "extension", "extra"]
     assert list(inspect.signature(CachingAutotuner.save_gpu_kernel).parameters)[1:3] == ["stream", "launcher"]
+    tuning = inspect.getsource(CachingAutotuner.autotune_to_one_config)
+    assert "timings = self.benchmark_all_configs(*args, **kwargs)" in tuning
+    assert "min(timings, key=timings.get)" in tuning
     assert "CUDA_HOME" in inspect.getsource(cpp_builder)
     assert set(absent_gpu.OPTIONS) <= set(torch._inductor.list_options())
+
+
+def test_a_kernel_is_recorded_with_its_times_and_the_choice_without_timing(monkeypatch):
+    """The stock functions need a GPU, so they are replaced here; `tests/gpu` runs them."""
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+    class Launcher(SimpleNamespace):
+        __hash__ = object.__hash__
+
+    def launcher(name, spills):
+        config = SimpleNamespace(num_warps=4, name=name)
+        return Launcher(config=config, n_regs=32, n_spills=spills, shared=0)
+
+    def benchmark_all_configs(self):
+        return self.times
+
+    saved = []
+    monkeypatch.setattr(CachingAutotuner, "benchmark_all_configs", benchmark_all_configs)
+    monkeypatch.setattr(CachingAutotuner, "save_gpu_kernel", lambda self, stream, best: saved.append(best))
+    spilling, first, fast = launcher("spilling", 8), launcher("first", 0), launcher("fast", 0)
+
+    def own(block):
+        for name, times in (("several", {spilling: 3e-3, first: 2e-3, fast: 1e-3}), ("one", {first: 1.0})):
+            tuner = object.__new__(CachingAutotuner)
+            tuner.inductor_meta, tuner.times = {"kernel_name": name}, times
+            if len(times) > 1:
+                tuner.benchmark_all_configs()
+            tuner.save_gpu_kernel("stream", min(times, key=times.get))
+
+    kernels = []
+    absent_gpu._with_timing(own, kernels)(None)
+
+    several, one = kernels
+    assert saved == [fast, first]
+    assert (several.name, several.configurations, several.configuration) == ("several", 3, str(fast.config))
+    assert (several.microseconds, several.untimed_microseconds) == (1.0, 2.0)
+    assert several.untimed == str(first.config)
+    assert (one.name, one.configurations, one.microseconds, one.untimed) == ("one", 1, None, "")
 
 
 def test_triton_asks_its_driver_for_what_ours_answers():

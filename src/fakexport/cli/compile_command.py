@@ -66,6 +66,14 @@ def compile_command(
             help="For native code: reuse compiled code from this folder, and store new code there.",
         ),
     ] = None,
+    tune: Annotated[
+        bool,
+        typer.Option(
+            "--tune",
+            help="For aoti: choose the configuration of each Triton kernel by timing it on this machine's "
+            "GPU.",
+        ),
+    ] = False,
     method: options.Method = None,
     devices: options.BoundDevices = None,
     trust: options.Trust = False,
@@ -78,7 +86,13 @@ def compile_command(
     Exit code 0: written. 1: the compiler does not support operators of the program; the diagnostics name the
     operators and their lines. 2: bad usage, file or environment. With 1 and 2, nothing is written.
     """
-    given = {"--weights": weights, "--backend": backend, "--target": target or None, "--cache": cache}
+    given = {
+        "--weights": weights,
+        "--backend": backend,
+        "--target": target or None,
+        "--cache": cache,
+        "--tune": tune or None,
+    }
     for option, value in given.items():
         if value is not None and option.removeprefix("--") not in OPTIONS_OF[to]:
             raise typer.BadParameter(f"{option} does not apply to --to {to}")
@@ -99,6 +113,7 @@ def compile_command(
                 backend=backend,
                 target=target or None,
                 cache=cache,
+                tune=tune,
                 command=_command([archive, checkpoint], {**asked, "--profiles": profiles, "-o": output}),
                 on_progress=on_progress,
             )

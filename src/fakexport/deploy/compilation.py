@@ -30,6 +30,7 @@ def compile(
     backend: Literal["portable", "xnnpack"] | None = None,
     target: str | Sequence[str] | None = None,
     cache: str | os.PathLike[str] | None = None,
+    tune: bool = False,
     command: str | None = None,
     on_progress: Report | None = None,
 ) -> CompiledFile:
@@ -48,6 +49,8 @@ def compile(
             absent (extra `cuda`). Several GPUs share one package, which has code for each. Default: the
             program's devices.
         cache: For `aoti` and `cpp-project`: a folder that caches compiled packages.
+        tune: For `aoti`: choose the configuration of each Triton kernel by timing it on this machine's NVIDIA
+            GPU. The notes of the result name the kernels that this changed.
         command: If this machine lacks the devices, the error message suggests running this command on a
             machine that has them.
         on_progress: Called with a line of text at the start of each step.
@@ -71,7 +74,7 @@ def compile(
     """
     if to not in OPTIONS_OF:
         raise InvalidValue(f"cannot compile to {to!r}; the supported formats are {', '.join(OPTIONS_OF)}")
-    given = {"weights": weights, "backend": backend, "target": target, "cache": cache}
+    given = {"weights": weights, "backend": backend, "target": target, "cache": cache, "tune": tune or None}
     for option, value in given.items():
         if value is not None and option not in OPTIONS_OF[to]:
             raise InvalidValue(f"{to} has no option {option}")
@@ -104,7 +107,9 @@ def compile(
         case "aoti":
             from .aoti import compile_aoti
 
-            return compile_aoti(opened, path, weights=weights, target=target, cache=cache, report=on_progress)
+            return compile_aoti(
+                opened, path, weights=weights, target=target, cache=cache, tune=tune, report=on_progress
+            )
         case "cpp-project":
             from .cpp_project import write_cpp_project
 

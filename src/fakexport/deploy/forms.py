@@ -6,7 +6,7 @@ from typing import Literal
 Form = Literal["aoti", "cpp-project", "executorch", "onnx"]
 
 OPTIONS_OF: Mapping[Form, frozenset[str]] = {
-    "aoti": frozenset(("weights", "target", "cache")),
+    "aoti": frozenset(("weights", "target", "cache", "tune")),
     "cpp-project": frozenset(("target", "cache")),
     "executorch": frozenset(("backend",)),
     "onnx": frozenset(("weights",)),

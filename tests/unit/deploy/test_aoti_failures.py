@@ -210,12 +210,23 @@ def test_what_needs_the_gpu_is_refused_before_anything_is_compiled(tmp_path: Pat
             {"to": "aoti", "target": "MI300X"},
             "packages for MI300X can only be compiled on a machine with this GPU",
         ),
+        (
+            {"to": "aoti", "target": "H100", "tune": True},
+            "H100-80GB is not available on this machine, so its kernels cannot be timed",
+        ),
     ):
         with pytest.raises(DeployError, match=message):
             fe.compile(program, tmp_path / "m.pt2", **options)
     with pytest.raises(DeployError, match="so the weights cannot be inside the package"):
         compile_aoti(fe.bind(linear(), weights), tmp_path / "m.pt2", target="H100", weights="inside")
     assert not list(tmp_path.iterdir())
+
+
+def test_only_kernels_of_a_gpu_are_timed(tmp_path: Path) -> None:
+    with pytest.raises(DeployError, match="only the kernels of NVIDIA GPUs can be timed"):
+        compile_aoti(linear(), tmp_path / "m.pt2", tune=True)
+    with pytest.raises(ValueError, match="onnx has no option tune"):
+        fe.compile(linear(), tmp_path / "m.onnx", to="onnx", tune=True)
 
 
 @pytest.mark.parametrize(

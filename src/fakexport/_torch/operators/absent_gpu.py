@@ -1,9 +1,9 @@
-"""Make Inductor and Triton compile for an NVIDIA GPU that this machine lacks.
+"""Make Inductor and Triton compile portable code for an NVIDIA GPU, which this machine may lack.
 
 Seen on torch 2.11 (Triton 3.6), 2.13 (3.7) and 2.15 (3.9).
 
-Use this only in a process that does nothing else, because the patches are never removed. The process must run
-under `emulate`, which answers device queries.
+Use this only in a process that does nothing else, because the patches are never removed. Without the GPU, the
+process must run under `emulate`, which answers device queries.
 
 Source: `torch/_dynamo/device_interface.py`, `torch/_inductor/codegen/wrapper.py`, `cpp_builder.py`,
 `graph.py`, `runtime/triton_heuristics.py`; `triton/backends/nvidia/driver.py`.
@@ -15,14 +15,14 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from .inductor import compiler_command
 
@@ -88,6 +88,9 @@ class CompiledKernel:
         local_bytes: Local memory per thread, in bytes: registers that were spilled, and the stack.
         shared_bytes: Shared memory of a thread block, in bytes.
         warps: Warps of a thread block.
+        microseconds: Time of the kernel, if several configurations were timed.
+        untimed: The configuration that would have been chosen without timing, if it is a different one.
+        untimed_microseconds: Time of that configuration.
     """
 
     name: str
@@ -97,13 +100,17 @@ class CompiledKernel:
     local_bytes: int
     shared_bytes: int
     warps: int
+    microseconds: float | None = None
+    untimed: str = ""
+    untimed_microseconds: float | None = None
 
 
-def prepare(gpu: AbsentGpu, folder: Path) -> list[CompiledKernel]:
+def prepare(gpu: AbsentGpu, folder: Path, *, is_timed: bool = False) -> list[CompiledKernel]:
     """Patch torch and Triton in this process. Return the list to which each compiled kernel will be appended.
 
     Args:
         gpu: The GPU to compile for.
+        is_timed: Whether this machine has the GPU, to choose the configurations of kernels by timing them.
         folder: The build folder. The generated code will not contain its path. A folder `toolkit` with
             headers and stub libraries to link against is created in it.
     """
@@ -113,10 +120,12 @@ def prepare(gpu: AbsentGpu, folder: Path) -> list[CompiledKernel]:
     from triton.runtime import driver
 
     kernels: list[CompiledKernel] = []
-    _look_queries_up_when_called()
-    driver.set_active(_driver_class()(gpu))
+    chooses = _with_timing if is_timed else _without_timing
+    if not is_timed:
+        _look_queries_up_when_called()
+        driver.set_active(_driver_class()(gpu))
     replacements: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
-        (PythonWrapperCodegen, "generate_and_run_autotune_block", lambda own: _without_timing(kernels)),
+        (PythonWrapperCodegen, "generate_and_run_autotune_block", lambda own: chooses(own, kernels)),
         (graph, "is_same_tensor", _compared_by_identity),
         (codecache, "write", lambda own: _without_folder(own, folder)),
         (cpp_builder, "_get_optimization_cflags", lambda own: _portable(own, folder)),
@@ -207,7 +216,7 @@ def _refuse_to_run(*args: Any, **kwargs: Any) -> None:
     raise RuntimeError("the kernel was compiled for a GPU that this machine lacks")
 
 
-def _without_timing(kernels: list[CompiledKernel]) -> Callable[[Any], None]:
+def _without_timing(own: Callable[[Any], None], kernels: list[CompiledKernel]) -> Callable[[Any], None]:
     def generate_and_run_autotune_block(self: Any) -> None:
         """Compile the kernels by running their definitions. The calls that time the kernels are not run."""
         from torch._inductor.runtime.triton_heuristics import CachingAutotuner
@@ -223,6 +232,38 @@ def _without_timing(kernels: list[CompiledKernel]) -> Callable[[Any], None]:
                 kernels.append(
                     _record(kernel.inductor_meta.get("kernel_name", name), chosen, kernel.launchers)
                 )
+
+    return generate_and_run_autotune_block
+
+
+def _with_timing(own: Callable[[Any], None], kernels: list[CompiledKernel]) -> Callable[[Any], None]:
+    """Return the stock function, which times the configurations of each kernel on random inputs."""
+    from torch._inductor.runtime import triton_heuristics
+
+    tuner: Any = triton_heuristics.CachingAutotuner
+    benchmark, save = tuner.benchmark_all_configs, tuner.save_gpu_kernel
+
+    def benchmark_all_configs(self: Any, *args: Any, **kwargs: Any) -> Any:
+        self.times_ms = benchmark(self, *args, **kwargs)  # Launcher -> time.
+        return self.times_ms
+
+    def save_gpu_kernel(self: Any, stream: Any, launcher: Any) -> None:
+        times = getattr(self, "times_ms", {launcher: 0.0})
+        untimed = _chosen(list(times))
+        kernel = _record(self.inductor_meta["kernel_name"], launcher, list(times))
+        if len(times) > 1:
+            kernel = replace(kernel, microseconds=times[launcher] * 1e3)
+        if untimed is not launcher:
+            slower = times[untimed] * 1e3
+            kernel = replace(kernel, untimed=str(untimed.config), untimed_microseconds=slower)
+        kernels.append(kernel)
+        save(self, stream, launcher)
+
+    tuner.benchmark_all_configs, tuner.save_gpu_kernel = benchmark_all_configs, save_gpu_kernel
+
+    def generate_and_run_autotune_block(self: Any) -> None:
+        with unset_fake_temporarily():  # Kernels run on real tensors.
+            own(self)
 
     return generate_and_run_autotune_block
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from torch.export import ExportedProgram
 
-from fakexport._torch.operators.absent_gpu import TESTED, untested_release
+from fakexport._torch.operators.absent_gpu import TESTED, CompiledKernel, untested_release
 from fakexport._torch.operators.inductor import AotiPackage
 from fakexport.archive.weights import Weight
 from fakexport.emulation.devices import profile_named
@@ -45,6 +45,7 @@ from .host import (
     compiler_version,
     device_type,
     each_target,
+    gpu_here,
     instructions_for,
     instructions_here,
     on_target,
@@ -75,6 +76,7 @@ def compile_aoti(
     weights: WeightsPlace | None = None,
     target: str | Sequence[str] | None = None,
     cache: str | os.PathLike[str] | None = None,
+    tune: bool = False,
     report: Report | None = None,
 ) -> CompiledFile:
     """Compile a program to native code for the CPU, or for an NVIDIA GPU, which may be absent here.
@@ -99,6 +101,7 @@ def compile_aoti(
         cache: A folder that caches packages, keyed by everything that the code depends on. Cached code is
             executed, so a folder that other users own or can write to is rejected. A missing folder is
             created with access for this user only.
+        tune: As for `compile`.
         report: Called with each line of progress.
 
     Raises:
@@ -119,17 +122,15 @@ def compile_aoti(
     first, *others = each_target(target)
     if others:
         targets = tuple(filter(None, (first, *others)))
-        return _compiled_for_each(program, out, targets, weights, cache, report)
+        return _compiled_for_each(program, out, targets, weights, cache, tune, report)
     unbound = unbound_names(program)
-    gpu = absent_gpu(program, first)
+    gpu = gpu_here(program, first) if tune else absent_gpu(program, first)
     place: WeightsPlace = weights or ("beside" if unbound or gpu else "inside")
     if unbound and place == "inside":
         raise WeightsNotBoundError(unbound)
     if gpu is not None and place == "inside":
-        raise DeployError(
-            f"{gpu} is not available on this machine, so the weights cannot be inside the package: pass "
-            "--weights beside"
-        )
+        reason = "kernels are timed" if tune else f"{gpu} is not available on this machine"
+        raise DeployError(f"{reason}, so the weights cannot be inside the package: pass --weights beside")
     compiler = compiler_version()
     source = program  # Moving it to an absent GPU makes its weights fake.
     # Native code cannot call transformers' operators, whose kernels are in Python.
@@ -140,7 +141,8 @@ def compile_aoti(
             f"machine that has the GPU, {gpu}"
         )
     # Building the signature raises for unsupported programs before the compilation starts.
-    job = _Job(program, Signature.of(program), input_orders(program), place, compiler, gpu, report or silent)
+    signature, orders = Signature.of(program), input_orders(program)
+    job = _Job(program, signature, orders, place, compiler, gpu, tune, report or silent)
     notes = []
     with tempfile.TemporaryDirectory(prefix="fakexport-aoti-") as folder:
         kept = None if cache is None else PackageCache(Path(cache), job.key)
@@ -152,7 +154,9 @@ def compile_aoti(
                 notes.append(fault)
         job.report("writing")
         files = _written(package, out, source, is_beside=place == "beside")
-    if gpu is not None:
+    if tune:
+        notes += _timed_kernels(out)
+    elif gpu is not None:
         notes.append(
             f"kernel configurations for {gpu} were chosen by fixed rules, not by timing them on the GPU"
         )
@@ -172,6 +176,7 @@ def _compiled_for_each(
     targets: Sequence[str],
     weights: WeightsPlace | None,
     cache: str | os.PathLike[str] | None,
+    tune: bool,
     report: Report | None,
 ) -> CompiledFile:
     if weights == "inside":
@@ -186,6 +191,7 @@ def _compiled_for_each(
                 weights="beside",
                 target=target,
                 cache=cache,
+                tune=tune,
                 report=report,
             )
             for code, target in codes.items()
@@ -218,6 +224,19 @@ def _without_weights(out: Path) -> str:
     return f"{out.name} has no weights: `fakexport run {out.name} CHECKPOINT` binds them"
 
 
+def _timed_kernels(package: Path) -> list[str]:
+    """Return a sentence about the kernels of a package, and one about each that timing changed."""
+    with read_container(package, trust=True) as opened:
+        kernels = [CompiledKernel(**kernel) for kernel in json.loads(opened.record(KERNELS))]
+    changed = [kernel for kernel in kernels if kernel.untimed]
+    notes = [f"timing changed the configuration of {len(changed)} of {len(kernels)} kernels"]
+    return notes + [
+        f"{kernel.name}: {kernel.configuration} takes {kernel.microseconds:.1f} µs, {kernel.untimed} takes "
+        f"{kernel.untimed_microseconds:.1f} µs"
+        for kernel in changed
+    ]
+
+
 @dataclass(frozen=True)
 class _Job:
     """The program to compile, and the options of the compilation."""
@@ -227,7 +246,8 @@ class _Job:
     orders: tuple[tuple[int, ...], ...]
     place: WeightsPlace
     compiler: str
-    gpu: str | None  # Profile of the target's GPU, if this machine lacks it.
+    gpu: str | None  # Profile of the target's GPU, if this machine lacks it, or kernels are timed on it.
+    is_timed: bool
     report: Report
 
     @property
@@ -247,6 +267,7 @@ class _Job:
         facts = {
             "compiler": self.compiler,
             "gpu": self.gpu and repr(profile_named(self.gpu)),  # A user's own profile may change.
+            "is_timed": self.is_timed,
             "instructions": self.instructions,
             "machine": platform.machine(),
             "place": self.place,
@@ -269,8 +290,9 @@ class _Job:
         more = {} if is_inside else {PROGRAM: self.archive}
         names: Collection[str] = ()
         if self.gpu is not None:
-            self.report(f"compiling for {self.gpu}, without the GPU, with {self.compiler}")
-            found = compiled_for(self.gpu, self.archive, folder / "gpu")
+            how = "timing kernels" if self.is_timed else "without the GPU"
+            self.report(f"compiling for {self.gpu}, {how}, with {self.compiler}")
+            found = compiled_for(self.gpu, self.archive, folder / "gpu", is_timed=self.is_timed)
             files, names = found.files, found.constants
             more[KERNELS] = json.dumps([asdict(kernel) for kernel in found.kernels], indent=1).encode()
         else:

@@ -1,4 +1,4 @@
-"""Compile for a GPU that this machine lacks, in a separate process that patches torch and Triton."""
+"""Compile for a GPU, which this machine may lack, in a separate process that patches torch and Triton."""
 
 from __future__ import annotations
 
@@ -38,13 +38,14 @@ Answer = Compiled | str | tuple[Diagnostic, ...]
 """Output of the process: a result, the message of a `DeployError`, or the findings of a `CompileFailure`."""
 
 
-def compiled_for(gpu: str, archive: bytes, folder: Path) -> Compiled:
+def compiled_for(gpu: str, archive: bytes, folder: Path, *, is_timed: bool = False) -> Compiled:
     """Compile a weight-less program in a new process.
 
     Args:
         gpu: Name of a device profile with a compute capability.
         archive: The program as a weight-less `.pt2` file, with all tensors on `cuda:0` or the CPU.
         folder: A new folder for all files, including the caches of Inductor and Triton.
+        is_timed: Whether to choose the configurations of kernels by timing them on this machine's GPU.
 
     Raises:
         CompileFailure: Inductor cannot compile the program (FE803).
@@ -59,7 +60,7 @@ def compiled_for(gpu: str, archive: bytes, folder: Path) -> Compiled:
     with (folder / _LOG).open("wb") as log:
         ended = run_limited(
             _MODULE,
-            [str(folder)],
+            [str(folder), *(["timed"] if is_timed else [])],
             Limits(seconds=math.inf),
             stdout=log,
             stderr=log,

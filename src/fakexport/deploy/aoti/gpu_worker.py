@@ -1,4 +1,4 @@
-"""The process that compiles for a GPU: `python -m fakexport.deploy.aoti.gpu_worker ALIVE FOLDER`."""
+"""The process that compiles for a GPU: `python -m fakexport.deploy.aoti.gpu_worker ALIVE FOLDER [timed]`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pickle
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -28,14 +29,14 @@ from .stand_ins import with_tensors
 
 def main(arguments: Sequence[str]) -> None:
     """Compile the program in the folder, and write an `Answer`."""
-    alive, place = arguments
+    alive, place, *timed = arguments
     end_with_parent(int(alive))
     folder = Path(place)
     found: Answer
     gpu: DeviceProfile = pickle.loads((folder / GPU).read_bytes())
     known_profiles.set({gpu.name: gpu})  # It may be a user's own.
     try:
-        found = _compiled(load(folder / PROGRAM, trust=True), gpu, folder)
+        found = _compiled(load(folder / PROGRAM, trust=True), gpu, folder, is_timed=bool(timed))
     except CompileFailure as failure:
         found = failure.diagnostics
     except (FakexportError, OSError) as error:
@@ -50,10 +51,10 @@ def main(arguments: Sequence[str]) -> None:
     os._exit(0)  # Skip exit handlers of Inductor's caches.
 
 
-def _compiled(program: ExportedProgram, profile: DeviceProfile, folder: Path) -> Compiled:
+def _compiled(program: ExportedProgram, profile: DeviceProfile, folder: Path, *, is_timed: bool) -> Compiled:
     mode, gpu = fake_mode_of(program), _gpu(profile)
-    with emulate(profile.name):
-        kernels = absent_gpu.prepare(gpu, folder)
+    with nullcontext() if is_timed else emulate(profile.name):
+        kernels = absent_gpu.prepare(gpu, folder, is_timed=is_timed)
         with mode:
             prepared = with_tensors(
                 program, lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)

@@ -14,7 +14,13 @@ from torch.export import ExportedProgram
 
 from fakexport._torch.operators.inductor import compiler_command
 from fakexport._version import __version__
-from fakexport.emulation.devices import DeviceProfile, Topology, exists_here, profile_named
+from fakexport.emulation.devices import (
+    DeviceProfile,
+    Topology,
+    exists_here,
+    load_profiles,
+    profile_named,
+)
 from fakexport.exporting.program import devices_of_program, facts_of, retarget
 from fakexport.models import packages_of
 
@@ -72,6 +78,23 @@ def absent_gpu(program: ExportedProgram, target: str | None, *, command: str | N
         )
     _check_can_compile(profile, command)
     return profile.name
+
+
+def gpu_here(program: ExportedProgram, target: str | None) -> str:
+    """Return the name of the profile of this machine's NVIDIA GPU, which a program is compiled for.
+
+    Raises:
+        DeployError: As for `absent_gpu`, or the target is not that GPU, or it has no profile.
+    """
+    if absent := absent_gpu(program, target):
+        raise DeployError(f"{absent} is not available on this machine, so its kernels cannot be timed")
+    if not _accelerators(program, target):
+        raise DeployError("only the kernels of NVIDIA GPUs can be timed: name the GPU with --target")
+    name = torch.cuda.get_device_name()
+    for profile in load_profiles().values():
+        if profile.vendor_name == name:
+            return profile.name
+    raise DeployError(f"no device profile is called {name}: add one with --profiles")
 
 
 def each_target(target: str | Sequence[str] | None) -> tuple[str | None, ...]:
