@@ -11,7 +11,7 @@ import gc
 import itertools
 import sys
 from collections.abc import Iterator
-from types import ModuleType
+from types import MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -78,13 +78,18 @@ def _cached_functions() -> Iterator[functools._lru_cache_wrapper[Any]]:
 
 
 def _found(module: ModuleType) -> Iterator[functools._lru_cache_wrapper[Any]]:
-    kinds = (functools._lru_cache_wrapper, type)
+    # A lazy object, such as those of six or a module of transformers, may import a module when it is asked for
+    # `__class__`, `__module__` or `__func__`, and fail. So only types are asked.
     for value in list(vars(module).values()):
-        # `__module__` is only read from these types: on a lazy module of transformers, it may import others.
-        if not isinstance(value, kinds) or getattr(value, "__module__", None) != module.__name__:
+        is_class = issubclass(type(value), type)
+        if not is_class and not issubclass(type(value), functools._lru_cache_wrapper):
             continue
-        if isinstance(value, functools._lru_cache_wrapper):
-            yield value
-        else:
-            members = (getattr(member, "__func__", member) for member in list(vars(value).values()))
-            yield from (each for each in members if isinstance(each, functools._lru_cache_wrapper))
+        if getattr(value, "__module__", None) != module.__name__:
+            continue
+        for member in list(vars(value).values()) if is_class else [value]:
+            function = member.__func__ if issubclass(type(member), _BOUND) else member
+            if issubclass(type(function), functools._lru_cache_wrapper):
+                yield function
+
+
+_BOUND = (staticmethod, classmethod, MethodType)
