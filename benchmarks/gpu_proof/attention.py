@@ -77,7 +77,7 @@ def choices(run: Run, dtype: str) -> dict[str, Any]:
     differing: dict[str, list[Case]] = {}
     counts: Counter[str] = Counter()
     for case in (case for case in cases() if case.dtype == dtype):
-        query, key, value, mask = _tensors(case, run.device)
+        query, key, value, mask = tensors_of(case, run.device)
         is_causal, is_grouped = case.mask == "causal", len(set(case.heads)) > 1
         given = (query, key, value, mask, case.dropout, is_causal)
         own = choose_backend(Attention(*given, AttentionDevice("cuda", capability), is_grouped))
@@ -101,7 +101,10 @@ def _choice_of_torch(*given: Any, is_grouped: bool) -> str:
         return " ".join(f"RuntimeError: {error}".split())[:80]
 
 
-def _tensors(case: Case, device: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
+def tensors_of(
+    case: Case, device: str
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Return the query, key, value and mask of a case."""
     dtype = getattr(torch, case.dtype)
     (heads, kv_heads), (rows, columns) = case.heads, case.lengths
 
@@ -157,7 +160,7 @@ def _write_layouts(run: Run, side: str, *devices: AbstractContextManager[Any]) -
 
 
 def _layout(case: Case) -> Any:
-    *tensors, mask = _tensors(case, "cuda:0")
+    *tensors, mask = tensors_of(case, "cuda:0")
     is_causal, is_grouped = case.mask == "causal", len(set(case.heads)) > 1
     try:
         out = F.scaled_dot_product_attention(*tensors, mask, case.dropout, is_causal, enable_gqa=is_grouped)

@@ -4,7 +4,10 @@
 different strides. Whether a following `transpose` or `contiguous` copies depends on the strides, so the
 choice is visible in the exported program. A CPU-only build cannot select a backend for CUDA and uses the math
 backend. A CUDA build without a driver raises "Found no NVIDIA driver". For xpu and mps, an internal assert
-fails. This module selects the backend by the capability in the device profile. Seen on torch 2.11 to 2.13.
+fails. This module selects the backend by the capability in the device profile, with the rules of the
+installed torch. It selects each backend as often as torch 2.11 does in 18,000 calls on an H200
+(docs/fidelity.md). Which rules later releases added or changed was read from their source, and from the
+functions and constants in their wheels.
 
 Source: `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp:select_sdp_backend`,
 `aten/src/ATen/native/transformers/sdp_utils_cpp.h`, `aten/src/ATen/native/mkldnn/xpu/Attention.cpp`.
@@ -18,13 +21,14 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_known_true
+from torch.fx.experimental.symbolic_shapes import guard_or_false, guard_or_true, statically_known_true
 
 Backend = Literal["cudnn", "flash", "efficient", "overrideable", "math"]
 
 _HALVES = (torch.float16, torch.bfloat16)
-_LARGEST_CUDNN_SIZE = 65535
+_LARGEST_GRID = 65535
 _LARGEST_XPU_HEAD = 576
+_RELEASE = tuple(int(number) for number in str(torch.__version__).split(".")[:2])
 
 
 @dataclass(frozen=True)
@@ -123,12 +127,12 @@ def _can_use_cudnn(call: Attention) -> bool:
         and _is_dense_4d(call)
         and _has_dtype(call, *_HALVES)
         and not torch.are_deterministic_algorithms_enabled()
-        and (call.dropout * 16).is_integer()
+        and (_RELEASE < (2, 12) or (call.dropout * 16).is_integer())
         and _has_broadcastable_mask(call)
         and _has_lengths(call)
         and _has_unit_stride(call, ignores_one_element=True)
         and _has_matching_heads(call, allows_groups=call.allows_groups, needs_equal_kv=False)
-        and all(guard_or_false(size <= _LARGEST_CUDNN_SIZE) for size in call.query.shape[:2])
+        and (_RELEASE < (2, 13) or _fits_grid(call))
         and _fits_cudnn_head(call, d_qk, d_v)
         and guard_or_false(call.key.size(2) != 1)
         and (call.dropout == 0.0 or guard_or_false(call.query.size(2) != 1))
@@ -136,10 +140,21 @@ def _can_use_cudnn(call: Attention) -> bool:
 
 
 def _fits_cudnn_head(call: Attention, d_qk: int, d_v: int) -> bool:
-    is_hopper_or_blackwell = call.device.capability[0] == 10 or call.device.capability == (9, 0)
-    is_mla = is_hopper_or_blackwell and guard_or_false(d_qk == 192) and guard_or_false(d_v == 128)
-    limit = 192 if is_mla else 128
+    is_hopper, is_blackwell = call.device.capability == (9, 0), call.device.capability[0] == 10
+    has_gradient_of_256 = _RELEASE < (2, 14) or all(guard_or_false(size == 256) for size in (d_qk, d_v))
+    if (is_hopper or (is_blackwell and _RELEASE >= (2, 14))) and (
+        not call.requires_grad or has_gradient_of_256
+    ):
+        limit = 256
+    elif (is_hopper or is_blackwell) and guard_or_false(d_qk == 192) and guard_or_false(d_v == 128):
+        limit = 192
+    else:
+        limit = 128
     return all(guard_or_false(size <= limit) and guard_or_false(size % 8 == 0) for size in (d_qk, d_v))
+
+
+def _fits_grid(call: Attention) -> bool:
+    return all(guard_or_false(size <= _LARGEST_GRID) for size in call.query.shape[:2])
 
 
 def _can_use_flash(call: Attention) -> bool:
@@ -158,6 +173,7 @@ def _can_use_flash(call: Attention) -> bool:
         and _has_matching_heads(call, allows_groups=call.allows_groups)
         and _has_lengths(call)
         and _has_unit_stride(call, ignores_one_element=True)
+        and (_RELEASE < (2, 15) or _fits_grid(call))
     )
 
 
@@ -173,6 +189,7 @@ def _can_use_efficient(call: Attention) -> bool:
     d_qk, d_v = call.query.size(-1), call.value.size(-1)
     alignment = _gemm_alignment(call)
     dtypes = (torch.float16, torch.float32, torch.bfloat16)
+    has_groups = _RELEASE >= (2, 14) and not call.device.is_rocm
     return (
         torch.backends.cuda.mem_efficient_sdp_enabled()
         and (5, 0) <= call.device.capability <= (12, 1)
@@ -181,7 +198,10 @@ def _can_use_efficient(call: Attention) -> bool:
         and all(guard_or_false(size % alignment == 0) and guard_or_false(size > 0) for size in (d_qk, d_v))
         and _has_lengths(call)
         and _has_unit_stride(call, ignores_one_element=False)
-        and _has_matching_heads(call, allows_groups=False)
+        and (_RELEASE < (2, 13) or _is_aligned(call))
+        and _has_matching_heads(
+            call, allows_groups=call.allows_groups and has_groups, allows_one_head=has_groups
+        )
         and _has_dtype(
             call, *(dtypes if call.device.is_rocm or call.device.capability >= (8, 0) else dtypes[:2])
         )
@@ -195,6 +215,17 @@ def _gemm_alignment(call: Attention) -> int:
     has_tensor_cores = call.device.capability >= (8, 0) or (call.device.capability >= (7, 0) and is_half)
     smallest = 4 if call.device.capability >= (8, 0) else 1
     return max(smallest, 128 // (16 if is_half else 32)) if has_tensor_cores else smallest
+
+
+def _is_aligned(call: Attention) -> bool:
+    """Return whether the first elements of query, key and value are aligned in memory for the kernel."""
+    if call.device.is_rocm or call.device.capability < (8, 0):
+        return True
+    alignment = _gemm_alignment(call)
+    return all(
+        guard_or_false(tensor.numel() == 0) or guard_or_true(tensor.storage_offset() % alignment == 0)
+        for tensor in (call.query, call.key, call.value)
+    )
 
 
 def _is_dense_4d(call: Attention) -> bool:
@@ -218,7 +249,9 @@ def _has_unit_stride(call: Attention, *, ignores_one_element: bool) -> bool:
     return has_unit_mask and all(is_unit(tensor) for tensor in (call.query, call.key, call.value))
 
 
-def _has_matching_heads(call: Attention, *, allows_groups: bool, needs_equal_kv: bool = True) -> bool:
+def _has_matching_heads(
+    call: Attention, *, allows_groups: bool, needs_equal_kv: bool = True, allows_one_head: bool = True
+) -> bool:
     q, k, v = (tensor.size(1) for tensor in (call.query, call.key, call.value))
     has_one_batch = guard_or_false(call.query.size(0) == call.key.size(0)) and guard_or_false(
         call.query.size(0) == call.value.size(0)
@@ -230,7 +263,9 @@ def _has_matching_heads(call: Attention, *, allows_groups: bool, needs_equal_kv:
         and guard_or_false(q % k == 0)
         and guard_or_false(q % v == 0)
     )
-    return has_one_batch and (is_same or is_grouped)
+    # Since torch 2.14, one head of key and value serves all heads of the query, also without `enable_gqa`.
+    is_shared = _RELEASE >= (2, 14) and allows_one_head and guard_or_false(k == 1) and guard_or_false(v == 1)
+    return has_one_batch and (is_same or is_shared or is_grouped)
 
 
 def _has_broadcastable_mask(call: Attention) -> bool:

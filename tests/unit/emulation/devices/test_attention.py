@@ -1,10 +1,12 @@
 """The attention kernel that a device would take shows in the strides of its output.
 
-The expected choices are read off `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`; there is no device
-here to ask.
+The expected choices were counted on an H200 with torch 2.11, or are read off
+`aten/src/ATen/native/transformers/cuda/sdp_utils.cpp` and the wheels of other releases.
 """
 
 from __future__ import annotations
+
+from collections import Counter
 
 import pytest
 import torch
@@ -12,6 +14,8 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from benchmarks.gpu_proof import attention as proof
+from fakexport._torch.emulation import attention_backend
 from fakexport._torch.emulation.attention_backend import Attention, AttentionDevice, choose_backend
 from fakexport.emulation.devices import emulate
 
@@ -21,7 +25,10 @@ V100, T4, A100, L40S, H100, B200 = (7, 0), (7, 5), (8, 0), (8, 9), (9, 0), (10, 
 
 def call(capability, dtype, *, head_dim=64, mask=None, kv_heads=4, kv_length=16, is_rocm=False, **options):
     def heads(count, length):
-        return torch.empty(2, length, count, head_dim, dtype=dtype, device="meta").transpose(1, 2)
+        shape = (options.get("batch", 2), length, count, head_dim)
+        offset, size = options.get("offset", 0), torch.Size(shape).numel()
+        flat = torch.empty(offset + size, dtype=dtype, device="meta")[offset:]
+        return flat.view(shape).transpose(1, 2).requires_grad_(options.get("requires_grad", False))
 
     return Attention(
         heads(4, 16),
@@ -52,7 +59,9 @@ def mask(*shape, dtype=torch.bool):
         pytest.param(call(H100, BRAIN), "cudnn", id="Hopper prefers cuDNN"),
         pytest.param(call(B200, HALF), "cudnn", id="Blackwell prefers cuDNN"),
         pytest.param(call(H100, SINGLE), "efficient", id="cuDNN knows no float32"),
-        pytest.param(call(H100, BRAIN, head_dim=256), "flash", id="cuDNN ends at 128"),
+        pytest.param(call(H100, BRAIN, head_dim=256), "cudnn", id="cuDNN on Hopper ends at 256"),
+        pytest.param(call(H100, BRAIN, head_dim=264), "efficient", id="cuDNN and flash end at 256"),
+        pytest.param(call((8, 0), BRAIN, head_dim=136), "flash", id="elsewhere cuDNN ends at 128"),
         pytest.param(call(A100, BRAIN, head_dim=264), "efficient", id="flash ends at 256"),
         pytest.param(call(A100, BRAIN, head_dim=20), "flash", id="flash pads the head"),
         pytest.param(call(A100, SINGLE, head_dim=6), "math", id="efficient wants aligned heads"),
@@ -73,6 +82,57 @@ def mask(*shape, dtype=torch.bool):
 )
 def test_the_kernel_is_the_one_that_cuda_would_choose(attention, expected):
     assert choose_backend(attention) == expected
+
+
+DROPOUT = {"dropout": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("attention", "expected"),
+    [
+        (call(H100, BRAIN, **DROPOUT), {(2, 11): "cudnn", (2, 12): "flash", (2, 15): "flash"}),
+        (call(B200, BRAIN, head_dim=256), {(2, 13): "flash", (2, 14): "cudnn"}),
+        (
+            call(H100, BRAIN, head_dim=192, requires_grad=True),
+            {(2, 13): "cudnn", (2, 14): "flash"},
+        ),
+        (call(H100, BRAIN, head_dim=256, requires_grad=True), {(2, 13): "cudnn", (2, 14): "cudnn"}),
+        (call(A100, SINGLE, kv_heads=2, allows_groups=True), {(2, 13): "math", (2, 14): "efficient"}),
+        (call(A100, SINGLE, kv_heads=2), {(2, 13): "math", (2, 14): "math"}),
+        (call(A100, SINGLE, kv_heads=1), {(2, 13): "math", (2, 14): "efficient"}),
+        (call(A100, HALF, kv_heads=1), {(2, 13): "math", (2, 14): "flash"}),
+        (call(A100, SINGLE, offset=1), {(2, 12): "efficient", (2, 13): "math"}),
+        (call(T4, SINGLE, offset=1), {(2, 12): "efficient", (2, 13): "efficient"}),
+        (call(A100, HALF, batch=65536), {(2, 14): "flash", (2, 15): "efficient"}),
+        (call(H100, HALF, batch=65536), {(2, 12): "cudnn", (2, 13): "flash", (2, 15): "efficient"}),
+    ],
+)
+def test_the_rules_are_those_of_the_release(attention, expected, monkeypatch):
+    for release, backend in expected.items():
+        monkeypatch.setattr(attention_backend, "_RELEASE", release)
+
+        assert choose_backend(attention) == backend, release
+
+
+@pytest.mark.parametrize(
+    ("dtype", "counts"),
+    [
+        ("bfloat16", {"cudnn": 2352, "flash": 888, "efficient": 1296, "math": 1464}),
+        ("float32", {"efficient": 4000, "math": 2000}),
+    ],
+)
+def test_each_backend_is_chosen_as_often_as_on_an_h200(dtype, counts, monkeypatch):
+    """The counts were measured on an NVIDIA H200 with torch 2.11.0+cu130."""
+    monkeypatch.setattr(attention_backend, "_RELEASE", (2, 11))
+    device, found = AttentionDevice("cuda", (9, 0)), Counter()
+
+    for case in (case for case in proof.cases() if case.dtype == dtype):
+        tensors = proof.tensors_of(case, "meta")
+        is_grouped = len(set(case.heads)) > 1
+        attention = Attention(*tensors, case.dropout, case.mask == "causal", device, is_grouped)
+        found[choose_backend(attention)] += 1
+
+    assert found == counts
 
 
 def test_the_users_choice_of_kernels_is_honoured():
