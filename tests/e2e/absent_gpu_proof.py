@@ -86,8 +86,8 @@ def noting(path: Path) -> Iterator[None]:
     own, module = compiling.compiled_for, gpu_compilation._MODULE
     before = os.environ.get("PYTHONPATH", "")
 
-    def compiled_for(gpu: str, archive: bytes, place: Path) -> gpu_compilation.Compiled:
-        found = own(gpu, archive, place)
+    def compiled_for(gpu: str, archive: bytes, place: Path, **options: Any) -> gpu_compilation.Compiled:
+        found = own(gpu, archive, place, **options)
         noted = place / "kernels.json"
         path.write_text(noted.read_text() if noted.exists() else "[]")
         return found

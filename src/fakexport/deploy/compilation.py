@@ -43,7 +43,8 @@ def compile(
         to: `aoti`: a .pt2 package of native code. `cpp-project`: such a package and a C++ program that runs
             it. `executorch`: a .pte file. `onnx`: an .onnx file.
         devices: Mapping of devices, as for `bind`.
-        weights: For `aoti` and `onnx`: `inside` the file, or in a .safetensors file `beside` it.
+        weights: For `aoti` and `onnx`: `inside` the file, or in a .safetensors file `beside` it (the
+            default of `aoti` for GPUs).
         backend: For `executorch`. Default: `portable`.
         target: For `aoti` and `cpp-project`: the devices to compile for, as a topology. NVIDIA GPUs may be
             absent (extra `cuda`). Several GPUs share one package, which has code for each. Default: the

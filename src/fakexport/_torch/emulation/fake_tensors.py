@@ -129,6 +129,18 @@ def meta_of(fake: torch.Tensor) -> torch.Tensor:
         return flat.as_strided(fake.shape, fake.stride(), fake.storage_offset())
 
 
+def new_fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device) -> FakeTensor:
+    """Return `FakeTensor(mode, meta, device)`, without using the device.
+
+    On a machine with GPUs, the constructor allocates a real tensor on the device. This takes memory of the
+    GPU, and raises an error for `cuda:3` on a machine with one GPU.
+    """
+    if device.type not in ("cuda", "xpu"):
+        return FakeTensor(mode, meta, device)
+    with Patches({(fake_tensor, "init_gpu_context"): lambda device: None}):
+        return FakeTensor(mode, meta, device)
+
+
 def real_to_fake(mode: FakeTensorMode, real: torch.Tensor, device: torch.device) -> FakeTensor:
     """Return a fake tensor of `mode` with the shape, layout and dtype of `real`, on the fake device `device`.
 
@@ -139,7 +151,7 @@ def real_to_fake(mode: FakeTensorMode, real: torch.Tensor, device: torch.device)
             meta: torch.Tensor = MetaConverter()(real.detach())
         else:
             meta = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device="meta")
-    return FakeTensor(mode, meta, device)
+    return new_fake(mode, meta, device)
 
 
 def example_to_fake(mode: FakeTensorMode, real: torch.Tensor, device: torch.device) -> FakeTensor:
@@ -149,7 +161,7 @@ def example_to_fake(mode: FakeTensorMode, real: torch.Tensor, device: torch.devi
         meta = meta_of(fake)
         torch._C._set_conj(meta, real.is_conj())
         torch._C._set_neg(meta, real.is_neg())
-        fake = FakeTensor(mode, meta, device)
+        fake = new_fake(mode, meta, device)
     fake.requires_grad_(real.requires_grad)
     return fake
 
@@ -166,7 +178,7 @@ def fake_elsewhere(fake: FakeTensor, device: torch.device) -> FakeTensor:
     else:
         with torch.no_grad(), in_kernel_invocation_manager(fake.fake_mode):
             meta = torch.ops.aten.alias.default(fake)
-    made = FakeTensor(fake.fake_mode, meta, device)
+    made = new_fake(fake.fake_mode, meta, device)
     if device.type == fake.device.type == "cpu":
         made.constant = fake.constant
     return made

@@ -45,9 +45,9 @@ from .host import (
     compiler_version,
     device_type,
     each_target,
-    gpu_here,
     instructions_for,
     instructions_here,
+    nvidia_gpu,
     on_target,
     versions_here,
 )
@@ -81,10 +81,12 @@ def compile_aoti(
 ) -> CompiledFile:
     """Compile a program to native code for the CPU, or for an NVIDIA GPU, which may be absent here.
 
-    For a GPU that this machine lacks, Triton compiles the kernels for the GPU's compute capability, in a new
-    process. Kernels cannot be timed without the GPU, so each gets the first of Inductor's configurations that
-    does not spill registers. Matrix products, convolutions and attention call torch's libraries. The host
-    code needs x86-64 with AVX2, and a CUDA build of the same torch release; this torch may be the CPU build.
+    For a GPU, Triton compiles the kernels for the GPU's compute capability, in a new process that does not
+    use the GPU. Unless `tune` is true, kernels are not timed: each gets the first of Inductor's
+    configurations that does not spill registers. Matrix products, convolutions and attention call torch's
+    libraries. The host code needs x86-64 with AVX2, and a CUDA build of the same torch release; this torch
+    may be the CPU build. If the GPU is here but has no device profile, if the weights are inside the package,
+    or if a library defines an operator, Inductor compiles in this process, and times the kernels.
 
     With several targets, the package contains code for each of these GPUs, stored under the GPU's compute
     capability, such as `sm_90`. `open_aoti` loads the code for the GPU of its machine. There is one weights
@@ -96,8 +98,8 @@ def compile_aoti(
 
     Args:
         program, path, weights, target: As for `compile`. For a weight-less program, `weights` is `beside`,
-            and no weights file is written. For an absent GPU, the default is `beside`, and `inside` is an
-            error. Constants with known values are always in the package.
+            and no weights file is written. For a GPU, the default is `beside`, and `inside` is an error if
+            the GPU is absent. Constants with known values are always in the package.
         cache: A folder that caches packages, keyed by everything that the code depends on. Cached code is
             executed, so a folder that other users own or can write to is rejected. A missing folder is
             created with access for this user only.
@@ -124,25 +126,36 @@ def compile_aoti(
         targets = tuple(filter(None, (first, *others)))
         return _compiled_for_each(program, out, targets, weights, cache, tune, report)
     unbound = unbound_names(program)
-    gpu = gpu_here(program, first) if tune else absent_gpu(program, first)
+    gpu = nvidia_gpu(program, first)
+    if tune and (gpu is None or not gpu.is_here):
+        raise DeployError(
+            f"{gpu.profile} is not available on this machine, so its kernels cannot be timed"
+            if gpu
+            else "only the kernels of NVIDIA GPUs can be timed: name a GPU that has a device profile"
+        )
     place: WeightsPlace = weights or ("beside" if unbound or gpu else "inside")
     if unbound and place == "inside":
         raise WeightsNotBoundError(unbound)
     if gpu is not None and place == "inside":
-        reason = "kernels are timed" if tune else f"{gpu} is not available on this machine"
-        raise DeployError(f"{reason}, so the weights cannot be inside the package: pass --weights beside")
+        if not gpu.is_here or tune:
+            reason = "kernels are timed" if tune else f"{gpu.profile} is not available on this machine"
+            raise DeployError(f"{reason}, so the weights cannot be inside the package: pass --weights beside")
+        gpu = None  # The other process has no weights.
     compiler = compiler_version()
     source = program  # Moving it to an absent GPU makes its weights fake.
     # Native code cannot call transformers' operators, whose kernels are in Python.
     program = composed(on_target(program, first), IN_PYTHON)
     if gpu is not None and (foreign := (*library_operators(program), *library_classes(program))):
-        raise DeployError(
-            f"the program uses {foreign[0]}, which a library defines, so it can only be compiled on a "
-            f"machine that has the GPU, {gpu}"
-        )
+        if not gpu.is_here or tune:
+            raise DeployError(
+                f"the program uses {foreign[0]}, which a library defines, so it can only be compiled on a "
+                f"machine that has the GPU, {gpu.profile}, and its kernels cannot be timed"
+            )
+        gpu = None  # The other process does not import the library.
     # Building the signature raises for unsupported programs before the compilation starts.
     signature, orders = Signature.of(program), input_orders(program)
-    job = _Job(program, signature, orders, place, compiler, gpu, tune, report or silent)
+    profile = None if gpu is None else gpu.profile
+    job = _Job(program, signature, orders, place, compiler, profile, tune, report or silent)
     notes = []
     with tempfile.TemporaryDirectory(prefix="fakexport-aoti-") as folder:
         kept = None if cache is None else PackageCache(Path(cache), job.key)
@@ -157,8 +170,10 @@ def compile_aoti(
     if tune:
         notes += _timed_kernels(out)
     elif gpu is not None:
+        hint = ": pass --tune to time them" if gpu.is_here else ""
         notes.append(
-            f"kernel configurations for {gpu} were chosen by fixed rules, not by timing them on the GPU"
+            f"kernel configurations for {gpu.profile} were chosen by fixed rules, not by timing them on the "
+            f"GPU{hint}"
         )
         if release := untested_release():
             notes.append(
@@ -246,7 +261,7 @@ class _Job:
     orders: tuple[tuple[int, ...], ...]
     place: WeightsPlace
     compiler: str
-    gpu: str | None  # Profile of the target's GPU, if this machine lacks it, or kernels are timed on it.
+    gpu: str | None  # Profile of the NVIDIA GPU to compile for in a separate process.
     is_timed: bool
     report: Report
 
@@ -290,7 +305,7 @@ class _Job:
         more = {} if is_inside else {PROGRAM: self.archive}
         names: Collection[str] = ()
         if self.gpu is not None:
-            how = "timing kernels" if self.is_timed else "without the GPU"
+            how = "timing kernels" if self.is_timed else "without using it"
             self.report(f"compiling for {self.gpu}, {how}, with {self.compiler}")
             found = compiled_for(self.gpu, self.archive, folder / "gpu", is_timed=self.is_timed)
             files, names = found.files, found.constants

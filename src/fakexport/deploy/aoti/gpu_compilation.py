@@ -56,6 +56,8 @@ def compiled_for(gpu: str, archive: bytes, folder: Path, *, is_timed: bool = Fal
     folder.mkdir(parents=True)
     (folder / PROGRAM).write_bytes(archive)
     (folder / GPU).write_bytes(pickle.dumps(profile_named(gpu)))
+    # A GPU that is here could change what Inductor generates. Without it, equal programs get equal packages.
+    hidden = {} if is_timed else {"CUDA_VISIBLE_DEVICES": ""}
     caches = {f"{name}_CACHE_DIR": str(folder / name.lower()) for name in ("TORCHINDUCTOR", "TRITON")}
     with (folder / _LOG).open("wb") as log:
         ended = run_limited(
@@ -64,7 +66,7 @@ def compiled_for(gpu: str, archive: bytes, folder: Path, *, is_timed: bool = Fal
             Limits(seconds=math.inf),
             stdout=log,
             stderr=log,
-            environment={**os.environ, **ENVIRONMENT, **caches},
+            environment={**os.environ, **ENVIRONMENT, **caches, **hidden},
         )
     answer = folder / ANSWER
     if not answer.exists():

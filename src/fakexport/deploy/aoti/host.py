@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch.export import ExportedProgram
@@ -80,21 +81,34 @@ def absent_gpu(program: ExportedProgram, target: str | None, *, command: str | N
     return profile.name
 
 
-def gpu_here(program: ExportedProgram, target: str | None) -> str:
-    """Return the name of the profile of this machine's NVIDIA GPU, which a program is compiled for.
+@dataclass(frozen=True)
+class Gpu:
+    """An NVIDIA GPU to compile for in a separate process: the name of its profile, and whether it is here."""
+
+    profile: str
+    is_here: bool
+
+
+def nvidia_gpu(program: ExportedProgram, target: str | None) -> Gpu | None:
+    """Return the GPU to compile for, or None for the CPU and for a GPU that only its machine can compile for.
+
+    A package does not depend on whether its GPU is here, so both are compiled in the same way.
 
     Raises:
-        DeployError: As for `absent_gpu`, or the target is not that GPU, or it has no profile.
+        DeployError: As for `absent_gpu`.
     """
-    if absent := absent_gpu(program, target):
-        raise DeployError(f"{absent} is not available on this machine, so its kernels cannot be timed")
-    if not _accelerators(program, target):
-        raise DeployError("only the kernels of NVIDIA GPUs can be timed: name the GPU with --target")
+    if (absent := absent_gpu(program, target)) is not None:
+        return Gpu(absent, is_here=False)
+    can_compile = sys.platform == "linux" and platform.machine() == "x86_64" and _has_triton()
+    if not can_compile or not any(name.startswith("cuda") for name in _accelerators(program, target)):
+        return None
     name = torch.cuda.get_device_name()
-    for profile in load_profiles().values():
-        if profile.vendor_name == name:
-            return profile.name
-    raise DeployError(f"no device profile is called {name}: add one with --profiles")
+    profiles = (each.name for each in load_profiles().values() if each.vendor_name == name)
+    return next((Gpu(profile, is_here=True) for profile in profiles), None)
+
+
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 def each_target(target: str | Sequence[str] | None) -> tuple[str | None, ...]:
@@ -115,7 +129,7 @@ def _check_can_compile(profile: DeviceProfile, command: str | None) -> None:
             f"{profile.name} is not available on this machine, and compiling for it needs Linux on x86-64",
             command,
         )
-    if importlib.util.find_spec("triton") is None:
+    if not _has_triton():
         raise DeployError(
             f"{profile.name} is not available on this machine, and compiling for it needs Triton: "
             f"pip install {packages_of('cuda')}"

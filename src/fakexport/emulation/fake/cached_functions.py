@@ -78,8 +78,8 @@ def _cached_functions() -> Iterator[functools._lru_cache_wrapper[Any]]:
 
 
 def _found(module: ModuleType) -> Iterator[functools._lru_cache_wrapper[Any]]:
-    # A lazy object, such as those of six or a module of transformers, may import a module when it is asked for
-    # `__class__`, `__module__` or `__func__`, and fail. So only types are asked.
+    # A lazy object, such as those of six or a module of transformers, may import a module when it is asked
+    # for `__class__`, `__module__` or `__func__`, and fail. So only types are asked.
     for value in list(vars(module).values()):
         is_class = issubclass(type(value), type)
         if not is_class and not issubclass(type(value), functools._lru_cache_wrapper):
