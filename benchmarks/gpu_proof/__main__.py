@@ -36,7 +36,7 @@ GROUPS: tuple[dict[str, float], ...] = (
     {"smoke": 100},
     {"prepare": 150},
     {"facts": 45},
-    {"attention": 50},
+    {"attention": 95},
     {"fidelity": 210, "native": 200},
     {"memory": 110},
     {"packages": 60},

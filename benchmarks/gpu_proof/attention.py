@@ -56,7 +56,7 @@ def step(run: Run) -> None:
     """Compare chosen kernels and layouts."""
     parts = [Part("attention", "choices", dtype, limit_s=45) for dtype in _DTYPES]
     parts += [Part("attention", "emulated_layouts", is_hidden=True, limit_s=45)]
-    parts += [] if run.is_pretend else [Part("attention", "real_layouts", limit_s=45)]
+    parts += [] if run.is_pretend else [Part("attention", "real_layouts", limit_s=90)]
     run_parts(run, parts)
     paths = [run.work / f"layouts-{side}.json" for side in ("real", "emulated")]
     if run.is_pretend or not all(path.exists() for path in paths):

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -77,6 +78,7 @@ def _write(run: Run, side: str, devices: AbstractContextManager[Any]) -> None:
 def _answers() -> dict[str, str]:
     import transformers.utils
 
+    import_module("torch.utils._triton")
     names = {"torch": torch, "transformers": transformers, "sys": sys, "os": os}
     found = {}
     for question in filter(None, map(str.strip, QUESTIONS.replace("\n", "|").split("|"))):

@@ -116,7 +116,8 @@ def _work(device: str) -> list[Any]:
     with torch.no_grad():  # Other threads draw from torch's generator.
         for parameter in model.parameters():
             parameter.copy_(torch.linspace(-0.1, 0.1, parameter.numel()).reshape(parameter.shape))
-    optimizer = torch.optim.AdamW(model.parameters())
+    # With `foreach`, AdamW fails while another thread runs `torch.export`: torch's `is_exporting` is global.
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
     x = torch.arange(2 * 3 * 256, dtype=torch.float32).reshape(2, 3, 16, 16).to(device) / 999
     found: list[Any] = []
     for _ in range(2):

@@ -134,6 +134,7 @@ def measure(run: Run, name: str) -> dict[str, Any]:
     turn()
     if run.is_pretend:
         return {"planned": intervals(found["device"]), "bound_s": found["bound_s"]}
+    assert not torch.cuda.is_initialized(), "loading the program used the GPU"
     before = used_bytes()
     call = call_of(program, run.device)
     torch.cuda.synchronize()
@@ -249,10 +250,15 @@ def call_of(program: ExportedProgram, device: str) -> Any:
     """
     import fakexport as fe
     from benchmarks.plan_accuracy import call_arguments
+    from fakexport.exporting.program import tensor_identity
 
-    weights = {name: _random(name, value, device) for name, value in program.state_dict.items()}
+    weights, made = {}, {}
+    for name, value in program.state_dict.items():
+        if (key := tensor_identity(value)) not in made:  # Tied weights have one value.
+            made[key] = _random(name, value, device)
+        weights[name] = made[key]
     bound = fe.bind(program, weights, check_finite=False)
-    del weights
+    del weights, made
     args, kwargs = call_arguments(bound, _inputs(bound, device))
     return functools.partial(bound.module(), *args, **kwargs)
 

@@ -42,10 +42,9 @@ def step(run: Run) -> None:
     _let_compilers_find_cuda(run)
     parts = [Part("native", "cpp", limit_s=_LIMIT_S, threads=4)]
     parts += [Part("native", "aoti", name, limit_s=_LIMIT_S, threads=4) for name in _PACKAGES]
-    if not run.is_pretend:  # Without a GPU it is the build of the step `prepare`.
-        parts += [Part("packages", "build_natively", name, limit_s=_LIMIT_S) for name in packages.CASES]
-        hidden = {"is_hidden": True, "limit_s": _LIMIT_S}
-        parts += [Part("packages", "build_hidden_here", name, **hidden) for name in packages.CASES]
+    if not run.is_pretend:  # Without a GPU, the step `prepare` builds packages.
+        built = ("build_here", "build_stock", "build_tuned")
+        parts += [Part("packages", how, name, limit_s=_LIMIT_S) for name in packages.CASES for how in built]
     parts += [Part("native", "tests", limit_s=_LIMIT_S)]
     chosen = [part for part in parts if not run.only or (part.case or part.name) in run.only]
     run_parts(run, chosen, jobs=min(run.jobs, _AT_A_TIME))
@@ -167,8 +166,8 @@ def tests(run: Run, _: str) -> dict[str, Any]:
     """Run the tests that need a GPU, except the test of programs, which `fidelity` compares."""
     tested = "tests/gpu/test_compile_aoti.py"
     command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-o", "minversion=8.0", tested]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    return {"ok": done.returncode == 0, "exit_code": done.returncode, "output": done.stdout[-1500:]}
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return {"ok": done.returncode == 0, "exit_code": done.returncode, "output": done.stdout[-6000:]}
 
 
 def _call(command: list[Path | str]) -> None:

@@ -1,6 +1,6 @@
 """Step: check that AOTInductor packages built without a GPU load on it, match eager mode, and are fast.
 
-`fakexport compile` builds them with the GPU hidden, and again with the GPU visible, to compare times.
+To compare times, stock torch builds them on the GPU too, and `fakexport compile --tune` times their kernels.
 """
 
 from __future__ import annotations
@@ -8,13 +8,14 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch.export import Dim
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu_proof.memory import milliseconds
@@ -62,9 +63,14 @@ def path_of(run: Run, name: str) -> Path:
     return run.made / "packages" / f"{name}.aoti.pt2"
 
 
-def native_path_of(run: Run, name: str) -> Path:
-    """Return the path of the package that is built with the GPU."""
-    return run.work / "native_packages" / f"{name}.aoti.pt2"
+def tuned_path_of(run: Run, name: str) -> Path:
+    """Return the path of the package whose kernels are timed on the GPU."""
+    return run.work / "tuned_packages" / f"{name}.aoti.pt2"
+
+
+def stock_path_of(run: Run, name: str) -> Path:
+    """Return the path of the package that stock torch builds on the GPU."""
+    return run.work / "stock_packages" / f"{name}.pt2"
 
 
 def build(run: Run, name: str) -> dict[str, Any]:
@@ -72,17 +78,32 @@ def build(run: Run, name: str) -> dict[str, Any]:
     return _built(run, name, path_of(run, name))
 
 
-def build_hidden_here(run: Run, name: str) -> dict[str, Any]:
-    """Build a package with the GPU hidden on the machine that has it, to compare the time of the builds."""
-    return _built(run, name, run.work / "hidden_packages" / f"{name}.aoti.pt2")
+def build_here(run: Run, name: str) -> dict[str, Any]:
+    """Build a package on the machine that has the GPU, to compare the time with that of a stock build."""
+    return _built(run, name, run.work / "packages" / f"{name}.aoti.pt2")
 
 
-def build_natively(run: Run, name: str) -> dict[str, Any]:
-    """Build a package of the same program with the GPU visible."""
-    return _built(run, name, native_path_of(run, name))
+def build_tuned(run: Run, name: str) -> dict[str, Any]:
+    """Build a package whose kernels are timed on the GPU."""
+    return _built(run, name, tuned_path_of(run, name), "--tune")
 
 
-def _built(run: Run, name: str, package: Path) -> dict[str, Any]:
+def build_stock(run: Run, name: str) -> dict[str, Any]:
+    """Build a package with stock torch from a program with weights on the GPU."""
+    from fakexport.models.sources import resolve
+
+    case, package = CASES[name], stock_path_of(run, name)
+    package.parent.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    model, args, kwargs = model_on(resolve(f"{_SOURCE}:{name}"), run.device, getattr(torch, case.dtype))
+    shapes = ((Dim.AUTO, Dim.AUTO),) if case.dynamic else None
+    program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
+    begun = time.monotonic()
+    torch._inductor.aoti_compile_and_package(program, package_path=str(package))
+    return {"bytes": package.stat().st_size, "compile_seconds": round(time.monotonic() - begun, 1)}
+
+
+def _built(run: Run, name: str, package: Path, *options: str) -> dict[str, Any]:
     import fakexport as fe
 
     case = CASES[name]
@@ -94,14 +115,17 @@ def _built(run: Run, name: str, package: Path) -> dict[str, Any]:
     )  # fmt: skip
     fe.save(program, archive)
     command = [sys.executable, "-m", "fakexport", "compile", archive, "--to", "aoti", "--target", run.profile]
-    done = subprocess.run([*command, "--weights", "beside", "-o", package], capture_output=True, text=True)
+    command += [*options, "--weights", "beside", "-o", package]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
-        raise RuntimeError(f"exit code {done.returncode}: {done.stderr[-600:]}")
-    return {"bytes": package.stat().st_size, "output": done.stdout.strip().rpartition("/")[2]}
+        raise RuntimeError(f"exit code {done.returncode}: {done.stderr[-3000:]}")
+    notes = [line for line in done.stderr.splitlines() if line.startswith("note: ")]
+    output = done.stdout.strip().rpartition("/")[2]
+    return {"bytes": package.stat().st_size, "output": output, "notes": notes}
 
 
 def check(run: Run, name: str) -> dict[str, Any]:
-    """Compare a package with eager mode and float64, and time it and the package built on this GPU."""
+    """Compare a package with eager mode and float64, and time it and the packages built on this GPU."""
     from fakexport.deploy.aoti import open_aoti
     from fakexport.models.sources import resolve
 
@@ -129,21 +153,16 @@ def check(run: Run, name: str) -> dict[str, Any]:
     with torch.no_grad():
         run.record("packages", name, part="eager", **_times(lambda: model(x)))
     run.record("packages", name, part="built without the GPU", **_times(lambda: package({wanted: x})))
-    return _of_native(run, name, model, wanted, x, got)
-
-
-def _of_native(
-    run: Run, name: str, model: nn.Module, wanted: str, x: torch.Tensor, got: torch.Tensor
-) -> dict[str, Any]:
-    """Time the package built on this GPU, and return the largest difference between its result and `got`."""
-    from fakexport.deploy.aoti import open_aoti
-
-    if not native_path_of(run, name).exists():
-        return {"built_here": "not built: run the step `native` before"}
-    native = open_aoti(native_path_of(run, name), checkpoint=dict(model.state_dict()))
-    (here,) = native({wanted: x}).values()
-    times = _times(lambda: native({wanted: x}))
-    return {"built_here": times, "largest_difference": float((here.double() - got.double()).abs().max())}
+    found: dict[str, Any] = {}
+    if tuned_path_of(run, name).exists():
+        tuned = open_aoti(tuned_path_of(run, name), checkpoint=dict(model.state_dict()))
+        (other,) = tuned({wanted: x}).values()
+        run.record("packages", name, part="tuned", **_times(lambda: tuned({wanted: x})))
+        found["difference_of_tuned"] = float((other.double() - got.double()).abs().max())
+    if stock_path_of(run, name).exists():
+        stock = torch._inductor.aoti_load_package(str(stock_path_of(run, name)))
+        run.record("packages", name, part="stock", **_times(lambda: stock(x)))
+    return found
 
 
 def _input(shape: tuple[int, ...], case: Case, device: str) -> torch.Tensor:
@@ -170,7 +189,8 @@ def _times(call: Callable[[], Any]) -> dict[str, Any]:
 
 PARTS = {
     "build": build,
-    "build_hidden_here": build_hidden_here,
-    "build_natively": build_natively,
+    "build_here": build_here,
+    "build_stock": build_stock,
+    "build_tuned": build_tuned,
     "check": check,
 }

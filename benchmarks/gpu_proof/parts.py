@@ -77,7 +77,7 @@ class Process:
         self.child.stdin.close()
 
     def _fail(self, error: str) -> None:
-        tail = self.log.read_text(errors="replace")[-800:]
+        tail = self.log.read_text(errors="replace")[-2000:]
         part = self.part
         self.run.record(part.step, part.case or part.name, part=part.name, error=error, output=tail)
 
@@ -97,6 +97,7 @@ def start(run: Run, part: Part, *, is_waiting: bool = False) -> Process:
         **os.environ,
         "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
         "PYTHONUNBUFFERED": "1",
+        "PYTHONFAULTHANDLER": "1",  # The stack of a process that a signal ends is in its log.
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",
         "OMP_NUM_THREADS": str(part.threads),
