@@ -11,11 +11,13 @@ a time limit. The runner does not use the GPU itself: each case runs in its own 
 its entry point.
 
 Work that needs no GPU can be prepared on a different machine with the same versions of torch and
-transformers, which saves two minutes:
+transformers, in 25 minutes on two cores. The programs and packages then come from a machine without a GPU:
 
     python -m benchmarks.gpu_proof --pretend --limit 0 --profile H200 --steps prepare
 
 Then copy `build/gpu_prepared` to the GPU machine. Its folders are named after the profile, both library
 versions and the sources of fakexport, so outdated folders are ignored. The steps also use accelerate, typer,
-jinja2, safetensors, triton, pytest, a C++ compiler, cmake and the CUDA toolkit.
+jinja2, pillow, torchvision, safetensors, triton, pytest, a C++ compiler, cmake and the CUDA toolkit.
+
+`measured` contains the results of earlier runs.
 """
