@@ -149,7 +149,7 @@ def compile_aoti(
         if not gpu.is_here or tune:
             raise DeployError(
                 f"the program uses {foreign[0]}, which a library defines, so it can only be compiled on a "
-                f"machine that has the GPU, {gpu.profile}, and its kernels cannot be timed"
+                f"machine that has the GPU, {gpu.profile}{', without --tune' if tune else ''}"
             )
         gpu = None  # The other process does not import the library.
     # Building the signature raises for unsupported programs before the compilation starts.
