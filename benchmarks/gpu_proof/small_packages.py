@@ -5,8 +5,6 @@ The programs are those of `tests/e2e/absent_gpu_programs.py`, which also run on 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from benchmarks.gpu_proof.parts import Part, run_parts
 from benchmarks.gpu_proof.run import Run
+from benchmarks.gpu_proof.values import distance
 
 CASES = (
     *("perceptron static", "perceptron dynamic", "attention", "attention bfloat16"),
@@ -24,9 +23,6 @@ CASES = (
     *("clip", "whisper", "albert", "opt static", "mobilenet_v2 static", "qwen3 static"),
     *("distilbert static", "mixtral sized"),
 )
-_TOLERANCES = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}
-"""Dtype of an output -> largest allowed relative error: norm of the error / norm of the eager output."""
-
 _AT_A_TIME = 4
 
 
@@ -38,7 +34,7 @@ def step(run: Run) -> None:
 
 
 def path_of(run: Run, name: str) -> Path:
-    """Return the path of a package. Its weights and calls are beside it."""
+    """Return the path of a package. Its weights and calls are in the same folder."""
     return run.made / "small_packages" / name.replace(" ", "-") / "package.pt2"
 
 
@@ -86,31 +82,9 @@ def _compared(run: Run, name: str) -> dict[str, Any]:
         given = load_file(path.with_name(f"inputs-{number}.safetensors"), device=run.device)
         wanted = load_file(path.with_name(f"outputs-{number}.safetensors"))
         found = package(dict(zip(names, (given[at] for at in sorted(given)), strict=True)))
-        outputs += [(f"{at} of call {number}", wanted[at]) for at in sorted(wanted)]
+        outputs += [wanted[at] for at in sorted(wanted)]
         got += [one.cpu() for one in found.values()]
-    return {"calls": len(calls), **compared(outputs, got)}
-
-
-def compared(wanted: Sequence[tuple[str, torch.Tensor]], got: Sequence[torch.Tensor]) -> dict[str, Any]:
-    """Return the largest relative error, and the named outputs that are not within the tolerance."""
-    errors = {name: _error(one, other) for (name, one), other in zip(wanted, got, strict=True)}
-    most = {name: _TOLERANCES.get(one.dtype, 0.0) for name, one in wanted}
-    wrong = [f"{name}: {error:.3g}" for name, error in errors.items() if error > most[name]]
-    return {"ok": not wrong, "relative_error": max(errors.values(), default=0.0), "wrong": wrong[:6]}
-
-
-def _error(wanted: torch.Tensor, got: torch.Tensor) -> float:
-    """Return the norm of the error / the norm of `wanted`; inf if shape, dtype, integers or inf differ."""
-    if (wanted.shape, wanted.dtype) != (got.shape, got.dtype):
-        return math.inf
-    if not wanted.is_floating_point():
-        return 0.0 if torch.equal(wanted, got) else math.inf
-    wanted, got = wanted.double(), got.double()
-    finite = wanted.isfinite()
-    if not torch.allclose(wanted[~finite], got[~finite], equal_nan=True) or not got[finite].isfinite().all():
-        return math.inf
-    wanted, got = wanted[finite], got[finite]
-    return float((wanted - got).norm() / wanted.norm().clamp_min(1e-30))
+    return {"calls": len(calls), **distance(outputs, got)}
 
 
 PARTS = {"build": build, "check": check}

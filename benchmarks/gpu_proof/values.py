@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,10 @@ def distance(wanted: Sequence[torch.Tensor], got: Sequence[torch.Tensor]) -> dic
 
 def _relative(wanted: torch.Tensor, got: torch.Tensor) -> float:
     wanted, got = wanted.double(), got.double()
+    finite = wanted.isfinite()
+    if not torch.allclose(wanted[~finite], got[~finite], equal_nan=True) or not got[finite].isfinite().all():
+        return math.inf
+    wanted, got = wanted[finite], got[finite]
     return float((wanted - got).norm() / wanted.norm().clamp_min(1e-30))
 
 

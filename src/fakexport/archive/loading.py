@@ -10,7 +10,13 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from fakexport._torch.emulation.fake_tensors import FakeTensor, FakeTensorMode, mode_of, new_fake_mode
+from fakexport._torch.emulation.fake_tensors import (
+    FakeTensor,
+    FakeTensorMode,
+    devices_unused,
+    mode_of,
+    new_fake_mode,
+)
 from fakexport._torch.operators.real_execution import real_execution
 from fakexport._torch.tracing.program_assembly import as_parameter, fake_of, plain_meta
 from fakexport._torch.tracing_lock import one_at_a_time
@@ -203,6 +209,7 @@ def _trusted(path: str | os.PathLike[str], asked: _Asked) -> LoadedArchive:
 
 
 @collection_paused()
+@devices_unused()
 def _loaded(container: Container, asked: _Asked) -> LoadedArchive:
     methods = read_methods(container)
     manifest = methods.manifest

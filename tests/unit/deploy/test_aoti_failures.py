@@ -20,8 +20,9 @@ from torch._inductor.exc import CppCompileError
 
 import fakexport as fe
 from fakexport.deploy import CompileFailure, DeployError
-from fakexport.deploy.aoti import absent_gpu, compile_aoti, each_target, on_target
+from fakexport.deploy.aoti import absent_gpu, compile_aoti, each_target, host, on_target
 from fakexport.deploy.aoti.faults import failure_of
+from fakexport.deploy.aoti.host import Gpu, nvidia_gpu
 from fakexport.exporting.program.devices import devices_of_program
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -31,7 +32,7 @@ COMPILE = """
 import signal, sys, torch
 signal.signal(signal.SIGINT, signal.default_int_handler)
 import fakexport as fe
-from fakexport.deploy.aoti import compile_aoti
+from fakexport.deploy.aoti import host, compile_aoti
 program = fe.export(lambda: torch.nn.Linear(64, 64), (torch.zeros(2, 64),))
 compile_aoti(program, sys.argv[1], report=lambda line: print(line, flush=True))
 """
@@ -220,6 +221,34 @@ def test_what_needs_the_gpu_is_refused_before_anything_is_compiled(tmp_path: Pat
     with pytest.raises(DeployError, match="so the weights cannot be inside the package"):
         compile_aoti(fe.bind(linear(), weights), tmp_path / "m.pt2", target="H100", weights="inside")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+@pytest.mark.parametrize(
+    ("name", "capability", "target", "expected"),
+    [
+        ("NVIDIA H200", (9, 0), None, Gpu("H200", is_here=True)),
+        ("NVIDIA H200", (9, 0), "cuda", Gpu("H200", is_here=True)),
+        ("NVIDIA H200", (9, 0), "H100", Gpu("H100-80GB", is_here=True)),  # As on a machine without a GPU.
+        ("NVIDIA H200", (9, 0), "A100", Gpu("A100-80GB", is_here=False)),
+        ("a GPU without a profile", (9, 0), None, None),
+        ("AMD Instinct MI300X", (9, 4), None, None),
+    ],
+)
+def test_the_gpu_to_compile_for_on_a_machine_with_a_gpu(
+    name: str,
+    capability: tuple[int, int],
+    target: str | None,
+    expected: Gpu | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = fe.export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),), target="H100", device_map="cuda:0")
+    monkeypatch.setattr(host, "exists_here", lambda device: True)
+    monkeypatch.setattr(host, "_has_triton", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: name)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+
+    assert nvidia_gpu(program, target) == expected
 
 
 def test_only_kernels_of_a_gpu_are_timed(tmp_path: Path) -> None:

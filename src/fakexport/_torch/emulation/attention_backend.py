@@ -140,17 +140,18 @@ def _can_use_cudnn(call: Attention) -> bool:
 
 
 def _fits_cudnn_head(call: Attention, d_qk: int, d_v: int) -> bool:
+    heads, limit = (d_qk, d_v), 128
     is_hopper, is_blackwell = call.device.capability == (9, 0), call.device.capability[0] == 10
-    has_gradient_of_256 = _RELEASE < (2, 14) or all(guard_or_false(size == 256) for size in (d_qk, d_v))
-    if (is_hopper or (is_blackwell and _RELEASE >= (2, 14))) and (
-        not call.requires_grad or has_gradient_of_256
-    ):
+    if is_hopper and _RELEASE < (2, 14):
         limit = 256
-    elif (is_hopper or is_blackwell) and guard_or_false(d_qk == 192) and guard_or_false(d_v == 128):
-        limit = 192
-    else:
-        limit = 128
-    return all(guard_or_false(size <= limit) and guard_or_false(size % 8 == 0) for size in (d_qk, d_v))
+    elif is_hopper or is_blackwell:
+        # Since torch 2.14, heads up to 256. A gradient has them only for 256, and for 192 with 128.
+        any_head = _RELEASE >= (2, 14) and not call.requires_grad
+        if any_head or (_RELEASE >= (2, 14) and all(guard_or_false(size == 256) for size in heads)):
+            limit = 256
+        elif guard_or_false(d_qk == 192) and guard_or_false(d_v == 128):
+            limit = 192
+    return all(guard_or_false(size <= limit) and guard_or_false(size % 8 == 0) for size in heads)
 
 
 def _fits_grid(call: Attention) -> bool:

@@ -129,18 +129,6 @@ def meta_of(fake: torch.Tensor) -> torch.Tensor:
         return flat.as_strided(fake.shape, fake.stride(), fake.storage_offset())
 
 
-def new_fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device) -> FakeTensor:
-    """Return `FakeTensor(mode, meta, device)`, without using the device.
-
-    On a machine with GPUs, the constructor allocates a real tensor on the device. This takes memory of the
-    GPU, and raises an error for `cuda:3` on a machine with one GPU.
-    """
-    if device.type not in ("cuda", "xpu"):
-        return FakeTensor(mode, meta, device)
-    with Patches({(fake_tensor, "init_gpu_context"): lambda device: None}):
-        return FakeTensor(mode, meta, device)
-
-
 def real_to_fake(mode: FakeTensorMode, real: torch.Tensor, device: torch.device) -> FakeTensor:
     """Return a fake tensor of `mode` with the shape, layout and dtype of `real`, on the fake device `device`.
 
@@ -151,7 +139,7 @@ def real_to_fake(mode: FakeTensorMode, real: torch.Tensor, device: torch.device)
             meta: torch.Tensor = MetaConverter()(real.detach())
         else:
             meta = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device="meta")
-    return new_fake(mode, meta, device)
+    return FakeTensor(mode, meta, device)
 
 
 def example_to_fake(mode: FakeTensorMode, real: torch.Tensor, device: torch.device) -> FakeTensor:
@@ -161,7 +149,7 @@ def example_to_fake(mode: FakeTensorMode, real: torch.Tensor, device: torch.devi
         meta = meta_of(fake)
         torch._C._set_conj(meta, real.is_conj())
         torch._C._set_neg(meta, real.is_neg())
-        fake = new_fake(mode, meta, device)
+        fake = FakeTensor(mode, meta, device)
     fake.requires_grad_(real.requires_grad)
     return fake
 
@@ -178,7 +166,7 @@ def fake_elsewhere(fake: FakeTensor, device: torch.device) -> FakeTensor:
     else:
         with torch.no_grad(), in_kernel_invocation_manager(fake.fake_mode):
             meta = torch.ops.aten.alias.default(fake)
-    made = new_fake(fake.fake_mode, meta, device)
+    made = FakeTensor(fake.fake_mode, meta, device)
     if device.type == fake.device.type == "cpu":
         made.constant = fake.constant
     return made
@@ -256,6 +244,17 @@ def virtual_fakes() -> Patches:
             (FakeTensor, "new_tensor"): _new_tensor,
         }
     )
+
+
+@contextmanager
+def devices_unused() -> Iterator[None]:
+    """Enter a context in which new fake tensors do not use their devices, without emulation.
+
+    On a machine with GPUs, torch otherwise allocates a real tensor on the device of each fake tensor. This
+    takes memory of the GPU, and raises an error for `cuda:3` on a machine with one GPU.
+    """
+    with Patches({(fake_tensor, "init_gpu_context"): lambda device: None}):
+        yield
 
 
 def _new_tensor(self: FakeTensor, data: Any, **options: Any) -> torch.Tensor:

@@ -12,13 +12,12 @@ from typing import Any, cast
 
 import torch
 from torch._export.verifier import load_verifier
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram, ExportGraphSignature, default_decompositions
 from torch.export.graph_signature import CustomObjArgument
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree
 
-from fakexport._torch.emulation.fake_tensors import new_fake
 from fakexport._torch.speed.lazy_graph_module import graph_module_of, programs_without_code
 
 DIALECTS = ("ATEN", "TRAINING")
@@ -82,7 +81,7 @@ def fake_of(
     With symbolic sizes, this is about 20 times faster than `torch.empty_strided` in the fake mode, because
     properties that torch derives from strides, such as contiguity, are copied from `meta`.
     """
-    fake = new_fake(mode, meta, device)
+    fake = FakeTensor(mode, meta, device)
     return fake.requires_grad_() if requires_grad else fake
 
 

@@ -36,8 +36,18 @@ def missing_device(reason: str, command: str | None) -> DeployError:
     return DeployError(f"{reason}; copy the archive and the checkpoint to a machine that has it, and {what}")
 
 
-def absent_gpu(program: ExportedProgram, target: str | None, *, command: str | None = None) -> str | None:
-    """Return the name of the profile of the NVIDIA GPU to compile for, if this machine lacks that GPU.
+@dataclass(frozen=True)
+class Gpu:
+    """An NVIDIA GPU to compile for in a separate process: the name of its profile, and whether it is here."""
+
+    profile: str
+    is_here: bool
+
+
+def nvidia_gpu(program: ExportedProgram, target: str | None, *, command: str | None = None) -> Gpu | None:
+    """Return the NVIDIA GPU to compile for.
+
+    A package does not depend on whether its GPU is here, so both are compiled in the same way.
 
     Args:
         program: The program.
@@ -45,7 +55,8 @@ def absent_gpu(program: ExportedProgram, target: str | None, *, command: str | N
         command: What to run on a machine that has the device, for the error message.
 
     Returns:
-        The name, or None if the program is for the CPU or this machine has a suitable GPU.
+        The GPU, or None if the program is for the CPU, or for a GPU that is here and that a separate process
+        cannot compile for, because it has no profile, is not from NVIDIA, or Triton or x86-64 is missing.
 
     Raises:
         DeployError: The target or the program has several accelerators, the device is not supported, it is
@@ -63,48 +74,36 @@ def absent_gpu(program: ExportedProgram, target: str | None, *, command: str | N
     if not device.startswith("cuda"):
         raise DeployError(f"AOTInductor packages for {device} are not supported: compile for the CPU or CUDA")
     is_here = exists_here(device)
-    if target is None and is_here:
-        return None
-    topology = target or facts_of(program).topology
+    topology = target if is_here else target or facts_of(program).topology
     known = None if topology is None else Topology.parse(topology)
-    is_any = known is None or bool(known.assumptions)  # `cuda` names no model.
-    profile = (
-        next((each.profile for each in known.accelerators if each.name == device), None) if known else None
-    )
-    if is_here and (is_any or profile is None or profile.capability == torch.cuda.get_device_capability()):
-        return None
-    if is_any or profile is None:
+    named = None
+    if known is not None and not known.assumptions:  # `cuda` names no model.
+        named = next((each.profile for each in known.accelerators if each.name == device), None)
+    if is_here and (named is None or named.capability == torch.cuda.get_device_capability()):
+        here = named or _profile_here()
+        can_compile = here is not None and here.gcn_arch_name is None and _is_x86_linux() and _has_triton()
+        return Gpu(here.name, is_here=True) if here is not None and can_compile else None
+    if named is None:
         raise DeployError(
             f"{device} is not available on this machine: name the GPU with --target, such as H100"
         )
-    _check_can_compile(profile, command)
-    return profile.name
+    _check_can_compile(named, command)
+    return Gpu(named.name, is_here=False)
 
 
-@dataclass(frozen=True)
-class Gpu:
-    """An NVIDIA GPU to compile for in a separate process: the name of its profile, and whether it is here."""
-
-    profile: str
-    is_here: bool
+def absent_gpu(program: ExportedProgram, target: str | None, *, command: str | None = None) -> str | None:
+    """Return the profile's name of the GPU to compile for, if this machine lacks it, like `nvidia_gpu`."""
+    gpu = nvidia_gpu(program, target, command=command)
+    return None if gpu is None or gpu.is_here else gpu.profile
 
 
-def nvidia_gpu(program: ExportedProgram, target: str | None) -> Gpu | None:
-    """Return the GPU to compile for, or None for the CPU and for a GPU that only its machine can compile for.
-
-    A package does not depend on whether its GPU is here, so both are compiled in the same way.
-
-    Raises:
-        DeployError: As for `absent_gpu`.
-    """
-    if (absent := absent_gpu(program, target)) is not None:
-        return Gpu(absent, is_here=False)
-    can_compile = sys.platform == "linux" and platform.machine() == "x86_64" and _has_triton()
-    if not can_compile or not any(name.startswith("cuda") for name in _accelerators(program, target)):
-        return None
+def _profile_here() -> DeviceProfile | None:
     name = torch.cuda.get_device_name()
-    profiles = (each.name for each in load_profiles().values() if each.vendor_name == name)
-    return next((Gpu(profile, is_here=True) for profile in profiles), None)
+    return next((each for each in load_profiles().values() if each.vendor_name == name), None)
+
+
+def _is_x86_linux() -> bool:
+    return sys.platform == "linux" and platform.machine() == "x86_64"
 
 
 def _has_triton() -> bool:
@@ -124,7 +123,7 @@ def _check_can_compile(profile: DeviceProfile, command: str | None) -> None:
         raise missing_device(
             f"packages for {profile.name} can only be compiled on a machine with this GPU", command
         )
-    if sys.platform != "linux" or platform.machine() != "x86_64":
+    if not _is_x86_linux():
         raise missing_device(
             f"{profile.name} is not available on this machine, and compiling for it needs Linux on x86-64",
             command,
