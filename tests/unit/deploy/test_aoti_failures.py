@@ -32,7 +32,7 @@ COMPILE = """
 import signal, sys, torch
 signal.signal(signal.SIGINT, signal.default_int_handler)
 import fakexport as fe
-from fakexport.deploy.aoti import host, compile_aoti
+from fakexport.deploy.aoti import compile_aoti
 program = fe.export(lambda: torch.nn.Linear(64, 64), (torch.zeros(2, 64),))
 compile_aoti(program, sys.argv[1], report=lambda line: print(line, flush=True))
 """
