@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fakexport.error import FakexportError
-from fakexport.files import read_file
+from fakexport.files import escaped, read_file
 from fakexport.files.documents import (
     DocumentError,
     boolean,
@@ -85,7 +85,7 @@ def items_of(content: bytes, path: Path) -> tuple[tuple[SweepItem, ...], Limits]
     seen: set[str] = set()
     for item in found:
         if item.command in seen:
-            raise ZooFileError(f"{path}: duplicate check: {item.command}")
+            raise ZooFileError(f"{path}: duplicate check: {escaped(item.command)}")
         seen.add(item.command)
     return tuple(found), limits
 

@@ -72,6 +72,7 @@ def test_code_of_a_repository_is_trusted_for_each_model_or_for_all(tmp_path):
         ("models: [hf:llama]\ntargest: cpu", "targest: unknown key: did you mean 'target"),
         ("models: [{targets: cpu}]", "models[0]"),
         ("models: [hf:llama, hf:llama]", "duplicate check: fakexport check hf:llama"),
+        (r'models: ["a\nb", "a\nb"]', r"duplicate check: fakexport check 'a\nb'"),
         ("models: [hf:llama]\ntarget: cpu\ntargets: H100", "given twice"),
         ("models: [hf:llama]\ntargets: []", "expected at least one value"),
         ("models: [hf:llama]\nworkloads: [train]", "expected one of forward, prefill, decode"),
