@@ -29,6 +29,7 @@ _DROPOUTS = (0.0, 0.1, 0.25)
 _BATCH = 2
 _SAMPLED = 97
 _SHOWN = 6
+_TIMED = 50
 
 
 class Case(NamedTuple):
@@ -56,7 +57,9 @@ def step(run: Run) -> None:
     """Compare chosen kernels and layouts."""
     parts = [Part("attention", "choices", dtype, limit_s=45) for dtype in _DTYPES]
     parts += [Part("attention", "emulated_layouts", is_hidden=True, limit_s=45)]
-    parts += [] if run.is_pretend else [Part("attention", "real_layouts", limit_s=90)]
+    if not run.is_pretend:
+        parts += [Part("attention", "real_layouts", limit_s=90)]
+        parts += [Part("attention", "strided_mask", dtype, limit_s=45) for dtype in _DTYPES]
     run_parts(run, parts)
     paths = [run.work / f"layouts-{side}.json" for side in ("real", "emulated")]
     if run.is_pretend or not all(path.exists() for path in paths):
@@ -169,4 +172,36 @@ def _layout(case: Case) -> Any:
     return [list(out.shape), list(out.stride()), str(out.dtype)]
 
 
-PARTS = {"choices": choices, "real_layouts": real_layouts, "emulated_layouts": emulated_layouts}
+def strided_mask(run: Run, dtype: str) -> dict[str, Any]:
+    """Time the attention of a ViT without a mask, with a contiguous one, and with an expanded one (FE507)."""
+    query, key, value = (
+        torch.randn(8, 12, 197, 64, dtype=getattr(torch, dtype), device=run.device) for _ in range(3)
+    )
+    expanded = torch.ones((), dtype=torch.bool, device=run.device).expand(8, 1, 197, 197)
+    masks = {"none": None, "contiguous": expanded.contiguous(), "expanded": expanded}
+    found: dict[str, Any] = {}
+    for name, mask in masks.items():
+        chosen = _CHOICES[torch._fused_sdp_choice(query, key, value, mask, 0.0, False, scale=None)]
+        F.scaled_dot_product_attention(query, key, value, mask)
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(_TIMED):
+            F.scaled_dot_product_attention(query, key, value, mask)
+        end.record()
+        torch.cuda.synchronize()
+        found[name] = {
+            "kernel": chosen,
+            "ms": round(start.elapsed_time(end) / _TIMED, 4),
+            "bytes": torch.cuda.max_memory_allocated() - before,
+        }
+    return found
+
+
+PARTS = {
+    "strided_mask": strided_mask,
+    "choices": choices,
+    "real_layouts": real_layouts,
+    "emulated_layouts": emulated_layouts,
+}

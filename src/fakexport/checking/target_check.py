@@ -37,6 +37,7 @@ from fakexport.exporting.program import (
     inspect_module,
     summarise,
     transfers,
+    walk,
 )
 from fakexport.models import DynamicDims, import_loaded_libraries
 from fakexport.models.sources import Source
@@ -44,6 +45,7 @@ from fakexport.planning import diagnose_memory, memory_left
 from fakexport.report import RankSummary, SavedPrograms, Stage, Step, Timings, Verdict
 from fakexport.report.diagnose import (
     diagnose_assumptions,
+    diagnose_attention,
     diagnose_build,
     diagnose_failure,
     diagnose_internal_fault,
@@ -193,6 +195,7 @@ class TargetCheck:
         summary = summarise(program)
         named = request.dynamic if isinstance(request.dynamic, DynamicDims) else DynamicDims()
         findings = diagnose_program(trace.captured, summary, named)
+        attention = diagnose_attention(walk(program), target.topology)
         memory = diagnose_memory(program, summary, target.topology)
         omitted = diagnose_left_out(request.source, program, built.module, inputs)
         # If the user names the inputs of a library's model, omitted parts are intended: a note is enough.
@@ -213,7 +216,7 @@ class TargetCheck:
             modules=inspect_module(built.module),
             ranks=trace.ranks,
         )
-        return judged, (*omitted, *findings.diagnostics, *((memory,) if memory else ()))
+        return judged, (*omitted, *findings.diagnostics, *attention, *((memory,) if memory else ()))
 
     def _timings(self) -> Timings:
         peak = peak_bytes()

@@ -19,6 +19,7 @@ from fakexport.emulation.devices.topology import MAX_DEVICES, Topology
 if TYPE_CHECKING:
     from fakexport.emulation.devices.emulation import (
         EmulationUnavailableError,
+        attention_device,
         check_emulation,
         emulate,
         emulated_topology,
@@ -30,7 +31,8 @@ if not TYPE_CHECKING:  # A type checker would accept any misspelled name otherwi
     __getattr__ = lazy_names(
         __name__,
         {
-            "emulation": "EmulationUnavailableError check_emulation emulate emulated_topology exists_here",
+            "emulation": "EmulationUnavailableError attention_device check_emulation emulate "
+            "emulated_topology exists_here",
             "host_memory": "peak_bytes resident_bytes",
         },
     )

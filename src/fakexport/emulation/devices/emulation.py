@@ -187,7 +187,12 @@ def _refuse_absent(device: torch.device) -> None:
 
 def _attention_device(device: torch.device) -> AttentionDevice | None:
     topology = emulated_topology()
-    if topology is None or not topology.has_device(str(device)):
+    return None if topology is None else attention_device(device, topology)
+
+
+def attention_device(device: torch.device, topology: Topology) -> AttentionDevice | None:
+    """Return what attention depends on, or None if the topology lacks the device."""
+    if not topology.has_device(str(device)):
         return None
     profile = topology.device(str(device)).profile
     return AttentionDevice(device.type, profile.capability or (0, 0), profile.gcn_arch_name is not None)

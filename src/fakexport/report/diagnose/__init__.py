@@ -1,5 +1,6 @@
 """Detectors: find problems in the results of a build, a capture or an export, and return diagnostics."""
 
+from fakexport.report.diagnose.attention import diagnose_attention
 from fakexport.report.diagnose.construction import diagnose_build
 from fakexport.report.diagnose.failure import diagnose_assumptions, diagnose_failure
 from fakexport.report.diagnose.labels import headline, labels_at
