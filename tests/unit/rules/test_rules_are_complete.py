@@ -13,7 +13,7 @@ from fakexport.rules import Rule, all_rules, rule
 every_rule = pytest.mark.parametrize("known", all_rules(), ids=lambda known: known.code)
 TORCH_TERMS = (
     "graph break|data-dependent|unbacked SymInt|guard|missing key|unexpected key"
-    "|(?:size|dtype|device) mismatch|hard-codes|hard-coded device|trac(?:e|ed|ing)|exported program"
+    "|(?:size|dtype|device) mismatch|hard-codes|hard-coded device|trac(?:e|ed|ing)|exported programs?"
     "|ExportedProgram|placeholder|state dict|buffers?|in-place|in place|custom operator|fake tensor"
     "|TorchDynamo"
 )
