@@ -38,9 +38,10 @@ def temporaries(
     unknown = _NOT_MODELED if device.type == "cpu" else _NOT_MODELED_ON_GPU
     if name in unknown or name.partition("::")[0] not in _NAMESPACES:
         yield str(device), None
+    rule = (_RULES if device.type == "cpu" else _RULES_ON_GPU).get(name)
     if device.type != "cpu":
+        yield from ((str(device), size) for size in (rule(args, result) if rule else ()))
         return
-    rule = _RULES.get(name)
     if rule is not None:
         yield from (("cpu", size) for size in rule(args, result))
     elif (torch.Tag.pointwise in operator.tags and name not in _WITH_MASK) or name in _CASTING:
@@ -137,6 +138,9 @@ _RULES: Mapping[str, Rule] = {
     "aten::upsample_nearest2d": workspaces.resized(1),
     "aten::where": workspaces.where,
 }
+
+_RULES_ON_GPU: Mapping[str, Rule] = {"aten::_safe_softmax": workspaces.safe_softmax}
+"""Rules that are composed of other operators, so that they hold on each device. Measured on an H200."""
 
 _CASTING = frozenset({"aten::floor_divide", "aten::rsub"})
 """Operators without the tag `pointwise` that cast their arguments to one dtype."""

@@ -210,3 +210,22 @@ def _predicted_and_measured(function: Function) -> tuple[int, int]:
 
 def _measured(module: nn.Module, x: torch.Tensor) -> int:
     return measured_peak(lambda: module(x))
+
+
+def test_attention_without_a_fused_kernel_allocates_on_a_gpu_what_an_h200_recorded() -> None:
+    """The allocations of a ViT with 64 images at its peak: torch 2.11, benchmarks/gpu_proof."""
+
+    class Attention(nn.Module):
+        def forward(self, query, key, value):
+            heads = (x.view(64, 197, 12, 64).transpose(1, 2) for x in (query, key, value))
+            mask = torch.ones((), dtype=torch.bool, device=query.device).expand(64, 1, 197, 197)
+            return functional.scaled_dot_product_attention(*heads, mask)
+
+    def factory():
+        return Attention(), tuple(torch.zeros(64, 197, 768, dtype=torch.bfloat16) for _ in range(3))
+
+    (device,) = fe.plan(factory, target="H200").points[0].devices
+
+    mask, operands, scores = 4_967_552, 4 * 38_731_776, 2 * 119_221_248
+    masked_rows = 29_805_312 + 151_296 + 4
+    assert device.temporaries == mask + operands + scores + masked_rows
