@@ -12,6 +12,7 @@ import builtins
 import ctypes
 import gc
 import os
+import sys
 import threading
 from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping
@@ -376,7 +377,12 @@ def _choose_by_property(switch: _Switch) -> None:
     """Replace the attribute with a property of the module's class. The module's dict is unchanged."""
     module = switch.owner
     if not isinstance(module, _Chosen):
-        module.__class__ = type(type(module).__name__, (_Chosen, type(module)), {})
+        kind = type(module)
+        # Python 3.14 remembers where it found an attribute of a module, and then ignores a property with the
+        # same name, unless the module's class has a `__getattr__`.
+        remembers = sys.version_info >= (3, 14) and not hasattr(kind, "__getattr__")
+        own = {"__getattr__": ModuleType.__getattribute__} if remembers else {}
+        module.__class__ = type(kind.__name__, (_Chosen, kind), own)
 
     def read(module: Any) -> Any:
         if _used is not None:
