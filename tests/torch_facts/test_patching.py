@@ -10,6 +10,7 @@ from torch import distributed
 from torch._dynamo import trace_rules
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from fakexport._torch.forwarding import ForwardingClass
 from fakexport._torch.patching import Patches, in_force, original_of, stock_function
 
 
@@ -85,6 +86,18 @@ def test_nothing_stays_replaced_if_a_later_name_is_missing():
 
     assert torch.cuda.is_available is before
     assert trace_rules.clear_lru_cache.__name__ == "clear_lru_cache"
+
+
+def test_a_replaced_class_accepts_instances_of_the_original():
+    class Other(int):
+        size = 8
+
+    stands = ForwardingClass("int", (), {"_value": lambda: Other, "_original": int})
+
+    assert isinstance(1, stands)
+    assert issubclass(bool, stands)
+    assert type(stands(2)) is Other
+    assert stands.size == 8
 
 
 def test_an_inherited_name_is_not_left_on_the_subclass():
