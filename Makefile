@@ -1,4 +1,4 @@
-# `make demo` and `make test` need nothing but Python 3.11 to 3.13; everything goes into .venv.
+# `make demo` and `make test` need nothing but Python 3.11 to 3.14; everything goes into .venv.
 # `make PYTHON=...` names the interpreter, else tools/venv.sh chooses one.
 VENV := .venv
 RUN := $(VENV)/bin/python

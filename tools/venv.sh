@@ -11,7 +11,7 @@ asked_for=${2:-}
 only_torch=${3:-}
 
 is_supported() {
-    "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null
+    "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null
 }
 
 # Prints the folder that contains torch, or nothing. Does not import torch, because that takes seconds.
@@ -26,17 +26,17 @@ print(pathlib.Path(spec.origin).parent.parent if spec and spec.origin else "")' 
 choose_python() {
     if [ -n "$asked_for" ]; then
         is_supported "$asked_for" && echo "$asked_for" && return
-        echo "PYTHON=$asked_for does not run, or is not Python 3.11, 3.12 or 3.13" >&2
+        echo "PYTHON=$asked_for does not run, or is not Python 3.11 to 3.14" >&2
         return 1
     fi
     if is_supported python3 && [ -n "$(torch_home python3)" ]; then
         echo python3
         return
     fi
-    for candidate in python3.11 python3.12 python3.13 python3; do
+    for candidate in python3.11 python3.12 python3.13 python3.14 python3; do
         is_supported "$candidate" && echo "$candidate" && return
     done
-    echo "fakexport needs Python 3.11, 3.12 or 3.13; none is on PATH. Name one: make PYTHON=/path/to/python" >&2
+    echo "fakexport needs Python 3.11 to 3.14; none is on PATH. Name one: make PYTHON=/path/to/python" >&2
     return 1
 }
 

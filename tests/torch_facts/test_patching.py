@@ -10,6 +10,7 @@ from torch import distributed
 from torch._dynamo import trace_rules
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from fakexport._torch.forwarding import ForwardingClass
 from fakexport._torch.patching import Patches, in_force, original_of, stock_function
 
 
@@ -56,6 +57,25 @@ def test_a_name_that_was_not_there_goes_again():
     assert not hasattr(torch.version, "not_there")
 
 
+def test_code_that_often_read_a_value_of_a_module_reads_its_replacement():
+    """Python 3.14 remembers where it found the value, and ignores a property of the module's class."""
+
+    def read():
+        return {torch.version.hip for _ in range(1000)}
+
+    before, stock_error = read(), error_of_missing(torch.version)
+    with Patches({(torch.version, "hip"): "7.0"}):
+        assert read() == {"7.0"}
+        assert error_of_missing(torch.version) == stock_error
+    assert read() == before
+
+
+def error_of_missing(module):
+    with pytest.raises(AttributeError) as caught:
+        module.missing  # noqa: B018
+    return str(caught.value)
+
+
 def test_nothing_stays_replaced_if_a_later_name_is_missing():
     before = torch.cuda.is_available
     patches = Patches({(torch.cuda, "is_available"): answer, (torch.cuda, "_not_there"): answer})
@@ -66,6 +86,18 @@ def test_nothing_stays_replaced_if_a_later_name_is_missing():
 
     assert torch.cuda.is_available is before
     assert trace_rules.clear_lru_cache.__name__ == "clear_lru_cache"
+
+
+def test_a_replaced_class_accepts_instances_of_the_original():
+    class Other(int):
+        size = 8
+
+    stands = ForwardingClass("int", (), {"_value": lambda: Other, "_original": int})
+
+    assert isinstance(1, stands)
+    assert issubclass(bool, stands)
+    assert type(stands(2)) is Other
+    assert stands.size == 8
 
 
 def test_an_inherited_name_is_not_left_on_the_subclass():

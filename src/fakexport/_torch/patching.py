@@ -12,8 +12,8 @@ import builtins
 import ctypes
 import gc
 import os
+import sys
 import threading
-from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import CodeType, FrameType, FunctionType, ModuleType, TracebackType
@@ -23,6 +23,7 @@ import torch
 from torch._dynamo import trace_rules
 
 from .context_stack import ContextStack, Entry
+from .forwarding import ForwardingClass, ForwardingDict
 
 _ABSENT: Any = object()
 _lock = threading.RLock()
@@ -315,9 +316,11 @@ def _chooser(switch: _Switch, replacement: Any) -> Any:
             lambda self: switch.bound().__get__(self), lambda self, value: switch.bound().__set__(self, value)
         )
     if isinstance(replacement, dict):
-        return _ChosenDict(switch)
+        return ForwardingDict(switch.value)
     if isinstance(replacement, type):
-        return _ChosenClass(replacement.__name__, (), {"_switch": switch})
+        return ForwardingClass(
+            replacement.__name__, (), {"_value": switch.value, "_original": switch.original}
+        )
     inner = getattr(switch.original, "__wrapped__", None)
     if isinstance(switch.owner, ModuleType) and inner is None:
         return switch.call  # A method: TorchDynamo would mistake a function for a torch operator.
@@ -336,38 +339,6 @@ def _chooser(switch: _Switch, replacement: Any) -> Any:
     return staticmethod(choose) if isinstance(replacement, staticmethod) else choose
 
 
-class _ChosenDict(UserDict[Any, Any]):
-    """A dict that forwards to the dict of the active context."""
-
-    def __init__(self, switch: _Switch) -> None:
-        self._switch = switch
-
-    @property
-    def data(self) -> Any:  # type: ignore[override] # Looked up on each use.
-        return self._switch.value()
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        return self._switch.value().get(key, default)
-
-
-class _ChosenClass(type):
-    """A class that forwards to the class of the active context. `isinstance` also accepts the original."""
-
-    _switch: _Switch
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        return cls._switch.value()(*args, **kwargs)
-
-    def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, (cls._switch.value(), cls._switch.original))
-
-    def __subclasscheck__(cls, subclass: type) -> bool:
-        return issubclass(subclass, (cls._switch.value(), cls._switch.original))
-
-    def __getattr__(cls, name: str) -> Any:
-        return getattr(cls._switch.value(), name)
-
-
 class _Chosen:
     """Marker base class for modules that have context-dependent attributes."""
 
@@ -376,7 +347,11 @@ def _choose_by_property(switch: _Switch) -> None:
     """Replace the attribute with a property of the module's class. The module's dict is unchanged."""
     module = switch.owner
     if not isinstance(module, _Chosen):
-        module.__class__ = type(type(module).__name__, (_Chosen, type(module)), {})
+        kind = type(module)
+        # Python 3.14 caches where a module's attribute is, and then skips properties without a `__getattr__`.
+        is_skipped = sys.version_info >= (3, 14) and not hasattr(kind, "__getattr__")
+        own = {"__getattr__": ModuleType.__getattribute__} if is_skipped else {}
+        module.__class__ = type(kind.__name__, (_Chosen, kind), own)
 
     def read(module: Any) -> Any:
         if _used is not None:

@@ -365,7 +365,7 @@ class _Raised:
         )
         made = kind.__new__(kind, *self.arguments)
         is_builtin = (base for base in kind.__mro__ if vars(builtins).get(base.__name__) is base)
-        vars(next(is_builtin))["__init__"](made, *self.arguments)
+        next(is_builtin).__init__(made, *self.arguments)
         vars(made).update(self.state)
         return made
 
