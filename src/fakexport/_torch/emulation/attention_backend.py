@@ -111,9 +111,10 @@ def _can_use_overrideable(call: Attention) -> bool:
         and call.dropout == 0.0
         and _has_dtype(call, *_HALVES, torch.float32)
         and guard_or_false(call.query.size(-1) == call.key.size(-1))
-        and guard_or_false(call.query.size(-1) <= _LARGEST_XPU_HEAD)
+        and all(guard_or_false(one.size(-1) <= _LARGEST_XPU_HEAD) for one in (call.query, call.value))
         and _has_matching_heads(call, allows_groups=call.allows_groups)
         and _has_lengths(call)
+        and _has_unit_stride(call, ignores_one_element=False)
         and _has_broadcastable_mask(call)
     )
 

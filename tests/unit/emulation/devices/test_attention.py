@@ -7,6 +7,7 @@ The expected choices were counted on an H200 with torch 2.11, or are read off
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -77,6 +78,16 @@ def mask(*shape, dtype=torch.bool):
         pytest.param(call((9, 4), SINGLE, is_rocm=True), "efficient", id="MI300X, float32"),
         pytest.param(call(AttentionDevice("xpu"), HALF), "overrideable", id="Intel, half"),
         pytest.param(call(AttentionDevice("xpu"), DOUBLE), "math", id="Intel, float64"),
+        pytest.param(
+            call(AttentionDevice("xpu"), HALF, mask=mask(2, 1, 16, 1).expand(2, 1, 16, 16)),
+            "math",
+            id="Intel, mask of stride 0",
+        ),
+        pytest.param(
+            replace(call(AttentionDevice("xpu"), HALF), value=mask(2, 4, 16, 584, dtype=HALF)),
+            "math",
+            id="Intel, a value with a large head",
+        ),
         pytest.param(call(AttentionDevice("mps"), HALF), "math", id="Apple"),
     ],
 )
