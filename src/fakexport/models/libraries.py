@@ -131,10 +131,10 @@ def packages_of(extra: str) -> str:
     """Return the packages that one of fakexport's extras installs, quoted for a shell.
 
     The packages are listed instead of the extra, because pip may not find fakexport if it was installed from
-    a clone.
+    a clone. If the installed metadata lacks the extra, the result is the extra, about which pip warns.
     """
     mark = re.compile(rf"extra == ['\"]{re.escape(extra)}['\"]")
     from importlib.metadata import requires
 
     found = [text for text in requires("fakexport") or () if mark.search(text)]
-    return shlex.join(text.partition(";")[0].strip() for text in found) or extra
+    return shlex.join(text.partition(";")[0].strip() for text in found) or shlex.quote(f"fakexport[{extra}]")

@@ -228,10 +228,12 @@ def _dtype_notes(inventory: Inventory, dtype: torch.dtype | None) -> list[str]:
     for slot in inventory.slots:
         if slot.is_parameter and slot.tensor.is_floating_point() and slot.tensor.dtype != dtype:
             others.setdefault(slot.tensor.dtype, []).append(slot.path)
+    reason = "because the model sets"
     return [
         (
-            f"{len(paths)} parameters are {other} instead of {dtype}, because the model sets their "
-            f"dtype: {paths[0]}, ..."
+            f"{len(paths)} parameters are {other} instead of {dtype}, {reason} their dtype: {paths[0]}, ..."
+            if len(paths) > 1
+            else f"the parameter {paths[0]} is {other} instead of {dtype}, {reason} its dtype"
         )
         for other, paths in others.items()
     ]

@@ -99,6 +99,15 @@ def test_the_dtype_is_the_default_dtype_and_what_the_model_chose_itself_is_noted
         build(Mlp, dtype=torch.int8)
 
 
+def test_one_parameter_with_a_dtype_of_its_own_is_noted_by_name():
+    def factory():
+        return torch.nn.PReLU(dtype=torch.float64)
+
+    assert build(factory, dtype=torch.bfloat16).notes == (
+        "the parameter weight is torch.float64 instead of torch.bfloat16, because the model sets its dtype",
+    )
+
+
 def test_a_module_is_converted_to_the_dtype_as_to_does():
     built = build(Mlp(), dtype=torch.bfloat16)
 
