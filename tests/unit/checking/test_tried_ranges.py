@@ -49,6 +49,44 @@ def test_the_fix_of_a_range_is_verified(body, args, dynamic, fix, tmp_path):
     assert (found.code, fix in found.fix.message, found.fix.is_verified) == ("FE302", True, True)
 
 
+ATTENTION = "return F.scaled_dot_product_attention(x, x, x, y)"
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_sizes_that_must_be_equal_get_one_name(tmp_path, is_named):
+    """A mask of one column would be broadcast, so the guard is not a plain equality."""
+    args = "torch.zeros(1, 2, 6, 8), torch.zeros(1, 1, 1, 6)"
+    names = ["x.2=size=4..32", "y.3=size"] if is_named else ["x.2=4..32", "y.3=4..32"]
+    path = tmp_path / "model.py"
+    path.write_text(Failing("", "", ATTENTION, ATTENTION, args, "x, y").source(repaired=False))
+    call = Request(source=f"{path}:factory", target="H100", dynamic_shapes=names)
+
+    found = report_on(call, wanted=Wanted(tried_fixes=True)).diagnostics
+
+    assert [diagnostic.code for diagnostic in found] == ([] if is_named else ["FE302"])
+    if not is_named:
+        assert found[0].fix.is_verified
+        assert found[0].fix.message == (
+            "if x.2 and y.3 are always equal, give them one name: "
+            "`--dynamic x.2=size=4..32 --dynamic y.3=size`"
+        )
+
+
+def test_sizes_with_one_range_that_must_be_equal_are_noted_unless_they_have_one_name():
+    class Sum(nn.Module):
+        def forward(self, x, y):
+            return x + y
+
+    def notes(*dynamic):
+        report = fe.check(Sum, (torch.zeros(4, 3), torch.zeros(4, 3)), dynamic_shapes=list(dynamic))
+        assert report.is_clean
+        return report.verdicts[0].notes
+
+    (note,) = notes("x.0=2..8", "y.0=2..8")
+    assert note.startswith("the program accepts only inputs with x.0 == y.0, because of ")
+    assert notes("x.0=n=2..8", "y.0=n") == ()
+
+
 class Chooses(nn.Module):
     def forward(self, x, y):
         if x.shape[1] > y.shape[1]:

@@ -44,22 +44,36 @@ def dynamic_texts(dynamic_shapes: Any) -> list[str] | None:
 def as_torch_shapes(dynamic: DynamicDims, inputs: Mapping[str, Any]) -> ShapesCollection | None:
     """Return `torch.export.export(dynamic_shapes=...)` for these inputs, or None if all sizes are static.
 
-    A listed dimension must not be specialized. Other dimensions with the same example size are `Dim.AUTO`, so
-    that the length of `attention_mask` need not be declared in addition to the length of `input_ids`.
+    A listed dimension must not be specialized. Dimensions with the same name are one `Dim`, so the program
+    accepts only inputs in which they have the same size. Other dimensions with the same example size are
+    `Dim.AUTO`, so that the length of `attention_mask` need not be declared in addition to the length of
+    `input_ids`.
 
     Args:
         dynamic: The dynamic dimensions.
         inputs: The example inputs by argument name: tensors or containers of tensors.
     Raises:
         ValueError: an input does not exist or is not a tensor, a tensor does not have the dimension, or its
-            example size is outside of the range.
+            example size is outside of the range or differs from that of a dimension with the same name.
     """
     if not dynamic.dims and not dynamic.is_auto:
         return None
     specs: dict[int, dict[int, Any]] = {}
+    named: dict[str, tuple[Dim, DynamicDim, int]] = {}
     for dim in dynamic.dims:
         tensor = _tensor_named(dim, inputs)
-        specs.setdefault(id(tensor), {})[dim.dim] = Dim.DYNAMIC(min=dim.min, max=dim.max)
+        spec = specs.setdefault(id(tensor), {})
+        if dim.symbol is None:
+            spec[dim.dim] = Dim.DYNAMIC(min=dim.min, max=dim.max)
+            continue
+        size = int(tensor.shape[dim.dim])
+        made = Dim(dim.symbol, min=dim.min, max=dim.max)
+        spec[dim.dim], first, expected = named.setdefault(dim.symbol, (made, dim, size))
+        if size != expected:
+            raise InvalidValue(
+                f"--dynamic {dim.symbol}: the example size of {first.input_name}.{first.dim} is {expected}, "
+                f"but that of {dim.input_name}.{dim.dim} is {size}"
+            )
     named_sizes = {int(inputs[dim.input_name].shape[dim.dim]) for dim in dynamic.dims}
     shapes = ShapesCollection()
     for tensor in tree_leaves(dict(inputs)):

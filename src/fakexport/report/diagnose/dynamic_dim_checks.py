@@ -40,7 +40,7 @@ def diagnose_declared_dims(
     yield from _narrowed(guards, declared, summary, program)
     for guard in guards:
         yield from _unequal(guard, declared)
-    yield from _related(guards, declared, summary)
+    yield from _related(guards, declared, summary, program)
     read = {node.name for node in program.graph.nodes if node.users}
     unread = {value.name for value in summary.inputs if value.node and value.node not in read}
     for dim in dynamic.dims:
@@ -69,13 +69,19 @@ def unproven_sizes(dynamic: DynamicDims) -> tuple[str, ...]:
 
 
 def order_notes(program: ExportedProgram, dynamic: DynamicDims) -> tuple[str, ...]:
-    """Return a sentence for each guard such as `a <= b`, unless both dimensions are declared."""
-    declared = {f"{dim.input_name}.{dim.dim}" for dim in dynamic.dims}
-    found = {
-        guard.order: guard_span(guard)
-        for guard in guards_of_program(program)
-        if guard.order is not None and not set(guard.dims) <= declared
-    }
+    """Return a sentence for each relation of two sizes that the program requires, and no error reports.
+
+    These are guards such as `a <= b` unless both dimensions are declared, and `a == b` if both dimensions are
+    declared with the same range.
+    """
+    declared = {f"{dim.input_name}.{dim.dim}": dim for dim in dynamic.dims}
+    found: dict[str, Span | None] = {}
+    for guard in guards_of_program(program):
+        names = _names_of_equality(guard, declared)
+        if guard.order is not None and not set(guard.dims) <= declared.keys():
+            found[guard.order] = guard_span(guard)
+        elif len(names) == 2 and len(_ranges(names, declared)) == 1 and not _is_one(names, declared):
+            found[" == ".join(names)] = guard_span(guard)
     return tuple(
         f"the program accepts only inputs with {order}" + (f", because of {place_text(span)}" if span else "")
         for order, span in found.items()
@@ -211,7 +217,10 @@ _MOST_TRIED = 12
 
 
 def _related(
-    guards: Sequence[Guard], declared: Mapping[str, DynamicDim], summary: ProgramSummary
+    guards: Sequence[Guard],
+    declared: Mapping[str, DynamicDim],
+    summary: ProgramSummary,
+    program: ExportedProgram,
 ) -> Iterator[Diagnostic]:
     """Report lines that relate two declared sizes, for example by requiring that one is larger."""
     seen: set[tuple[str, ...]] = set()
@@ -220,7 +229,8 @@ def _related(
             continue
         first, second = (_sizes(declared[name], summary)[:_MOST_TRIED] for name in guard.dims)
         refused = guard.first_refused_pair(first, second)
-        if refused is None or guard.dims in seen:
+        may_be_one = guard.accepts_equal({*first, *second})
+        if refused is None or guard.dims in seen or (may_be_one and _is_one(guard.dims, declared)):
             continue
         seen.add(guard.dims)
         sizes = " and ".join(f"{name}={n}" for name, n in zip(guard.dims, refused, strict=True))
@@ -228,33 +238,67 @@ def _related(
         yield rule("FE302").diagnostic(
             labels=labels_at(guard_span(guard), f"relates {both} ({guard.expression})"),
             notes=(f"{both} were declared as independent, but the program does not accept {sizes}",),
-            fix=Fix(
+            fix=_one_name(guard.dims, declared, "if {names} are always equal, give them one name")
+            if may_be_one and len({_example_size(name, summary, program) for name in guard.dims}) == 1
+            else Fix(
                 f"export one program for each relation between {both} (such as larger or smaller), each with "
                 "example inputs in which this relation holds"
             ),
         )
 
 
+def _is_one(names: Iterable[str], declared: Mapping[str, DynamicDim]) -> bool:
+    """Return whether all these dimensions are declared with the same name."""
+    symbols = {declared[name].symbol for name in names}
+    return len(symbols) == 1 and None not in symbols
+
+
+def _one_name(names: Sequence[str], declared: Mapping[str, DynamicDim], message: str) -> Fix:
+    """Return a fix that declares that the dimensions always have the same size, in their common range."""
+    low, high = _common_range(names, declared)
+    first, *others = names
+    bounds = f"={low}..{high}" if (low, high) != ("", "") else ""
+    specs = (f"{first}=size{bounds}", *(f"{name}=size" for name in others))
+    options = " ".join(f"--dynamic {spec}" for spec in specs)
+    text = f"{message.format(names=' and '.join(names))}: `{options}`"
+    return Fix(text, changes=(Change(dynamic=specs),))
+
+
+def _example_size(name: str, summary: ProgramSummary, program: ExportedProgram) -> int | None:
+    input_name, dim = name.rsplit(".", 1)
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    for value in summary.inputs:
+        if value.name == input_name and value.node in nodes:
+            size = nodes[value.node].meta["val"].shape[int(dim)]
+            return size if isinstance(size, int) else hint_of(size)
+    return None
+
+
 def _unequal(guard: Guard, declared: Mapping[str, DynamicDim]) -> Iterator[Diagnostic]:
-    names = sorted(name for name in guard.dims if name in declared)
-    ranges = {(declared[name].min, declared[name].max) for name in names}
-    if guard.is_equality and len(names) == 2 and len(ranges) == 2:
+    names = _names_of_equality(guard, declared)
+    if len(names) == 2 and len(_ranges(names, declared)) == 2:
         both = " and ".join(f"{name} as {_range(declared[name])}" for name in names)
         yield rule("FE304").diagnostic(
             labels=labels_at(guard_span(guard), f"requires {' and '.join(names)} to be equal"),
             notes=(f"declared: {both}",),
-            fix=_same_range(names, declared),
+            fix=_one_name(names, declared, "give {names} one name"),
         )
 
 
-def _same_range(names: Sequence[str], declared: Mapping[str, DynamicDim]) -> Fix:
-    """Return a fix that declares the intersection of the ranges for all dimensions."""
+def _names_of_equality(guard: Guard, declared: Mapping[str, DynamicDim]) -> list[str]:
+    """Return the declared dimensions that a guard requires to be equal, in alphabetical order."""
+    return sorted(name for name in guard.dims if name in declared) if guard.is_equality else []
+
+
+def _ranges(names: Iterable[str], declared: Mapping[str, DynamicDim]) -> set[tuple[int | None, int | None]]:
+    return {(declared[name].min, declared[name].max) for name in names}
+
+
+def _common_range(names: Sequence[str], declared: Mapping[str, DynamicDim]) -> tuple[int | str, int | str]:
+    """Return the bounds that all these dimensions accept, or "" for no bound."""
     low = max((n for name in names if (n := declared[name].min) is not None), default="")
     high = min((n for name in names if (n := declared[name].max) is not None), default="")
-    specs = tuple(f"{name}={low}..{high}" for name in names)
-    options = " ".join(f"--dynamic {spec}" for spec in specs)
-    message = f"declare the same range for {' and '.join(names)}: `{options}`"
-    return Fix(message, changes=(Change(dynamic=specs),))
+    return low, high
 
 
 def _range(dim: DynamicDim) -> str:

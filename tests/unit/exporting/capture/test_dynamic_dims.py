@@ -17,6 +17,8 @@ from fakexport.models import DynamicDim, parse_dynamic
         ("ids.1=2..4096", DynamicDim("ids", 1, 2, 4096)),
         ("ids.1=2..", DynamicDim("ids", 1, 2, None)),
         ("pixel_values.3=..64", DynamicDim("pixel_values", 3, None, 64)),
+        ("ids.1=seq", DynamicDim("ids", 1, symbol="seq")),
+        ("ids.1=seq=2..4096", DynamicDim("ids", 1, 2, 4096, "seq")),
     ],
 )
 def test_a_dimension_is_read(text, expected):
@@ -37,6 +39,8 @@ def test_auto_stands_beside_named_dimensions():
         ("ids.0=3", "invalid dynamic dimension"),
         ("ids.0=8..2", "empty range"),
         ("ids.x=1..2", "invalid dynamic dimension"),
+        ("ids.0=auto", "invalid dynamic dimension"),
+        ("ids.0=2..4=seq", "invalid dynamic dimension"),
     ],
 )
 def test_another_form_is_refused_in_one_line(text, fragment):
@@ -49,6 +53,32 @@ def test_another_form_is_refused_in_one_line(text, fragment):
 def test_a_dimension_named_twice_is_refused():
     with pytest.raises(ValueError, match=r"ids\.0 is declared dynamic twice"):
         parse_dynamic(["ids.0", "ids.0=1..4"])
+
+
+def test_dimensions_with_one_name_have_one_range():
+    dims = parse_dynamic(["ids.1=seq", "mask.1=seq=2..64", "ids.0=batch"]).dims
+
+    assert [(dim.min, dim.max) for dim in dims] == [(2, 64), (2, 64), (None, None)]
+    with pytest.raises(ValueError, match="named seq have different ranges"):
+        parse_dynamic(["ids.1=seq=2..8", "mask.1=seq=2..64"])
+
+
+class Twice(nn.Module):
+    def forward(self, ids, mask):
+        return ids * 2, mask * 2
+
+
+def test_a_program_checks_that_dimensions_with_one_name_are_equal():
+    inputs = torch.ones(4, 3), torch.ones(4, 3)
+    program = fe.export(lambda: (Twice(), inputs), dynamic_shapes=["ids.0=n=2..8", "mask.0=n"])
+
+    assert program.module()(torch.ones(5, 3), torch.ones(5, 3))[0].shape == (5, 3)
+    with pytest.raises(Exception, match=r"mask\.size\(\)\[0\] == ids\.size\(\)\[0\]"):
+        program.module()(torch.ones(5, 3), torch.ones(6, 3))
+    with pytest.raises(ValueError, match=r"the example size of ids\.0 is 4, but that of mask\.0 is 5"):
+        fe.export(
+            lambda: (Twice(), (torch.ones(4, 3), torch.ones(5, 3))), dynamic_shapes=["ids.0=n", "mask.0=n"]
+        )
 
 
 class Rows(nn.Module):
