@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from fakexport.error import InvalidValue
@@ -45,6 +45,13 @@ class DynamicDims:
 
     dims: tuple[DynamicDim, ...] = ()
     is_auto: bool = False
+
+    def equal(self) -> Iterator[tuple[DynamicDim, DynamicDim]]:
+        """Yield each dimension whose name occurred before, after the first dimension with this name."""
+        first: dict[str, DynamicDim] = {}
+        for dim in self.dims:
+            if dim.symbol is not None and (known := first.setdefault(dim.symbol, dim)) is not dim:
+                yield known, dim
 
 
 def parse_dynamic(texts: str | Iterable[str]) -> DynamicDims:

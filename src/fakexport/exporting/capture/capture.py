@@ -52,7 +52,7 @@ from .assigned_buffers import assigned_buffers_written
 from .assumed_answers import AssumedAnswer, AssumedAnswers
 from .constant_answers import ConstantAnswers
 from .constants import Recovered, recover_constants
-from .dynamic_dims import as_torch_shapes, lower_bound_guards, varying_inputs
+from .dynamic_dims import as_torch_shapes, declared_guards, varying_inputs
 from .failure import CaptureFailure
 from .flattening import flattened
 from .given_inputs import with_unsupported_input
@@ -170,7 +170,7 @@ def capture(
                 read_state_by_name(program)
                 refuse_lost_writes(program, effects)
                 refuse_other_later_calls(program, module, tuple(effects), state, again)
-        add_guards(program, lower_bound_guards(dynamic, inputs, tree_leaves((args, kwargs))))
+        add_guards(program, declared_guards(dynamic, inputs, tree_leaves((args, kwargs))))
         program = flattened(program)
         if known.component is not None:
             program = with_used_weights(program)

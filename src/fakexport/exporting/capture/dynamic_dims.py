@@ -17,7 +17,7 @@ from torch.export import Dim, ShapesCollection
 
 from fakexport._torch.pytree import tree_leaves
 from fakexport.error import InvalidValue
-from fakexport.exporting.guards import least_size_guard
+from fakexport.exporting.guards import equal_size_guard, least_size_guard
 from fakexport.exporting.program import ProgramFacts
 from fakexport.models import DynamicDim, DynamicDims, parse_dynamic
 
@@ -44,10 +44,8 @@ def dynamic_texts(dynamic_shapes: Any) -> list[str] | None:
 def as_torch_shapes(dynamic: DynamicDims, inputs: Mapping[str, Any]) -> ShapesCollection | None:
     """Return `torch.export.export(dynamic_shapes=...)` for these inputs, or None if all sizes are static.
 
-    A listed dimension must not be specialized. Dimensions with the same name are one `Dim`, so the program
-    accepts only inputs in which they have the same size. Other dimensions with the same example size are
-    `Dim.AUTO`, so that the length of `attention_mask` need not be declared in addition to the length of
-    `input_ids`.
+    A listed dimension must not be specialized. Other dimensions with the same example size are `Dim.AUTO`, so
+    that the length of `attention_mask` need not be declared in addition to the length of `input_ids`.
 
     Args:
         dynamic: The dynamic dimensions.
@@ -59,20 +57,15 @@ def as_torch_shapes(dynamic: DynamicDims, inputs: Mapping[str, Any]) -> ShapesCo
     if not dynamic.dims and not dynamic.is_auto:
         return None
     specs: dict[int, dict[int, Any]] = {}
-    named: dict[str, tuple[Dim, DynamicDim, int]] = {}
     for dim in dynamic.dims:
         tensor = _tensor_named(dim, inputs)
-        spec = specs.setdefault(id(tensor), {})
-        if dim.symbol is None:
-            spec[dim.dim] = Dim.DYNAMIC(min=dim.min, max=dim.max)
-            continue
-        size = int(tensor.shape[dim.dim])
-        made = Dim(dim.symbol, min=dim.min, max=dim.max)
-        spec[dim.dim], first, expected = named.setdefault(dim.symbol, (made, dim, size))
+        specs.setdefault(id(tensor), {})[dim.dim] = Dim.DYNAMIC(min=dim.min, max=dim.max)
+    for first, other in dynamic.equal():
+        size, expected = (int(inputs[dim.input_name].shape[dim.dim]) for dim in (other, first))
         if size != expected:
             raise InvalidValue(
-                f"--dynamic {dim.symbol}: the example size of {first.input_name}.{first.dim} is {expected}, "
-                f"but that of {dim.input_name}.{dim.dim} is {size}"
+                f"--dynamic {first.symbol}: the example size of {first.input_name}.{first.dim} is "
+                f"{expected}, but that of {other.input_name}.{other.dim} is {size}"
             )
     named_sizes = {int(inputs[dim.input_name].shape[dim.dim]) for dim in dynamic.dims}
     shapes = ShapesCollection()
@@ -123,11 +116,18 @@ def varying_inputs(
     return inputs
 
 
-def lower_bound_guards(dynamic: Any, inputs: Mapping[str, Any], leaves: Sequence[Any]) -> list[str]:
-    """Return a guard for each declared lower bound of 1 or 2."""
+def declared_guards(dynamic: Any, inputs: Mapping[str, Any], leaves: Sequence[Any]) -> list[str]:
+    """Return a guard for each declared lower bound of 1 or 2, and for dimensions with the same name.
+
+    Not `torch.export.Dim`: with it, the trace fails if the model accepts fewer sizes, which FE302 reports.
+    """
     index = {id(leaf): at for at, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
     bounds = dict.fromkeys(_bounds(dynamic, inputs))
-    return [least_size_guard(index[tensor], dim, least) for tensor, dim, least in bounds if tensor in index]
+    found = [least_size_guard(index[tensor], dim, least) for tensor, dim, least in bounds if tensor in index]
+    for pair in dynamic.equal() if isinstance(dynamic, DynamicDims) else ():
+        one, other = ((index[id(inputs[dim.input_name])], dim.dim) for dim in pair)
+        found.append(equal_size_guard(one, other))
+    return found
 
 
 def _bounds(dynamic: Any, inputs: Mapping[str, Any]) -> Iterator[tuple[int, int, int]]:

@@ -5,6 +5,7 @@ from .contract import (
     Asked,
     always_guards,
     asked_guards,
+    equal_size_guard,
     has_identity_guard,
     inference_mode_guard,
     least_size_guard,

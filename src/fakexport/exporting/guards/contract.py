@@ -118,6 +118,11 @@ def least_size_guard(index: int, dim: int, least: int) -> str:
     return f"{_source(index)}.size()[{dim}] >= {least}"
 
 
+def equal_size_guard(one: tuple[int, int], other: tuple[int, int]) -> str:
+    """Return the guard that requires two sizes, `(index of the input, dimension)`, to be equal."""
+    return " == ".join(f"{_source(index)}.size()[{dim}]" for index, dim in (other, one))
+
+
 def _reason(place: str) -> str:
     return f" and 'asked at {place}'" if place else ""
 

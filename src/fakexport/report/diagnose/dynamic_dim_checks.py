@@ -141,20 +141,21 @@ def _narrowed(
             found[place] = rule("FE302").diagnostic(
                 labels=labels_at(span, f"restricts {name} ({guard.expression})"),
                 notes=(f"{name} was declared as {_range(dim)}, but the program rejects size {refused}",),
-                fix=_range_repair(name, dim, guards, span, summary, program),
+                fix=_range_repair(name, declared, guards, span, summary, program),
             )
     yield from found.values()
 
 
 def _range_repair(
     name: str,
-    dim: DynamicDim,
+    declared: Mapping[str, DynamicDim],
     guards: Sequence[Guard],
     span: Span | None,
     summary: ProgramSummary,
     program: ExportedProgram,
 ) -> Fix:
     """Return a fix that makes the program accept the declared range, or declares the accepted range."""
+    dim = declared[name]
     own = [guard for guard in guards if name in guard.dims]
     sizes = _sizes(dim, summary)
     taken = [n for n in sizes if not _refused(own, n)]
@@ -166,21 +167,20 @@ def _range_repair(
     if larger is not None:
         inputs = _inputs_with(program, summary, dim, larger)
         options = " ".join(f"--input '{spec}'" for spec in inputs)
-        smaller = f"{name}={larger}..{'' if dim.max is None else dim.max}"
+        smaller = _redeclared(name, declared, larger, "" if dim.max is None else dim.max)
         return Fix(
             "pass a larger example input: with the current input, the model computes a size of 1 from "
             f"{name}, and torch specializes on 1. Also declare only the larger sizes: "
-            f"{options} --dynamic {smaller}",
-            changes=(Change(inputs=inputs, dynamic=(smaller,)),),
+            f"{options} {_options(smaller)}",
+            changes=(Change(inputs=inputs, dynamic=smaller),),
         )
     if len(taken) < 2:
         return Fix(f"declare {name} static, or read the size from the tensor in this line")
     if taken == [n for n in sizes if taken[0] <= n <= taken[-1]]:
         high = "" if taken[-1] == sizes[-1] and dim.max is None else taken[-1]
-        smaller = f"{name}={taken[0]}..{high}"
+        smaller = _redeclared(name, declared, taken[0], high)
         return Fix(
-            f"declare a smaller range for {name}: `--dynamic {smaller}`",
-            changes=(Change(dynamic=(smaller,)),),
+            f"declare a smaller range for {name}: `{_options(smaller)}`", changes=(Change(dynamic=smaller),)
         )
     return Fix(
         f"use `--dynamic auto` instead of a range: this line accepts only some sizes of {name} "
@@ -188,6 +188,21 @@ def _range_repair(
         "other sizes",
         changes=(Change(dynamic=("auto",)),),
     )
+
+
+def _redeclared(
+    name: str, declared: Mapping[str, DynamicDim], low: int | str, high: int | str
+) -> tuple[str, ...]:
+    """Return values of `--dynamic` that declare another range for a dimension, and for all with its name."""
+    symbol = declared[name].symbol
+    if symbol is None:
+        return (f"{name}={low}..{high}",)
+    first, *others = (each for each, dim in declared.items() if dim.symbol == symbol)
+    return (f"{first}={symbol}={low}..{high}", *(f"{each}={symbol}" for each in others))
+
+
+def _options(dynamic: Iterable[str]) -> str:
+    return " ".join(f"--dynamic {spec}" for spec in dynamic)
 
 
 def _refused(guards: Iterable[Guard], size: int) -> bool:
@@ -259,8 +274,7 @@ def _one_name(names: Sequence[str], declared: Mapping[str, DynamicDim], message:
     first, *others = names
     bounds = f"={low}..{high}" if (low, high) != ("", "") else ""
     specs = (f"{first}=size{bounds}", *(f"{name}=size" for name in others))
-    options = " ".join(f"--dynamic {spec}" for spec in specs)
-    text = f"{message.format(names=' and '.join(names))}: `{options}`"
+    text = f"{message.format(names=' and '.join(names))}: `{_options(specs)}`"
     return Fix(text, changes=(Change(dynamic=specs),))
 
 
