@@ -49,27 +49,27 @@ def test_the_fix_of_a_range_is_verified(body, args, dynamic, fix, tmp_path):
     assert (found.code, fix in found.fix.message, found.fix.is_verified) == ("FE302", True, True)
 
 
-ATTENTION = "return F.scaled_dot_product_attention(x, x, x, y)"
+def test_sizes_that_are_related_and_may_be_equal_get_one_name(tmp_path):
+    body = "return x.sum(1) + y.sum(1) if x.shape[1] <= y.shape[1] else x.sum(1)"
+    args = "torch.zeros(3, 6), torch.zeros(3, 6)"
+    found = tried(tmp_path, body, args, ["x.1=2..64", "y.1=4..32"], "x, y")
+
+    assert (found.code, found.fix.is_verified) == ("FE302", True)
+    assert found.fix.message == (
+        "if x.1 and y.1 are always equal, give them one name: `--dynamic x.1=size=4..32 --dynamic y.1=size`"
+    )
 
 
-@pytest.mark.parametrize("is_named", [False, True])
-def test_sizes_that_must_be_equal_get_one_name(tmp_path, is_named):
-    """A mask of one column would be broadcast, so the guard is not a plain equality."""
-    args = "torch.zeros(1, 2, 6, 8), torch.zeros(1, 1, 1, 6)"
-    names = ["x.2=size=4..32", "y.3=size"] if is_named else ["x.2=4..32", "y.3=4..32"]
-    path = tmp_path / "model.py"
-    path.write_text(Failing("", "", ATTENTION, ATTENTION, args, "x, y").source(repaired=False))
-    call = Request(source=f"{path}:factory", target="H100", dynamic_shapes=names)
+@pytest.mark.parametrize("dynamic", [["x.2=4..32", "y.3=4..32"], ["x.2=size=4..32", "y.3=size"]])
+def test_a_mask_of_the_same_size_is_no_relation(dynamic):
+    """A mask of one column would be broadcast, so one of the guards is not a plain equality."""
 
-    found = report_on(call, wanted=Wanted(tried_fixes=True)).diagnostics
+    class Attention(nn.Module):
+        def forward(self, x, y):
+            return nn.functional.scaled_dot_product_attention(x, x, x, y)
 
-    assert [diagnostic.code for diagnostic in found] == ([] if is_named else ["FE302"])
-    if not is_named:
-        assert found[0].fix.is_verified
-        assert found[0].fix.message == (
-            "if x.2 and y.3 are always equal, give them one name: "
-            "`--dynamic x.2=size=4..32 --dynamic y.3=size`"
-        )
+    inputs = torch.zeros(1, 2, 6, 8), torch.zeros(1, 1, 1, 6)
+    assert fe.check(Attention, inputs, target="H100", dynamic_shapes=dynamic).is_clean
 
 
 def test_a_smaller_range_of_a_name_is_declared_for_each_dimension_with_this_name(tmp_path):

@@ -237,15 +237,21 @@ def _related(
     summary: ProgramSummary,
     program: ExportedProgram,
 ) -> Iterator[Diagnostic]:
-    """Report lines that relate two declared sizes, for example by requiring that one is larger."""
+    """Report lines that relate two declared sizes, for example by requiring that one is larger.
+
+    Sizes that another guard requires to be equal, or that have the same name, are not reported if the line
+    accepts equal sizes.
+    """
     seen: set[tuple[str, ...]] = set()
+    equal = {tuple(_names_of_equality(guard, declared)) for guard in guards}
     for guard in guards:
         if guard.is_equality or len(guard.dims) != 2 or not set(guard.dims) <= declared.keys():
             continue
         first, second = (_sizes(declared[name], summary)[:_MOST_TRIED] for name in guard.dims)
         refused = guard.first_refused_pair(first, second)
+        are_one = _is_one(guard.dims, declared) or tuple(sorted(guard.dims)) in equal
         may_be_one = guard.accepts_equal({*first, *second})
-        if refused is None or guard.dims in seen or (may_be_one and _is_one(guard.dims, declared)):
+        if refused is None or guard.dims in seen or (may_be_one and are_one):
             continue
         seen.add(guard.dims)
         sizes = " and ".join(f"{name}={n}" for name, n in zip(guard.dims, refused, strict=True))
