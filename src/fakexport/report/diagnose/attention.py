@@ -61,8 +61,10 @@ def _attention(visit: Visit, topology: Topology) -> Attention | None:
     if visit.node.target is not _ATTENTION:
         return None
     given: dict[str, Any] = {**dict(zip(_NAMES, visit.node.args, strict=False)), **visit.node.kwargs}
-    query, key, value = (given[name].meta["val"] for name in _NAMES[:3])
-    mask = None if given.get("attn_mask") is None else given["attn_mask"].meta["val"]
+    values: list[Any] = [getattr(given.get(name), "meta", {}).get("val") for name in _NAMES[:4]]
+    query, key, value, mask = values
+    if not all(isinstance(tensor, Tensor) for tensor in values[:3]):
+        return None
     device = attention_device(query.device, topology)
     if device is None:
         return None
