@@ -72,6 +72,26 @@ def test_a_mask_of_the_same_size_is_no_relation(dynamic):
     assert fe.check(Attention, inputs, target="H100", dynamic_shapes=dynamic).is_clean
 
 
+def test_a_new_name_is_not_one_that_another_dimension_has(tmp_path):
+    body = "return x.sum(1) + y.sum(1) + z.sum(1) if x.shape[1] <= y.shape[1] else x.sum(1)"
+    args = "torch.zeros(3, 6), torch.zeros(3, 6), torch.zeros(3, 9)"
+    found = tried(tmp_path, body, args, ["x.1=2..64", "y.1=2..64", "z.1=size=8..9"], "x, y, z")
+
+    assert found.fix.is_verified
+    assert found.fix.message.endswith("`--dynamic x.1=size0=2..64 --dynamic y.1=size0`")
+
+
+def test_a_size_that_two_dimensions_with_one_name_cannot_have_is_an_error(tmp_path):
+    body = "return x.sum(1) + y.sum(1) if x.shape[1] + y.shape[1] < 100 else x.sum(1)"
+    args = "torch.zeros(3, 6), torch.zeros(3, 6)"
+    found = tried(tmp_path, body, args, ["x.1=n=2..64", "y.1=n"], "x, y")
+
+    assert found.code == "FE302"
+    assert found.notes == (
+        "x.1 and y.1 were declared as one size, but the program does not accept x.1=50 and y.1=50",
+    )
+
+
 def test_a_smaller_range_of_a_name_is_declared_for_each_dimension_with_this_name(tmp_path):
     body = "return x * 2 + y if x.shape[0] > 5 else x"
     found = tried(tmp_path, body, "torch.zeros(8), torch.zeros(8)", ["y.0=n=2..64", "x.0=n"], "x, y")

@@ -69,12 +69,12 @@ class Guard:
         left, sign, right = self.expression.split()
         return f"{names[left]} {sign} {names[right]}"
 
-    def accepts_equal(self, sizes: Iterable[int]) -> bool:
-        """Return whether a guard on two dimensions accepts each of these sizes for both of them."""
-        return all(
-            self._condition.xreplace(dict.fromkeys(self._symbols, sympy.Integer(n))) != False  # noqa: E712
-            for n in sizes
-        )
+    def first_refused_by_all(self, sizes: Iterable[int]) -> int | None:
+        """Return the first of these sizes that the guard rejects if all its dimensions have it, or None."""
+        for n in sizes:
+            if self._condition.xreplace(dict.fromkeys(self._symbols, sympy.Integer(n))) == False:  # noqa: E712
+                return n
+        return None
 
     def first_refused_pair(self, first: Iterable[int], second: Sequence[int]) -> tuple[int, int] | None:
         """Return the first pair of these sizes that a guard on two dimensions rejects, or None.

@@ -197,8 +197,7 @@ def _redeclared(
     symbol = declared[name].symbol
     if symbol is None:
         return (f"{name}={low}..{high}",)
-    first, *others = (each for each, dim in declared.items() if dim.symbol == symbol)
-    return (f"{first}={symbol}={low}..{high}", *(f"{each}={symbol}" for each in others))
+    return _with_name([each for each, dim in declared.items() if dim.symbol == symbol], symbol, low, high)
 
 
 def _options(dynamic: Iterable[str]) -> str:
@@ -213,17 +212,25 @@ def _inputs_with(
     program: ExportedProgram, summary: ProgramSummary, dim: DynamicDim, size: int
 ) -> tuple[str, ...]:
     """Return the example inputs, with one dimension resized, as values of `--input`."""
-    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
-    found = []
+    shapes, found = _example_shapes(program, summary), []
     for value in summary.inputs:
-        if value.kind != "user_input" or value.shape is None or value.node not in nodes:
+        if value.kind != "user_input" or value.name not in shapes:
             continue
-        shape = nodes[value.node].meta["val"].shape
-        sizes = [n if isinstance(n, int) else hint_of(n) for n in shape]
+        sizes = shapes[value.name]
         if value.name == dim.input_name:
             sizes[dim.dim] = size
         found.append(f"{value.name}={value.dtype}[{','.join(map(str, sizes))}]")
     return tuple(found)
+
+
+def _example_shapes(program: ExportedProgram, summary: ProgramSummary) -> dict[str, list[int | None]]:
+    """Map the name of each tensor input to the sizes of the example."""
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    return {
+        value.name: [n if isinstance(n, int) else hint_of(n) for n in nodes[value.node].meta["val"].shape]
+        for value in summary.inputs
+        if value.shape is not None and value.node in nodes
+    }
 
 
 # Guards that require an expression to be 1, possibly multiplied: `Eq(3*Max(1, s0), 3)`.
@@ -244,27 +251,39 @@ def _related(
     """
     seen: set[tuple[str, ...]] = set()
     equal = {tuple(_names_of_equality(guard, declared)) for guard in guards}
+    shapes = _example_shapes(program, summary)
     for guard in guards:
         if guard.is_equality or len(guard.dims) != 2 or not set(guard.dims) <= declared.keys():
             continue
-        first, second = (_sizes(declared[name], summary)[:_MOST_TRIED] for name in guard.dims)
-        refused = guard.first_refused_pair(first, second)
-        are_one = _is_one(guard.dims, declared) or tuple(sorted(guard.dims)) in equal
-        may_be_one = guard.accepts_equal({*first, *second})
-        if refused is None or guard.dims in seen or (may_be_one and are_one):
+        first, second = (_sizes(declared[name], summary) for name in guard.dims)
+        alone = guard.first_refused_by_all(sorted({*first, *second}))
+        pair = guard.first_refused_pair(first[:_MOST_TRIED], second[:_MOST_TRIED])
+        is_one = _is_one(guard.dims, declared)
+        are_equal = is_one or tuple(sorted(guard.dims)) in equal
+        refused = (alone, alone) if is_one and alone is not None else pair
+        if refused is None or guard.dims in seen or (alone is None and are_equal):
             continue
         seen.add(guard.dims)
         sizes = " and ".join(f"{name}={n}" for name, n in zip(guard.dims, refused, strict=True))
         both = " and ".join(guard.dims)
-        yield rule("FE302").diagnostic(
-            labels=labels_at(guard_span(guard), f"relates {both} ({guard.expression})"),
-            notes=(f"{both} were declared as independent, but the program does not accept {sizes}",),
-            fix=_one_name(guard.dims, declared, "if {names} are always equal, give them one name")
-            if may_be_one and len({_example_size(name, summary, program) for name in guard.dims}) == 1
-            else Fix(
+        dims = [declared[name] for name in guard.dims]
+        examples = {shapes[dim.input_name][dim.dim] if dim.input_name in shapes else None for dim in dims}
+        if is_one:
+            fix = Fix(f"declare a smaller range for {both}")
+        elif alone is None and len(examples) == 1:
+            fix = _one_name(guard.dims, declared, "if {names} are always equal, give them one name")
+        else:
+            fix = Fix(
                 f"export one program for each relation between {both} (such as larger or smaller), each with "
                 "example inputs in which this relation holds"
+            )
+        yield rule("FE302").diagnostic(
+            labels=labels_at(guard_span(guard), f"relates {both} ({guard.expression})"),
+            notes=(
+                f"{both} were declared as {'one size' if is_one else 'independent'}, but the program does "
+                f"not accept {sizes}",
             ),
+            fix=fix,
         )
 
 
@@ -276,22 +295,20 @@ def _is_one(names: Iterable[str], declared: Mapping[str, DynamicDim]) -> bool:
 
 def _one_name(names: Sequence[str], declared: Mapping[str, DynamicDim], message: str) -> Fix:
     """Return a fix that declares that the dimensions always have the same size, in their common range."""
-    low, high = _common_range(names, declared)
-    first, *others = names
-    bounds = f"={low}..{high}" if (low, high) != ("", "") else ""
-    specs = (f"{first}=size{bounds}", *(f"{name}=size" for name in others))
+    symbols = {declared[name].symbol for name in names} - {None}
+    members = [name for name, dim in declared.items() if name in names or dim.symbol in symbols]
+    known = {dim.symbol for dim in declared.values()}
+    new = next(name for name in ("size", *(f"size{n}" for n in range(len(declared)))) if name not in known)
+    specs = _with_name(members, min(filter(None, symbols), default=new), *_common_range(members, declared))
     text = f"{message.format(names=' and '.join(names))}: `{_options(specs)}`"
     return Fix(text, changes=(Change(dynamic=specs),))
 
 
-def _example_size(name: str, summary: ProgramSummary, program: ExportedProgram) -> int | None:
-    input_name, dim = name.rsplit(".", 1)
-    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
-    for value in summary.inputs:
-        if value.name == input_name and value.node in nodes:
-            size = nodes[value.node].meta["val"].shape[int(dim)]
-            return size if isinstance(size, int) else hint_of(size)
-    return None
+def _with_name(names: Sequence[str], symbol: str, low: int | str, high: int | str) -> tuple[str, ...]:
+    """Return values of `--dynamic` that declare one name and range for these dimensions."""
+    first, *others = names
+    bounds = f"={low}..{high}" if (low, high) != ("", "") else ""
+    return (f"{first}={symbol}{bounds}", *(f"{name}={symbol}" for name in others))
 
 
 def _unequal(guard: Guard, declared: Mapping[str, DynamicDim]) -> Iterator[Diagnostic]:

@@ -21,8 +21,8 @@ class Attention(nn.Module):
         return F.scaled_dot_product_attention(query, key, value, mask)
 
 
-def expanded(dtype=torch.bool):
-    return torch.ones((), dtype=dtype).expand(2, 1, 32, 32)
+def expanded():
+    return torch.ones((), dtype=torch.bool).expand(2, 1, 32, 32)
 
 
 def attention(mask=None, dtype=torch.float32, is_transposed=False):
@@ -41,16 +41,16 @@ def test_an_expanded_mask_is_named_with_the_kernel_that_a_contiguous_one_takes(d
 
     kernel = "efficient" if dtype is torch.float32 else "cudnn"
     assert diagnostic.labels[0].message == "`attn_mask`: stride 0 in the last dimension"
-    assert (
-        f"H100-80GB, this call runs without a fused kernel; with stride 1, it would take the {kernel}"
-        in (diagnostic.notes[0])
+    assert diagnostic.notes[0] == (
+        "on H100-80GB, this call runs without a fused kernel; with stride 1, it would take the "
+        f"{kernel} kernel"
     )
 
 
 def test_transposed_tensors_are_named():
     (diagnostic,) = found(attention(is_transposed=True))
 
-    assert diagnostic.labels[0].message == ("`query`, `key`, `value`: stride 32 in the last dimension")
+    assert diagnostic.labels[0].message == "`query`, `key`, `value`: stride 32 in the last dimension"
 
 
 class Harmless(nn.Module):
