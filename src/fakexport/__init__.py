@@ -96,12 +96,14 @@ if TYPE_CHECKING:
     from fakexport.exporting.python_source import PythonSourceError as PythonSourceError
     from fakexport.exporting.python_source import to_python as to_python
     from fakexport.exporting.python_source import write_source as write_source
+    from fakexport.exporting.stages import StageError as StageError
     from fakexport.files import FileWriteError as FileWriteError
     from fakexport.files.container import ArchiveError as ArchiveError
     from fakexport.files.processes import SharedProcess as SharedProcess
     from fakexport.models.sources import SourceError as SourceError
     from fakexport.planning import PlanError as PlanError
     from fakexport.planning import plan as plan
+    from fakexport.planning import split as split
     from fakexport.report import BenchReport as BenchReport
     from fakexport.report import Comparison as Comparison
     from fakexport.report import PlanReport as PlanReport
@@ -138,13 +140,14 @@ _ROOMS = {
         is_deferred is_fake materialize_module materialize_tensor meta_like set_constant_value constant_value
     """,
     "files": "FileWriteError",
-    "planning": "PlanError plan",
+    "planning": "PlanError plan split",
     "files.processes": "SharedProcess",
     "exporting.program": """
         DeviceListing ModuleSummary ProgramDifference ProgramSummary RetargetError RetargetWarning
         Transfer WeightsNotBoundError diff inspect_devices retarget transfers summary
         without_checks
     """,
+    "exporting.stages": "StageError",
     "exporting.python_source": "PythonSource PythonSourceError to_python write_source",
     "report": "BenchReport Comparison PlanReport Progress Report Verdict",
     "models.sources": "SourceError",

@@ -28,6 +28,7 @@ PLACES = {
     ("_torch/tracing/program_assembly.py", "assemble"): "load",
     ("_torch/tracing/program_assembly.py", "reassemble"): "derived_program",
     ("exporting/program/derived_program.py", "derived_program"): "derived_program",
+    ("exporting/stages/cut.py", "program_of"): "cut",
     (
         "_torch/tracing/program_assembly.py",
         "functional_program",

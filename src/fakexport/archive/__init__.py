@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .manifest import Manifest, MethodManifest, TensorEntry
     from .manifest_json import method_from_json, method_to_json
     from .methods import method_manifests, methods_of
+    from .own_symbols import with_own_symbols
     from .payload import weights_payload
     from .saved_object import refuse_unregistered_classes
     from .saving import WeightsDroppedWarning, save, save_bundle
@@ -33,6 +34,7 @@ if not TYPE_CHECKING:  # A type checker would accept any misspelled name.
             "bundle": "Bundle",
             "codec.operator_lookup": "refuse_unregistered",
             "description": "ArchiveDescription MethodDescription describe",
+            "own_symbols": "with_own_symbols",
             "loading": "load load_bundle",
             "manifest": "Manifest MethodManifest TensorEntry",
             "manifest_json": "method_from_json method_to_json",

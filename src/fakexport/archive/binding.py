@@ -138,7 +138,9 @@ def bind(
     for method, reading in found.items():
         source_name = name if bundle.is_alone else f"the method {method}"
         programs[method] = _bound(bundle[method], reading, source_name, maps[method], check_finite, source)
-    warn_of(report.checkpoint, (finding for finding in report.findings if finding.code == "FE704"))
+    stages = [facts_of(each).stage for each in bundle.values()]
+    if all(stage is None or stage.stages <= len(bundle) for stage in stages):  # Else others use the entries.
+        warn_of(report.checkpoint, (finding for finding in report.findings if finding.code == "FE704"))
     if program is not bundle:
         return programs[ALONE]
     # A method without a prefix must not inherit the prefix that its program had in a different archive.

@@ -22,6 +22,7 @@ from fakexport.files.documents import (
     Sentence,
     Sha256,
     Size,
+    StageRecord,
     UnboundName,
     class_name,
     matching,
@@ -185,17 +186,17 @@ class MethodManifest:
         library_operators: Sorted names of the operators that are defined outside torch.
         library_modules: Operator name -> Python module that registers it, for users to import.
         library_classes: Sorted C++ classes of the program's objects, such as `signal_ops::Polynomial`.
-        weights: `none`: weight-less. `inside`: the archive contains the weights. `linked`: the weights are in
-            files next to the archive; weights that no file contains in the program's form are in the archive.
+        weights: `none`: weight-less. `inside`: in the archive. `linked`: in files next to the archive, except
+            for weights that no file contains in the program's form.
         tensors: The parameters and buffers, sorted by name.
         recipes: How to compute tensors from checkpoint entries with a different layout.
-        computed: Name -> record, for weights that a checkpoint may omit because the model's code computes
-            them. The record contains the elements in row-major order; it is None if they are too large. Empty
-            in bound archives.
+        computed: Name -> record with the elements in row-major order, for weights that a checkpoint may omit
+            because the model's code computes them. None: too large. Empty in bound archives.
         prefix: The prefixes of weight names, in the checkpoint and in the program; None if they are equal.
         call: Which inputs and outputs text generation uses, and for what; None for other programs.
         adapter: How the program uses a LoRA adapter; None if it was exported without one.
         parallel: The rank whose shard of the model the program computes; None for the whole model.
+        stage: The pipeline stage that the program computes; None for a program that was not cut.
         parameters: The parameters of `forward`; empty if arguments must be passed as in the example inputs.
         unpacked_parameters: Number of parameters before quantization packed them; None for other programs.
     """
@@ -221,6 +222,7 @@ class MethodManifest:
     call: CallRecord | None = None
     adapter: AdapterRecord | None = None
     parallel: ParallelRecord | None = None
+    stage: StageRecord | None = None
     parameters: tuple[Parameter, ...] = ()
     unpacked_parameters: Size | None = None
 
@@ -265,13 +267,12 @@ class MethodManifest:
             if tensor.location and (fault := fault_of_name(tensor.location.file)):
                 raise InvalidValue(f"`{tensor.location.file}`: {fault}")
             if tensor.location and tensor.location.is_link and self.weights != "linked":
-                file = tensor.location.file
-                raise InvalidValue(f"`{file}` is a linked file, but `weights` is not `linked`")
+                raise InvalidValue(f"`{tensor.location.file}` is linked, but `weights` is not `linked`")
 
     def _check_computed(self) -> None:
         names = {name for tensor in self.tensors for name in (tensor.name, *tensor.aliases)}
-        if unknown := sorted(self.computed.keys() - names):
-            raise InvalidValue(f"the computed weight {unknown[0]!r} is not a weight of the program")
+        for unknown in sorted(self.computed.keys() - names):
+            raise InvalidValue(f"the computed weight {unknown!r} is not a weight of the program")
         if self.computed and self.weights != "none":
             raise InvalidValue("an archive with weights must not list computed weights")
 
@@ -282,9 +283,7 @@ class MethodManifest:
             count = len(recipe.entries)
             for step in recipe.steps:
                 if not step.values or not all(0 <= index < count for index in step.values):
-                    raise InvalidValue(
-                        f"the {step.operator} of a recipe reads values that no earlier step produces"
-                    )
+                    raise InvalidValue(f"a {step.operator} of a recipe reads values that no step produces")
                 count += len(step.numbers) - 1 if step.operator == "split" else 1
             if not all(0 <= index < count for _, index in recipe.weights):
                 raise InvalidValue("a recipe has a weight that none of its steps produces")

@@ -242,8 +242,8 @@ def _described(
     kind = _kind(weights)
     operators = library_operators(program)
     same = (
-        *("dtype", "dynamic_shapes", "load_hooks", "call", "adapter", "parallel", "parameters"),
-        "unpacked_parameters",
+        *("dtype", "dynamic_shapes", "load_hooks", "call", "adapter", "parallel", "stage"),
+        *("parameters", "unpacked_parameters"),
     )
     return MethodManifest(
         **{name: getattr(facts, name) for name in same},

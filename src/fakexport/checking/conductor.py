@@ -16,6 +16,7 @@ from fakexport.checking.target_check import Answer, Wanted
 from fakexport.checking.targets import DeviceMapText, OneTarget, parse_targets, targets_of
 from fakexport.checking.tried_fixes import with_tried_fixes
 from fakexport.emulation.devices import check_emulation, emulate
+from fakexport.error import InvalidValue
 from fakexport.exporting.capture import Request, build_source
 from fakexport.exporting.program import ModuleSummary, diff_compared, inspect_module
 from fakexport.files.documents import AdapterMode
@@ -80,7 +81,8 @@ def check(
         adapter_mode: `separate`: the adapter's matrices are weights of the program; `merged`: `bind` merges
             the matrices into the weights; `inputs`: the matrices are inputs of the program.
         parallel: Degrees of tensor and expert parallelism, `tp=8` or `tp=8,ep=8`. An `hf:` model is sharded
-            by its own plan. The program of rank 0 is checked, and other ranks are compared with it.
+            by its own plan. The program of rank 0 is checked, and other ranks are compared with it. With
+            `pp=4` or `tp=8,pp=4,at=MODULE,...`, the program is cut into pipeline stages, as by `split`.
         parallel_plan: With `parallel`: mapping from patterns to torch's parallel styles, as for `export`.
         rank: With `parallel`: check only the program of this rank; or `"all"`: trace all ranks and return all
             programs. Default: compare rank 0 with as many ranks as needed to know what all ranks run.
@@ -95,7 +97,7 @@ def check(
             message is one line.
         TypeError: the factory does not return a module.
     Reports:
-        FE001, FE101 to FE105, FE201 to FE210, FE301 to FE305, FE401 to FE406, FE502, FE503, FE505 to
+        FE001, FE101 to FE105, FE201 to FE210, FE301 to FE305, FE401 to FE407, FE502, FE503, FE505 to
         FE507, FE601 to FE603, and FE901 to FE913.
 
     Example:
@@ -178,6 +180,8 @@ def inspect(
         rank=rank,
         trust_remote_code=trust_remote_code,
     ).read()
+    if request.parallel is not None and request.parallel.stages > 1:
+        raise InvalidValue("`inspect` shows the modules of the model, which pipeline stages do not change")
     (row,) = targets_of(request, targets)
     with torch_logs_silenced(), emulate(row.topology) as devices:
         built = build_source(request.source, devices, device_map=row.device_map, dtype=row.dtype)

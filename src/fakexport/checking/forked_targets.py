@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from torch.export import ExportedProgram
+
 from fakexport.checking.isolation import forked, why_shared
 from fakexport.checking.target_check import STAGES, Answer, Wanted, answer_for, import_for_checks, versions
 from fakexport.checking.targets import Target, targets_of
@@ -18,6 +20,7 @@ from fakexport.error import InvalidValue
 from fakexport.exporting.capture import ModelRequest, Request
 from fakexport.files.processes import IN_PROCESS, NoAnswer, Send, warn_of_shared_process
 from fakexport.models import import_library, library_of
+from fakexport.planning import split_traced
 from fakexport.report import (
     BlockCount,
     Progress,
@@ -117,14 +120,34 @@ def answers(
         return [found] * len(targets) if isinstance(found, NoAnswer) else found
 
 
-def bundled(saved: Mapping[str, SavedPrograms], prepare: Callable[[], None] | None) -> bytes:
-    """Return the content of a bundle of these saved programs."""
+def bundled(
+    saved: Mapping[str, SavedPrograms],
+    prepare: Callable[[], None] | None,
+    starts: Mapping[str, Sequence[str]],
+) -> bytes:
+    """Return the content of a bundle of these saved programs.
+
+    Args:
+        saved: The programs by name.
+        prepare: Imports libraries that the programs need.
+        starts: Name of each program to cut into pipeline stages -> the modules at which the stages after the
+            first begin.
+    """
 
     def made(send: Send) -> bytes:
         root = Path.cwd()
         if prepare is not None:
             prepare()
-        return archive_of({name: each.program for name, each in saved.items()}, root=root)
+        programs: dict[str, ExportedProgram] = {}
+        for name, each in saved.items():
+            if name not in starts:
+                programs[name] = each.program
+                continue
+            for rank, program in each.programs.items():
+                parts = [name] * (len(saved) > 1) + [f"rank{rank}"] * (len(each.programs) > 1)
+                stages = split_traced(program, at=starts[name])
+                programs |= {"_".join((*parts, stage)): made for stage, made in stages.items()}
+        return archive_of(programs, root=root)
 
     if why_shared() is not None:
         return made(lambda message: None)

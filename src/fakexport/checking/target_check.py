@@ -16,6 +16,7 @@ from torch.export import ExportedProgram
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport._version import __version__
 from fakexport.checking.ranks import RankFailure, summarise_ranks
+from fakexport.checking.stages import StagedProgram, diagnose_inseparable
 from fakexport.checking.targets import Target
 from fakexport.emulation.devices import emulate, peak_bytes
 from fakexport.emulation.fake import UnsupportedSubclassError
@@ -39,6 +40,7 @@ from fakexport.exporting.program import (
     transfers,
     walk,
 )
+from fakexport.exporting.stages import InseparableStages, StageError
 from fakexport.models import DynamicDims, import_loaded_libraries
 from fakexport.models.sources import Source
 from fakexport.planning import diagnose_memory, memory_left
@@ -113,8 +115,10 @@ class TargetCheck:
             return failed(diagnose_build(cause, topology=target.topology, published=published))
         except UnsupportedSubclassError as error:
             return failed(diagnose_build(error))
+        except InseparableStages as error:
+            return failed(diagnose_inseparable(error))
         except (ValueError, TypeError) as error:
-            if clock.stage != "analyse":
+            if clock.stage != "analyse" or isinstance(error, StageError):
                 raise  # Errors of placement, inputs and dynamic dimensions have one-line messages.
             return failed(diagnose_internal_fault(error, versions=versions()))
         except Exception as error:
@@ -196,7 +200,10 @@ class TargetCheck:
         named = request.dynamic if isinstance(request.dynamic, DynamicDims) else DynamicDims()
         findings = diagnose_program(trace.captured, summary, named)
         attention = diagnose_attention(walk(program), target.topology)
-        memory = diagnose_memory(program, summary, target.topology)
+        staged = StagedProgram.of(program, request.parallel, target.topology)
+        memory = (
+            diagnose_memory(program, summary, target.topology) if staged is None else staged.memory_finding
+        )
         omitted = diagnose_left_out(request.source, program, built.module, inputs)
         # If the user names the inputs of a library's model, omitted parts are intended: a note is enough.
         unused = unused_note(
@@ -210,11 +217,12 @@ class TargetCheck:
             summary=summary,
             transfers=transfers(program),
             recovered=trace.captured.recovered,
-            memory_left=memory_left(summary, target.topology),
+            memory_left=memory_left(summary, target.topology) if staged is None else staged.memory_left,
             notes=built.notes + unused + findings.notes,
             placement=built.placement.device_map,
             modules=inspect_module(built.module),
             ranks=trace.ranks,
+            stages=None if staged is None else staged.summary,
         )
         return judged, (*omitted, *findings.diagnostics, *attention, *((memory,) if memory else ()))
 

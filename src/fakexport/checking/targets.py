@@ -52,8 +52,8 @@ def targets_of(request: ModelRequest, targets: Sequence[Target]) -> list[Target]
         ValueError: the model is parallel, and a target has too few devices or a device map.
     """
     for row in targets:
-        if request.degrees is not None:
-            request.degrees.check_devices(row.topology)
+        if request.parallel is not None:
+            request.parallel.check_devices(row.topology)
         refuse_with_parallel(request.degrees, device_map=row.device_map)
     return [row.of_source(request.source) for row in targets]
 

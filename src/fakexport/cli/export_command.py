@@ -134,6 +134,14 @@ def _saved(reports: Mapping[str, Report], output: Path, libraries: list[str] | N
     found = {name: saved for name, saved in programs.items() if saved is not None and saved.fault is None}
     if len(found) < len(reports):
         return False
+    staged = {name: each.verdicts[0].stages for name, each in reports.items()}
+    starts = {
+        name: [stage.start for stage in summary.stages[1:]]
+        for name, summary in staged.items()
+        if summary is not None
+    }
     (first, *more) = found.values()
-    write_file(output, bundled(found, partial(load_libraries, libraries)) if more else first.content)
+    is_bundle = bool(more or starts)
+    content = bundled(found, partial(load_libraries, libraries), starts) if is_bundle else first.content
+    write_file(output, content)
     return True

@@ -275,9 +275,11 @@ Parallel = Annotated[
     str | None,
     typer.Option(
         "--parallel",
-        metavar="tp=N[,ep=N][,plan=FILE]",
-        help="Shard an `hf:` model over N ranks by its own tensor-parallel plan. `ep=N` also distributes "
-        "the experts. FILE edits the plan, or supplies one for a model without a plan.",
+        metavar="tp=N[,ep=N][,pp=N][,at=MODULE,...][,plan=FILE]",
+        help="`tp=N` shards an `hf:` model over N ranks by its own tensor-parallel plan. `ep=N` also "
+        "distributes the experts. FILE edits the plan, or supplies one for a model without a plan. `pp=N` "
+        "cuts the program of any model into N pipeline stages, which begin at the MODULEs. Default: at those "
+        "blocks that make the slowest stage fastest.",
     ),
 ]
 BoundAdapters = Annotated[

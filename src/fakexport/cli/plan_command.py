@@ -145,9 +145,10 @@ class PlanOptions:
     parallel: Annotated[
         str | None,
         typer.Option(
-            metavar="tp[=N][,ep[=N]]",
+            metavar="tp[=N][,ep[=N]][,pp=N]",
             help="Shard an `hf:` model as for `check`, and plan one rank. `tp` without a number shards over "
-            "all devices of the target or, with `--smallest`, over each number of devices that is tried.",
+            "all devices of the target or, with `--smallest`, over each number of devices that is tried. "
+            "`pp=N` plans each of N pipeline stages.",
         ),
     ] = None
     assume: options.Assume = None

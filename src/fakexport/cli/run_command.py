@@ -53,6 +53,16 @@ def run_command(
             help="Time N calls after the first one; 0 calls the program once, untimed.",
         ),
     ] = 0,
+    microbatches: Annotated[
+        int | None,
+        typer.Option(
+            "--microbatches",
+            metavar="N",
+            min=1,
+            help="For pipeline stages under torchrun: cut the inputs into N parts along dimension 0, so that "
+            "the stages work at the same time.",
+        ),
+    ] = None,
     devices: options.BoundDevices = None,
     trust: options.Trust = False,
     *,
@@ -61,7 +71,8 @@ def run_command(
     """Run a program, or its compiled form, on inputs from a file.
 
     With --repeat, latencies go to stderr; the outputs are still those of the first call. Under torchrun, each
-    process runs the program of its rank, and rank 0 prints and writes the outputs.
+    process runs the program of its rank or its pipeline stage, and rank 0 prints and writes the outputs.
+    Without torchrun, the stages of a bundle run one after the other.
     """
     if warmup is not None and not repeat:
         raise typer.BadParameter("--warmup needs --repeat")
@@ -85,7 +96,10 @@ def run_command(
             if value and not is_program:
                 raise typer.BadParameter(f"--{option} applies to exported programs; {archive} is compiled")
         own = rank_of_archive(archive, method=method, trust=trust) if is_program else None
-        with chdir("."), joined(own.record if own else None):  # An operator may change the working directory.
+        stage = None if own is None else own.stage
+        if microbatches is not None and stage is None:
+            raise typer.BadParameter("--microbatches needs a bundle of stages, each in a process of torchrun")
+        with chdir("."), joined(own):  # An operator may change the working directory.
             opened = open_program(
                 archive,
                 checkpoint,
@@ -97,6 +111,10 @@ def run_command(
             )
             if adapter is not None and takes_adapter(opened.signature):
                 tensors |= adapter_inputs(adapter, opened.signature)
+            if stage is not None:
+                from fakexport.deploy import pipelined
+
+                opened = pipelined(opened, microbatches or 1)
             timed = run_timed(
                 opened, tensors, warmup=(_WARMUP if warmup is None else warmup) * bool(repeat), repeat=repeat
             )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .generation import Generated, Generator, Sampling, Tokenizer, generate
     from .loaded_program import LoadedProgram, call_arguments, run, run_timed
     from .opening import artifact_kind, open_program
+    from .pipeline import pipelined
     from .ranks import joined, rank_of_archive
     from .signature import InputMismatchError
     from .tensor_files import adapter_inputs, read_inputs, takes_adapter, write_outputs
@@ -30,6 +31,7 @@ if not TYPE_CHECKING:  # A type checker would accept any misspelled name.
             "generation": "Generated Generator Sampling Tokenizer generate",
             "loaded_program": "LoadedProgram call_arguments run run_timed",
             "opening": "artifact_kind open_program",
+            "pipeline": "pipelined",
             "ranks": "joined rank_of_archive",
             "signature": "InputMismatchError",
             "tensor_files": "adapter_inputs read_inputs takes_adapter write_outputs",

@@ -70,6 +70,11 @@ class LoadedProgram:
         self._layout = _Layout.of(program)
 
     @property
+    def program(self) -> ExportedProgram:
+        """The program that is run."""
+        return self._program
+
+    @property
     def signature(self) -> Signature:
         """Inputs and outputs of a call."""
         return self._layout.signature

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 
 from torch.export import ExportedProgram
 
-from fakexport.archive import Bundle, bind, load
+from fakexport.archive import Bundle, bind, load, load_bundle, method_manifests
 from fakexport.archive.weights import CheckpointSource, open_checkpoint
 from fakexport.error import InvalidValue
 from fakexport.exporting.program import facts_of
@@ -18,6 +18,7 @@ from fakexport.files.container import ArchiveError, read_container
 
 from .artifact import Artifact, DeployError
 from .loaded_program import LoadedProgram
+from .stages import LoadedStages
 from .tensor_files import takes_adapter
 
 CompiledKind = Literal["aoti", "executorch", "onnx"]
@@ -42,7 +43,8 @@ def open_program(
     Args:
         path: A .pt2 archive or package, a .pte file, or an .onnx file.
         checkpoint: The weights, as for `bind`. Default: the file's own weights.
-        method: The program to open from a bundle.
+        method: The program to open from a bundle. Default: all stages, if the bundle contains the pipeline
+            stages of a program, which then run one after the other.
         devices: Mapping of devices, as for `bind`. Only for archives.
         is_compiled: Whether to use `torch.compile`, which compiles in the first call. Only for archives.
         trust: Whether to load native code from the file. The code can do anything, so trust only files that
@@ -82,6 +84,9 @@ def open_program(
         if adapter is not None and checkpoint is None and not takes_adapter(opened.signature):
             raise InvalidValue(_ALONE)
         return opened
+    if method is None and _is_staged(path, trust=trust):
+        stages = with_weights(load_bundle(path, trust=trust), checkpoint, devices)
+        return LoadedStages(stages, is_compiled=is_compiled)
     program = load(path, method=method, trust=trust)
     record = facts_of(program).adapter
     if adapter is not None and (record is None or record.mode != "inputs"):
@@ -154,6 +159,13 @@ def open_artifact(
             from .onnx import open_onnx
 
             return open_onnx(path, checkpoint=checkpoint)
+
+
+def _is_staged(path: str | os.PathLike[str], *, trust: bool) -> bool:
+    """Return whether an archive contains all pipeline stages of one program, and nothing else."""
+    records = [about.stage for about in method_manifests(path, trust=trust).values()]
+    found = [(each.stage, each.stages) for each in records if each is not None]
+    return bool(found) and found == [(number, len(records)) for number in range(len(records))]
 
 
 def _is_package(path: str | os.PathLike[str]) -> bool:

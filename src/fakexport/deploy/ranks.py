@@ -1,17 +1,17 @@
-"""Connect the processes that together run the ranks of a model. `torchrun` starts them."""
+"""Connect the processes that run the ranks or pipeline stages of a model. `torchrun` starts them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
-from fakexport.archive import method_manifests
+from fakexport.archive import MethodManifest, method_manifests
 from fakexport.error import InvalidValue
-from fakexport.files.documents import ParallelRecord
+from fakexport.files.documents import ParallelRecord, StageRecord
 
 from .artifact import DeployError
 
@@ -20,17 +20,26 @@ from .artifact import DeployError
 class RankOfArchive:
     """The program of an archive that this process runs.
 
-    `method` is the program's name in a bundle, or None if the archive has only one program. `record` is None
-    if the program is not sharded.
+    `method` is the program's name in a bundle, or None if the archive has only one program, or if the process
+    runs all pipeline stages. `record` is None if the program is not sharded. `stage` is None unless this
+    process runs one of several stages, each of which has a process.
     """
 
     method: str | None
     record: ParallelRecord | None
+    stage: StageRecord | None = None
 
     @property
     def is_first(self) -> bool:
         """Whether this process should report the outputs. They are the same on all ranks."""
-        return self.record is None or self.record.rank == 0
+        return self.place is None or self.place[0] == 0
+
+    @property
+    def place(self) -> tuple[int, int] | None:
+        """The number of this process and the number of processes that run together, or None for one."""
+        if self.record is not None:
+            return self.record.rank, self.record.ranks
+        return None if self.stage is None else (self.stage.stage, self.stage.stages)
 
 
 def rank_of_archive(
@@ -50,6 +59,8 @@ def rank_of_archive(
     methods = method_manifests(path, trust=trust)
     if method is not None:
         return RankOfArchive(method, methods[method].parallel if method in methods else None)
+    if any(about.stage is not None for about in methods.values()) and rank is None:
+        return _stage_of_archive(path, methods)
     ranks = {about.parallel.rank: name for name, about in methods.items() if about.parallel is not None}
     launched = _launched()
     asked = launched[0] if rank is None and launched is not None else rank
@@ -65,26 +76,36 @@ def rank_of_archive(
     return RankOfArchive(name if len(methods) > 1 else None, methods[name].parallel)
 
 
+def _stage_of_archive(path: str | os.PathLike[str], methods: Mapping[str, MethodManifest]) -> RankOfArchive:
+    if any(about.parallel is not None for about in methods.values()):
+        raise InvalidValue(f"{path} has the stages of several ranks: choose one program (--method NAME)")
+    launched = _launched()
+    for name, about in methods.items():
+        if about.stage is not None and launched == (about.stage.stage, about.stage.stages):
+            return RankOfArchive(name, None, about.stage)
+    return RankOfArchive(None, None)
+
+
 @contextmanager
-def joined(record: ParallelRecord | None) -> Iterator[None]:
-    """Connect this process to the processes of the other ranks, so that collectives work in the block.
+def joined(own: RankOfArchive | None) -> Iterator[None]:
+    """Connect this process to those that run the other ranks or stages, so that they can communicate.
 
     Raises:
         DeployError: `torchrun` did not start this process with the expected rank and number of ranks.
     """
-    if record is None or torch.distributed.is_initialized():
+    if own is None or own.place is None or torch.distributed.is_initialized():
         yield
         return
+    rank, ranks = own.place
     launched = _launched()
     if launched is None:
         raise DeployError(
-            f"the program is rank {record.rank} of {record.ranks} ranks that run together: start it "
-            f"with torchrun --nproc-per-node {record.ranks} -m fakexport run ..."
+            f"the program is rank {rank} of {ranks} ranks that run together: start it "
+            f"with torchrun --nproc-per-node {ranks} -m fakexport run ..."
         )
-    if launched != (record.rank, record.ranks):
+    if launched != (rank, ranks):
         raise DeployError(
-            f"the program is rank {record.rank} of {record.ranks}, but this process is rank "
-            f"{launched[0]} of {launched[1]}"
+            f"the program is rank {rank} of {ranks}, but this process is rank {launched[0]} of {launched[1]}"
         )
     torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     try:

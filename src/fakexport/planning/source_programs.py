@@ -16,6 +16,7 @@ from fakexport.error import FakexportError, InvalidValue, type_and_line
 from fakexport.exporting.capture import ModelRequest, Request, exported
 from fakexport.models.sources import SourceError, Workload, WorkloadName
 from fakexport.planning.memory import BeyondTable, SizeRequest
+from fakexport.planning.planned_stages import PlannedStages
 from fakexport.planning.point import PlannedProgram
 from fakexport.report import PlannedPoint, PlannedStep, Progress
 
@@ -142,7 +143,11 @@ class SourcePrograms:
                 raise
             except Exception as error:
                 raise PlanError(self._refusal(error)) from error
-            planned = PlannedProgram.of(made.program, given.topology, has_aoti=self._has_aoti)
+            parallel = request.parallel
+            if parallel is not None and parallel.stages > 1:
+                planned: PlannedProgram = PlannedStages.cut(made.program, given.topology, parallel)
+            else:
+                planned = PlannedProgram.of(made.program, given.topology, has_aoti=self._has_aoti)
         self.left_out += made.left_out
         return planned
 

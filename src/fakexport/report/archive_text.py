@@ -85,6 +85,9 @@ def _method(found: MethodDescription, has_manifest: bool) -> Iterator[tuple[str,
     yield "target", [manifest.topology or ""] * bool(manifest.topology)
     rank = manifest.parallel
     yield "rank", [] if rank is None else [f"{rank.rank} of {rank.ranks} ({rank.degrees})"]
+    stage = manifest.stage
+    begin = f", which begins at {stage.start}" if stage is not None and stage.start else ""
+    yield "stage", [] if stage is None else [f"{stage.stage} of {stage.stages}{begin}"]
     yield "device map", _device_map(manifest.device_map)
     yield "dtype", [manifest.dtype or ""] * bool(manifest.dtype)
     yield "dynamic", [manifest.dynamic_shapes or ""] * bool(manifest.dynamic_shapes)

@@ -31,7 +31,8 @@ VIEWS = {
     # Measurements differ between runs. They are a separate member, so that the other members of two reports
     # can be compared.
     "Measured": "target=target.name *timings",
-    "Verdict": "*target is_exportable failed_stage notes summary transfers memory_left recovered ranks",
+    "Verdict": "*target is_exportable failed_stage notes summary transfers memory_left recovered ranks"
+    " stages",
     "TargetDifference": "first second *difference",
     "UnboundConstant": "code ...",
     "ProjectReport": "is_clean reports refused",

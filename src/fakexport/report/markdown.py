@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from fakexport.files import escaped
 from fakexport.report.difference_listing import difference_listing
 from fakexport.report.rank_summary import rank_listing
+from fakexport.report.stage_summary import stage_listing
 from fakexport.report.text import summary_line
 from fakexport.report.verdict import ProjectReport, Report, Verdict, project_summary_line
 from fakexport.report.verdict_table import result_text, weights_of
@@ -71,6 +72,9 @@ def _ranks(report: Report) -> Iterator[str]:
         if verdict.ranks is not None:
             listing = "\n".join(rank_listing(verdict.target.name, verdict.ranks))
             yield _folded(f"Ranks of {report.source}", listing)
+        if verdict.stages is not None:
+            listing = "\n".join(stage_listing(verdict.target.name, verdict.stages))
+            yield _folded(f"Stages of {report.source}", listing)
 
 
 def _differences(report: Report) -> Iterator[str]:

@@ -201,6 +201,7 @@ class PlannedPoint:
         growth: `batch` or `context` -> bytes that one more sequence or token adds to the tensors of the
             fullest device. A key is missing if that dimension is not dynamic.
         costs: Lower bounds on the cost of one call; None if they were not computed.
+        stages: Number of pipeline stages, each of which is a row of `devices`; 1 without a pipeline.
     """
 
     batch: int | None
@@ -212,6 +213,25 @@ class PlannedPoint:
     windows: Mapping[str, int] = field(default_factory=dict)
     growth: Mapping[str, int] = field(default_factory=dict)
     costs: PlannedCosts | None = None
+    stages: int = 1
+
+    @property
+    def idle_shares(self) -> dict[int, float]:
+        """Number of microbatches -> share of the time in which the devices wait, on average.
+
+        This holds for GPipe and for 1F1B, if each stage takes its lower bound for each microbatch. Empty
+        without pipeline stages or without bounds.
+        """
+        costs = () if self.costs is None else self.costs.devices
+        seconds = [device.least_seconds or 0.0 for device in costs]
+        if self.stages == 1 or not any(seconds):
+            return {}
+        shares = {}
+        for count in (1, self.stages, 4 * self.stages):
+            # The slowest stage works without a pause. The others work at the same time, before and after it.
+            total = sum(seconds) + (count - 1) * max(seconds)
+            shares[count] = 1 - count * sum(seconds) / (self.stages * total)
+        return shares
 
     @property
     def replayed(self) -> list[tuple[PlannedDevice, bool]]:

@@ -73,6 +73,7 @@ def _point(point: PlannedPoint, width: int, *, is_only: bool, has_phases: bool) 
         )
     if point.costs is not None:
         yield from (line for text in cost_lines(point.costs) for line in wrapped(text, width))
+    yield from (line for text in idle_lines(point) for line in wrapped(text, width))
     for name, devices in point.executions if is_only else ():
         fullest = _fullest(devices)
         where = _WHERE.get(name, "")
@@ -97,6 +98,17 @@ def state_lines(point: PlannedPoint) -> Iterator[str]:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         window = f"a sliding window of {size:,} tokens, as in the example inputs"
         yield f"{names[0]}{more} {'are' if more else 'is'} assumed to be {window}"
+
+
+def idle_lines(point: PlannedPoint) -> Iterator[str]:
+    """Yield the share of the time in which the devices of pipeline stages wait for each other."""
+    if shares := point.idle_shares:
+        (first, share), *others = shares.items()
+        more = "".join(f", {other:.0%} with {count}" for count, other in others)
+        yield (
+            f"if each stage takes its least time, devices wait for {share:.0%} of the time with {first} "
+            f"microbatch of these sizes{more} (GPipe, 1F1B)"
+        )
 
 
 def _fullest(devices: Sequence[PlannedDevice]) -> PlannedDevice | None:

@@ -89,9 +89,12 @@ def _invocation(project: ProjectReport) -> dict[str, Any]:
 
 def _source(report: Report) -> dict[str, Any]:
     targets = {verdict.target.name: result_text(verdict) for verdict in report.verdicts}
-    described = {"source": report.source, "isClean": report.is_clean, "targets": targets}
-    ranks = {each.target.name: plain(each.ranks) for each in report.verdicts if each.ranks is not None}
-    return {**described, "ranks": ranks} if ranks else described
+    described: dict[str, Any] = {"source": report.source, "isClean": report.is_clean, "targets": targets}
+    for part in ("ranks", "stages"):
+        found = {each.target.name: getattr(each, part) for each in report.verdicts}
+        if shown := {name: plain(value) for name, value in found.items() if value is not None}:
+            described[part] = shown
+    return described
 
 
 def _result(

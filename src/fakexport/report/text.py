@@ -9,6 +9,7 @@ from fakexport.files import escaped
 from fakexport.report.difference_listing import difference_listing
 from fakexport.report.quantity import bytes_text, plural
 from fakexport.report.rank_summary import rank_listing
+from fakexport.report.stage_summary import stage_listing
 from fakexport.report.transfer_listing import transfer_listing
 from fakexport.report.verdict import Report
 from fakexport.report.verdict_table import remarks, result_text, verdict_table
@@ -64,6 +65,9 @@ def _parts(report: Report, width: int) -> Iterator[list[str]]:
     )
     yield _titled(
         "Ranks", [rank_listing(v.target.name, v.ranks) for v in report.verdicts if v.ranks is not None]
+    )
+    yield _titled(
+        "Stages", [stage_listing(v.target.name, v.stages) for v in report.verdicts if v.stages is not None]
     )
     for diagnostic in report.diagnostics:
         yield [render_text(diagnostic)]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from fakexport.report.rank_summary import RankSummary
     from fakexport.report.saved_programs import SavedPrograms
+    from fakexport.report.stage_summary import StagesSummary
 
 Stage = Literal["build", "capture", "analyse"]
 
@@ -89,6 +90,7 @@ class Verdict:
         placement: Module path -> device of the module. Saved with the program.
         modules: The tree of the model's modules, for HTML pages; None without a program.
         ranks: Summary of all ranks, if the model is parallel. `program` is then the program of rank 0.
+        stages: Summary of the pipeline stages, if they were requested. `program` is the whole program.
         fingerprints: Rank -> fingerprint of its program; empty unless requested for a lock file.
         saved: The programs by rank. Rendered reports contain neither the programs nor `placement`.
     """
@@ -105,6 +107,7 @@ class Verdict:
     placement: Mapping[str, str] = field(default_factory=dict, repr=False)
     modules: ModuleSummary | None = field(default=None, repr=False, compare=False)
     ranks: RankSummary | None = None
+    stages: StagesSummary | None = None
     fingerprints: Mapping[int, Fingerprint] = field(default_factory=dict, repr=False, compare=False)
     saved: SavedPrograms | None = field(default=None, repr=False, compare=False)
 

@@ -89,7 +89,9 @@ def result_text(verdict: Verdict) -> str:
 
 
 def weights_of(verdict: Verdict) -> str:
-    """Return the bytes of the weights per device: `8 x 94.5 GiB`; `-` for none."""
+    """Return the bytes of the weights per device or pipeline stage: `8 x 94.5 GiB`; `-` for none."""
+    if verdict.stages is not None:
+        return _weights_text({f"stage:{each.stage}": each.weight_bytes for each in verdict.stages.stages})
     return _NONE if verdict.summary is None else _weights_text(weight_bytes(verdict.summary))
 
 

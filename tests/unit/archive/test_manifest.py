@@ -124,7 +124,7 @@ def test_the_order_of_mappings_does_not_matter():
             "exec",
             "recipes[0].steps[0].operator: 'exec' is not a valid recipe operator",
         ),
-        ("recipes.0.steps.0.values", [], "the cat of a recipe reads values that no earlier step produces"),
+        ("recipes.0.steps.0.values", [], "a cat of a recipe reads values that no step produces"),
         ("recipes.0.steps.0.values", [-1], "recipes[0].steps[0].values[0]: an integer outside the range"),
         ("recipes.0.steps.0.numbers", ["0"], "recipes[0].steps[0].numbers[0]: expected an integer"),
         ("weights", "inside", "has no location, but the archive has weights"),
@@ -174,7 +174,7 @@ def test_a_relative_source_is_kept(source):
 
 
 def test_a_link_needs_an_archive_that_says_so():
-    with pytest.raises(ValueError, match="is a linked file, but `weights` is not `linked`"):
+    with pytest.raises(ValueError, match="is linked, but `weights` is not `linked`"):
         manifest(weights="inside", tensors=(tensor(location=Location("a.safetensors", 0, 24, SHA)),))
 
 

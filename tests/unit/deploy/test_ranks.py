@@ -76,7 +76,7 @@ def test_a_rank_that_is_not_there(archives, name, fragment):
 def test_a_program_that_runs_alone_needs_no_others(archives, launched):
     own = rank_of_archive(archives / "alone.pt2")
 
-    with joined(own.record):
+    with joined(own):
         assert not torch.distributed.is_initialized()
 
 
@@ -93,5 +93,5 @@ def test_processes_that_do_not_fit(archives, launched, place, fragment):
         launched(*place)
     own = rank_of_archive(archives / "rank1.pt2")
 
-    with pytest.raises(DeployError, match=fragment), joined(own.record):
+    with pytest.raises(DeployError, match=fragment), joined(own):
         pass

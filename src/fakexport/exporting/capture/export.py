@@ -127,12 +127,14 @@ def export(
     request = Request(**locals()).read()
     if request.asked.rank == "all":
         raise InvalidValue("`fe.export` returns the program of one rank: pass its number, such as `rank=0`")
+    if request.parallel is not None and request.parallel.stages > 1:
+        raise InvalidValue("`fe.export` returns one program: cut it into stages with `fe.split`")
     placed = None if device_map is None else DeviceMap.parse(device_map)
     chosen = None if dtype is None else parse_dtype(dtype)
     with torch_logs_silenced(), _devices(target) as devices:
         _warn_of_earlier_export(devices)
-        if request.degrees is not None:
-            request.degrees.check_devices(devices)
+        if request.parallel is not None:
+            request.parallel.check_devices(devices)
 
         made = exported(request, devices, device_map=placed, dtype=chosen)
     if made.unbound:

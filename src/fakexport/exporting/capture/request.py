@@ -102,9 +102,10 @@ class Request:
         whole = component_source(
             whole, self.component, self.workload, is_dynamic=bool(dynamic_shapes), has_inputs=has_inputs
         )
-        degrees = Degrees.of(self.parallel, self.parallel_plan)
+        parallel = Degrees.of(self.parallel, self.parallel_plan)
+        degrees = parallel if parallel is not None and parallel.ranks > 1 else None
         whole, assumed = with_assumed(whole, self.assume, is_strict=self.strict)
-        if self.rank == "all" and degrees is None:
+        if self.rank == "all" and parallel is None:
             raise InvalidValue("a rank requires --parallel")
         own = self.rank if isinstance(self.rank, int) else None
         source = parallel_source(whole, degrees, own)
@@ -114,6 +115,7 @@ class Request:
             asked=self,
             name=f"{whole.spec} --parallel {self.parallel}" if has_ranks else source.spec,
             source=source,
+            parallel=parallel,
             degrees=degrees,
             ranks=(lambda rank: parallel_source(whole, degrees, rank)) if has_ranks else None,
             inputs=tuple(map(parse_input_spec, self.inputs)),
@@ -132,7 +134,8 @@ class ModelRequest:
         asked: The request as the user wrote it.
         name: The source and the rank, as shown in the report.
         source: The source of the model, or of one rank if the model is parallel.
-        degrees: The degrees of parallelism, or None.
+        parallel: The degrees of parallelism, or None.
+        degrees: The same, or None if the weights are not sharded.
         ranks: Function that returns the source of a rank. None if only one rank was requested.
         inputs: The described example inputs.
         dynamic, dynamic_shapes: The dynamic dimensions, parsed and as written.
@@ -143,6 +146,7 @@ class ModelRequest:
     asked: Request
     name: str
     source: Source
+    parallel: Degrees | None
     degrees: Degrees | None
     ranks: Callable[[int], Source] | None
     inputs: tuple[InputSpec, ...]

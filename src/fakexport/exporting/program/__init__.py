@@ -106,4 +106,4 @@ from fakexport.exporting.program.weightless import (
     has_value,
     unbound_names,
 )
-from fakexport.exporting.program.written_state import written_state
+from fakexport.exporting.program.written_state import written_arguments, written_state

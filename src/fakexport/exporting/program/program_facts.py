@@ -22,6 +22,7 @@ from fakexport.files.documents import (
     ParallelRecord,
     Parameter,
     Recipe,
+    StageRecord,
     UnboundName,
     UnboundReason,
 )
@@ -74,6 +75,7 @@ class ProgramFacts:
         component: The name of the part of the model that the program computes. None for the whole model.
         adapter: How the program uses an adapter. None for a model without an adapter.
         parallel: The rank whose shard of the model the program computes. None for the whole model.
+        stage: The pipeline stage that the program computes. None for a program that was not cut into stages.
         parameters: The parameters of the model's `forward`, for calls that pass arguments in a different form
             than the example inputs. Empty if no other form is possible, or if the parameters are unknown.
         unpacked_parameters: Number of parameters before quantization packed them. None for other programs.
@@ -100,6 +102,7 @@ class ProgramFacts:
     component: str | None = None
     adapter: AdapterRecord | None = None
     parallel: ParallelRecord | None = None
+    stage: StageRecord | None = None
     parameters: tuple[Parameter, ...] = ()
     unpacked_parameters: int | None = None
     has_stand_in_inputs: bool = False

@@ -62,7 +62,7 @@ def _written_placeholders(owner: GraphModule, known: dict[GraphModule, set[Node]
     roots: dict[Node, _Roots] = {}
     for node in owner.graph.nodes:
         roots[node] = _roots_of(node, roots)
-        for source in _written_inputs(node, owner, known):
+        for source in written_arguments(node, owner, known):
             written |= roots[source]
     return written
 
@@ -84,7 +84,14 @@ def _has_tensors(node: Node) -> bool:
     return value is None or any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(value))
 
 
-def _written_inputs(node: Node, owner: GraphModule, known: dict[GraphModule, set[Node]]) -> Iterator[Node]:
+def written_arguments(node: Node, owner: GraphModule, known: dict[GraphModule, set[Node]]) -> Iterator[Node]:
+    """Yield the arguments that a node writes to, itself or in a subgraph.
+
+    Args:
+        node: The node.
+        owner: The graph module that contains it.
+        known: The written placeholders of each subgraph seen so far. New entries are added.
+    """
     if node.op != "call_function":
         return
     if isinstance(node.target, OpOverload):

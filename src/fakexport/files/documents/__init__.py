@@ -14,6 +14,7 @@ from .program_records import (
     Recipe,
     Scalar,
     Shard,
+    StageRecord,
     Step,
     UnboundName,
     UnboundReason,

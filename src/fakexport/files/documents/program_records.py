@@ -95,6 +95,24 @@ class ParallelRecord:
     unused_rules: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
+@dataclass(frozen=True)
+class StageRecord:
+    """One pipeline stage of a program that was cut.
+
+    Args:
+        stage: Index of the stage, from 0.
+        stages: Number of stages.
+        start: Path of the module at which the stage begins; "" for the first stage.
+        outputs: Names of the outputs of the whole program. A stage returns some of these, and values that are
+            inputs of later stages, under the same names.
+    """
+
+    stage: Size
+    stages: Size
+    start: Name
+    outputs: Annotated[tuple[Name, ...], Most(100_000)] = ()
+
+
 Scalar: TypeAlias = bool | int | float | str | None
 
 

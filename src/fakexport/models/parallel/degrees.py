@@ -1,4 +1,4 @@
-"""Parse `--parallel`: the number of devices over which a model is sharded, and the plan file."""
+"""Parse `--parallel`: the devices over which a model is sharded, the plan file, and the pipeline stages."""
 
 from __future__ import annotations
 
@@ -28,21 +28,28 @@ class Degrees:
     """The degrees of parallelism of a model.
 
     Args:
-        tensor: Number of ranks over which a weight is sharded.
+        tensor: Number of ranks over which a weight is sharded. 1: the weights are not sharded.
         expert: Number of ranks that share the experts, each of which is whole on one rank. 1: the tensor plan
             shards each expert.
+        stages: Number of pipeline stages. 1: the program is not cut into stages.
+        starts: Paths of the modules at which the stages after the first begin. Empty: they are chosen.
         plan_file: The file with rules that change the model's plan, or "" for the model's own plan.
         rules: The rules that change the model's plan.
     """
 
     tensor: int
     expert: int = 1
+    stages: int = 1
+    starts: tuple[str, ...] = ()
     plan_file: str = ""
     rules: Rules = ()
 
     @classmethod
     def parse(cls, text: str) -> Degrees:
-        """Parse `tp=8`, `tp=8,ep=8`, or either followed by `,plan=FILE.json`.
+        """Parse `tp=8`, `tp=8,ep=8`, `pp=4` or `tp=8,pp=4`.
+
+        These may be followed by `,at=MODULE,MODULE,...`, where pipeline stages begin, and by
+        `,plan=FILE.json`.
 
         Raises:
             ValueError: the text has a different form, the degrees are incompatible, or the file is not a
@@ -53,17 +60,26 @@ class Degrees:
             4
         """
         found: dict[str, int] = {}
-        numbers, _, file = text.partition(",plan=")
+        rest, _, file = text.partition(",plan=")
+        numbers, _, modules = rest.partition(",at=")
+        starts = tuple(part.strip() for part in modules.split(",") if part.strip())
         for part in numbers.split(","):
             match = _PART.fullmatch(part.strip())
-            if match is None or match[1] not in ("tp", "ep") or match[1] in found:
-                raise InvalidValue(f"--parallel {text!r}: expected tp=N[,ep=N][,plan=FILE.json]")
+            if match is None or match[1] not in ("tp", "ep", "pp") or match[1] in found:
+                raise InvalidValue(
+                    f"--parallel {text!r}: expected tp=N[,ep=N][,pp=N[,at=MODULE,...]][,plan=FILE.json]"
+                )
             found[match[1]] = int(match[2])
-        if "tp" not in found:
-            raise InvalidValue(f"--parallel {text!r}: specify the degree of tensor parallelism, such as tp=8")
-        degrees = cls(found["tp"], found.get("ep", 1), file)
-        if not 2 <= degrees.tensor <= MAX_RANKS:
+        if "tp" not in found and ("pp" not in found or "ep" in found or file):
+            raise InvalidValue(f"--parallel {text!r}: specify the degree of tensor parallelism: tp=8")
+        degrees = cls(found.get("tp", 1), found.get("ep", 1), found.get("pp", 1), starts, file)
+        if not all(2 <= found[name] <= MAX_RANKS for name in ("tp", "pp") if name in found):
             raise InvalidValue(f"--parallel {text!r}: a degree must be from 2 to {MAX_RANKS}")
+        if starts and len(starts) != degrees.stages - 1:
+            raise InvalidValue(
+                f"--parallel {text!r}: pp={degrees.stages} needs {degrees.stages - 1} modules after at=, got "
+                f"{len(starts)}"
+            )
         if degrees.expert not in (1, degrees.tensor):
             every = f"use ep={degrees.tensor} or remove ep"
             raise InvalidValue(f"--parallel {text!r}: experts must be sharded over all ranks: {every}")
@@ -101,7 +117,11 @@ class Degrees:
     @property
     def canonical(self) -> str:
         """The shortest text that parses to the same degrees."""
-        return self.numbers + (f",plan={self.plan_file}" if self.plan_file else "")
+        stages = f"pp={self.stages}" if self.stages > 1 else ""
+        numbers = self.numbers if self.tensor > 1 else ""
+        at = f"at={','.join(self.starts)}" if self.starts else ""
+        plan = f"plan={self.plan_file}" if self.plan_file else ""
+        return ",".join(filter(None, (numbers, stages, at, plan)))
 
     @property
     def origin(self) -> str:
@@ -109,17 +129,18 @@ class Degrees:
         return self.plan_file or "parallel_plan"
 
     def check_devices(self, topology: Topology) -> None:
-        """Reject a topology that does not have one device per rank. A topology with only a CPU is accepted.
+        """Reject a topology without a device for each stage of each rank. One with only a CPU is accepted.
 
         Raises:
-            ValueError: there are fewer devices than ranks, or the devices are of different models.
+            ValueError: there are fewer devices, or the devices are of different models.
         """
         devices = topology.accelerators
         if not devices:
             return
-        if len(devices) < self.ranks:
+        needed = self.ranks * self.stages
+        if len(devices) < needed:
             has = f"{topology.canonical} has {len(devices)}"
-            raise InvalidValue(f"--parallel {self.canonical} requires {self.ranks} devices, but {has}")
+            raise InvalidValue(f"--parallel {self.canonical} requires {needed} devices, but {has}")
         if len({(device.type, device.profile.name) for device in devices}) > 1:
             raise InvalidValue(
                 f"--parallel {self.canonical} requires identical devices, but {topology.canonical} has "

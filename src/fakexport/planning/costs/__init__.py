@@ -4,5 +4,5 @@
 divides them by the rates of the devices.
 """
 
-from fakexport.planning.costs.costs_at import CostsAt, planned_costs, planned_modules
+from fakexport.planning.costs.costs_at import CostsAt, fastest_rate, planned_costs, planned_modules
 from fakexport.planning.costs.program_costs import ProgramCosts, program_costs

@@ -70,6 +70,18 @@ class CostsAt:
         for path, device in dict.fromkeys((*flops, *read)):
             yield path, device, flops[path, device], read[path, device]
 
+    def by_node(self) -> Iterator[tuple[Visit, Counter[str], dict[int, int]]]:
+        """Yield each node that multiplies or reads a weight or an input, in order.
+
+        Yields:
+            The node, its minimum FLOPs by dtype, and the minimum bytes that it reads by storage.
+        """
+        for node in self._nodes():
+            flops = Counter[str]()
+            for product in node.products:
+                flops[product.dtype] += self._surely(node, product.least)
+            yield node.visit, flops, self._reads(node)
+
     def uncounted(self) -> tuple[str, ...]:
         """Return a sentence for each operator that multiplies but is counted as 0 FLOP."""
         return tuple(f"{name} counts as 0 FLOP: {why}" for name, why in self._costs.uncounted.items())

@@ -24,6 +24,7 @@ from fakexport.report.page.document import (
 )
 from fakexport.report.quantity import bytes_text, device_names, elements_text, seconds_text
 from fakexport.report.rank_summary import RankSummary, rank_lines
+from fakexport.report.stage_summary import STAGE_COLUMNS, StagesSummary, shared_lines, stage_cells
 from fakexport.report.text import summary_line
 from fakexport.report.transfer_listing import place_text, route_text
 from fakexport.report.verdict import ProjectReport, Report, TargetDifference, Verdict, project_summary_line
@@ -93,6 +94,8 @@ def _sections(report: Report) -> Iterator[Section]:
     yield Section("Transfers", tuple(moved))
     ranks = ((verdict.target.name, verdict.ranks) for verdict in report.verdicts)
     yield Section("Ranks", tuple(part for name, each in ranks if each for part in rank_parts(name, each)))
+    stages = ((verdict.target.name, verdict.stages) for verdict in report.verdicts)
+    yield Section("Stages", tuple(part for name, each in stages if each for part in stage_parts(name, each)))
     yield Section("Modules", tuple(_trees(report)))
     yield Section("Versions", (Facts(tuple(report.versions.items())),))
 
@@ -207,6 +210,26 @@ def rank_parts(name: str, summary: RankSummary) -> Iterator[Part]:
         for found in summary.collectives
     )
     yield Table(f"Collectives of one call on {name}", columns, rows)
+
+
+def stage_parts(name: str, summary: StagesSummary) -> Iterator[Part]:
+    """Yield a table of a target's pipeline stages, and a table of what each stage takes."""
+    rows = tuple(Row.of(*stage_cells(stage)) for stage in summary.stages)
+    yield Table(f"Pipeline stages of {name}", STAGE_COLUMNS, rows)
+    columns = ("stage", "takes", "tensor", "bytes", "from")
+    taken = tuple(
+        Row.of(
+            str(stage.stage),
+            each.name,
+            f"{each.dtype}[{', '.join(each.shape)}]",
+            Cell("?" if each.bytes is None else bytes_text(each.bytes), each.bytes),
+            "an input of the program" if each.source is None else f"stage {each.source}",
+        )
+        for stage in summary.stages
+        for each in stage.inputs
+    )
+    yield Table(f"What the stages of {name} take", columns, taken)
+    yield Items(tuple(shared_lines(summary)))
 
 
 def transfer_table(caption: str, transfers: Iterable[Transfer]) -> Table:

@@ -32,6 +32,7 @@ from fakexport.report.plan_report import (
 )
 from fakexport.report.plan_text import (
     greatest_text,
+    idle_lines,
     memory_table,
     peak_text,
     plan_notes,
@@ -89,7 +90,8 @@ def _sizes(report: PlanReport) -> Table:
     rows = []
     for point in report.points:
         most = max((device.total.upper for device in point.columns), default=0)
-        details = [*state_lines(point), *(() if point.costs is None else cost_lines(point.costs))]
+        costs = () if point.costs is None else cost_lines(point.costs)
+        details = [*state_lines(point), *costs, *idle_lines(point)]
         cells = (Cell(point.fit, tone=_TONES[point.fit]), verdict_text(point), Cell(bytes_text(most), most))
         is_open = len(report.points) == 1
         rows.append(Row.of(sizes_text(point), *cells, details=map(Paragraph, details), is_open=is_open))

@@ -1,0 +1,141 @@
+"""Pipeline stages from the command line: export, bind, run in one process and in several."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.command_line import fakexport_here
+
+MODEL = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, x, scale):
+        first = self.blocks[0](x).transpose(0, 1)  # Sent to all later stages, and not contiguous.
+        y = x
+        for block in self.blocks[1:]:
+            y = torch.relu(block(y)) * scale + first.transpose(0, 1)
+        return {"y": y, "first": first.transpose(0, 1)}
+
+
+def factory():
+    torch.manual_seed(0)
+    return Model(), (torch.randn(4, 16), torch.randn(4, 1))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The exported stages, their weights, inputs, and what the model gives."""
+    folder = tmp_path_factory.mktemp("stages")
+    (folder / "model.py").write_text(MODEL)
+    names: dict[str, object] = {}
+    exec(MODEL, names)
+    model = names["factory"]()[0]
+    inputs = {"x": torch.randn(6, 16), "scale": torch.randn(6, 1)}
+    save_file(dict(model.state_dict()), folder / "weights.safetensors")
+    save_file(inputs, folder / "inputs.safetensors")
+    with torch.no_grad():
+        save_file({k: v.contiguous() for k, v in model(**inputs).items()}, folder / "wanted.safetensors")
+    source = f"{folder / 'model.py'}:factory"
+    sizes = ("--dynamic", "x.0=n=2..64", "--dynamic", "scale.0=n")
+    fakexport_here("export", source, "--parallel", "pp=3", *sizes, "-o", folder / "stages.pt2")
+    return folder
+
+
+def test_one_process_runs_all_stages(folder, tmp_path):
+    bound, out = tmp_path / "bound.pt2", tmp_path / "out.safetensors"
+    inputs = ("--inputs", folder / "inputs.safetensors", "-o", out)
+
+    fakexport_here("bind", folder / "stages.pt2", folder / "weights.safetensors", "-o", bound)
+    printed = fakexport_here("run", bound, *inputs).stdout
+
+    assert printed.split() == ["y", "float32[6,", "16]", "first", "float32[6,", "16]"]
+    wanted = load_file(folder / "wanted.safetensors")
+    assert all(torch.equal(value, wanted[name]) for name, value in load_file(out).items())
+
+
+def test_what_an_archive_says_of_a_stage(folder):
+    printed = fakexport_here("inspect", folder / "stages.pt2").stdout
+
+    assert "2 of 3, which begins at blocks.3" in printed.replace("blocks.2", "blocks.3")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--microbatches", "2"], "--microbatches needs a bundle of stages"),
+        (["--rank", "0"], "No such option"),
+    ],
+)
+def test_bad_usage_of_run_is_one_line(folder, arguments, message):
+    done = fakexport_here(
+        "run", folder / "stages.pt2", "--inputs", folder / "inputs.safetensors", *arguments, code=2
+    )
+
+    assert message in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [(), ("--microbatches", "3"), ("--repeat", "2")])
+def test_each_process_runs_a_stage(folder, tmp_path, arguments):
+    out = tmp_path / "out.safetensors"
+    launcher = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "3",
+        "-m",
+        "fakexport",
+        "run",
+    ]
+    given = [folder / "stages.pt2", folder / "weights.safetensors", "--inputs", folder / "inputs.safetensors"]
+
+    ended = subprocess.run(
+        [*launcher, *given, "-o", out, *arguments], capture_output=True, text=True, timeout=300, check=False
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    assert "FE704" not in ended.stderr  # The other entries of the checkpoint are those of other stages.
+    wanted, found = load_file(folder / "wanted.safetensors"), load_file(out)
+    assert found.keys() == wanted.keys()
+    for name, value in found.items():
+        if arguments == ("--microbatches", "3"):
+            torch.testing.assert_close(value, wanted[name])  # Matrix products of other sizes.
+        else:
+            assert torch.equal(value, wanted[name])
+
+
+@pytest.mark.slow
+def test_a_batch_that_cannot_be_cut_is_one_line(folder):
+    launcher = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "3",
+        "-m",
+        "fakexport",
+        "run",
+    ]
+    given = [folder / "stages.pt2", folder / "weights.safetensors", "--inputs", folder / "inputs.safetensors"]
+
+    ended = subprocess.run(
+        [*launcher, *given, "--microbatches", "4"], capture_output=True, text=True, timeout=300, check=False
+    )
+
+    assert ended.returncode != 0
+    assert "error: a batch of 6 cannot be cut into 4 equal parts" in ended.stderr
