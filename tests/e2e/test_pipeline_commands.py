@@ -67,6 +67,18 @@ def test_one_process_runs_all_stages(folder, tmp_path):
     assert all(torch.equal(value, wanted[name]) for name, value in load_file(out).items())
 
 
+def test_one_stage_is_bound_to_its_part_of_a_checkpoint(folder, tmp_path):
+    bound = tmp_path / "stage1.pt2"
+
+    done = fakexport_here(
+        "bind", folder / "stages.pt2", folder / "weights.safetensors", "--method", "stage1", "-o", bound
+    )
+
+    assert "FE704" not in done.stderr
+    assert "1 of 3, which begins at" in fakexport_here("inspect", bound).stdout
+    assert bound.stat().st_size < (folder / "weights.safetensors").stat().st_size * 6
+
+
 def test_what_an_archive_says_of_a_stage(folder):
     printed = fakexport_here("inspect", folder / "stages.pt2").stdout
 

@@ -34,6 +34,12 @@ def bind_command(
             help="Bind only the program of rank R, counted from 0, to its part of the checkpoint.",
         ),
     ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            "--method", metavar="NAME", help="Bind only this program of a bundle, such as a pipeline stage."
+        ),
+    ] = None,
     devices: options.BoundDevices = None,
     trust: options.Trust = False,
     *,
@@ -45,6 +51,9 @@ def bind_command(
     weights do not fit or a file is invalid; `fakexport verify-weights` lists the problems.
     """
 
+    if rank is not None and method is not None:
+        raise typer.BadParameter("pass either --rank or --method")
+
     def bound() -> tuple[int, str]:
         from fakexport.archive import Bundle, bind, load, load_bundle, save
         from fakexport.archive.weights import open_checkpoint
@@ -52,10 +61,10 @@ def bind_command(
 
         opened = open_checkpoint(checkpoint, adapter=adapter or ())
         program: Bundle | ExportedProgram
-        if rank is None:
+        if rank is None and method is None:
             program = load_bundle(archive, trust=trust)
         else:
-            own = rank_of_archive(archive, rank, trust=trust)
+            own = rank_of_archive(archive, rank, method, trust=trust)
             program = load(archive, method=own.method, trust=trust)
         made = bind(program, opened, devices=devices)
         tensors = save(made, output, link=opened if link else None).tensors

@@ -172,7 +172,9 @@ def test_a_plan_has_a_row_for_each_stage():
     assert [device.weights for device in large.devices] == [2 * (129 * 512 + 64) * 4] * 2
     assert large.devices[1].activations == 128 * small.devices[1].activations
     assert large.devices[1].inputs == 1024 * 64 * 4  # What it receives.
-    assert "devices wait for 50% of the time with 1 microbatch of these sizes" in " ".join(render_plan(report).split())
+    assert "devices wait for 50% of the time with 1 microbatch of these sizes" in " ".join(
+        render_plan(report).split()
+    )
 
 
 @pytest.mark.parametrize(

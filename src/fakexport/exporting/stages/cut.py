@@ -72,11 +72,16 @@ def cut(program: ExportedProgram, at: Sequence[str]) -> dict[str, ExportedProgra
         program: The program, with or without weights.
         at: Path of the module at which each stage after the first begins, in the order of execution.
     Returns:
-        The programs `stage0`, `stage1`, ... Each contains only the weights that it uses.
+        The programs `stage0`, `stage1`, ... Each contains only the weights that it uses. Numbers that the
+        program returns are left out.
     Raises:
-        StageError: a path is not a module of the program, or the paths are not in the order of execution.
+        StageError: a path is not a module of the program, the paths are not in the order of execution, or the
+            program was decomposed and has side effects other than writes.
         InseparableStages: a stage needs what cannot be sent to it.
     """
+    kinds = {spec.kind for spec in program.graph_signature.input_specs}
+    if InputKind.TOKEN in kinds:
+        raise StageError("a program with side effects cannot be cut after its decomposition: cut it before")
     stages = _stages(program, at)
     memory = MemoryClasses(program)
     values = _returned(program)
@@ -158,7 +163,7 @@ class _Cut:
         self._outputs = [
             _Output(name, value)
             for name, value in zip(output_names(program), users, strict=True)
-            if isinstance(value, Node)
+            if isinstance(value, Node) and isinstance(value.meta.get("val"), torch.Tensor)
         ]
         sent = {node for each in needs for node in each.received}
         self._sent = [node for node in program.graph.nodes if node in sent]

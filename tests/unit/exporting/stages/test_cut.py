@@ -402,6 +402,29 @@ def test_any_structure_of_inputs_and_outputs():
     assert_equal_stages(program, LAST_TWO, {"pair_a": ROW, "pair_b": ROW - 1})
 
 
+class ReturnsANumber(Layers):
+    def forward(self, x: torch.Tensor) -> Any:
+        return super().forward(x), x.shape[0] * 2, x.shape[0] * x.sum()
+
+
+def test_numbers_are_not_returned_but_computed_with():
+    program = exported(ReturnsANumber(), ROW, dynamic_shapes="auto")
+
+    assert_equal_stages(program, LAST_TWO, {"x": ROW}, {"x": torch.randn(5, 8)})
+
+
+class ScalesByBatch(Layers):
+    def forward(self, x: torch.Tensor) -> Any:
+        count = x.shape[0] * 3 + 1
+        return super().forward(x).sum() * count + torch.arange(count).sum()
+
+
+def test_sizes_that_are_computed_from_an_input_are_those_of_the_input():
+    program = exported(ScalesByBatch(), ROW, dynamic_shapes="auto")
+
+    assert_equal_stages(program, LAST_TWO, *({"x": torch.randn(n, 8)} for n in (2, 3, 6, 7)))
+
+
 class CalledTwice(Layers):
     def forward(self, x: torch.Tensor) -> Any:
         for layer in (*self.layers, *self.layers):
