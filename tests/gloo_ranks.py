@@ -42,6 +42,15 @@ def run_rank_program(folder: Path, rank: int, ranks: int) -> list[torch.Tensor]:
     return [program(ids)["logits"] for ids in torch.load(folder / "ids.pt")]
 
 
+def run_stage(folder: Path, rank: int, ranks: int) -> dict[str, torch.Tensor]:
+    """Run a pipeline stage together with the other processes."""
+    from fakexport.deploy import open_program
+    from fakexport.deploy.pipeline import pipelined
+
+    stage = pipelined(open_program(folder / "stages.pt2", method=f"stage{rank}"), 1)
+    return stage(torch.load(folder / "inputs.pt"))
+
+
 def count_collectives(folder: Path, rank: int, ranks: int) -> dict[tuple[str, int], int]:
     """Let transformers shard its model, and return how many collectives of which bytes one call makes."""
     import transformers

@@ -30,10 +30,10 @@ DEPTH = 3
 SIZES = 5
 
 
-def source_of(architecture: Architecture, folder: Path) -> str | None:
-    """The model with three layers, or the small one where its config cannot be deepened."""
+def source_of(architecture: Architecture, folder: Path, depth: int = DEPTH) -> str | None:
+    """The model with this many layers, or the small one where its config cannot be deepened."""
     path = folder / f"{architecture.model_type}.json"
-    for settings in (deepened(architecture.settings, DEPTH), dict(architecture.settings)):
+    for settings in (deepened(architecture.settings, depth), dict(architecture.settings)):
         path.write_text(json.dumps(settings))
         source = f"hf:{path}:{architecture.auto_class}"
         try:

@@ -183,7 +183,9 @@ class _Flow:
                 self._edge("source", (node, "in"), None)
 
     def _can_run(self, node: Node) -> bool:
-        return node.op == "call_function" and node not in self._received and self._again.can_run(node)
+        if node.op != "call_function" or node in self._received:
+            return False
+        return self._elsewhere.isdisjoint(node.all_input_nodes) and self._again.can_run(node)
 
     def _edge(self, start: Any, end: Any, capacity: int | None) -> None:
         self._graph.add_edge(start, end, **({} if capacity is None else {"capacity": capacity}))
