@@ -31,31 +31,26 @@ def main() -> int:
 
     from fakexport._torch.tracing.operator_faults import TraceFinished, ended_after_trace
     from fakexport.emulation.devices import Topology, emulate
-    from fakexport.emulation.fake import build, install_transfers
-    from fakexport.exporting.capture import capture
+    from fakexport.emulation.fake import DeviceMap
+    from fakexport.exporting.capture import Request, capture, prepare
     from fakexport.exporting.capture.assumed_answers import AssumedAnswers
     from fakexport.exporting.capture.capture import torch_shapes, traced
     from fakexport.exporting.capture.dynamic_dims import varying_inputs
+    from fakexport.exporting.capture.example_run import ExampleRun
     from fakexport.exporting.capture.exploration import explore
     from fakexport.exporting.program import summarise
-    from fakexport.models import parse_dynamic
-    from fakexport.models.sources import resolve
     from fakexport.report.diagnose import diagnose_failure, diagnose_program
 
-    source = resolve(f"hf:{config}")
-    dynamic = parse_dynamic("auto")
+    request = Request(source=f"hf:{config}", dynamic_shapes="auto").read()
     topology = Topology.parse("8xH100")
     with emulate(topology):
-        built = build(source.factory, device_map="balanced", dtype=torch.bfloat16)
-        with built.mode:
-            inputs = source.example_inputs(built.module, "cuda:0", torch.bfloat16)
-        model, arguments = built.module, (inputs.args, inputs.kwargs)
-
-        def tracing() -> Any:
-            return source.tracing(model, inputs)
+        placement = DeviceMap.parse("balanced")
+        prepared = prepare(request, topology, device_map=placement, dtype=torch.bfloat16)
+        model, tracing, dynamic = prepared.built.module, prepared.tracing, request.dynamic
+        arguments = (prepared.inputs.args, prepared.inputs.kwargs)
 
         def hooked_trace() -> Any:
-            return explore(model, *arguments, dynamic=dynamic, tracing=tracing)
+            return explore(prepared, ExampleRun(), may_visit_rows=True)
 
         def bare_trace() -> None:
             given = {
@@ -69,7 +64,7 @@ def main() -> int:
             except TraceFinished:
                 return
 
-        with install_transfers(model, built.placement):
+        with prepared.transfers():
             capture_s, captured = timed(lambda: capture(model, *arguments, dynamic=dynamic, tracing=tracing))
             if captured.program is None:
                 raise SystemExit(str(captured.failure))

@@ -35,7 +35,7 @@ def entry(number: int) -> LockEntry:
 
 def session(path: Path, number: int) -> LockSession:
     """What `fakexport lock model.py:fNUMBER` has found when it comes to its end."""
-    made = LockSession(path, is_updating=True, is_whole=False, locked=read_lock(path).entries, accept="")
+    made = LockSession(path, is_updating=True, is_whole=False, locked=read_lock(path), accept="")
     made._now[entry(number).key] = entry(number)
     return made
 
@@ -65,7 +65,7 @@ def test_each_of_many_locks_keeps_its_entry(tmp_path: Path) -> None:
         each.join()
         assert each.exitcode == 0
 
-    assert read_lock(path).entries == {entry(at).key: entry(at) for at in (*range(PROCESSES), 100)}
+    assert read_lock(path) == {entry(at).key: entry(at) for at in (*range(PROCESSES), 100)}
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -97,7 +97,7 @@ def test_what_a_writer_has_written_outlives_the_kills_of_all_others(tmp_path: Pa
     session(path, 200).end()
 
     assert len(keys) > PROCESSES
-    assert {entry(key).key for key in (*keys, 200)} <= read_lock(path).entries.keys()
+    assert {entry(key).key for key in (*keys, 200)} <= read_lock(path).keys()
     assert list(tmp_path.iterdir()) == [path]
 
 

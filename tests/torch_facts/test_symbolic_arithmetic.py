@@ -75,22 +75,6 @@ def test_a_number_is_constant_once_its_symbol_is():
     assert (before, after) == ([None, None], [10, 10])
 
 
-@pytest.mark.parametrize("name", ["guard_or_false", "guard_or_true"])
-def test_a_constant_condition_adds_no_guard(name):
-    a, b = sizes()
-    conditions = [a > 1, a < 1, a > b]
-    answers = [getattr(each.node, name)("", 0) for each in conditions[:2]]
-    expected = answers, len(a.node.shape_env.guards)
-
-    with SymbolicArithmetic().remembered():
-        found = [getattr(each.node, name)("", 0) for each in conditions[:2]]
-        assert (found, len(a.node.shape_env.guards)) == expected
-        assert not getattr(conditions[2].node, name)("", 0)
-
-    assert expected == ([True, False], 0)
-    assert len(a.node.shape_env.guards) == 1
-
-
 def test_results_are_nodes_of_their_own():
     a, b = sizes()
 

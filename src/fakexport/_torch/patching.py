@@ -147,20 +147,6 @@ def outside_of_patches(frame: FrameType | None) -> FrameType | None:
 
 
 @contextmanager
-def uses_noted() -> Iterator[list[str]]:
-    """Enter a context that collects the names of patched attributes when they are used, in any thread."""
-    global _used
-    before, _used = _used, []
-    try:
-        yield _used
-    finally:
-        _used = before
-
-
-_used: list[str] | None = None
-
-
-@contextmanager
 def traced_here() -> Iterator[None]:
     """Make TorchDynamo use the replacements of this thread, even if other threads enter contexts."""
     global _tracing_thread
@@ -241,8 +227,6 @@ class _Switch:
         return value if is_bound else value.__get__(None, self.owner)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        if _used is not None:
-            _used.append(self.name)
         if torch.compiler.is_dynamo_compiling():  # TorchDynamo cannot trace the lookup.
             return self.traced(*args, **kwargs)
         value = self._stack.top(_ABSENT)
@@ -328,7 +312,7 @@ def _chooser(switch: _Switch, replacement: Any) -> Any:
     call, entries = switch.call, switch._stack.entries
 
     def choose(*args: Any, **kwargs: Any) -> Any:
-        found = () if _used is not None or torch.compiler.is_dynamo_compiling() else entries.get()
+        found = () if torch.compiler.is_dynamo_compiling() else entries.get()
         if found and found[-1].is_open and type(value := found[-1].value) is FunctionType:
             return value(*args, **kwargs)  # Fast path: torch calls this for every size check.
         return call(*args, **kwargs)
@@ -354,8 +338,6 @@ def _choose_by_property(switch: _Switch) -> None:
         module.__class__ = type(kind.__name__, (_Chosen, kind), own)
 
     def read(module: Any) -> Any:
-        if _used is not None:
-            _used.append(switch.name)
         return switch.value()
 
     def write(module: Any, value: Any) -> None:

@@ -62,7 +62,7 @@ class LockSession:
                 return False
             with exclusive(self.path.parent):
                 # Another process may have written the file after this one read it.
-                known = read_lock(self.path).entries if self.path.exists() and not is_complete else {}
+                known = read_lock(self.path) if self.path.exists() and not is_complete else {}
                 write_lock(self.path, {**known, **self._now}.values())
             self._list_changes()
             return False
@@ -112,7 +112,7 @@ def lock_session(
     locked: Mapping[Key, LockEntry] = {}
     try:
         if path.exists() or not is_updating:
-            locked = read_lock(path).entries
+            locked = read_lock(path)
     except LockFileError:
         if not (is_updating and is_whole):  # Otherwise, the whole file is replaced.
             raise

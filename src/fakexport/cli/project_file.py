@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
@@ -30,6 +29,7 @@ from fakexport.files import fault_of_owner, open_regular
 from fakexport.files.documents import (
     DocumentError,
     boolean,
+    check_keys,
     field,
     items,
     mapping,
@@ -200,7 +200,7 @@ def _table(path: Path) -> Any:
 def _read(path: Path, table: Any) -> ProjectFile:
     try:
         known = mapping(table)
-        _check_keys(known, {"sources", "profiles", *_READERS})
+        check_keys(known, {"sources", "profiles", *_READERS})
         sources = field(known, "sources", lambda value: items(value, _source), default=[])
         profiles = field(known, "profiles", text) if "profiles" in known else None
         located = None if profiles is None else path.parent / profiles
@@ -216,7 +216,7 @@ def _source(value: Any) -> tuple[str, CheckOptions]:
         return source_text(value), CheckOptions()
     if not isinstance(value, dict):
         raise DocumentError(f"expected a string or a table, got {type(value).__name__}")
-    _check_keys(value, {"source", *_READERS})
+    check_keys(value, {"source", *_READERS})
     return field(value, "source", source_text), _options(value)
 
 
@@ -240,14 +240,6 @@ _READERS = {name.replace("_", "-"): _BY_TYPE[kind] for name, kind in get_type_hi
 def _options(table: dict[str, Any]) -> CheckOptions:
     given = {key: field(table, key, _READERS[key]) for key in table if key in _READERS}
     return CheckOptions(**{key.replace("-", "_"): value for key, value in given.items()})
-
-
-def _check_keys(table: Mapping[str, Any], known: set[str]) -> None:
-    for key in table:
-        if key not in known:
-            near = difflib.get_close_matches(key, sorted(known), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(sorted(known))}"
-            raise DocumentError(f"unknown key: {hint}").within(key)
 
 
 def _place(source: str, folder: Path) -> str:

@@ -23,7 +23,6 @@ import torch
 import torch.backends.cudnn
 import torch.utils._triton
 
-from fakexport._torch.loaded_modules import LoadedModules
 from fakexport._torch.patching import original_of, outside_of_patches, stock_function
 
 _PAGE = Path(__file__).with_suffix(".toml")
@@ -173,8 +172,8 @@ def questions_asked_again() -> Iterator[None]:
 
 
 def _forget() -> None:
-    for module in _caching.find().values():
-        for function in _cached(module):
+    for name, module in sys.modules.copy().items():
+        for function in _cached(module) if name.startswith(_PACKAGES) else ():
             function.cache_clear()
 
 
@@ -198,4 +197,3 @@ _PACKAGES = (
     "diffusers.utils.",
     "accelerate.utils.",
 )
-_caching = LoadedModules(lambda name, module: name.startswith(_PACKAGES) and bool(_cached(module)))

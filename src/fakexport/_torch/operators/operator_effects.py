@@ -6,6 +6,7 @@ torch 2.11 to 2.13.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -69,26 +70,15 @@ class Effects:
     returns_tensors: bool = True  # False for queries such as `prim::device`.
 
 
-def effects_of(operator: Any) -> Effects:
-    """Return the effects of an operator overload. For a higher-order operator, no effects are reported."""
-    known = _known.get(id(operator))
-    if known is None:
-        # The key is the id, because hashing an overload is slow. The overload is stored, so that its id is
-        # not reused.
-        known = _known[id(operator)] = (operator, _effects_of(operator))
-    return known[1]
-
-
-_known: dict[int, tuple[Any, Effects]] = {}
-
-
 def argument_at(place: tuple[int, str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return the argument at a (position, name) of `Effects`, or None if the call does not pass it."""
     index, name = place
     return args[index] if index < len(args) else kwargs.get(name)
 
 
-def _effects_of(operator: Any) -> Effects:
+@functools.cache
+def effects_of(operator: Any) -> Effects:
+    """Return the effects of an operator overload. For a higher-order operator, no effects are reported."""
     if not isinstance(operator, OpOverload):
         return Effects()
     arguments = list(enumerate(operator._schema.arguments))

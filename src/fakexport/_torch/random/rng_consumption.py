@@ -59,13 +59,13 @@ def drawn_by(
     No data is read and devices are ignored: the tensors may be fake and on any device. The arguments are
     those that `__torch_dispatch__` gets, below autograd.
     """
-    known = _rules.get(id(operator))
-    if known is None:
+    rule = _rules.get(operator)
+    if rule is None:
         return None
     filled = result if isinstance(result, torch.Tensor) else args[0]
     count = filled.numel()
     # With a symbolic size, the result would be symbolic, and comparing it would add a guard.
-    return known[1](filled, count, args) if type(count) is int else None
+    return rule(filled, count, args) if type(count) is int else None
 
 
 # Real numbers per element, and words per uniform number of that precision.
@@ -274,22 +274,18 @@ _RULES: dict[Rule, str] = {
 }  # fmt: skip
 
 
-def _rules_by_id() -> dict[int, tuple[OpOverload, Rule]]:
-    """Return the rules by the `id` of the operator, which is faster to look up than the operator itself.
-
-    The operators are stored with the rules, so that no `id` is reused.
-    """
+def _rules_by_operator() -> dict[OpOverload, Rule]:
     rules = {}
     for rule, names in _RULES.items():
         for packet, overload in (name.split(".") for name in names.split()):
             # Some operators are missing in some versions of torch.
             operator = getattr(getattr(torch.ops.aten, packet, None), overload, None)
             if operator is not None:
-                rules[id(operator)] = (operator, rule)
+                rules[operator] = rule
     return rules
 
 
-_rules = _rules_by_id()
+_rules = _rules_by_operator()
 
 
 def truncated_normal_as_one_step(

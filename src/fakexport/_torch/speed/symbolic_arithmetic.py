@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import sympy
 import torch
 from torch import _ops
 from torch.fx.experimental import sym_node
@@ -45,7 +44,6 @@ class SymbolicArithmetic:
         return Patches(
             {
                 **{(SymNode, name): self._quick(name, method) for name, method in names.items()},
-                **{(SymNode, name): _guarded(name) for name in ("guard_or_false", "guard_or_true")},
                 (SymNode, "maybe_as_int"): _integer(),
             }
         )
@@ -111,15 +109,3 @@ def _integer() -> Callable[[SymNode], int | None]:
         return number
 
     return maybe_as_int
-
-
-def _guarded(name: str) -> Callable[[SymNode, str, int], bool]:
-    """Return a replacement for a `guard_or_...` method that evaluates constants without calling torch."""
-    stock: Callable[[SymNode, str, int], bool] = in_force(SymNode, name)
-
-    def guarded(node: SymNode, file: str, line: int) -> bool:
-        if node._expr is sympy.true or node._expr is sympy.false:
-            return node._expr is sympy.true
-        return stock(node, file, line)
-
-    return guarded

@@ -64,7 +64,6 @@ class Question:
     high: int | None
     error: RuntimeError  # The error that torch raised.
     asking: str | None  # File of the code that makes the query. torch code that only forwards it is skipped.
-    environment: ShapeEnv  # The shape environment of the trace.
     asked: Any  # The expression as a sympy expression.
 
     def answer_for(self, values: Mapping[str, Answer]) -> Answer | None:
@@ -241,7 +240,6 @@ def _question(environment: ShapeEnv, expression: Any, error: RuntimeError, askin
         high=high,
         error=error,
         asking=asking,
-        environment=environment,
         asked=expression,
     )
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -104,27 +103,6 @@ def traced_past_faults(
         return stock(mode, func, classes, args, kwargs)
 
     return Patches({(FakeTensorMode, "dispatch"): dispatch})
-
-
-@contextmanager
-def operators_counted() -> Iterator[Callable[[], int]]:
-    """Enter a context that counts the operators that fake modes run.
-
-    Yields:
-        A function that returns the count so far.
-    """
-    stock = in_force(FakeTensorMode, "dispatch")
-    count = 0
-
-    def dispatch(
-        mode: FakeTensorMode, func: Any, classes: Any, args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
-        nonlocal count
-        count += 1
-        return stock(mode, func, classes, args, kwargs)
-
-    with Patches({(FakeTensorMode, "dispatch"): dispatch}):
-        yield lambda: count
 
 
 def _kind(error: RuntimeError) -> FaultKind | None:

@@ -30,7 +30,6 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from fakexport._torch.emulation.parameter_classes import own_class
-from fakexport._torch.loaded_modules import LoadedModules
 from fakexport._torch.patching import set_in_class
 
 _NUMBERS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
@@ -171,7 +170,7 @@ def classes_presented(is_user_code: Callable[[str], bool], model: nn.Module | No
 
     _is_presented = True
     try:
-        for module in _user_modules(is_user_code).find().values():
+        for module in _user_modules(is_asking):
             _asking.add(vars(module))
         _add_model(model)
         _asking.add_for_attribute(vars(functools))
@@ -186,15 +185,11 @@ def classes_presented(is_user_code: Callable[[str], bool], model: nn.Module | No
         _is_presented = False
 
 
-@functools.cache
-def _user_modules(is_user_code: Callable[[str], bool]) -> LoadedModules:
-    def is_asking(name: str, module: Any) -> bool:
+def _user_modules(is_asking: Callable[[str], bool]) -> Iterator[ModuleType]:
+    for name, module in sys.modules.copy().items():
         path = getattr(module, "__file__", None)
-        if name in ("__main__", "__mp_main__"):
-            return True
-        return isinstance(path, str) and is_user_code(path) and not _RUN_BY_TORCH.search(path)
-
-    return LoadedModules(is_asking)
+        if name in ("__main__", "__mp_main__") or (isinstance(path, str) and is_asking(path)):
+            yield module
 
 
 def _add_model(model: nn.Module | None) -> None:

@@ -34,13 +34,9 @@ MERGED = "merged"
 
 @dataclass(frozen=True)
 class OpenedAdapter:
-    """An adapter that was opened with a checkpoint, and the tensors of its file.
-
-    `name` is the prefix of the adapter's tensor names in the combined checkpoint, without the period.
-    """
+    """An adapter that was opened with a checkpoint, and the tensors of its file."""
 
     folder: AdapterFolder
-    name: str
     tensors: Checkpoint
 
     def tensor(self, key: str) -> torch.Tensor:
@@ -63,7 +59,7 @@ def with_adapters(checkpoint: Checkpoint, adapters: Sequence[tuple[str, Checkpoi
             checkpoint = replace(checkpoint, is_merged=True)
             continue
         name, path = split_name(text)
-        opened.append(OpenedAdapter(AdapterFolder.read(path), name, tensors))
+        opened.append(OpenedAdapter(AdapterFolder.read(path), tensors))
         for key, entry in tensors.entries.items():
             own = f"{name}.{key}" if name else key
             if own in entries:

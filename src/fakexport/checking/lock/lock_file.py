@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -45,12 +45,6 @@ class LockFileError(FakexportError, ValueError):
     """A lock file is missing or invalid. The message is one line."""
 
 
-@dataclass(frozen=True)
-class LockFile:
-    path: Path
-    entries: Mapping[Key, LockEntry]
-
-
 def write_lock(path: Path, locked: Iterable[LockEntry]) -> None:
     """Write a lock atomically; the order of the entries does not affect the bytes."""
     parts = ["\n".join(_entry_lines(entry)) for entry in sorted(locked, key=lambda entry: entry.key)]
@@ -59,8 +53,8 @@ def write_lock(path: Path, locked: Iterable[LockEntry]) -> None:
         file.write(content.encode(errors="backslashreplace"))
 
 
-def read_lock(path: Path) -> LockFile:
-    """Read a lock.
+def read_lock(path: Path) -> Mapping[Key, LockEntry]:
+    """Return the entries of a lock, by key.
 
     Raises:
         LockFileError: the file does not exist, has merge conflict markers, is invalid TOML, has a different
@@ -87,7 +81,7 @@ def read_lock(path: Path) -> LockFile:
     by_key = {entry.key: entry for entry in found}
     if len(by_key) != len(found):
         raise LockFileError(f"{path}: duplicate entry: {again}")
-    return LockFile(path, by_key)
+    return by_key
 
 
 def _entry_lines(entry: LockEntry) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import math
 import re
@@ -17,6 +16,7 @@ from fakexport.files import escaped, read_file
 from fakexport.files.documents import (
     DocumentError,
     boolean,
+    check_keys,
     field,
     items,
     mapping,
@@ -65,7 +65,7 @@ def items_of(content: bytes, path: Path) -> tuple[tuple[SweepItem, ...], Limits]
     """Parse the content of a zoo file. `path` is for messages. Raises the same errors as `read_zoo`."""
     try:
         table = mapping(parse_yaml(content))
-        _check_keys(table, {"models", "timeout", "memory", *_KEYS})
+        check_keys(table, {"models", "timeout", "memory", *_KEYS}, _SPELLINGS)
         shared = _options(table)
         models = field(table, "models", lambda value: items(value, _model))
         timeout = field(table, "timeout", _seconds, default=_TIMEOUT_S)
@@ -104,7 +104,7 @@ def _model(value: Any) -> tuple[str, _Given]:
     if isinstance(value, str):
         return source_text(value), {}
     table = mapping(value)
-    _check_keys(table, {"source", *_KEYS})
+    check_keys(table, {"source", *_KEYS}, _SPELLINGS)
     return field(table, "source", source_text), _options(table)
 
 
@@ -196,14 +196,6 @@ _SPELLINGS = {
     "input": "inputs",
     "library": "libraries",
 }
-
-
-def _check_keys(table: Mapping[str, Any], known: set[str]) -> None:
-    for key in table:
-        if _SPELLINGS.get(key, key) not in known:
-            near = difflib.get_close_matches(str(key), sorted(known), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(sorted(known))}"
-            raise DocumentError(f"unknown key: {hint}").within(str(key))
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,8 @@ class Gap:
 
 @dataclass(frozen=True)
 class Pair:
-    """A pair of matching kernels, the largest error among their results, and the gap before the pair."""
+    """A kernel with a match in eager mode, the largest error of its results, and the gap before the pair."""
 
-    eager: Kernel
     ours: Kernel
     error: TensorError
     gap: Gap
@@ -52,7 +51,7 @@ def paired(
     pairs, before = [], (-1, -1)
     for i, j in kept:
         gap = Gap(eager[before[0] + 1 : i], ours[before[1] + 1 : j])
-        pairs.append(Pair(eager[i], ours[j], errors[i, j], gap))
+        pairs.append(Pair(ours[j], errors[i, j], gap))
         before = (i, j)
     return pairs, Gap(eager[before[0] + 1 :], ours[before[1] + 1 :])
 

@@ -11,15 +11,14 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument
 
 from fakexport._torch.pytree import tree_leaves, tree_unflatten
-from fakexport._torch.tracing.symbolic_numbers import expression_of, hint_of
 from fakexport.emulation.fake import is_fake
 from fakexport.exporting.program import (
     derived_program,
     example_inputs_of,
     has_stand_in_inputs,
+    stand_in_inputs,
     user_inputs,
     written_state,
 )
@@ -36,14 +35,11 @@ def trial_arguments(program: ExportedProgram) -> tuple[Any, ...]:
     """Return arguments for a trial call: the program's own example inputs, or zeros if it has none."""
     examples = None if has_stand_in_inputs(program) else example_inputs_of(program)
     leaves = [] if examples is None else tree_leaves(examples)
-    given = user_inputs(program)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    if len(leaves) == len(given) and not any(is_fake(tensor) or tensor.is_meta for tensor in tensors):
-        return tuple(_own(leaf) for leaf in leaves)
-    return tuple(
-        each.value if isinstance(each, ConstantArgument) else _zeros(node.meta["val"], program)
-        for each, node in given
-    )
+    is_complete = len(leaves) == len(user_inputs(program))
+    if not is_complete or any(is_fake(tensor) or tensor.is_meta for tensor in tensors):
+        leaves = tree_leaves(stand_in_inputs(program, device="cpu"))
+    return tuple(_own(leaf) for leaf in leaves)
 
 
 def planned_sizes(content: bytes, indices: Sequence[int]) -> dict[int, tuple[int, ...]]:
@@ -103,21 +99,6 @@ def _own(argument: Any) -> Any:
     if not isinstance(argument, torch.Tensor):
         return argument
     return argument.detach().clone(memory_format=torch.contiguous_format)
-
-
-def _zeros(value: torch.Tensor, program: ExportedProgram) -> torch.Tensor:
-    return torch.zeros([_size(size, program) for size in value.shape], dtype=value.dtype)
-
-
-def _size(size: int | torch.SymInt, program: ExportedProgram) -> int:
-    """Return the size in the example inputs or, if unknown, the smallest size that the symbols allow."""
-    if isinstance(size, int):
-        return size
-    if (hint := hint_of(size)) is not None:
-        return int(hint)
-    expression = expression_of(size)
-    least = {symbol: max(2, program.range_constraints[symbol].lower) for symbol in expression.free_symbols}
-    return int(expression.subs(least))
 
 
 def edge_manager(program: ExportedProgram, backend: Backend, constant_methods: dict[str, Any]) -> Any:

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 from fakexport._torch.emulation.fake_tensors import is_fake_tensor
-from fakexport._torch.loaded_modules import LoadedModules
 
 _OF_TORCH = frozenset({"torch", "sympy", "mpmath", "numpy", "fakexport", *sys.stdlib_module_names})
 _MOST_LOOKED_AT = 8
@@ -31,7 +30,6 @@ def _may_have_cached(name: str, module: Any) -> bool:
     return isinstance(module, ModuleType) and name.partition(".")[0] not in _OF_TORCH
 
 
-_modules = LoadedModules(_may_have_cached)
 # By module name: the module, the number of its attributes when it was searched, and its cached functions.
 _searched: dict[str, tuple[ModuleType, int, list[functools._lru_cache_wrapper[Any]]]] = {}
 
@@ -70,7 +68,9 @@ def _cached_functions() -> Iterator[functools._lru_cache_wrapper[Any]]:
 
     A module is searched again if it was replaced or if its number of attributes changed.
     """
-    for name, module in _modules.find().items():
+    for name, module in sys.modules.copy().items():
+        if not _may_have_cached(name, module):
+            continue
         known = _searched.get(name)
         if known is None or known[0] is not module or known[1] != len(vars(module)):
             known = _searched[name] = module, len(vars(module)), list(_found(module))

@@ -5,6 +5,7 @@ Only the headers of the checkpoint's files are read.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +13,6 @@ from typing import Any
 import torch
 
 from fakexport._torch.emulation.fake_tensors import FakeTensorMode, active_fake_mode, real_to_fake
-from fakexport._torch.loaded_modules import LoadedModules
 from fakexport._torch.operators.real_execution import real_execution
 from fakexport.emulation.history import withhold_value
 from fakexport.error import InvalidType
@@ -62,12 +62,9 @@ def _opener(real: Callable[..., Any]) -> Callable[..., Any]:
     return safe_open
 
 
-_readers = LoadedModules(lambda name, module: _NAME in getattr(module, "__dict__", ()))
-
-
 def _exchange(old: object, new: object) -> None:
-    for module in _readers.find().values():
-        if vars(module).get(_NAME) is old:
+    for module in sys.modules.copy().values():
+        if getattr(module, "__dict__", {}).get(_NAME) is old:
             setattr(module, _NAME, new)
 
 

@@ -32,11 +32,9 @@ class DeviceMap:
     Args:
         entries: Device by module path (or full name of a parameter or buffer). The path `""` matches
             everything else. For `balanced`, the mapping is empty, because the entries depend on the model.
-        spec: The original text, or the original mapping as text.
     """
 
     entries: Mapping[str, str]
-    spec: str
 
     @classmethod
     def parse(cls, spec: Device | Path | Mapping[str, Device] | DeviceMap) -> DeviceMap:
@@ -61,15 +59,15 @@ class DeviceMap:
         if isinstance(spec, Mapping):
             if not spec:
                 raise InvalidValue("device map is empty: write {'': 'cuda:0'} for a single device")
-            return cls({path: _device_name(d, path) for path, d in spec.items()}, _as_text(spec.items()))
+            return cls({path: _device_name(d, path) for path, d in spec.items()})
         text = str(spec).strip()
         if isinstance(spec, Path) or text.endswith(".json"):
             return cls.parse(_read_json(Path(text)))
         if text == BALANCED:
-            return cls({}, BALANCED)
+            return cls({})
         if "=" in text:
             return cls.parse(read_pairs(text, "'module=device'"))
-        return cls({"": _device_name(spec, "")}, text)
+        return cls({"": _device_name(spec, "")})
 
     @property
     def is_balanced(self) -> bool:
@@ -210,10 +208,6 @@ def _read_json(path: Path) -> dict[str, Device]:
             f"device map {path}: expected a nonempty JSON object that maps module paths to devices"
         )
     return value
-
-
-def _as_text(items: Iterable[tuple[str, object]]) -> str:
-    return ",".join(f"{path}={device}" for path, device in items)
 
 
 _LISTS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)

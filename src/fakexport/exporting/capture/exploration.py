@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from types import FrameType
@@ -37,16 +37,13 @@ from fakexport._torch.tracing.operator_faults import (
     OperatorFault,
     TraceFinished,
     ended_after_trace,
-    operators_counted,
     traced_past_faults,
 )
 from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.emulation.fake import UnsupportedSubclassError
-from fakexport.exporting.program import ProgramFacts
-from fakexport.models import DynamicDims
 from fakexport.rules.diagnostics import Span, is_in_for, is_loop_test, is_negated, source_text
 
-from .assumed_answers import AssumedAnswer, AssumedAnswers, can_be_assumed
+from .assumed_answers import AssumedAnswers, can_be_assumed
 from .call_site import running_user_frames
 from .capture import Captured, failure_of, torch_shapes, traced
 from .dynamic_dims import varying_inputs
@@ -69,12 +66,7 @@ from .lost_writes import FunctorchError, LostWriteError
 from .plain_inputs import prepared_inputs
 from .preparation import PreparedModel
 
-# Maximum number of traces. Another trace, with a flipped branch, starts only if the previous traces ran at
-# most `LITTLE_WORK` operators, or at most this multiple of the number of operators in the failed capture.
-MOST_TRACES = 3
-MOST_WORK_BEFORE_ANOTHER = 2.0
-LITTLE_WORK = 3_000
-# Limits of a trace, for loops that never end under the assumptions and models that take too long.
+# Limits of the trace, for loops that never end under the assumptions and models that take too long.
 MOST_ANSWERS = 2_000
 MOST_OPERATORS = 500_000
 # Processor time, because size expressions that grow without bound take time without running operators.
@@ -86,68 +78,38 @@ _SYMBOL = re.compile(r"\b(?:u|zuf)[0-9]+\b")
 
 
 @one_at_a_time
-def explore(
-    module: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    dynamic: DynamicDims | Any = None,
-    tracing: Callable[[], AbstractContextManager[Any]] | None = None,
-    work: int = 0,
-    facts: ProgramFacts | None = None,
-    assumed: Sequence[AssumedAnswer] = (),
-    may_visit_rows: bool = True,
-    example: ExampleRun | None = None,
-) -> Exploration:
-    """Find everything that blocks a capture by tracing past each failure under an assumption.
+def explore(model: PreparedModel, example: ExampleRun, *, may_visit_rows: bool) -> Exploration:
+    """Find everything that blocks the capture of a model by tracing past each failure under an assumption.
 
     Args:
-        module, args, kwargs, dynamic: As for `capture`, which has already reported usage errors.
-        tracing: As for `capture`.
-        work: Number of operators that the capture traced before it failed.
-        facts, assumed: As for `capture`.
-        may_visit_rows: Whether loops may visit every row of a mask, as in the capture.
+        model: The model. Its capture has already reported usage errors.
         example: The record of a call with the example inputs, to answer conditions.
+        may_visit_rows: Whether loops may visit every row of a mask, as in the capture.
     Returns:
-        The problems and assumptions of the trace that found the most problems. The result is deterministic
-            unless a trace takes longer than `MOST_SECONDS`.
+        The problems and assumptions of the trace. The result is deterministic unless the trace takes longer
+            than `MOST_SECONDS`.
     """
-    args, kwargs, dynamic, restored = prepared_inputs(module, args, kwargs or {}, dynamic)
-    shapes = torch_shapes(varying_inputs(module, args, kwargs, facts), dynamic)
-    enough = max(LITTLE_WORK, MOST_WORK_BEFORE_ANOTHER * work)
-    done = 0
-    turned: frozenset[Place] = frozenset()
-    tried: list[Exploration] = []
-    with restored:
-        while len(tried) < MOST_TRACES:
-            known = AssumedAnswers(assumed, traced.__code__, may_visit_rows)
-            answers = ExampleAnswers(example or ExampleRun(), _Trace.run.__code__)
-            trace = _Trace(turned, known, answers, time.thread_time() + MOST_SECONDS)
-            with (
-                answered_questions(trace.answer),
-                unknowns_noted(trace.example.note),
-                traced_past_faults(trace.may_go_on, before_each=trace.count),
-                answered_numpy_reads(trace.may_read),
-                iterated_tensors(known.rows),
-                ended_after_trace(),
-            ):
-                tried.append(trace.run(module, args, kwargs, shapes, tracing() if tracing else None))
-            if tried[-1].is_complete:
-                known.check_asked()
-                break
-            done += trace.operators
-            if done > enough or trace.last_branch is None or trace.last_branch in turned:
-                break
-            turned |= {trace.last_branch}
-    return max(tried, key=_worth)
-
-
-def _worth(found: Exploration) -> tuple[int, bool]:
-    """Return a sort key that prefers traces with more problems, then traces that completed.
-
-    A complete trace may have fewer problems, because a flipped branch may end `forward` early.
-    """
-    return sum(not problem.is_last for problem in found.problems), found.is_complete
+    module, request = model.built.module, model.request
+    args, kwargs, dynamic, restored = prepared_inputs(
+        module, model.inputs.args, model.inputs.kwargs, request.dynamic
+    )
+    shapes = torch_shapes(varying_inputs(module, args, kwargs, model.facts), dynamic)
+    known = AssumedAnswers(request.assumed, traced.__code__, may_visit_rows)
+    answers = ExampleAnswers(example, _Trace.run.__code__)
+    trace = _Trace(known, answers, time.thread_time() + MOST_SECONDS)
+    with (
+        restored,
+        answered_questions(trace.answer),
+        unknowns_noted(trace.example.note),
+        traced_past_faults(trace.may_go_on, before_each=trace.count),
+        answered_numpy_reads(trace.may_read),
+        iterated_tensors(known.rows),
+        ended_after_trace(),
+    ):
+        found = trace.run(module, args, kwargs, shapes, model.tracing())
+    if found.is_complete:
+        known.check_asked()
+    return found
 
 
 def capture_or_explore(
@@ -161,8 +123,7 @@ def capture_or_explore(
     Raises:
         TypeError, ValueError: as for `capture`.
     """
-    with operators_counted() as work:
-        captured = model.captured(whole)
+    captured = model.captured(whole)
     if captured.failure is None:
         return captured, None
     on_failure(captured.failure)
@@ -170,18 +131,7 @@ def capture_or_explore(
         return captured, Exploration(is_complete=True)  # The trace itself completed.
     module, args, kwargs = model.built.module, model.inputs.args, model.inputs.kwargs
     example = run_with_example(module, args, dict(kwargs))
-    found = explore(
-        module,
-        args,
-        kwargs,
-        dynamic=model.request.dynamic,
-        tracing=model.tracing,
-        work=work(),
-        facts=model.facts,
-        assumed=model.request.assumed,
-        may_visit_rows=captured.may_visit_rows,
-        example=example,
-    )
+    found = explore(model, example, may_visit_rows=captured.may_visit_rows)
     is_eager_fault = raises_in_eager_mode(module, example.error, captured.failure)
     batch_of_one = runs_with_batch_of_one(module, kwargs) if is_eager_fault and not args else ()
     inputs = named_inputs(kwargs) if not args and takes_any_keyword(module) else ()
@@ -194,20 +144,17 @@ class _Limited(BaseException):
 
 @dataclass
 class _Trace:
-    """One trace of an exploration, with the values that it assumes and the problems that it finds.
+    """The trace of an exploration, with the values that it assumes and the problems that it finds.
 
     Args:
-        turned: Source positions whose conditions get the opposite of the usual value.
         known: The caller's assumptions.
         example: Results of data-dependent queries in a call with the example inputs.
         ends_at_s: Time limit, on the clock of `time.thread_time`.
     """
 
-    turned: frozenset[Place]
     known: AssumedAnswers
     example: ExampleAnswers
     ends_at_s: float
-    last_branch: Place | None = None
     operators: int = 0
     _problems: dict[Any, Problem] = field(default_factory=dict)
     _assumptions: dict[tuple[str, Span], Assumption] = field(default_factory=dict)
@@ -336,25 +283,24 @@ class _Trace:
 
         If the value for the example inputs is known, and the condition does not control a loop, this value is
         used. Otherwise, the value is False, except that shapes are assumed to match, and a loop body is
-        assumed to run once. Positions in `turned` get the opposite value. If a frame evaluates the condition
-        again at the same instruction, the code is in a loop, and the value changes so that the loop ends.
+        assumed to run once. If a frame evaluates the condition again at the same instruction, the code is in
+        a loop, and the value changes so that the loop ends.
         """
         if question.is_of_size and question.is_fit:
             return True
         place = place_of(span)
-        self.last_branch = place
         is_loop = is_loop_test(span)
         if expected is not None and not is_loop:
-            return bool(expected) ^ (place in self.turned)
+            return bool(expected)
         usual = is_loop and not is_negated(span)
         visits = self._visits[place] = self._visits.get(place, 0) + 1
         before = self._in_frame.get((id(frame), frame.f_lasti), 0)
         self._in_frame[id(frame), frame.f_lasti] = before + 1
         if is_in_for(span) and not question.is_of_size:
-            return usual ^ (place in self.turned)
+            return usual
         is_again = before % 2 == 1 if not question.is_of_size else visits > _VISITS_ALIKE
         is_endless = visits > _VISITS_ALIKE and visits % 2 == 1
-        return usual ^ (place in self.turned) ^ (is_again or is_endless)
+        return usual ^ (is_again or is_endless)
 
     def _frames(self) -> list[tuple[FrameType, Span]]:
         self._answers += 1

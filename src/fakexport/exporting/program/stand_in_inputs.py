@@ -17,14 +17,12 @@ from torch.export.graph_signature import ConstantArgument
 
 from fakexport._torch.operators.real_execution import real_execution
 from fakexport._torch.pytree import tree_unflatten
-from fakexport._torch.tracing.symbolic_numbers import hint_of
+from fakexport._torch.tracing.symbolic_numbers import expression_of, hint_of
 from fakexport.emulation.devices import exists_here
 
 from .output_names import user_inputs
 from .program_facts import facts_of, keep_facts
 from .weightless import unbound_names
-
-_SMALLEST = 2
 
 
 def give_stand_in_inputs(program: ExportedProgram) -> None:
@@ -57,32 +55,37 @@ def stand_in_inputs(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return zeros in the structure and sizes of the original inputs, without using memory.
 
+    An unknown size is the smallest that its symbols allow, but at least 2 per symbol.
+
     Args:
         program: The program. It is not changed.
         device: Device of all inputs. Default: for each input, its original device, or the CPU if this machine
             lacks it.
     """
     leaves = [
-        given.value if isinstance(given, ConstantArgument) else _zero(node.meta["val"], device)
+        given.value if isinstance(given, ConstantArgument) else _zero(node.meta["val"], program, device)
         for given, node in user_inputs(program)
     ]
     args, kwargs = tree_unflatten(leaves, program.call_spec.in_spec)
     return args, kwargs
 
 
-def _zero(value: Any, device: str | None) -> Any:
+def _zero(value: Any, program: ExportedProgram, device: str | None) -> Any:
     if isinstance(value, torch.Tensor):
         here = value.device if exists_here(value.device) else "cpu"
         with real_execution():
             one = torch.zeros((), dtype=value.dtype, device=device or here)
-            return one.expand([_size(size) for size in value.shape])
+            return one.expand([_size(size, program) for size in value.shape])
     if isinstance(value, torch.SymInt):
-        return _size(value)
+        return _size(value, program)
     return hint_of(value) if isinstance(value, (torch.SymFloat, torch.SymBool)) else value
 
 
-def _size(size: int | torch.SymInt) -> int:
+def _size(size: int | torch.SymInt, program: ExportedProgram) -> int:
     if isinstance(size, int):
         return size
-    hint = hint_of(size)
-    return _SMALLEST if hint is None else int(hint)
+    if (hint := hint_of(size)) is not None:
+        return int(hint)
+    expression, ranges = expression_of(size), program.range_constraints
+    least = {s: max(2, ranges[s].lower) if s in ranges else 2 for s in expression.free_symbols}
+    return int(expression.subs(least))

@@ -28,6 +28,7 @@ from .typed_json import (
     Sha256,
     Size,
     boolean,
+    check_keys,
     class_name,
     decimal,
     entries,

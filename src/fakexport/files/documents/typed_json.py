@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import collections.abc
 import dataclasses
+import difflib
 import keyword
 import math
 import re
@@ -145,6 +146,22 @@ def record(
         raise DocumentError(f"the field {unknown[0][:80]!r} is unknown")
     given = readers.items()
     return {name: field(owner, name, read) for name, read in given if name in owner or name not in absent}
+
+
+def check_keys(
+    table: Mapping[Any, Any],
+    known: Collection[str],
+    spellings: Mapping[str, str] = types.MappingProxyType({}),
+) -> None:
+    """Reject a key that is not known. The error suggests a similar key, or lists the known keys.
+
+    `spellings` maps other spellings of known keys to these keys.
+    """
+    for key in table:
+        if (spellings or {}).get(key, key) not in known:
+            near = difflib.get_close_matches(str(key), sorted(known), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(sorted(known))}"
+            raise DocumentError(f"unknown key: {hint}").within(str(key))
 
 
 def source_text(value: Any) -> str:

@@ -29,7 +29,6 @@ class AllocatorPeak:
     torch reports them as `torch.cuda.max_memory_allocated` and `torch.cuda.max_memory_reserved`.
     """
 
-    device: str
     allocated_bytes: int
     reserved_bytes: int
 
@@ -60,7 +59,7 @@ def allocator_peak(
             blocks[index] = allocator.allocate(sizes.bytes[index])
         else:
             allocator.free(blocks.pop(index))
-    return AllocatorPeak(device, allocator.most_allocated, allocator.most_reserved)
+    return AllocatorPeak(allocator.most_allocated, allocator.most_reserved)
 
 
 @dataclass(slots=True, eq=False)

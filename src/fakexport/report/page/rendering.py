@@ -79,7 +79,6 @@ def _digest(text: str) -> str:
 
 
 _LONGER = 20
-_CELL_BYTES = len("<td></td>")
 
 
 @dataclass(frozen=True)
@@ -113,26 +112,10 @@ def fitted(document: Document, render: Callable[[Document], str], most_bytes: in
     """
     text = ""
     for room in _ROOMS:
-        cut = _cut(document, room)
-        # Rendering is the slowest step, so documents that cannot fit are not rendered.
-        if room is _ROOMS[-1] or _least_bytes(cut) <= most_bytes:
-            text = render(cut)
-            if len(text.encode()) <= most_bytes:
-                break
+        text = render(_cut(document, room))
+        if len(text.encode()) <= most_bytes:
+            break
     return text
-
-
-def _least_bytes(value: Any) -> int:
-    """Return a lower bound on the size of the rendered document: its texts and the tags of its cells."""
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, Cell):
-        return len(value.text) + _CELL_BYTES
-    if isinstance(value, tuple):
-        return sum(map(_least_bytes, value))
-    if is_dataclass(value) and not isinstance(value, type):
-        return sum(_least_bytes(getattr(value, each.name)) for each in fields(value))
-    return 0
 
 
 def _cut(value: Any, room: _Room) -> Any:

@@ -42,7 +42,7 @@ def test_a_device_that_shares_the_memory_of_the_host_has_none(name):
 
 def test_the_allocator_is_told_as_what_it_takes_beyond_what_it_was_asked_for():
     peak = DevicePeak("cuda:0", 100 * MIB, 90 * MIB, {}, None, ())
-    default, growing = (AllocatorPeak("cuda:0", 101 * MIB, reserved * MIB) for reserved in (150, 140))
+    default, growing = (AllocatorPeak(101 * MIB, reserved * MIB) for reserved in (150, 140))
 
     found = allocator_overhead(peak, default, growing, workspace_bytes=32 * MIB)
 

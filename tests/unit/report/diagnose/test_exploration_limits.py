@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
-from torch import nn
 
 from fakexport.cli import main
 from fakexport.exporting.capture import exploration
@@ -43,32 +41,6 @@ def test_command_line_shows_the_first_finding_on_stderr(tmp_path, capsys):
         "[1/1] cpu: error[FE201] at model.py:7: data-dependent branch: condition depends on tensor values",
         "[1/1] cpu: look for further problems ...",
     ]
-
-
-@pytest.mark.parametrize(("work", "most"), [(1_000_000, 2), (0, 1)], ids=["after much work", "after little"])
-def test_exploration_is_limited_relative_to_the_failed_trace(work, most, monkeypatch):
-    class Model(nn.Module):
-        def forward(self, x):
-            for _ in range(20):
-                x = x + 1
-            if x.sum() > 0:
-                return x
-            return x + torch.ones(3)
-
-    monkeypatch.setattr(exploration, "LITTLE_WORK", 10)
-    counts = []
-    count = exploration._Trace.count
-
-    def counting(trace):
-        if not trace.operators:
-            counts.append(trace)
-        count(trace)
-
-    monkeypatch.setattr(exploration._Trace, "count", counting)
-
-    exploration.explore(Model(), (torch.ones(4),), work=work)
-
-    assert len(counts) == most
 
 
 def test_exploration_stops_after_the_operator_limit(tmp_path, monkeypatch):

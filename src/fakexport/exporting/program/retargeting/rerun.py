@@ -62,7 +62,6 @@ class Change:
     """A node whose value differs in more than the device, because the new device uses a different kernel."""
 
     node: Node
-    path: str
     field: str
     before: str
     now: str
@@ -148,9 +147,9 @@ class Rerun:
         if self.boundaries is not None and isinstance(node.target, OpOverload):
             self.boundaries.bring_inputs(node, path, self._now, self._before)
         if subgraphs:
-            self._note(node, path, self._run_subgraphs(node, path, subgraphs))
+            self._note(node, self._run_subgraphs(node, path, subgraphs))
         elif node.target is getitem:
-            self._note(node, path, getitem(*self._all(node.args)))
+            self._note(node, getitem(*self._all(node.args)))
         elif any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(before)):
             self._operate(node, path)
         elif node.target in VMAP_LEVEL_STEPS:
@@ -169,7 +168,7 @@ class Rerun:
         value = outcome.value if outcome.error is None else self._moved(self._before[node], path)
         if effects_of(node.target).changes_geometry:
             self._now[node.args[0]] = value  # type: ignore[index]
-        self._note(node, path, value)
+        self._note(node, value)
 
     def _check(self, node: Node, path: str) -> None:
         if not isinstance(node.target, OpOverload):
@@ -235,7 +234,7 @@ class Rerun:
             yield
         self._autocast, self._is_grad_enabled = outer
 
-    def _note(self, node: Node, path: str, value: Any) -> None:
+    def _note(self, node: Node, value: Any) -> None:
         """Record the value of a node. If only the device changed, this is the old value on its new device.
 
         Inside of `vmap`, the run continues with the batched result, although a loaded program records the
@@ -246,19 +245,19 @@ class Rerun:
         noted = value
         if len(now) == len(then):
             pairs = zip(now, then, strict=True)
-            noted = _filled(before, [self._noted(node, path, *pair) for pair in pairs])
+            noted = _filled(before, [self._noted(node, *pair) for pair in pairs])
         self._now[node] = value if any(map(_is_batched, now)) else noted
         if "val" in node.meta:
             node.meta["val"] = noted
 
-    def _noted(self, node: Node, path: str, now: Any, before: Any) -> Any:
+    def _noted(self, node: Node, now: Any, before: Any) -> Any:
         if _is_batched(now):
             return fake_elsewhere(before, now.device) if isinstance(before, FakeTensor) else now
         if not isinstance(now, FakeTensor) or not isinstance(before, FakeTensor):
             return before
         difference = value_difference(before, now)
         if difference is not None:
-            self.changes.append(Change(node, path, *difference))
+            self.changes.append(Change(node, *difference))
         noted = fake_elsewhere(before if difference is None else now, now.device)
         return want_gradient(noted) if before.requires_grad else noted
 

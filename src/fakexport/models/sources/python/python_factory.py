@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from fakexport._torch.patching import uses_noted
 from fakexport.emulation.devices import Topology, emulated_topology
 from fakexport.models import FORMS
 from fakexport.models.sources.python.python_file import (
@@ -61,8 +60,8 @@ def python_source(spec: str) -> Source:
     )
 
 
-# Folder -> the devices for which its modules were last imported, if the modules queried devices.
-_asked_in: dict[Path, Topology | None] = {}
+# Folder -> the devices for which its modules were last imported.
+_imported_in: dict[Path, Topology | None] = {}
 
 
 class _Imported:
@@ -76,7 +75,6 @@ class _Imported:
         self._path = Path(place).absolute()  # The imported code may change the working directory.
         self.folder = self._path.parent if self._is_file else Path.cwd()
         self._imported_for: tuple[Topology | None, ...] = ()
-        self._has_asked = False
         if self._is_file:
             check_file(Path(place))
 
@@ -86,16 +84,14 @@ class _Imported:
         return import_module(self.place, _A_SOURCE_IS)
 
     def prepare(self) -> None:
-        """Import the factory, unless it was already imported for these devices or its import queried no
-        devices.
-        """
+        """Import the factory, unless it was already imported for these devices."""
         devices = emulated_topology()
-        if self._imported_for and (not self._has_asked or self._imported_for == (devices,)):
+        if self._imported_for == (devices,):
             return
-        if _asked_in.get(self.folder, devices) != devices:
+        if _imported_in.get(self.folder, devices) != devices:
             forget_modules(self.folder)
         try:
-            with importable(self.folder), uses_noted() as asked:
+            with importable(self.folder):
                 module = self._module()
         except SourceError as error:
             if not self._imported_for:
@@ -105,9 +101,7 @@ class _Imported:
             ) from error
         self.factory = _attribute(module, self._attribute, self.place)
         self._imported_for = (devices,)
-        self._has_asked = devices is None or bool(asked)
-        if self._has_asked:
-            _asked_in[self.folder] = devices
+        _imported_in[self.folder] = devices
 
 
 def _attribute(module: ModuleType, path: str, place: str) -> Callable[[], Any]:

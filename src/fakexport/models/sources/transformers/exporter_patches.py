@@ -9,9 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cache
-from types import FunctionType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -31,7 +29,6 @@ Replaced = dict[tuple[Any, str], Any]
 
 _EXPORTER = "transformers.exporters.exporter_dynamo"
 _MODELS = "transformers.models."
-_sources: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
 def import_exporter() -> None:
@@ -44,17 +41,14 @@ def exporter_patches() -> Iterator[None]:
     """Enter a context with the patches of `apply_patches("dynamo")` for model files that are already
     imported.
 
-    By default, every call of `apply_patches` imports about 30 model files (0.8 s) and parses a method in each
-    of them. Models whose files are not imported cannot be part of the trace, so they need no patches.
+    By default, every call of `apply_patches` imports about 30 model files (0.8 s). Models whose files are not
+    imported cannot be part of the trace, so they need no patches.
 
     Source: transformers 5.17 to 5.23, `exporters/utils.py:apply_patches`. In 5.17, importing the exporter
     also imports the models, and the patch list contains objects instead of names.
     """
     utils = importlib.import_module("transformers.exporters.utils")
-    quick = {
-        (utils, "import_dotted_path"): _of_loaded(getattr(utils, "import_dotted_path", None)),
-        (inspect, "getsource"): _source(inspect.getsource),
-    }
+    quick = {(utils, "import_dotted_path"): _of_loaded(getattr(utils, "import_dotted_path", None))}
     with ExitStack() as stack:
         with Patches(quick):
             stack.enter_context(utils.apply_patches("dynamo"))
@@ -71,17 +65,6 @@ def _of_loaded(stock: Any) -> Callable[..., Any]:
 def _is_loaded(path: str) -> bool:
     """Return False only if a dotted path refers to a model file that has not been imported."""
     return not path.startswith(_MODELS) or ".".join(path.split(".")[:4]) in sys.modules
-
-
-def _source(stock: Callable[[Any], str]) -> Callable[[Any], str]:
-    def source(of: Any) -> str:
-        if type(of) is not FunctionType:
-            return stock(of)
-        if of not in _sources:
-            _sources[of] = stock(of)
-        return _sources[of]
-
-    return source
 
 
 @contextmanager
