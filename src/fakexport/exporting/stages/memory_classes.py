@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import GraphModule, Node
 
+from fakexport._torch.emulation.fake_tensors import storage_identity
 from fakexport._torch.operators.operator_effects import argument_at, effects_of
 from fakexport._torch.operators.operator_registry import OpOverload
 from fakexport.exporting.program import input_nodes, written_arguments
@@ -37,6 +39,7 @@ class MemoryClasses:
         self._writers: dict[Node, list[Node]] = {}
         known: dict[GraphModule, set[Node]] = {}
         objects = {node for spec, node in input_nodes(program) if spec.kind is InputKind.CUSTOM_OBJ}
+        self._owners = dict(_owners(program))
         for node in program.graph.nodes:
             self._memory[node] = self._of(node)
             for owner in self._memory[node]:
@@ -66,8 +69,10 @@ class MemoryClasses:
             for writer in writers:
                 wrote = stages.get(writer, 0)  # An input that replaces a weight is not computed.
                 if owner.op == "placeholder":
-                    # Each stage has its own copy of a weight and of an input.
+                    # Each stage has its own copy of a weight and of an input. The first stage returns it.
                     yield from (Conflict(writer, user) for user, _ in readers if stages[user] != wrote)
+                    kept = (m for m in members if m in returned and stages.get(m, 0) != wrote)
+                    yield from (Conflict(writer, member) for member in kept)
                     continue
                 yield from (Conflict(writer, m) for m in members if m in returned and stages[m] < wrote)
                 received = {member for user, member in readers if stages[member] < wrote == stages[user]}
@@ -82,7 +87,7 @@ class MemoryClasses:
     def _of(self, node: Node) -> frozenset[Node]:
         """Return the nodes that created the memory that a node's value may use."""
         if node.op != "call_function":
-            return frozenset({node} if node.op == "placeholder" else ())
+            return frozenset({self._owners.get(node, node)} if node.op == "placeholder" else ())
         shared = list(node.all_input_nodes)
         if isinstance(node.target, OpOverload):
             effects = effects_of(node.target)
@@ -92,6 +97,16 @@ class MemoryClasses:
             if len(shared) < len(found):  # An argument is a list of tensors.
                 shared = list(node.all_input_nodes)
         return frozenset({node}).union(*(self._memory[source] for source in shared))
+
+
+def _owners(program: ExportedProgram) -> Iterator[tuple[Node, Node]]:
+    """Yield each weight and constant with the first one that has the same memory, such as a buffer's view."""
+    first: dict[object, Node] = {}
+    held = {**program.constants, **program.state_dict}
+    for spec, node in input_nodes(program):
+        tensor = held.get(spec.target or "")
+        if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
+            yield node, first.setdefault(storage_identity(tensor), node)
 
 
 def _mutations(program: ExportedProgram) -> Iterator[tuple[Node, Node]]:

@@ -284,6 +284,28 @@ class WritesToOneOfTwoViews(Layers):
         return self.layers[2](second) + rest
 
 
+class WritesToAViewOfABuffer(SharedState):
+    """Two buffers share memory, and different stages use them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("whole", torch.zeros(2, 8))
+        self.state = self.whole[0]
+
+    def forward(self, x: torch.Tensor) -> Any:
+        x = self.layers[1](self.layers[0](x))
+        self.whole.add_(x.sum())
+        return self.layers[2](x) + self.state
+
+
+class WritesToAReturnedBuffer(SharedState):
+    def forward(self, x: torch.Tensor) -> Any:
+        first = self.state[:4]
+        x = self.layers[1](self.layers[0](x))
+        self.state.copy_(x.sum(0))
+        return self.layers[2](x), first
+
+
 class WritesToItsInput(Layers):
     def forward(self, x: torch.Tensor) -> Any:
         second = self.layers[1](self.layers[0](x))
@@ -304,6 +326,7 @@ class ReadsANumber(Layers):
         (WritesWhatOthersReceived, "writes in place to memory that stage 2 uses"),
         (WritesWhatIsReturned, "writes in place to memory that stage 0 uses"),
         (WritesToOneOfTwoViews, "writes in place to memory that stage 2 uses"),
+        (WritesToAReturnedBuffer, "writes in place to memory that stage 0 uses"),
         (WritesToItsInput, "writes in place to memory that stage"),
         (ReadsANumber, "needs a number"),
     ],
@@ -316,6 +339,16 @@ def test_a_cut_that_would_compute_with_old_values_is_rejected(kind, match):
 
     assert "test_cut.py:" in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_buffers_that_share_memory_are_one_memory():
+    """`torch.export` keeps such buffers, and fakexport makes two of them."""
+    model = WritesToAViewOfABuffer()
+    program = torch.export.export(model, (ROW,))
+    assert program.module()(ROW).equal(WritesToAViewOfABuffer()(ROW))
+
+    with pytest.raises(InseparableStages, match="writes in place to memory that stage 2 uses"):
+        fe.split(program, at=LAST_TWO)
 
 
 class WritesWhatItReceives(Layers):
