@@ -42,6 +42,7 @@ def factory():
     return model, (torch.zeros(1, 64),)
 """
 _FILES = {
+    "weights.py": "import mlp, torch\ntorch.save(mlp.cpu()[0].state_dict(), 'mlp.pt')\n",
     "llm.py": _LANGUAGE_MODEL,
     "lora.py": _ADAPTER,
     "quantized.py": _QUANTIZED,
@@ -49,18 +50,22 @@ _FILES = {
 }
 USES = {
     # Later extras use the files that the first two write.
-    "": ["fakexport export mlp.py:cpu -o mlp.pt2", "fakexport inspect mlp.pt2"],
+    "": [
+        "fakexport export mlp.py:cpu -o mlp.pt2",
+        "python weights.py",
+        "fakexport bind mlp.pt2 mlp.pt -o bound.pt2",
+    ],
     "transformers": ["python llm.py", "fakexport export hf:llm --workload generate -o llm.pt2"],
     "text": ["fakexport generate llm.pt2 llm --prompt 3 --tokenizer tokenizer.json --max-new-tokens 2"],
     "peft": ["python lora.py", "fakexport check hf:llm --adapter lora"],
     "timm": ["fakexport check timm:resnet18 --target H100"],
     "diffusers": ["fakexport check diffusers:configs/sdxl-vae.json --component decoder"],
     "torchao": ["fakexport check quantized.py:factory"],
-    "executorch": ["fakexport compile mlp.pt2 --to executorch -o mlp.pte"],
+    "executorch": ["fakexport compile bound.pt2 --to executorch -o mlp.pte"],
     "onnx": ["fakexport compile mlp.pt2 --to onnx -o mlp.onnx"],
     "charts": ["fakexport plan mlp.py:cpu --timeline plan.svg"],
     "sweep": ["fakexport sweep zoo.yaml -o run.jsonl"],
-    "ray": ["fakexport sweep zoo.yaml -o ray.jsonl --ray"],
+    "ray": ["fakexport sweep zoo.yaml -o ray.jsonl --ray local"],
     "cuda": ["fakexport compile mlp.pt2 --to aoti --target H100 -o mlp.aoti.pt2"],
 }
 USES["all"] = [command for commands in USES.values() for command in commands]
