@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 CHECK := $(VENV)/bin/fakexport check
 PYTHON ?=
 
-.PHONY: demo test test-slow test-all test-torch fuzz stress lint docs rules test-other-wheels test-package gpu-proof bench clean
+.PHONY: demo test test-slow test-all test-torch fuzz stress lint docs rules test-other-wheels test-package test-extras gpu-proof bench clean
 
 demo: $(VENV)/.with-transformers
 	$(CHECK) examples/mlp.py:cpu --target cpu
@@ -80,6 +80,10 @@ test-other-wheels: $(VENV)/.with-test
 # The sdist and the wheel, and the demo from the wheel in an environment that has nothing else.
 test-package: $(VENV)/.created
 	sh tools/package.sh $(VENV)
+
+# The wheel of `make test-package` with each extra alone, in an empty environment: 20 minutes, most of them pip.
+test-extras: $(VENV)/.created
+	$(RUN) tools/try_extras.py dist/fakexport-*.whl
 
 # Pages that repeat texts of the code. The page of printed fixes checks many models, which takes minutes.
 rules: $(VENV)/.with-test

@@ -2,12 +2,26 @@
 
 import subprocess
 import sys
+from contextlib import closing
+from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
+from fakexport.checking.sweep import SweepRecord
+from fakexport.checking.sweep.run_file import RunFile
+from fakexport.cli.app import app
 from fakexport.models import PACKAGES
 
-HEAVY = ("torch", *PACKAGES, "diffusers", "accelerate", "numpy", "safetensors")
+HEAVY = ("torch", *dict.fromkeys((*PACKAGES, "diffusers", "accelerate", "numpy", "safetensors")))
+COMMANDS = [command.name for command in app.registered_commands]
+MODEL = """
+import torch
+
+def factory():
+    return torch.nn.Linear(4, 2).eval(), (torch.zeros(1, 4),)
+"""
 
 
 def heavy_imports(code: str) -> list[str]:
@@ -33,24 +47,83 @@ def test_the_common_rooms_import_no_torch(room):
     assert heavy_imports(f"import fakexport.{room}") == []
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["--help"], ["check", "--help"], ["verify-weights", "--help"], ["explain", "FE201"], ["devices"]],
-    ids=" ".join,
-)
-def test_a_command_that_needs_no_model_imports_no_torch(arguments):
-    code = f"""
-import sys
-from fakexport.cli import main
-sys.argv = ["fakexport", *{arguments}]
-try:
-    code = main()
-except SystemExit as exit:
-    code = exit.code
-assert not code, code
-"""
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A folder with a model, its archive and weights, and a run of a sweep."""
+    import fakexport as fe
 
-    assert heavy_imports(code) == []
+    folder = tmp_path_factory.mktemp("files")
+    (folder / "model.py").write_text(MODEL)
+    fe.save(fe.export(f"{folder}/model.py:factory"), folder / "model.pt2")
+    save_file({"weight": torch.zeros(2, 4), "bias": torch.zeros(2)}, folder / "model.safetensors")
+    with closing(RunFile(folder / "run.jsonl", resume=False)) as run:
+        run.add(
+            SweepRecord(
+                command="fakexport check a",
+                status="exports",
+                reason="",
+                seconds=1.0,
+                peak_bytes=1,
+                report=None,
+            )
+        )
+    return folder
+
+
+def after_commands(*commands: str, folder: Path) -> list[str]:
+    return heavy_imports(f"""
+import os
+from fakexport.cli import main
+os.chdir({str(folder)!r})
+for command in {commands}:
+    assert main(command.split()) == 0, command
+""")
+
+
+def test_help_imports_no_torch(tmp_path):
+    assert after_commands("--help", *(f"{name} --help" for name in COMMANDS), folder=tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "--version",
+        "explain",
+        "explain FE201",
+        "explain --all",
+        "devices",
+        "devices H100",
+        "verify-weights model.pt2 model.safetensors",
+        "sweep-compare run.jsonl run.jsonl",
+        "sweep-report run.jsonl -o page.html",
+    ],
+)
+def test_a_command_that_needs_no_tensor_imports_no_torch(command, files):
+    assert after_commands(command, folder=files) == []
+
+
+@pytest.mark.parametrize(
+    "command", ["inspect model.py:factory", "verify-weights model.py:factory model.safetensors"]
+)
+def test_the_process_that_prints_leaves_torch_to_its_child(command, files):
+    """Importing it in both processes would double the time."""
+    assert after_commands(command, folder=files) == []
+
+
+def test_commands_that_read_an_archive_import_no_model_library(files):
+    """They decode the program with the symbols and operators of torch, so they need torch itself."""
+    found = after_commands(
+        "inspect model.pt2",
+        "diff model.pt2 model.pt2",
+        "source model.pt2",
+        "view model.pt2 -o graph.json",
+        "retarget model.pt2 --to cpu=cuda:0 -o moved.pt2",
+        "bundle one=model.pt2 -o bundle.pt2",
+        "bind model.pt2 model.safetensors -o bound.pt2",
+        folder=files,
+    )
+
+    assert set(found) <= {"torch", "numpy"}
 
 
 @pytest.mark.parametrize("module", ["archive.manifest_json", "files.container"])

@@ -168,6 +168,7 @@ PAGES = {
         {
             "make ": "installs into .venv from a package index",
             "pip ": "the same, into this environment",
+            "uvx ": "the same, into an environment of its own",
             "fakexport compile model.pt2": "minutes; docs/deploy.md has the same for a smaller model",
         },
     ),

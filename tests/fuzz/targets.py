@@ -19,7 +19,7 @@ from fakexport.archive.methods import read_methods
 from fakexport.archive.pickled_state import read_pickled_state
 from fakexport.archive.saved_object import with_tensors
 from fakexport.archive.weights import CheckpointError
-from fakexport.archive.weights.opening import read_index
+from fakexport.archive.weights.checkpoint_files import read_index
 from fakexport.archive.weights.safetensors_file import read_header
 from fakexport.checking.sweep.zoo_file import ZooFileError, items_of
 from fakexport.files.container.error import ArchiveError

@@ -14,7 +14,7 @@ import pytest
 
 from fakexport.archive.manifest_json import decode_manifest
 from fakexport.archive.weights import read_header
-from fakexport.archive.weights.opening import read_index
+from fakexport.archive.weights.checkpoint_files import read_index
 from fakexport.checking.lock import read_lock
 from fakexport.checking.sweep.zoo_file import read_zoo
 from fakexport.emulation.fake.placement import _read_json as read_device_map

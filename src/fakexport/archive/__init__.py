@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .saving import WeightsDroppedWarning, save, save_bundle
     from .sharing import name_in_checkpoint
     from .verification import verify_archived_weights, verify_weights
+    from .weights_by_name import verified_by_name
 
 if not TYPE_CHECKING:  # A type checker would accept any misspelled name.
     __getattr__ = lazy_names(
@@ -44,5 +45,6 @@ if not TYPE_CHECKING:  # A type checker would accept any misspelled name.
             "saving": "WeightsDroppedWarning save save_bundle",
             "sharing": "name_in_checkpoint",
             "verification": "verify_archived_weights verify_weights",
+            "weights_by_name": "verified_by_name",
         },
     )

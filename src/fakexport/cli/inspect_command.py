@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -11,9 +11,6 @@ from fakexport.cli import options
 from fakexport.cli.isolated_work import UserCode
 from fakexport.cli.project_file import ModelOptions, Profiles, one_target, options_for
 from fakexport.cli.streams import output_width, write_output
-
-if TYPE_CHECKING:
-    from fakexport.exporting.program import ModuleSummary
 
 
 @options.grouped_options
@@ -85,10 +82,11 @@ def inspect_command(
         known = options_for(context, subject, given)
         topology = one_target(known, target, "inspect")
 
-        def inspected() -> ModuleSummary:
+        def inspected() -> str:
             from fakexport.checking import inspect
+            from fakexport.report import render_modules
 
-            return inspect(
+            root = inspect(
                 subject,
                 topology=topology,
                 device_map=known.device_map,
@@ -97,11 +95,9 @@ def inspect_command(
                 rank=rank,
                 trust_remote_code=bool(known.trust_remote_code),
             )
+            return render_modules(root, width=width)
 
-        root = replace(code, libraries=known.libraries).run(inspected)
-        from fakexport.report import render_modules
-
-        write_output(render_modules(root, width=width))
+        write_output(replace(code, libraries=known.libraries).run(inspected))
         return
     if any(value is not None for value in (target, device_map, dtype, parallel, rank, trust_remote_code)):
         raise typer.BadParameter(

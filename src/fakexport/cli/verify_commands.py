@@ -50,6 +50,13 @@ def verify_weights_command(
         raise typer.BadParameter("--trust-remote-code applies to models, not to archives")
 
     def verified() -> WeightsReport:
+        from fakexport.archive import verified_by_name
+
+        if names_archive and checkpoint is not None and not adapter and dtype is None:
+            report = verified_by_name(subject, checkpoint, trust=trust)
+            if report is not None:
+                return report
+
         from fakexport.archive import verify_archived_weights, verify_weights
         from fakexport.archive.weights import open_checkpoint
         from fakexport.models.sources import parse_dtype

@@ -131,10 +131,15 @@ def packages_of(extra: str) -> str:
     """Return the packages that one of fakexport's extras installs, quoted for a shell.
 
     The packages are listed instead of the extra, because pip may not find fakexport if it was installed from
-    a clone. If the installed metadata lacks the extra, the result is the extra, about which pip warns.
+    a clone. Without metadata that has the extra, the result is the extra of the clone that is imported.
     """
     mark = re.compile(rf"extra == ['\"]{re.escape(extra)}['\"]")
-    from importlib.metadata import requires
+    from importlib.metadata import PackageNotFoundError, requires
 
-    found = [text for text in requires("fakexport") or () if mark.search(text)]
-    return shlex.join(text.partition(";")[0].strip() for text in found) or shlex.quote(f"fakexport[{extra}]")
+    listed: list[str] = []
+    with suppress(PackageNotFoundError):
+        listed = requires("fakexport") or []
+    found = [text.partition(";")[0].strip() for text in listed if mark.search(text)]
+    clone = Path(__file__).parents[3]
+    place = clone if (clone / "pyproject.toml").is_file() else "fakexport"
+    return shlex.join(found or [f"{place}[{extra}]"])

@@ -13,7 +13,8 @@ import torch
 from fakexport._torch.operators.real_execution import real_execution
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport.archive.weights.bound_weights import is_finite
-from fakexport.archive.weights.checkpoint import Checkpoint, CheckpointError
+from fakexport.archive.weights.checkpoint import Checkpoint
+from fakexport.archive.weights.checkpoint_files import CheckpointError
 from fakexport.archive.weights.expectation import ExpectedWeights
 from fakexport.emulation.devices import emulate
 from fakexport.error import InvalidValue

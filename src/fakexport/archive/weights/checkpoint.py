@@ -12,12 +12,9 @@ from typing import Any
 import torch
 
 from fakexport._torch.emulation.wrapper_subclasses import flat_tensors
-from fakexport.error import FakexportError, type_and_line
+from fakexport.archive.weights.checkpoint_files import CheckpointError
+from fakexport.error import type_and_line
 from fakexport.files import open_regular
-
-
-class CheckpointError(FakexportError, ValueError):
-    """A checkpoint cannot be read, or it is rejected. The one-line message names the file and the reason."""
 
 
 @dataclass(frozen=True)

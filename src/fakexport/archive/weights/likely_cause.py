@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import prod
+from typing import TYPE_CHECKING
 
-from fakexport.archive.weights.expectation import Weight
+if TYPE_CHECKING:  # Reports need no torch.
+    from fakexport.archive.weights.expectation import Weight
 
 _QUANTIZED = re.compile(
     r"(_scale_inv|\.weight_scale|\.input_scale|\.scales|\.qweight|\.qzeros|\.g_idx|_blocks|_scales|\.absmax"
@@ -19,7 +21,7 @@ _VOCABULARY = re.compile(r"(embed|lm_head|wte|shared|vocab|cls|classifier|score)
 _MAX_SIBLINGS = 8
 _EXPERTS = re.compile(r"(?:^|(.*)\.)experts\.(\d+\.)?")
 
-Shapes = Mapping[str, Weight]
+Shapes = Mapping[str, "Weight"]
 
 
 @dataclass(frozen=True)

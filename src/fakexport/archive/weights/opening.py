@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import torch
 
 from fakexport._torch.emulation.wrapper_subclasses import flat_tensors
 from fakexport.archive.weights.adapters import adapter_of, with_adapters
-from fakexport.archive.weights.checkpoint import (
-    Checkpoint,
+from fakexport.archive.weights.checkpoint import Checkpoint, Entry, entries_of, load_torch_file
+from fakexport.archive.weights.checkpoint_files import (
+    SAFETENSORS,
+    TORCH,
     CheckpointError,
-    Entry,
-    entries_of,
-    load_torch_file,
+    check_shard,
+    first_file,
+    missing_shard,
+    read_index,
 )
 from fakexport.archive.weights.expectation import tied_names
-from fakexport.archive.weights.safetensors_file import MappedFile, Readable, read_header_of
+from fakexport.archive.weights.safetensors_file import MappedFile, read_header_of
+from fakexport.archive.weights.safetensors_header import Readable
 from fakexport.archive.weights.weights_report import warn_of_index
-from fakexport.files import open_regular, read_file
-from fakexport.files.documents import DocumentError, mapping, parse_json
+from fakexport.files import open_regular
 from fakexport.models.hub import HubError, HubName, Repository, weight_files
-
-_TORCH = (".pt", ".pth", ".bin", ".ckpt")
-# In a folder, the first of these forms that matches any file is used. transformers'
-# `_get_resolved_checkpoint_files` also looks for a single file before an index.
-_IN_A_FOLDER = (
-    ("model.safetensors",),
-    ("model.safetensors.index.json",),
-    ("*.safetensors.index.json",),
-    ("*.safetensors",),
-    ("pytorch_model.bin",),
-    ("pytorch_model.bin.index.json",),
-    ("*.bin.index.json",),
-    ("*.bin", "*.pt", "*.pth"),
-)
 
 
 def open_checkpoint(
@@ -124,29 +112,11 @@ def with_values(checkpoint: Checkpoint, values: Mapping[str, torch.Tensor]) -> C
     return replace(checkpoint, entries=entries, read=read)
 
 
-def first_file(checkpoint: Path) -> Path:
-    """Return the file to read first: a folder's index or its only weights file. A file is returned as is."""
-    return _file_in(checkpoint) if checkpoint.is_dir() else checkpoint
-
-
-def _file_in(folder: Path) -> Path:
-    for patterns in _IN_A_FOLDER:
-        found = sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
-        if len(found) == 1:
-            return found[0]
-        if len(found) > 1:
-            names = ", ".join(path.name for path in found[:3])
-            raise CheckpointError(
-                f"{folder} has {len(found)} files without an index: pass one of them: {names}, ..."
-            )
-    raise CheckpointError(f"{folder} has no .safetensors file, no index and no .bin or .pt file")
-
-
 def _of_file(path: Path) -> OpenedFiles:
     opened = OpenedFiles()
     if path.name.endswith(".index.json"):
         _open_shards(path, opened)
-    elif path.name.endswith((SAFETENSORS, *_TORCH)):
+    elif path.name.endswith((SAFETENSORS, *TORCH)):
         opened.add(path)
     else:
         raise CheckpointError(
@@ -157,7 +127,7 @@ def _of_file(path: Path) -> OpenedFiles:
 
 def _open_shards(index: Path, opened: OpenedFiles) -> None:
     """Open the shards of an index. Each must contain exactly the tensors that the index lists for it."""
-    suffixes = (SAFETENSORS,) if SAFETENSORS in index.name else _TORCH
+    suffixes = (SAFETENSORS,) if SAFETENSORS in index.name else TORCH
     for shard, names in read_index(index, suffixes=suffixes).items():
         check_shard(index, shard, listed=names, held=opened.add(index.parent / shard))
 
@@ -221,9 +191,6 @@ def _add(repository: Repository, files: list[str], opened: OpenedFiles) -> Mappi
     return held
 
 
-SAFETENSORS = ".safetensors"
-
-
 class OpenedFiles:
     """The entries of all files that were added, and how to read each entry."""
 
@@ -273,57 +240,3 @@ class OpenedFiles:
             raise CheckpointError(f"both {self.entries[name].file} and {path.name} contain {name!r}")
         self.entries.update(entries)
         self._readers.update(dict.fromkeys(entries, read))
-
-
-MAX_INDEX_BYTES = 100_000_000
-
-
-def read_index(path: Path, *, suffixes: tuple[str, ...], is_local: bool = True) -> dict[str, list[str]]:
-    """Return the shards of an index, each with its tensor names, in order of first mention.
-
-    An index is never a shard, since its name has none of the `suffixes`. The shards must be in the folder of
-    the index, unless `is_local` is False (for a repository on the hub).
-    """
-    text = read_file(path, most_bytes=MAX_INDEX_BYTES)
-    try:
-        fields = mapping(parse_json(text))
-    except DocumentError as error:
-        raise _refused(path, str(error)) from error
-    names = fields.get("weight_map")
-    if not isinstance(names, dict) or not names:
-        raise _refused(path, "it has no weight_map")
-    shards: dict[str, list[str]] = {}
-    for name, shard in names.items():
-        if not isinstance(shard, str) or shard not in shards:
-            _check_name(path, shard, suffixes)
-            if is_local and not (path.parent / shard).is_file():
-                raise missing_shard(path, shard)
-        shards.setdefault(shard, []).append(name)
-    return shards
-
-
-def check_shard(index: Path, shard: str, *, listed: Collection[str], held: Collection[str]) -> None:
-    """Raise unless a shard contains exactly the tensors that the index lists for it."""
-    if absent := set(listed) - set(held):
-        raise CheckpointError(
-            f"{index.name}: {min(absent)!r} is missing from {shard}, where the index lists it"
-        )
-    if extra := set(held) - set(listed):
-        raise CheckpointError(
-            f"{index.name}: {shard} contains {min(extra)!r}, which the index does not list there"
-        )
-
-
-def missing_shard(index: Path, shard: str) -> CheckpointError:
-    return _refused(index, f"the shard {shard[:80]!r} is missing")
-
-
-def _check_name(index: Path, shard: Any, suffixes: tuple[str, ...]) -> None:
-    if not isinstance(shard, str) or not shard.isprintable() or not shard.endswith(suffixes):
-        raise _refused(index, f"{str(shard)[:80]!r} is not a valid shard name ({', '.join(suffixes)})")
-    if Path(shard).name != shard or "\\" in shard or ":" in shard or shard.startswith("."):
-        raise _refused(index, f"the shard {shard[:80]!r} is not in the folder of the index")
-
-
-def _refused(path: Path, reason: str) -> CheckpointError:
-    return CheckpointError(f"{path.name} is not a valid shard index: {reason}")

@@ -13,7 +13,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from fakexport.archive.weights import CheckpointError, open_checkpoint
-from fakexport.archive.weights.safetensors_file import read_header
+from fakexport.archive.weights.safetensors_file import DTYPES, read_header
+from fakexport.archive.weights.safetensors_header import DTYPE_NAMES
 
 GOOD = {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}
 
@@ -170,3 +171,9 @@ def test_any_change_of_a_file_is_refused_or_read_as_safetensors_reads_it(data, t
             assert torch.equal(
                 expected.contiguous().view(torch.uint8), read.contiguous().view(torch.uint8)
             ) or (expected.ndim == 0)
+
+
+def test_the_names_of_dtypes_are_those_of_the_dtypes():
+    named = {kind: (getattr(torch, name), size) for kind, (name, size) in DTYPE_NAMES.items()}
+
+    assert named == {kind: (dtype, dtype.itemsize) for kind, dtype in DTYPES.items()}
