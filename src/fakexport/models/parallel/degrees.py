@@ -61,8 +61,8 @@ class Degrees:
         """
         found: dict[str, int] = {}
         rest, _, file = text.partition(",plan=")
-        numbers, _, modules = rest.partition(",at=")
-        starts = tuple(part.strip() for part in modules.split(",") if part.strip())
+        numbers, *modules = re.split(r",\s*at\s*=", rest, maxsplit=1)
+        starts = tuple(part.strip() for names in modules for part in names.split(",") if part.strip())
         for part in numbers.split(","):
             match = _PART.fullmatch(part.strip())
             if match is None or match[1] not in ("tp", "ep", "pp") or match[1] in found:
@@ -75,6 +75,8 @@ class Degrees:
         degrees = cls(found.get("tp", 1), found.get("ep", 1), found.get("pp", 1), starts, file)
         if not all(2 <= found[name] <= MAX_RANKS for name in ("tp", "pp") if name in found):
             raise InvalidValue(f"--parallel {text!r}: a degree must be from 2 to {MAX_RANKS}")
+        if starts and "pp" not in found:
+            raise InvalidValue(f"--parallel {text!r}: at= needs the number of stages, such as pp=2")
         if starts and len(starts) != degrees.stages - 1:
             raise InvalidValue(
                 f"--parallel {text!r}: pp={degrees.stages} needs {degrees.stages - 1} modules after at=, got "
