@@ -17,11 +17,12 @@ def chained(
     stages: Mapping[str, ExportedProgram], inputs: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
     """The outputs of the whole program. Each stage gets copies, as if they had been sent."""
-    values = dict(inputs)
+    values, outputs = dict(inputs), {}
     for program in stages.values():
+        record = facts_of(program).stage
+        assert record is not None
         opened = LoadedProgram(program)
         taken = [tensor.name for tensor in opened.signature.inputs]
-        values |= opened({name: values[name].clone() for name in taken})
-    record = facts_of(program).stage
-    assert record is not None
-    return {name: values[name] for name in record.outputs}
+        for name, tensor in opened({name: values[name].clone() for name in taken}).items():
+            (outputs if name in record.outputs else values)[name] = tensor
+    return {name: outputs[name] for name in record.outputs}

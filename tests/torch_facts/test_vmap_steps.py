@@ -10,6 +10,7 @@ from fakexport._torch.tracing.program_schema import PYTHON_FUNCTIONS
 from fakexport._torch.tracing.vmap_steps import (
     VMAP_LEVEL_STEPS,
     is_transformed,
+    levels_opened,
     transform_levels_closed,
     want_gradient,
     with_other_memory,
@@ -27,6 +28,7 @@ def test_the_functions_of_vmap_stand_in_a_program():
 
     functions = {node.target for node in program.graph.nodes if callable(node.target)}
     assert functions == {*VMAP_LEVEL_STEPS, _add_batch_dim, _remove_batch_dim, torch.ops.aten.mul.Tensor}
+    assert sorted(map(levels_opened, functions)) == [-1, 0, 0, 0, 0, 1]
     assert functions - {torch.ops.aten.mul.Tensor} <= set(PYTHON_FUNCTIONS.values())
 
 

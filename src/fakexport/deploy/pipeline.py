@@ -93,14 +93,21 @@ class PipelinedStage:
         if record.stage == 0:
             self._stage.signature.check(inputs)
         made, takes, sizes = self._exchanged(inputs)
+        # An output may have the name of an input of the program, which a stage takes.
+        values = {name: each for name, each in made.items() if name not in record.outputs}
         sent = [
-            [name for name in made if made[name][0] <= stage and any(name in t for t in takes[stage + 1 :])]
+            [
+                name
+                for name in values
+                if values[name][0] <= stage and any(name in t for t in takes[stage + 1 :])
+            ]
             for stage in range(record.stages - 1)
         ]
         received = sent[record.stage - 1] if record.stage else []
         passed = sent[record.stage] if record.stage + 1 < record.stages else []
         own = {name: inputs[name] for name in self._inputs if name in inputs}
-        device = torch.device(self._stage.signature.inputs[0].device)
+        devices = [tensor.device for tensor in self._stage.signature.inputs]
+        device = torch.device(devices[0] if devices else "cpu")
         try:
             orders = {name: made[name][1].order(sizes) for name in (*received, *passed)}
             forms = [tuple(made[name][1].sent(sizes) for name in names) for names in (received, passed)]
@@ -175,7 +182,7 @@ class _Passing(nn.Module):
         taken = [tensor.name for tensor in self._stage.signature.inputs]
         made = self._stage({name: values[name] for name in taken})
         self.made.append(made)
-        values |= made
+        values |= {name: made[name] for name in self._passed if name in made}
         passed = tuple(values[name].permute(self._orders[name]).contiguous() for name in self._passed)
         return passed or (torch.zeros(1),)
 

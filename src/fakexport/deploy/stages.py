@@ -41,10 +41,13 @@ class LoadedStages:
             InputMismatchError: as for `LoadedProgram`.
         """
         values = dict(inputs)
+        outputs: dict[str, torch.Tensor] = {}  # An output may have the name of an input.
         for index, stage in enumerate(self._stages):
             taken = [tensor.name for tensor in stage.signature.inputs]
-            values |= stage({name: values[name] for name in taken} if index else inputs)
-        return {name: values[name] for name in self._outputs}
+            made = stage({name: values[name] for name in taken} if index else inputs)
+            for name, tensor in made.items():
+                (outputs if name in self._outputs else values)[name] = tensor
+        return {name: outputs[name] for name in self._outputs}
 
 
 def stage_of(program: ExportedProgram) -> StageRecord:

@@ -67,6 +67,7 @@ class Effects:
     overwrites: bool = False  # It writes every element of its first argument regardless of the old values.
     changes_geometry: bool = False  # It changes sizes or strides of its argument in place.
     moves_storage: bool = False  # It replaces the storage of its argument.
+    returns_written: bool = False  # It returns an argument that it mutated, as in-place operators do.
     returns_tensors: bool = True  # False for queries such as `prim::device`.
 
 
@@ -101,6 +102,7 @@ def effects_of(operator: Any) -> Effects:
         overwrites=name in _OVERWRITES,
         changes_geometry=torch.Tag.inplace_view in operator.tags,
         moves_storage=name == "aten::set_",
+        returns_written=any(map(_is_write, operator._schema.returns)),
         returns_tensors=bool(writes) or any("Tensor" in str(r.type) for r in operator._schema.returns),
     )
 

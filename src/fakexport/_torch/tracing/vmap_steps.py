@@ -28,6 +28,13 @@ VMAP_LEVEL_STEPS = frozenset(
 """Functions that return no tensor and open or close levels for the following operators."""
 
 
+def levels_opened(function: object) -> int:
+    """Return how many levels a function in a program opens: 1, -1 if it closes one, or 0."""
+    if function is predispatch._vmap_increment_nesting:
+        return 1
+    return -1 if function is predispatch._vmap_decrement_nesting else 0
+
+
 @contextmanager
 def transform_levels_closed() -> Iterator[None]:
     """Enter a context that, on exit, closes all levels that were opened in it, even after an error.

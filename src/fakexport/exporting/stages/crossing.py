@@ -23,7 +23,7 @@ from fakexport._torch.operators.operator_effects import effects_of
 from fakexport._torch.operators.operator_registry import OpOverload
 from fakexport._torch.pytree import tree_leaves
 from fakexport._torch.tracing.symbolic_numbers import expression_of
-from fakexport.exporting.program import example_size, graph_modules, subgraphs_of
+from fakexport.exporting.program import example_size, graph_modules, subgraphs_of, written_arguments
 
 from .errors import InseparableStages
 from .memory_classes import MemoryClasses
@@ -89,15 +89,22 @@ def _by_size(tensors: list[Node]) -> dict[Any, tuple[Node, int]]:
 
 
 class _Repeatable:
-    """Whether nodes can run again, in another process, with the same result."""
+    """Whether nodes can run again, later and in another process, with the same result and no other effect."""
 
     def __init__(self, memory: MemoryClasses, root: GraphModule) -> None:
         self._memory, self._root = memory, root
         self._known: dict[Node, bool] = {}
+        self._written: dict[GraphModule, set[Node]] = {}
 
     def can_run(self, node: Node) -> bool:
         if node not in self._known:
-            self._known[node] = self._is_pure(node, self._root) and not self._memory.is_written(node)
+            # What a node reads may have changed when it runs again.
+            used = (node, *node.all_input_nodes)
+            self._known[node] = (
+                self._is_pure(node, self._root)
+                and not any(map(self._memory.is_written, used))
+                and not any(written_arguments(node, self._root, self._written))
+            )
         return self._known[node]
 
     def _is_pure(self, node: Node, owner: GraphModule) -> bool:

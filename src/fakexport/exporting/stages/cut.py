@@ -33,6 +33,7 @@ from fakexport._torch.tracing.program_assembly import (
     set_guards,
     tree_spec,
 )
+from fakexport._torch.tracing.vmap_steps import levels_opened
 from fakexport.exporting.guards import always_guards, argument_names_of, has_identity_guard
 from fakexport.exporting.program import (
     facts_of,
@@ -55,11 +56,16 @@ _STATE = (InputKind.PARAMETER, InputKind.BUFFER)
 def module_starts(program: ExportedProgram) -> dict[str, int]:
     """Return the position of the first node of each module, by path, in the order of execution.
 
-    Modules that run only in a subgraph, such as a branch of `torch.cond`, are left out.
+    Modules that run only in a subgraph, such as a branch of `torch.cond`, or inside of `torch.vmap`, are left
+    out.
     """
     starts: dict[str, int] = {}
+    levels = 0
     for index, node in enumerate(program.graph.nodes):
         if node.op == "call_function":
+            levels += levels_opened(node.target)
+        # The items of a result belong to the stage of the result.
+        if node.op == "call_function" and node.target is not getitem and not levels:
             for path, _ in (node.meta.get("nn_module_stack") or {}).values():
                 starts.setdefault(plain_path(path), index)
     return starts
@@ -87,11 +93,19 @@ def cut(program: ExportedProgram, at: Sequence[str]) -> dict[str, ExportedProgra
     values = _returned(program)
     returned = frozenset(value for value in values if isinstance(value, Node))
     for conflict in memory.conflicts(stages, returned):
-        writes, reads = (stages.get(node, 0) for node in (conflict.writer, conflict.reader))
+        node, other = conflict.node, conflict.other
+        here, there = stages.get(node, 0), stages.get(other, 0)
+        if conflict.is_layout:
+            raise InseparableStages(
+                f"stage {here} depends on the memory layout of a slice or an expanded tensor of stage "
+                f"{there}, but receives a dense copy",
+                (node, f"writes, or reads by position, in stage {here}"),
+                (other, f"is the received tensor, from stage {there}"),
+            )
         raise InseparableStages(
-            f"stage {writes} writes in place to memory that stage {reads} uses, but stages share no memory",
-            (conflict.writer, f"writes, in stage {writes}"),
-            (conflict.reader, f"uses the memory, in stage {reads}"),
+            f"stage {here} writes in place to memory that stage {there} uses, but stages share no memory",
+            (node, f"writes, in stage {here}"),
+            (other, f"uses the memory, in stage {there}"),
         )
     parameters = [node for spec, node in input_nodes(program) if spec.kind is InputKind.PARAMETER]
     needs = [
@@ -126,6 +140,9 @@ def _stages(program: ExportedProgram, at: Sequence[str]) -> dict[Node, int]:
         )
     if places and 0 not in found.values():
         raise StageError(f"a stage cannot begin at {at[0]}, because nothing runs before it")
+    for stage, path in enumerate(at, 1):
+        if stage not in found.values():
+            raise StageError(f"a stage cannot begin at {path}, because no operator would be in the stage")
     return found
 
 
@@ -167,8 +184,12 @@ class _Cut:
         ]
         sent = {node for each in needs for node in each.received}
         self._sent = [node for node in program.graph.nodes if node in sent]
-        taken = {output.name for output in self._outputs} | {node.name for _, node in self._inputs}
-        self._names = {node: _free(node.name, taken) for node in self._sent}
+        # A value has the name of its node, unless an output or an input of the program has this name.
+        used = {output.name for output in self._outputs} | {node.name for _, node in self._inputs}
+        taken = used | {node.name for node in program.graph.nodes}
+        self._names = {
+            node: _free(node.name, taken) if node.name in used else node.name for node in self._sent
+        }
 
     def program_of(self, stage: int) -> ExportedProgram:
         """Return the program of a stage."""
