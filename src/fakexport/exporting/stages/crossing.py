@@ -53,14 +53,15 @@ class Needs:
 
 
 def needs_of(
-    stage: int,
-    stages: Mapping[Node, int],
-    memory: MemoryClasses,
-    parameters: Collection[Node],
-    root: GraphModule,
+    stage: int, stages: Mapping[Node, int], again: Repeatable, parameters: Collection[Node]
 ) -> Needs:
     """Return what a stage needs besides its own nodes.
 
+    Args:
+        stage: The number of the stage.
+        stages: The stage of each node.
+        again: Which nodes can run again.
+        parameters: The parameters of the program. A stage has only those that its own nodes use.
     Raises:
         InseparableStages: the stage needs a number that it can neither receive nor compute.
     """
@@ -69,7 +70,6 @@ def needs_of(
     wanted = [source for source in sources if stages.get(source, stage) < stage]
     if not wanted:
         return Needs(frozenset(), frozenset())
-    again = _Repeatable(memory, root)
     held = [source for source in sources if source.op == "placeholder"]
     elsewhere = frozenset(parameters).difference(held)
     first = _Flow(again, held, elsewhere, received=[]).cut(wanted)
@@ -88,7 +88,7 @@ def _by_size(tensors: list[Node]) -> dict[Any, tuple[Node, int]]:
     return found
 
 
-class _Repeatable:
+class Repeatable:
     """Whether nodes can run again, later and in another process, with the same result and no other effect."""
 
     def __init__(self, memory: MemoryClasses, root: GraphModule) -> None:
@@ -133,7 +133,7 @@ class _Flow:
     """
 
     def __init__(
-        self, again: _Repeatable, held: list[Node], elsewhere: frozenset[Node], received: list[Node]
+        self, again: Repeatable, held: list[Node], elsewhere: frozenset[Node], received: list[Node]
     ) -> None:
         from networkx import DiGraph
 

@@ -46,7 +46,7 @@ from fakexport.exporting.program import (
 )
 from fakexport.files.documents import StageRecord
 
-from .crossing import Needs, needs_of
+from .crossing import Needs, Repeatable, needs_of
 from .errors import InseparableStages, StageError
 from .memory_classes import MemoryClasses
 
@@ -108,9 +108,8 @@ def cut(program: ExportedProgram, at: Sequence[str]) -> dict[str, ExportedProgra
             (other, f"uses the memory, in stage {there}"),
         )
     parameters = [node for spec, node in input_nodes(program) if spec.kind is InputKind.PARAMETER]
-    needs = [
-        needs_of(stage, stages, memory, parameters, program.graph_module) for stage in range(len(at) + 1)
-    ]
+    again = Repeatable(memory, program.graph_module)
+    needs = [needs_of(stage, stages, again, parameters) for stage in range(len(at) + 1)]
     made = _Cut(program, at, stages, needs, values)
     return {f"stage{stage}": made.program_of(stage) for stage in range(len(needs))}
 
