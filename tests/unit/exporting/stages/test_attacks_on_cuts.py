@@ -19,6 +19,8 @@ from fakexport.deploy.stages import LoadedStages
 from fakexport.exporting.stages import InseparableStages, StageError
 from tests.unit.exporting.stages.test_cut import ROW, Layers
 
+pytestmark = pytest.mark.slow
+
 SECOND, LAST_TWO = ["layers.1"], ["layers.1", "layers.2"]
 Tensors = Mapping[str, torch.Tensor]
 
