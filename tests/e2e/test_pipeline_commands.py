@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.command_line import fakexport_here
+from tests.parallel_models import small_model
 
 MODEL = """
 import torch
@@ -65,6 +66,14 @@ def test_one_process_runs_all_stages(folder, tmp_path):
     assert printed.split() == ["y", "float32[6,", "16]", "first", "float32[6,", "16]"]
     wanted = load_file(folder / "wanted.safetensors")
     assert all(torch.equal(value, wanted[name]) for name, value in load_file(out).items())
+
+
+def test_an_adapter_of_stages_is_not_dropped(folder, tmp_path):
+    inputs = ("--inputs", folder / "inputs.safetensors")
+
+    done = fakexport_here("run", folder / "stages.pt2", *inputs, "--adapter", tmp_path, code=2)
+
+    assert "an adapter is bound together with its base model" in done.stderr
 
 
 def test_one_stage_is_bound_to_its_part_of_a_checkpoint(folder, tmp_path):
@@ -131,3 +140,61 @@ def test_a_batch_that_cannot_be_cut_is_one_line(folder):
 
     assert ended.returncode != 0
     assert "error: a batch of 6 cannot be cut into 4 equal parts" in ended.stderr
+
+
+NOTHING_PASSED = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        self.row = nn.Parameter(torch.ones(1, 4))
+
+    def forward(self, x):
+        return {str(at): block(x if at == 1 else self.row) for at, block in enumerate(self.blocks)}
+
+
+def factory():
+    return Model(), (torch.ones(2, 4),)
+"""
+
+
+@pytest.mark.slow
+def test_stages_that_pass_nothing_to_each_other_run_in_processes(tmp_path):
+    (tmp_path / "model.py").write_text(NOTHING_PASSED)
+    names: dict[str, object] = {}
+    exec(NOTHING_PASSED, names)
+    model, (x,) = names["factory"]()
+    save_file(dict(model.state_dict()), tmp_path / "weights.safetensors")
+    save_file({"x": x}, tmp_path / "inputs.safetensors")
+    source, out = f"{tmp_path / 'model.py'}:factory", tmp_path / "out.safetensors"
+    places = "pp=3,at=blocks.1,blocks.2"
+    fakexport_here("export", source, "--parallel", places, "-o", tmp_path / "stages.pt2")
+
+    ended = in_three_processes(tmp_path, "-o", out)
+
+    assert ended.returncode == 0, ended.stderr
+    with torch.no_grad():
+        wanted = model(x)
+    assert all(torch.equal(value, wanted[name]) for name, value in load_file(out).items())
+
+
+@pytest.mark.slow
+def test_stages_of_ranks_are_chosen_by_name(tmp_path):
+    """`--rank 0` would be one of the rank's stages."""
+    model = small_model("llama")
+    model.save_pretrained(tmp_path / "model")
+    stages, bound = tmp_path / "stages.pt2", tmp_path / "bound.pt2"
+    source = f"hf:{tmp_path / 'model' / 'config.json'}"
+
+    fakexport_here("export", source, "--parallel", "tp=2,pp=2", "-o", stages)
+
+    assert (
+        "rank0_stage0, rank0_stage1, rank1_stage0, rank1_stage1" in fakexport_here("inspect", stages).stdout
+    )
+    for arguments in (("bind", stages, tmp_path / "model", "--rank", "0", "-o", bound), ("run", stages)):
+        done = fakexport_here(*arguments, "--trust", code=2)
+        assert "has the stages of several ranks: choose one program (--method NAME)" in done.stderr

@@ -18,9 +18,9 @@ from fakexport.checking.targets import Target, targets_of
 from fakexport.emulation.devices import peak_bytes
 from fakexport.error import InvalidValue
 from fakexport.exporting.capture import ModelRequest, Request
+from fakexport.exporting.stages import cut
 from fakexport.files.processes import IN_PROCESS, NoAnswer, Send, warn_of_shared_process
 from fakexport.models import import_library, library_of
-from fakexport.planning import split_traced
 from fakexport.report import (
     BlockCount,
     Progress,
@@ -145,7 +145,7 @@ def bundled(
                 continue
             for rank, program in each.programs.items():
                 parts = [name] * (len(saved) > 1) + [f"rank{rank}"] * (len(each.programs) > 1)
-                stages = split_traced(program, at=starts[name])
+                stages = cut(program, starts[name])
                 programs |= {"_".join((*parts, stage)): made for stage, made in stages.items()}
         return archive_of(programs, root=root)
 

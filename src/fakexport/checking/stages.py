@@ -43,8 +43,7 @@ class StagedProgram:
         """
         if parallel is None or parallel.stages == 1:
             return None
-        count = None if parallel.starts else parallel.stages
-        stages = Bundle(split_traced(program, count, at=parallel.starts))
+        stages = Bundle(split_traced(program, parallel.stages, at=parallel.starts))
         finding: Diagnostic | None = None
         left: dict[str, int] = {}
         for number, each in enumerate(stages.values()):
@@ -60,16 +59,11 @@ class StagedProgram:
 
 def diagnose_inseparable(error: InseparableStages) -> Diagnostic:
     """Return FE407, at the nodes that keep the stages together."""
-    places = [(source_span(node), what) for node, what in error.nodes]
-    labels = [
-        Label(with_columns(span), what, is_primary=not index)
-        for index, (span, what) in enumerate(places)
-        if span is not None
-    ]
-    if labels and not labels[0].is_primary:
-        labels[0] = replace(labels[0], is_primary=True)
+    places = [(span, what) for node, what in error.nodes if (span := source_span(node)) is not None]
     return rule("FE407").diagnostic(
-        labels=tuple(labels),
+        labels=tuple(
+            Label(with_columns(span), what, is_primary=not index) for index, (span, what) in enumerate(places)
+        ),
         notes=(error.reason,),
         fix=Fix("choose where the stages begin with `--parallel pp=N,at=MODULE,...`, or change the model"),
         node=error.nodes[0][0].name,

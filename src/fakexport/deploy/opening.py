@@ -84,15 +84,19 @@ def open_program(
         if adapter is not None and checkpoint is None and not takes_adapter(opened.signature):
             raise InvalidValue(_ALONE)
         return opened
+    program: ExportedProgram | Bundle
     if method is None and _is_staged(path, trust=trust):
-        stages = with_weights(load_bundle(path, trust=trust), checkpoint, devices)
-        return LoadedStages(stages, is_compiled=is_compiled)
-    program = load(path, method=method, trust=trust)
-    record = facts_of(program).adapter
+        program = load_bundle(path, trust=trust)
+        record = facts_of(program["stage0"]).adapter
+    else:
+        program = load(path, method=method, trust=trust)
+        record = facts_of(program).adapter
     if adapter is not None and (record is None or record.mode != "inputs"):
         if checkpoint is None:
             raise InvalidValue(_ALONE)
         checkpoint = open_checkpoint(checkpoint, adapter=adapter)
+    if isinstance(program, Bundle):
+        return LoadedStages(with_weights(program, checkpoint, devices), is_compiled=is_compiled)
     return LoadedProgram(with_weights(program, checkpoint, devices), is_compiled=is_compiled)
 
 

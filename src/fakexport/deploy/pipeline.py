@@ -117,10 +117,11 @@ class PipelinedStage:
                 "process"
             ) from None
         module = _Passing(self._stage, received, passed, orders)
-        # torch expects an output of the last stage, too.
-        outputs = forms[1] or (torch.zeros(1, device="meta"),)
+        # torch expects that each stage passes something on, the last one too.
+        nothing = (torch.zeros(1, device="meta"),)
+        taken = forms[0] or (nothing if record.stage else ())
         stage = PipelineStage(
-            module, record.stage, record.stages, device, input_args=forms[0], output_args=outputs
+            module, record.stage, record.stages, device, input_args=taken, output_args=forms[1] or nothing
         )
         with torch.no_grad():
             schedule: Any = ScheduleGPipe(stage, count)
@@ -176,7 +177,7 @@ class _Passing(nn.Module):
 
     def forward(self, *received: torch.Tensor, **inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         values = dict(inputs)
-        for name, tensor in zip(self._received, received, strict=True):
+        for name, tensor in zip(self._received, received, strict=bool(self._received)):
             order = self._orders[name]
             values[name] = tensor.permute([order.index(dim) for dim in range(len(order))])
         taken = [tensor.name for tensor in self._stage.signature.inputs]

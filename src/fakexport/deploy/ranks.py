@@ -22,7 +22,7 @@ class RankOfArchive:
 
     `method` is the program's name in a bundle, or None if the archive has only one program, or if the process
     runs all pipeline stages. `record` is None if the program is not sharded. `stage` is None unless this
-    process runs one of several stages, each of which has a process.
+    process runs one stage, and other processes run the other stages.
     """
 
     method: str | None
@@ -59,8 +59,11 @@ def rank_of_archive(
     methods = method_manifests(path, trust=trust)
     if method is not None:
         return RankOfArchive(method, methods[method].parallel if method in methods else None)
-    if any(about.stage is not None for about in methods.values()) and rank is None:
-        return _stage_of_archive(path, methods)
+    if any(about.stage is not None for about in methods.values()):
+        if any(about.parallel is not None for about in methods.values()):
+            raise InvalidValue(f"{path} has the stages of several ranks: choose one program (--method NAME)")
+        if rank is None:
+            return _stage_of_process(methods)
     ranks = {about.parallel.rank: name for name, about in methods.items() if about.parallel is not None}
     launched = _launched()
     asked = launched[0] if rank is None and launched is not None else rank
@@ -76,9 +79,7 @@ def rank_of_archive(
     return RankOfArchive(name if len(methods) > 1 else None, methods[name].parallel)
 
 
-def _stage_of_archive(path: str | os.PathLike[str], methods: Mapping[str, MethodManifest]) -> RankOfArchive:
-    if any(about.parallel is not None for about in methods.values()):
-        raise InvalidValue(f"{path} has the stages of several ranks: choose one program (--method NAME)")
+def _stage_of_process(methods: Mapping[str, MethodManifest]) -> RankOfArchive:
     launched = _launched()
     for name, about in methods.items():
         if about.stage is not None and launched == (about.stage.stage, about.stage.stages):

@@ -1,4 +1,4 @@
-"""Plan a program that is cut into pipeline stages, each of which has its own devices."""
+"""Plan a program that is cut into pipeline stages. Each stage has its own devices."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ class PlannedStages(PlannedProgram):
             StageError: as for `split`.
         """
         whole = PlannedProgram.of(program, topology)
-        count = None if degrees.starts else degrees.stages
         with torch_logs_silenced(), emulate(topology):
-            parts = split_traced(program, count, at=degrees.starts).values()
+            parts = split_traced(program, degrees.stages, at=degrees.starts).values()
             lives = [(part, liveness(part, topology=topology)) for part in parts]
         stages = (
             PlannedProgram(topology, whole.sizes, live, multiplying(live), part) for part, live in lives
@@ -43,9 +42,7 @@ class PlannedStages(PlannedProgram):
         return self._merged([stage.at(request) for stage in self.stages])
 
     def totals_at(self, request: SizeRequest) -> PlannedPoint:
-        # The topology may have been replaced since the program was cut.
-        stages = [replace(stage, topology=self.topology) for stage in self.stages]
-        return self._merged([stage.totals_at(request) for stage in stages])
+        return self._merged([stage.totals_at(request) for stage in self.stages])
 
     def timeline(self, request: SizeRequest) -> Iterator[PlannedStep]:
         for number, stage in enumerate(self.stages):
@@ -68,7 +65,9 @@ class PlannedStages(PlannedProgram):
             ]
             costs = replace(costs, devices=tuple(found))
         fullest = max(points, key=lambda point: max(device.tensor_bytes for device in point.devices))
-        return replace(first, devices=tuple(devices), growth=fullest.growth, costs=costs, stages=len(points))
+        seconds = [None if point.costs is None else point.costs.least_seconds for point in points]
+        known = () if None in seconds else tuple(each or 0.0 for each in seconds)
+        return replace(first, devices=tuple(devices), growth=fullest.growth, costs=costs, stage_seconds=known)
 
 
 def _name(number: int, device: str) -> str:

@@ -28,8 +28,8 @@ from fakexport.exporting.program import (
     user_inputs,
 )
 from fakexport.exporting.stages import StageError, cut, module_starts
-from fakexport.planning.costs import CostsAt, fastest_rate, program_costs
-from fakexport.planning.memory import ProgramSizes, SizeRequest, liveness, sizes_at
+from fakexport.planning.costs import CostsAt, fastest_rate
+from fakexport.planning.memory import SizeRequest, sizes_at
 from fakexport.planning.point import PlannedProgram
 from fakexport.report import StageInput, StagesSummary, StageSummary
 
@@ -58,20 +58,19 @@ def split(program: ExportedProgram, stages: int | None = None, *, at: Sequence[s
     """
     if (stages is None) == (not at):
         raise InvalidValue("pass either the number of stages or `at`, the modules at which stages begin")
-    return Bundle(
-        {name: with_own_symbols(stage) for name, stage in split_traced(program, stages, at=at).items()}
-    )
+    found = split_traced(program, stages or 0, at=at)
+    return Bundle({name: with_own_symbols(stage) for name, stage in found.items()})
 
 
 def split_traced(
-    program: ExportedProgram, stages: int | None = None, *, at: Sequence[str] = ()
+    program: ExportedProgram, stages: int, *, at: Sequence[str] = ()
 ) -> dict[str, ExportedProgram]:
     """Cut a program as `split` does, faster, into programs to inspect or to save.
 
-    They share the symbols of the trace. See `with_own_symbols`.
+    They share the symbols of the trace. See `with_own_symbols`. If `at` is passed, `stages` is not used.
     """
     topology = emulated_topology() or Topology.parse(facts_of(program).topology or "cpu")
-    return cut(program, at or balanced_starts(program, stages or 1, topology))
+    return cut(program, at or balanced_starts(program, stages, topology))
 
 
 def summarise_stages(stages: Bundle, topology: Topology) -> StagesSummary:
@@ -204,15 +203,14 @@ class _Costs:
 
     def __init__(self, program: ExportedProgram, topology: Topology, begins: Sequence[int]) -> None:
         with torch_logs_silenced(), emulate(topology):
-            found = liveness(program, topology=topology)
-            costs = program_costs(program, found)
-            sizes = ProgramSizes(program, needed=sorted({*found.symbols, *costs.symbols}))
+            planned = PlannedProgram.of(program, topology)
+            found, costs = planned.liveness, planned.costs
             # What depends on sizes that are known only at run time counts as nothing.
             unknown = [name for name in (*found.symbols, *costs.symbols) if unbacked_index(name) is not None]
+            sizes = planned.sizes.needing(costs.symbols)
             chosen = sizes.chosen(SizeRequest(bounds=dict.fromkeys(unknown, 1)))
             own = sizes_at(found, chosen.values)
-            at = CostsAt(costs, own, chosen.values)
-            nodes = list(at.by_node())
+            nodes = list(CostsAt(costs, own, chosen.values).by_node())
         self._held = {
             index: own.bytes[index]
             for index, storage in enumerate(found.storages[: found.held])

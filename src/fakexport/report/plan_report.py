@@ -201,7 +201,8 @@ class PlannedPoint:
         growth: `batch` or `context` -> bytes that one more sequence or token adds to the tensors of the
             fullest device. A key is missing if that dimension is not dynamic.
         costs: Lower bounds on the cost of one call; None if they were not computed.
-        stages: Number of pipeline stages, each of which is a row of `devices`; 1 without a pipeline.
+        stage_seconds: Lower bound of the time of each pipeline stage. The stages are rows of `devices`. Empty
+            without stages, or if a bound is unknown.
     """
 
     batch: int | None
@@ -213,7 +214,7 @@ class PlannedPoint:
     windows: Mapping[str, int] = field(default_factory=dict)
     growth: Mapping[str, int] = field(default_factory=dict)
     costs: PlannedCosts | None = None
-    stages: int = 1
+    stage_seconds: tuple[float, ...] = ()
 
     @property
     def idle_shares(self) -> dict[int, float]:
@@ -222,15 +223,14 @@ class PlannedPoint:
         This holds for GPipe and for 1F1B, if each stage takes its lower bound for each microbatch. Empty
         without pipeline stages or without bounds.
         """
-        costs = () if self.costs is None else self.costs.devices
-        seconds = [device.least_seconds or 0.0 for device in costs]
-        if self.stages == 1 or not any(seconds):
+        seconds, stages = self.stage_seconds, len(self.stage_seconds)
+        if not any(seconds):
             return {}
         shares = {}
-        for count in (1, self.stages, 4 * self.stages):
+        for count in (1, stages, 4 * stages):
             # The slowest stage works without a pause. The others work at the same time, before and after it.
             total = sum(seconds) + (count - 1) * max(seconds)
-            shares[count] = 1 - count * sum(seconds) / (self.stages * total)
+            shares[count] = 1 - count * sum(seconds) / (stages * total)
         return shares
 
     @property

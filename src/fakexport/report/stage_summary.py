@@ -62,9 +62,10 @@ class StageSummary:
         return tuple(each for each in self.inputs if each.source is not None)
 
     @property
-    def received_bytes(self) -> int:
-        """Bytes of the values of earlier stages; values of unknown size count as 0."""
-        return sum(each.bytes or 0 for each in self.received)
+    def received_bytes(self) -> int | None:
+        """Bytes of the values of earlier stages; None if a size is known only at run time."""
+        sizes = [each.bytes for each in self.received]
+        return None if None in sizes else sum(size or 0 for size in sizes)
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,7 @@ def stage_cells(stage: StageSummary) -> Sequence[str]:
         escaped(stage.start) or "the inputs",
         f"{stage.nodes:,}{again}",
         bytes_text(stage.weight_bytes),
-        "?" if stage.peak_bytes is None else bytes_text(stage.peak_bytes),
-        bytes_text(stage.received_bytes),
+        *("?" if size is None else bytes_text(size) for size in (stage.peak_bytes, stage.received_bytes)),
         "?" if stage.least_seconds is None else duration_text(stage.least_seconds),
     )
 

@@ -8,9 +8,10 @@ a dict of the values that later stages need, and of the outputs of the program t
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from itertools import chain, count
 from operator import getitem
 from typing import Any
 
@@ -21,7 +22,6 @@ from torch.export.graph_signature import (
     InputSpec,
     OutputKind,
     OutputSpec,
-    SymIntArgument,
     TensorArgument,
 )
 from torch.fx import Graph, Node
@@ -212,8 +212,10 @@ class _Cut:
         specs = [spec for spec, _ in held] + [
             InputSpec(InputKind.USER_INPUT, TensorArgument(self._names[node]), None) for node in received
         ]
-        returned = [replace(spec, arg=_argument(copies[value])) for spec, value in mutations]
-        returned += [OutputSpec(OutputKind.USER_OUTPUT, _argument(copies[o.value]), None) for o in outputs]
+        returned = [replace(spec, arg=TensorArgument(copies[value].name)) for spec, value in mutations]
+        returned += [
+            OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(copies[o.value].name), None) for o in outputs
+        ]
         names = [spec.arg.name for spec in specs if spec.kind is InputKind.USER_INPUT]
         structure = program.call_spec.in_spec if is_first else _keywords(names)
         call = ModuleCallSignature(
@@ -326,22 +328,10 @@ def _copied(graph: Graph, node: Node, copies: Mapping[Node, Node]) -> Node:
 
 
 def _free(name: str, taken: set[str]) -> str:
-    """Return the name, or the name with a suffix if it is taken, and take it."""
-    found = name if name not in taken else next(n for n in _numbered(name) if n not in taken)
+    """Return the name, or the name with a number if it is taken, and take it."""
+    found = next(n for n in chain([name], (f"{name}_{at}" for at in count(1))) if n not in taken)
     taken.add(found)
     return found
-
-
-def _numbered(name: str) -> Iterator[str]:
-    number = 1
-    while True:
-        yield f"{name}_{number}"
-        number += 1
-
-
-def _argument(node: Node) -> Any:
-    is_number = isinstance(node.meta.get("val"), torch.SymInt)
-    return SymIntArgument(node.name) if is_number else TensorArgument(node.name)
 
 
 def _keywords(names: Sequence[str]) -> Any:

@@ -108,7 +108,7 @@ class Frozen(Layers):
 
 
 class ReadsBeforeAWrite(Frozen):
-    """Three values of which each would be computed again from the written one."""
+    """Three values, and each would be computed again from the written one."""
 
     def forward(self, x: torch.Tensor) -> Any:
         first = self.layers[0](x)
@@ -483,7 +483,7 @@ def test_a_stage_cannot_begin_inside_of_vmap():
 
 
 class Dense(Layers):
-    """Values of many dtypes and forms, all of which are sent or returned."""
+    """Values of many dtypes and forms. All are sent or returned."""
 
     def forward(self, x: torch.Tensor) -> Any:
         first = self.layers[0](x)
