@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import fakexport as fe
 from tests.command_line import fakexport_here
 from tests.parallel_models import small_model
 
@@ -198,3 +199,8 @@ def test_stages_of_ranks_are_chosen_by_name(tmp_path):
     for arguments in (("bind", stages, tmp_path / "model", "--rank", "0", "-o", bound), ("run", stages)):
         done = fakexport_here(*arguments, "--trust", code=2)
         assert "has the stages of several ranks: choose one program (--method NAME)" in done.stderr
+    # Each stage cuts its part out of a checkpoint with more entries than it uses.
+    fakexport_here("bind", stages, tmp_path / "model", "--method", "rank1_stage1", "-o", bound, "--trust")
+    weight = fe.load(bound, trust=True).state_dict["model.layers.1.self_attn.q_proj.weight"]
+    whole = model.state_dict()["model.layers.1.self_attn.q_proj.weight"]
+    assert torch.equal(weight, whole[len(whole) // 2 :])
