@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional
 import torch.multiprocessing as mp
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -25,6 +26,8 @@ def spawned(work: Work, folder: Path, ranks: int) -> list[Any]:
 
 def _process(rank: int, work: Work, folder: Path, ranks: int) -> None:
     torch.set_num_threads(1)
+    # If torch.distributed.nn were imported after this, its functions would keep the group as a default.
+    # Then gloo's threads run until Python ends, and abort the process if one still releases a tensor.
     store = f"file://{folder}/store_{work.__name__}"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
     try:
@@ -32,6 +35,8 @@ def _process(rank: int, work: Work, folder: Path, ranks: int) -> None:
             torch.save(work(folder, rank, ranks), folder / f"result{rank}.pt")
     finally:
         dist.destroy_process_group()
+    threads = {task.joinpath("comm").read_text().strip() for task in Path("/proc/self/task").iterdir()}
+    assert "pt_gloo_runloop" not in threads
 
 
 def run_rank_program(folder: Path, rank: int, ranks: int) -> list[torch.Tensor]:

@@ -12,10 +12,14 @@ from tests.parallel_models import logits_of, small_model, token_ids
 pytest.importorskip("transformers")
 
 
-def fakexport(*arguments: object, launcher: tuple[str, ...] = ()) -> None:
+SHAPES = {"weight": (2, 2), "bias": (2,)}
+
+
+def fakexport(*arguments: object, launcher: tuple[str, ...] = (), fails: bool = False) -> str:
     command = [sys.executable, *launcher, "-m", "fakexport", *map(str, arguments)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert ended.returncode == 0, ended.stderr
+    assert (ended.returncode != 0) is fails, ended.stderr
+    return ended.stderr
 
 
 @pytest.mark.slow
@@ -37,3 +41,22 @@ def test_two_processes_run_the_model(tmp_path):
         logits = load_file(out)["logits"]
         torch.testing.assert_close(logits, logits_of(model, ids), rtol=2e-5, atol=2e-5)
         out.unlink()
+
+
+@pytest.mark.slow
+def test_a_process_whose_partner_ended_is_not_at_fault(tmp_path):
+    """The inputs are missing, which the process of the first stage reports."""
+    (tmp_path / "model.py").write_text(
+        "import torch\nfrom torch import nn\n\ndef build():\n"
+        "    return nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)), (torch.zeros(1, 2),)\n"
+    )
+    stages, weights = tmp_path / "stages.pt2", tmp_path / "weights.safetensors"
+    save_file({f"{i}.{name}": torch.ones(shape) for i in (0, 2) for name, shape in SHAPES.items()}, weights)
+    fakexport("export", f"{tmp_path / 'model.py'}:build", "--parallel", "pp=2,at=2", "-o", stages)
+
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
+    errors = fakexport("run", stages, weights, launcher=launcher, fails=True)
+
+    assert "the input 'input' is missing" in errors
+    assert "the connection to another process ended" in errors
+    assert "FE001" not in errors

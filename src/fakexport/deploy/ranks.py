@@ -92,7 +92,8 @@ def joined(own: RankOfArchive | None) -> Iterator[None]:
     """Connect this process to those that run the other ranks or stages, so that they can communicate.
 
     Raises:
-        DeployError: `torchrun` did not start this process with the expected rank and number of ranks.
+        DeployError: `torchrun` did not start this process with the expected rank and number of ranks, or
+            another process ended.
     """
     if own is None or own.place is None or torch.distributed.is_initialized():
         yield
@@ -112,6 +113,10 @@ def joined(own: RankOfArchive | None) -> Iterator[None]:
     try:
         yield
         torch.distributed.barrier()
+    except RuntimeError as error:
+        if isinstance(error, torch.distributed.DistBackendError) or "/gloo/transport/" in str(error):
+            raise DeployError("the connection to another process ended: see what it printed") from error
+        raise
     finally:
         torch.distributed.destroy_process_group()
 
