@@ -191,6 +191,7 @@ PAGES = {
     "docs/faq.md": Page(),
     "docs/json.md": Page(_json, ("jq",)),
     "docs/quickstart.md": Page(),
+    "docs/size_ranges.md": Page(_readme),
     "docs/why.md": Page(),
 }
 LEFT_OUT = {

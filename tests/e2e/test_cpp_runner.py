@@ -75,6 +75,34 @@ class TestModels:
         got = {path.stem: torch.from_numpy(numpy.load(path)) for path in out.iterdir()}
         assert_as_eager(got, case, {"pixel_values": images})
 
+    def test_code_for_each_range_of_sizes(self, cpp_runner, tmp_path):
+        (tmp_path / "model.py").write_text(
+            "import torch\nfrom torch import nn\n\nclass Model(nn.Module):\n"
+            "    def __init__(self):\n        super().__init__()\n"
+            "        self.weight = nn.Parameter(torch.ones(3))\n"
+            "    def forward(self, x):\n"
+            "        return x * self.weight if x.shape[0] > 4 else x + self.weight\n\n"
+            "def build():\n    return Model(), (torch.zeros(3, 3),)\n"
+        )
+        weights = {"weight": torch.tensor([2.0, -1.0, 5.0])}
+        safetensors.save_file(weights, tmp_path / "weights.safetensors")
+        archive, package = tmp_path / "model.pt2", tmp_path / "model.aoti.pt2"
+        source = f"{tmp_path / 'model.py'}:build"
+        fakexport("export", source, "--dynamic", "x.0=1|2..4|5..9", "-o", archive)
+        fakexport("compile", archive, tmp_path / "weights.safetensors", "--to", "aoti", "-o", package)
+        run = Runner(cpp_runner, package)
+
+        for size in range(1, 10):
+            x = torch.randn(size, 3)
+            expected = x * weights["weight"] if size > 4 else x + weights["weight"]
+            torch.testing.assert_close(run.outputs({"x": x}, tmp_path)["output"], expected)
+        for size in (0, 10):
+            safetensors.save_file({"x": torch.zeros(size, 3)}, tmp_path / "in.safetensors")
+            refusal = run.refusal("--inputs", tmp_path / "in.safetensors")
+            assert refusal == (
+                f"`x` has size {size} in dimension 0, but the programs are for 1 and 2..4 and 5..9"
+            )
+
     def test_a_gpt2_is_as_eager_in_any_batch_and_length(self, cpp_runner, tmp_path):
         case = gpt2()
         run = compiled(case, cpp_runner, tmp_path)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .loading import load, load_bundle
     from .manifest import Manifest, MethodManifest, TensorEntry
     from .manifest_json import method_from_json, method_to_json
-    from .methods import method_manifests, methods_of
+    from .methods import method_manifests
     from .own_symbols import with_own_symbols
     from .payload import weights_payload
     from .saved_object import refuse_unregistered_classes
@@ -39,7 +39,7 @@ if not TYPE_CHECKING:  # A type checker would accept any misspelled name.
             "loading": "load load_bundle",
             "manifest": "Manifest MethodManifest TensorEntry",
             "manifest_json": "method_from_json method_to_json",
-            "methods": "method_manifests methods_of",
+            "methods": "method_manifests",
             "payload": "weights_payload",
             "saved_object": "refuse_unregistered_classes",
             "saving": "WeightsDroppedWarning save save_bundle",

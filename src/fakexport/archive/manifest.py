@@ -22,6 +22,7 @@ from fakexport.files.documents import (
     Sentence,
     Sha256,
     Size,
+    SizeRange,
     StageRecord,
     UnboundName,
     class_name,
@@ -173,8 +174,7 @@ class MethodManifest:
 
     Args:
         versions: Package name -> version, for fakexport, torch and model libraries such as transformers.
-        source: The model's source as the user wrote it, such as `hf:config.json`. Absolute paths, in this
-            and other texts, raise an error.
+        source: The source as the user wrote it, `hf:config.json`. Absolute paths in texts raise an error.
         topology: The target's devices, such as `8xH100-80GB`; None if no target was chosen.
         profiles: Names of the device profiles, in the order of the devices.
         device_map: Module path -> device; the path `""` is the whole model.
@@ -186,17 +186,17 @@ class MethodManifest:
         library_operators: Sorted names of the operators that are defined outside torch.
         library_modules: Operator name -> Python module that registers it, for users to import.
         library_classes: Sorted C++ classes of the program's objects, such as `signal_ops::Polynomial`.
-        weights: `none`: weight-less. `inside`: in the archive. `linked`: in files next to the archive, except
-            for weights that no file contains in the program's form.
+        weights: `none`: weight-less. `inside`: in the archive. `linked`: in files next to it, if they contain
+            the weight in the program's form.
         tensors: The parameters and buffers, sorted by name.
         recipes: How to compute tensors from checkpoint entries with a different layout.
-        computed: Name -> record with the elements in row-major order, for weights that a checkpoint may omit
-            because the model's code computes them. None: too large. Empty in bound archives.
+        computed: Name -> record of a weight that the model's code computes, so that a checkpoint may omit it,
+            in row-major order. None: too large. Empty in bound archives.
         prefix: The prefixes of weight names, in the checkpoint and in the program; None if they are equal.
         call: Which inputs and outputs text generation uses, and for what; None for other programs.
         adapter: How the program uses a LoRA adapter; None if it was exported without one.
-        parallel: The rank whose shard of the model the program computes; None for the whole model.
-        stage: The pipeline stage that the program computes; None for a program that was not cut.
+        parallel, stage: The rank or pipeline stage that the program computes; None for the whole model.
+        sizes: The sizes for which callers use the program, if several programs divide the sizes among them.
         parameters: The parameters of `forward`; empty if arguments must be passed as in the example inputs.
         unpacked_parameters: Number of parameters before quantization packed them; None for other programs.
     """
@@ -223,6 +223,7 @@ class MethodManifest:
     adapter: AdapterRecord | None = None
     parallel: ParallelRecord | None = None
     stage: StageRecord | None = None
+    sizes: tuple[SizeRange, ...] = ()
     parameters: tuple[Parameter, ...] = ()
     unpacked_parameters: Size | None = None
 

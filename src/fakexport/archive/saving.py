@@ -242,7 +242,7 @@ def _described(
     kind = _kind(weights)
     operators = library_operators(program)
     same = (
-        *("dtype", "dynamic_shapes", "load_hooks", "call", "adapter", "parallel", "stage"),
+        *("dtype", "dynamic_shapes", "load_hooks", "call", "adapter", "parallel", "stage", "sizes"),
         *("parameters", "unpacked_parameters"),
     )
     return MethodManifest(

@@ -11,15 +11,16 @@ import torch
 from torch import nn
 
 from fakexport._torch.quiet_logs import torch_logs_silenced
-from fakexport.checking.forked_targets import ShownProgress, answers
+from fakexport.checking.forked_targets import ShownProgress, answers, answers_in_parts
 from fakexport.checking.target_check import Answer, Wanted
 from fakexport.checking.targets import DeviceMapText, OneTarget, parse_targets, targets_of
 from fakexport.checking.tried_fixes import with_tried_fixes
 from fakexport.emulation.devices import check_emulation, emulate
 from fakexport.error import InvalidValue
-from fakexport.exporting.capture import Request, build_source
-from fakexport.exporting.program import ModuleSummary, diff_compared, inspect_module
+from fakexport.exporting.capture import Request, build_source, dynamic_of
+from fakexport.exporting.program import ComparedProgram, ModuleSummary, diff_compared, inspect_module
 from fakexport.files.documents import AdapterMode
+from fakexport.models import DynamicDims
 from fakexport.models.sources import CacheForm, ExportedWorkload
 from fakexport.report import Progress, Report, TargetDifference
 from fakexport.rules.diagnostics import fold
@@ -122,16 +123,22 @@ def report_on(
         check_emulation(row.topology)
     shown = ShownProgress([row.spec.name for row in targets], on_progress)
     wanted = replace(wanted, compared=len(targets) > 1, progress=on_progress is not None)
-    ended = answers(request, targets, wanted, shown)
+    dynamic = dynamic_of(request.dynamic_shapes)
+    is_divided = isinstance(dynamic, DynamicDims) and dynamic.is_split
+    if is_divided:
+        if request.parallel is not None:
+            raise InvalidValue("--parallel cannot be combined with several ranges of a size")
+        rows = answers_in_parts(request, dynamic, targets, wanted, shown)
+    else:
+        ended = answers(request, targets, wanted, shown)
+        rows = [(index, targets[index].spec, answer) for index, answer in enumerate(ended)]
     found = [
-        answer
-        if isinstance(answer, Answer)
-        else shown.failed(index, answer, targets[index].spec, _name(request))
-        for index, answer in enumerate(ended)
+        answer if isinstance(answer, Answer) else shown.failed(index, answer, spec, _name(request))
+        for index, spec, answer in rows
     ]
     if sum(answer.verdict.is_exportable for answer in found) > 1:
         shown.compare()
-    named = next((answer for answer in ended if isinstance(answer, Answer)), found[0])
+    named = next((answer for _, _, answer in rows if isinstance(answer, Answer)), found[0])
     report = Report(
         source=named.source,
         verdicts=tuple(answer.verdict for answer in found),
@@ -139,7 +146,7 @@ def report_on(
         diagnostics=fold(diagnostic for answer in found for diagnostic in answer.diagnostics),
         versions={name: version for answer in found for name, version in answer.versions.items()},
     )
-    return with_tried_fixes(report, request, targets) if wanted.tried_fixes else report
+    return with_tried_fixes(report, request, targets) if wanted.tried_fixes and not is_divided else report
 
 
 def _name(request: Request) -> str:
@@ -189,9 +196,11 @@ def inspect(
 
 
 def _differences(found: Sequence[Answer]) -> Iterator[TargetDifference]:
-    exported = [(answer.verdict.target.name, answer.compared) for answer in found if answer.compared]
-    for name, program in exported[1:]:
-        first, other = exported[0]
-        assert other is not None
-        assert program is not None
-        yield TargetDifference(first, name, diff_compared(other, program))
+    firsts: dict[str | None, tuple[str, ComparedProgram]] = {}  # By the sizes of the program.
+    for answer in found:
+        target, program = answer.verdict.target, answer.compared
+        if program is None:
+            continue
+        first, other = firsts.setdefault(target.sizes, (target.name, program))
+        if first != target.name:
+            yield TargetDifference(first, target.name, diff_compared(other, program))

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,16 @@ from typing import Any
 from torch.export import ExportedProgram
 
 from fakexport.checking.isolation import forked, why_shared
+from fakexport.checking.size_parts import Row, SizeParts
 from fakexport.checking.target_check import STAGES, Answer, Wanted, answer_for, import_for_checks, versions
 from fakexport.checking.targets import Target, targets_of
 from fakexport.emulation.devices import peak_bytes
 from fakexport.error import InvalidValue
 from fakexport.exporting.capture import ModelRequest, Request
 from fakexport.exporting.stages import cut
+from fakexport.files.documents import SizeRange, sizes_text
 from fakexport.files.processes import IN_PROCESS, NoAnswer, Send, warn_of_shared_process
-from fakexport.models import import_library, library_of
+from fakexport.models import DynamicDims, import_library, library_of
 from fakexport.report import (
     BlockCount,
     Progress,
@@ -92,12 +95,7 @@ def answers(
         ValueError, TypeError: invalid usage, as for `check`.
     """
     indices = range(len(targets))
-
-    def answer(asked: Request | ModelRequest, index: int, send: Send) -> Answer:
-        root = Path.cwd()  # Read before the model's file can change it.
-        read = asked.read() if isinstance(asked, Request) else asked
-        target = targets_of(read, targets)[index]
-        return answer_for(read, target, wanted, _Announcer(send), root=root)
+    answer = partial(_answer, targets, wanted)
 
     with _lock:
         if (shared := why_shared()) is not None:
@@ -118,6 +116,72 @@ def answers(
 
         (found,) = forked([of_library], lambda _, sent: shown.receive(*sent))
         return [found] * len(targets) if isinstance(found, NoAnswer) else found
+
+
+def answers_in_parts(
+    request: Request,
+    dynamic: DynamicDims,
+    targets: Sequence[Target],
+    wanted: Wanted,
+    shown: ShownProgress,
+) -> Sequence[tuple[int, TargetSpec, Answer | NoAnswer]]:
+    """Return the results of the programs that divide the sizes of a request among them, for each target.
+
+    Each result has the index of the target, and the row that it has in the report.
+
+    Args:
+        dynamic: The dynamic dimensions of the request; at least one has several ranges.
+    Raises:
+        ValueError, TypeError: invalid usage, as for `check`.
+    """
+    answer = partial(_answer, targets, wanted)
+
+    def rows(receive: Callable[[int, Any], None], index: int) -> list[Row]:
+        def ask(parts: Sequence[Request]) -> Sequence[Answer | NoAnswer]:
+            calls = [partial(answer, part, index) for part in parts]
+            if why_shared() is not None:
+                return [call(partial(receive, index)) for call in calls]
+            return forked(calls, lambda _, message: receive(index, message))
+
+        return SizeParts(request, dynamic, ask).rows()
+
+    def of_library(send: Send) -> list[list[Row]]:
+        import_library(request.source)
+        receive: Callable[[int, Any], None] = lambda index, message: send((index, message))  # noqa: E731
+        return [rows(receive, index) for index in range(len(targets))]
+
+    with _lock:
+        is_library = isinstance(request.source, str) and library_of(request.source) is not None
+        if (shared := why_shared()) is not None:
+            warn_of_shared_process(shared, stacklevel=4)
+        if shared is not None or request.prepare is not None or not is_library:
+            import_for_checks()
+            found = [rows(shown.receive, index) for index in range(len(targets))]
+        else:
+            import_for_checks()
+            (made,) = forked([of_library], lambda _, sent: shown.receive(*sent))
+            found = [[((), made)]] * len(targets) if isinstance(made, NoAnswer) else made
+    return [
+        (index, _of_part(targets[index], sizes).spec, each)
+        for index, of_target in enumerate(found)
+        for sizes, each in of_target
+    ]
+
+
+def _answer(
+    targets: Sequence[Target], wanted: Wanted, asked: Request | ModelRequest, index: int, send: Send
+) -> Answer:
+    root = Path.cwd()  # Read before the model's file can change it.
+    read = asked.read() if isinstance(asked, Request) else asked
+    target = _of_part(targets_of(read, targets)[index], read.asked.sizes)
+    return answer_for(read, target, wanted, _Announcer(send), root=root)
+
+
+def _of_part(target: Target, sizes: tuple[SizeRange, ...]) -> Target:
+    if not sizes:
+        return target
+    name = f"{target.spec.name} {sizes_text(sizes)}"
+    return replace(target, spec=replace(target.spec, name=name, sizes=sizes_text(sizes)))
 
 
 def bundled(

@@ -31,6 +31,7 @@ from fakexport.exporting.capture import (
     loaded_libraries,
     prepare,
 )
+from fakexport.exporting.guards import InputSizes
 from fakexport.exporting.program import (
     ComparedProgram,
     compared,
@@ -54,6 +55,7 @@ from fakexport.report.diagnose import (
     diagnose_left_out,
     diagnose_not_saved,
     diagnose_program,
+    diagnose_refused_sizes,
     headline,
     in_rank,
     unused_note,
@@ -197,7 +199,7 @@ class TargetCheck:
         target = self._target
         request, program, built, inputs = self._request, trace.program, trace.model.built, trace.model.inputs
         summary = summarise(program)
-        named = request.dynamic if isinstance(request.dynamic, DynamicDims) else DynamicDims()
+        named = request.dynamic.varying() if isinstance(request.dynamic, DynamicDims) else DynamicDims()
         findings = diagnose_program(trace.captured, summary, named)
         attention = diagnose_attention(walk(program), target.topology)
         staged = StagedProgram.of(program, request.parallel, target.topology)
@@ -313,6 +315,7 @@ class Answer:
         source: Name of the source.
         versions: Versions of the packages that the process has imported.
         compared: Data to compare targets, if the model exports and the check has several targets.
+        input_sizes: The sizes of the program's inputs, if several programs divide the sizes among them.
     """
 
     source: str
@@ -320,6 +323,12 @@ class Answer:
     diagnostics: tuple[Diagnostic, ...]
     versions: Mapping[str, str]
     compared: ComparedProgram | None = None
+    input_sizes: InputSizes | None = None
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether a finding is an error."""
+        return any(found.severity == "error" for found in self.diagnostics)
 
 
 def import_for_checks() -> None:
@@ -337,6 +346,13 @@ def answer_for(
         ValueError, TypeError: invalid usage, as for `check`.
     """
     verdict, found, programs = TargetCheck(request, target, announce, is_counted=wanted.progress).outcome()
+    sizes = request.asked.sizes
+    input_sizes = InputSizes.of(programs[0]) if sizes and programs else None
+    if sizes and programs and (refused := diagnose_refused_sizes(programs.values(), sizes)) is not None:
+        # No archive may claim sizes that its program does not accept.
+        verdict, programs = replace(verdict, is_exportable=False, failed_stage="analyse"), {}
+        if not any(each.code == refused.code for each in found):
+            found = (*found, replace(refused, targets=(verdict.target.name,)))
     # Always saved, because a program that no archive can store is also a finding of `check`.
     saved = SavedPrograms.of(programs, root=root) if programs else None
     if saved is not None and saved.fault is not None:
@@ -352,4 +368,5 @@ def answer_for(
         found,
         versions(),
         compared(programs[0]) if wanted.compared and programs else None,
+        input_sizes,
     )

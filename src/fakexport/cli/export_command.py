@@ -28,7 +28,7 @@ from fakexport.models import import_library
 
 if TYPE_CHECKING:
     from fakexport.models.sources import ExportedWorkload
-    from fakexport.report import Report
+    from fakexport.report import Report, SavedPrograms
 
 
 @grouped_options
@@ -130,9 +130,13 @@ def _saved(reports: Mapping[str, Report], output: Path, libraries: list[str] | N
     """Write the programs, or a bundle of several programs. Return whether all programs were exported."""
     from fakexport.checking import bundled
 
-    programs = {name: each.verdicts[0].saved for name, each in reports.items()}
+    programs: dict[str, SavedPrograms | None] = {}
+    for name, each in reports.items():
+        prefix = f"{name}_" if len(reports) > 1 else ""
+        for index, verdict in enumerate(each.verdicts):
+            programs[name if verdict.target.sizes is None else f"{prefix}range{index}"] = verdict.saved
     found = {name: saved for name, saved in programs.items() if saved is not None and saved.fault is None}
-    if len(found) < len(reports):
+    if len(found) < len(programs):
         return False
     staged = {name: each.verdicts[0].stages for name, each in reports.items()}
     starts = {
@@ -140,8 +144,8 @@ def _saved(reports: Mapping[str, Report], output: Path, libraries: list[str] | N
         for name, summary in staged.items()
         if summary is not None
     }
-    (first, *more) = found.values()
+    (only, *more) = found.values()
     is_bundle = bool(more or starts)
-    content = bundled(found, partial(load_libraries, libraries), starts) if is_bundle else first.content
+    content = bundled(found, partial(load_libraries, libraries), starts) if is_bundle else only.content
     write_file(output, content)
     return True

@@ -9,10 +9,12 @@ from typing import Literal
 from torch.export import ExportedProgram
 
 from fakexport._torch.tracing_lock import one_at_a_time
-from fakexport.archive import Bundle, load, load_bundle, methods_of
+from fakexport.archive import Bundle, load, load_bundle, method_manifests
 from fakexport.archive.weights import CheckpointSource
 from fakexport.deploy import OPTIONS_OF, Form
 from fakexport.error import InvalidValue
+from fakexport.exporting.program import facts_of
+from fakexport.files.documents import are_divided
 
 from .artifact import CompiledFile, DeployError, Report, WeightsPlace
 from .opening import with_weights
@@ -37,7 +39,8 @@ def compile(
     """Compile a program to native code, for edge runtimes, or to ONNX, like `fakexport compile`.
 
     Args:
-        program: A program, or the path of an archive; for `cpp-project`, also a bundle. Not changed.
+        program: A program, or the path of an archive; for `cpp-project`, also a bundle; for `aoti`, also a
+            bundle of programs that divide the sizes of a call among them. Not changed.
         path: The file to write, or the folder for `cpp-project`.
         checkpoint: The weights, as for `bind`. Default: the weights of the program.
         to: `aoti`: a .pt2 package of native code. `cpp-project`: such a package and a C++ program that runs
@@ -81,6 +84,13 @@ def compile(
             raise InvalidValue(f"{to} has no option {option}")
     opened = program if isinstance(program, ExportedProgram | Bundle) else program_to_compile(program, to)
     if isinstance(opened, Bundle):
+        if to == "aoti" and are_divided(facts_of(each).sizes for each in opened.values()):
+            from .aoti import compile_ranges
+
+            bundle = with_weights(opened, checkpoint, devices)
+            return compile_ranges(
+                bundle, path, weights=weights, target=target, cache=cache, tune=tune, report=on_progress
+            )
         if to != "cpp-project":
             raise InvalidValue(
                 "a bundle can only be compiled to cpp-project: pass one of its programs to compile it to "
@@ -128,11 +138,16 @@ def compile(
 def program_to_compile(
     path: str | os.PathLike[str], to: Form, *, method: str | None = None, trust: bool = False
 ) -> ExportedProgram | Bundle:
-    """Load an archive. Without a method, `cpp-project` gets all programs, such as prefill and decode.
+    """Load an archive. Without a method, `cpp-project` gets all programs, such as prefill and decode, and
+    `aoti` gets all programs that divide the sizes of a call among them.
 
     Args:
         method, trust: As for `load`.
     """
-    if to == "cpp-project" and method is None and len(methods_of(path, trust=trust)) > 1:
-        return load_bundle(path, trust=trust)
+    if to in ("aoti", "cpp-project") and method is None:
+        manifests = method_manifests(path, trust=trust)
+        if are_divided(about.sizes for about in manifests.values()) or (
+            to == "cpp-project" and len(manifests) > 1
+        ):
+            return load_bundle(path, trust=trust)
     return load(path, method=method, trust=trust)

@@ -14,8 +14,10 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, OutputKind, TensorArgument
 
 from fakexport._torch.pytree import tree_flatten, tree_leaves, tree_unflatten
-from fakexport.error import type_and_line
-from fakexport.exporting.program import Calling, calling_of, user_inputs, walk
+from fakexport.archive import Bundle
+from fakexport.error import InvalidValue, type_and_line
+from fakexport.exporting.program import Calling, calling_of, facts_of, user_inputs, walk
+from fakexport.files.documents import are_divided
 from fakexport.report import Spread
 
 from .artifact import Artifact, DeployError
@@ -24,11 +26,12 @@ from .signature import InputMismatchError, Signature
 _CHECKED = re.compile(r"^Runtime assertion failed .* on node '(\w+)'")
 
 
-def run(program: ExportedProgram, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
+def run(program: ExportedProgram | Bundle, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
     """Run a bound program, without gradients.
 
     Args:
-        program: A program with real weights, on available devices.
+        program: A program with real weights, on available devices; or a bundle of programs that divide the
+            sizes of a call among them.
         args, kwargs: Either a dict of tensors by input name, such as `{"input_ids": ...}`, or the arguments
             of the model's `forward`. Tensors are moved to the devices that the program expects.
 
@@ -47,7 +50,13 @@ def run(program: ExportedProgram, *args: Any, **kwargs: Any) -> dict[str, torch.
         >>> run(bound, {"input": torch.ones(3, 4)})["output"][0].tolist()
         [4.0, 4.0]
     """
-    return LoadedProgram(program)(*args, **kwargs)
+    if isinstance(program, ExportedProgram):
+        return LoadedProgram(program)(*args, **kwargs)
+    from .size_ranges import LoadedRanges  # It uses this module.
+
+    if not are_divided(facts_of(each).sizes for each in program.values()):
+        raise InvalidValue(f"choose a program of the bundle: its methods are {', '.join(program)}")
+    return LoadedRanges(program)(*args, **kwargs)
 
 
 class LoadedProgram:
@@ -79,6 +88,10 @@ class LoadedProgram:
         """Inputs and outputs of a call."""
         return self._layout.signature
 
+    def named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
+        """Return the tensors among the arguments of a call by input name; see `run`."""
+        return self._layout.named(args, kwargs)
+
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
         """Run the program, and return its output tensors by name. The arguments are the same as for `run`.
 
@@ -87,7 +100,7 @@ class LoadedProgram:
             DeployError: `torch.compile` failed; an operator rejects the values of the inputs, such as a token
                 id outside the vocabulary; or an assertion of the model failed.
         """
-        args, kwargs = self._layout.arguments(self._layout.named(args, kwargs))
+        args, kwargs = self._layout.arguments(self.named(args, kwargs))
         try:
             with torch.no_grad():
                 result = self._module(*args, **kwargs)

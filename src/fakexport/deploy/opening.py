@@ -9,15 +9,17 @@ from typing import Literal, TypeVar
 
 from torch.export import ExportedProgram
 
-from fakexport.archive import Bundle, bind, load, load_bundle, method_manifests
+from fakexport.archive import Bundle, MethodManifest, bind, load, load_bundle, method_manifests
 from fakexport.archive.weights import CheckpointSource, open_checkpoint
 from fakexport.error import InvalidValue
 from fakexport.exporting.program import facts_of
 from fakexport.files import open_regular
 from fakexport.files.container import ArchiveError, read_container
+from fakexport.files.documents import are_divided
 
 from .artifact import Artifact, DeployError
 from .loaded_program import LoadedProgram
+from .size_ranges import LoadedRanges
 from .stages import LoadedStages
 from .tensor_files import takes_adapter
 
@@ -43,8 +45,8 @@ def open_program(
     Args:
         path: A .pt2 archive or package, a .pte file, or an .onnx file.
         checkpoint: The weights, as for `bind`. Default: the file's own weights.
-        method: The program to open from a bundle. Default: all stages, if the bundle contains the pipeline
-            stages of a program, which then run one after the other.
+        method: The program to open from a bundle. Default: all programs, if they divide the sizes of a call
+            among them, or if they are the pipeline stages of a program, which then run one after the other.
         devices: Mapping of devices, as for `bind`. Only for archives.
         is_compiled: Whether to use `torch.compile`, which compiles in the first call. Only for archives.
         trust: Whether to load native code from the file. The code can do anything, so trust only files that
@@ -85,9 +87,11 @@ def open_program(
             raise InvalidValue(_ALONE)
         return opened
     program: ExportedProgram | Bundle
-    if method is None and _is_staged(path, trust=trust):
+    manifests = method_manifests(path, trust=trust) if method is None else {}
+    is_staged = _is_staged(manifests)
+    if is_staged or are_divided(about.sizes for about in manifests.values()):
         program = load_bundle(path, trust=trust)
-        record = facts_of(program["stage0"]).adapter
+        record = facts_of(next(iter(program.values()))).adapter
     else:
         program = load(path, method=method, trust=trust)
         record = facts_of(program).adapter
@@ -96,7 +100,8 @@ def open_program(
             raise InvalidValue(_ALONE)
         checkpoint = open_checkpoint(checkpoint, adapter=adapter)
     if isinstance(program, Bundle):
-        return LoadedStages(with_weights(program, checkpoint, devices), is_compiled=is_compiled)
+        opener = LoadedStages if is_staged else LoadedRanges
+        return opener(with_weights(program, checkpoint, devices), is_compiled=is_compiled)
     return LoadedProgram(with_weights(program, checkpoint, devices), is_compiled=is_compiled)
 
 
@@ -165,9 +170,9 @@ def open_artifact(
             return open_onnx(path, checkpoint=checkpoint)
 
 
-def _is_staged(path: str | os.PathLike[str], *, trust: bool) -> bool:
+def _is_staged(manifests: Mapping[str, MethodManifest]) -> bool:
     """Return whether an archive contains all pipeline stages of one program, and nothing else."""
-    records = [about.stage for about in method_manifests(path, trust=trust).values()]
+    records = [about.stage for about in manifests.values()]
     found = [(each.stage, each.stages) for each in records if each is not None]
     return bool(found) and found == [(number, len(records)) for number in range(len(records))]
 

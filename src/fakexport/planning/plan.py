@@ -16,16 +16,18 @@ from torch.export import ExportedProgram
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport._version import __version__
-from fakexport.archive import load
+from fakexport.archive import load, load_bundle, method_manifests
 from fakexport.emulation.devices import Topology, emulate
 from fakexport.emulation.fake import DeviceMap
 from fakexport.error import InvalidValue
 from fakexport.exporting.capture import Request, loaded_libraries
 from fakexport.exporting.program import facts_of
+from fakexport.files.documents import are_divided
 from fakexport.models.parallel import Degrees, refuse_with_parallel
 from fakexport.models.sources import WorkloadName, parse_dtype
 from fakexport.planning.automatic_placement import AUTO, automatic_placement
 from fakexport.planning.memory import OptimizerName, SizeRequest, parse_bounds, parse_dims
+from fakexport.planning.planned_ranges import PlannedRanges
 from fakexport.planning.point import PlannedProgram
 from fakexport.planning.search import greatest, smallest_machines
 from fakexport.planning.source_programs import PlanSource, SourcePrograms
@@ -249,14 +251,21 @@ def _of_program(
     has_aoti: bool,
 ) -> PlanReport:
     is_program = isinstance(subject, ExportedProgram)
-    program = subject if isinstance(subject, ExportedProgram) else load(str(subject), method=method)
-    facts = facts_of(program)
+    if isinstance(subject, ExportedProgram):
+        programs = [subject]
+    elif method is None and are_divided(each.sizes for each in method_manifests(str(subject)).values()):
+        programs = list(load_bundle(str(subject)).values())
+    else:
+        programs = [load(str(subject), method=method)]
+    facts = facts_of(programs[0])
     topology = Topology.parse(target or facts.topology or "cpu")
     with torch_logs_silenced(), emulate(topology):
-        planned = PlannedProgram.of(program, topology, has_aoti=has_aoti)
-        points = tuple(planned.at(request) for request in asked.points())
+        every = tuple(PlannedProgram.of(each, topology, has_aoti=has_aoti) for each in programs)
+        ranges = PlannedRanges(every)
+        points = tuple(ranges.program_at(request).at(request) for request in asked.points())
         first = next(asked.points())
-        found = tuple(greatest(planned, role, first) for role in asked.maximum)
+        planned = ranges.program_at(first)
+        found = tuple(ranges.greatest(role, first) for role in asked.maximum)
         steps = tuple(planned.timeline(first)) if asked.has_timeline else ()
         modules = planned.modules(first) if asked.has_modules else ()
     return PlanReport(
@@ -270,7 +279,7 @@ def _of_program(
         greatest=found,
         timeline=steps,
         modules=modules,
-        left_out=planned.left_out,
+        left_out=tuple(dict.fromkeys(line for each in every for line in each.left_out)),
         versions=_versions(),
     )
 

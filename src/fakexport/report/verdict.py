@@ -43,6 +43,8 @@ class TargetSpec:
             file; None without a device map.
         dtype: Requested floating point dtype, such as `bfloat16`; None to keep the model's dtype.
         assumptions: Assumptions about what the target does not specify, one sentence each.
+        sizes: The sizes of the row's program, such as `input_ids.0=2..32`, if several programs divide the
+            sizes among them; else None.
     """
 
     name: str
@@ -50,6 +52,7 @@ class TargetSpec:
     device_map: str | None = None
     dtype: str | None = None
     assumptions: tuple[str, ...] = ()
+    sizes: str | None = None
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """AOTInductor: compile a program to native code."""
 
-from .compiling import compile_aoti
+from .compiling import compile_aoti, compile_ranges
 from .faults import failure_of
 from .graph import example_arguments, graph_of
 from .host import absent_gpu, device_type, each_target, on_target

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import json
 import os
-import platform
 import shutil
 import tempfile
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import torch
 from torch.export import ExportedProgram
 
 from fakexport._torch.operators.absent_gpu import TESTED, CompiledKernel, untested_release
-from fakexport._torch.operators.inductor import AotiPackage
 from fakexport.archive.weights import Weight
-from fakexport.emulation.devices import profile_named
 from fakexport.error import InvalidValue
 from fakexport.exporting.program import (
     WeightsNotBoundError,
     library_classes,
-    library_modules,
     library_operators,
-    names_by_tensor,
-    plain_name,
     unbound_names,
 )
 from fakexport.files import new_file
@@ -38,8 +29,7 @@ from ..artifact import CompiledFile, DeployError, Report, WeightsPlace, silent
 from ..composed_program import IN_PYTHON, composed
 from ..signature import Signature
 from ..weights_file import FileLayout, file_beside
-from .gpu_compilation import compiled_for
-from .graph import compiled_files, input_orders
+from .graph import input_orders
 from .host import (
     absent_gpu,
     compiler_version,
@@ -49,24 +39,17 @@ from .host import (
     instructions_here,
     nvidia_gpu,
     on_target,
-    versions_here,
 )
-from .metadata import PackageMetadata, TensorDescription
+from .job import Job
 from .package import (
-    CONSTANTS,
     KERNELS,
-    PROGRAM,
     PackageCache,
-    cache_key,
     code_names,
-    constants_record,
-    known_constants,
     read_constants,
     read_metadata,
     write_joined,
-    write_package,
 )
-from .stand_ins import held_tensors, weightless_archive, with_own_weights, with_stand_ins, without_values
+from .stand_ins import held_tensors, without_values
 
 
 def compile_aoti(
@@ -155,7 +138,7 @@ def compile_aoti(
     # Building the signature raises for unsupported programs before the compilation starts.
     signature, orders = Signature.of(program), input_orders(program)
     profile = None if gpu is None else gpu.profile
-    job = _Job(program, signature, orders, place, compiler, profile, tune, report or silent)
+    job = Job(program, signature, orders, place, compiler, profile, tune, report or silent)
     notes = []
     with tempfile.TemporaryDirectory(prefix="fakexport-aoti-") as folder:
         kept = None if cache is None else PackageCache(Path(cache), job.key)
@@ -166,7 +149,7 @@ def compile_aoti(
             if kept is not None and (fault := kept.keep(package)):
                 notes.append(fault)
         job.report("writing")
-        files = _written(package, out, source, is_beside=place == "beside")
+        files = _written(package, out, [source], is_beside=place == "beside")
     if tune:
         notes += _timed_kernels(out)
     elif gpu is not None:
@@ -196,12 +179,54 @@ def _compiled_for_each(
 ) -> CompiledFile:
     if weights == "inside":
         raise InvalidValue("a package for several GPUs cannot contain its weights: pass --weights beside")
-    begun, weightless = time.monotonic(), without_values(program)
-    codes = _codes(weightless, targets)
+    weightless = without_values(program)
+    parts = {code: (weightless, target) for code, target in _codes(weightless, targets).items()}
+    return _compiled_together(parts, [program], out, cache, tune, report)
+
+
+def compile_ranges(
+    programs: Mapping[str, ExportedProgram],
+    path: str | os.PathLike[str],
+    *,
+    weights: WeightsPlace | None = None,
+    target: str | Sequence[str] | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    tune: bool = False,
+    report: Report | None = None,
+) -> CompiledFile:
+    """Compile programs that divide the sizes of a call among them to one package.
+
+    The package contains code for each program, under its method. Each weight is stored once, in the file next
+    to the package. Arguments and errors are those of `compile_aoti`.
+
+    Args:
+        programs: The programs by method, from one bundle.
+    """
+    targets = each_target(target)
+    if len(targets) > 1:
+        raise InvalidValue("a package for several ranges of sizes can be compiled for one target only")
+    if weights == "inside":
+        raise InvalidValue(
+            "a package for several ranges of sizes cannot contain its weights: pass --weights beside"
+        )
+    parts = {method: (without_values(program), targets[0]) for method, program in programs.items()}
+    return _compiled_together(parts, list(programs.values()), Path(path), cache, tune, report)
+
+
+def _compiled_together(
+    parts: Mapping[str, tuple[ExportedProgram, str | None]],
+    programs: Sequence[ExportedProgram],
+    out: Path,
+    cache: str | os.PathLike[str] | None,
+    tune: bool,
+    report: Report | None,
+) -> CompiledFile:
+    """Compile weight-less programs, each for its target, to one package, with the weights of `programs`."""
+    begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fakexport-aoti-") as folder:
         made = [
             compile_aoti(
-                weightless,
+                program,
                 Path(folder, f"{code}.pt2"),
                 weights="beside",
                 target=target,
@@ -209,13 +234,15 @@ def _compiled_for_each(
                 tune=tune,
                 report=report,
             )
-            for code, target in codes.items()
+            for code, (program, target) in parts.items()
         ]
         write_joined(joined := Path(folder, "joined.pt2"), {one.path.stem: one.path for one in made})
-        files = _written(joined, out, program, is_beside=True)
-    notes = [note for one in made for note in one.notes if note != _without_weights(one.path)]
-    notes += [_without_weights(out)] if unbound_names(program) else []
-    return CompiledFile.of(out, files, begun, notes=notes, is_cached=all(one.is_cached for one in made))
+        files = _written(joined, out, programs, is_beside=True)
+    notes = dict.fromkeys(note for one in made for note in one.notes if note != _without_weights(one.path))
+    more = [_without_weights(out)] if any(map(unbound_names, programs)) else []
+    return CompiledFile.of(
+        out, files, begun, notes=[*notes, *more], is_cached=all(one.is_cached for one in made)
+    )
 
 
 def _codes(program: ExportedProgram, targets: Sequence[str]) -> dict[str, str]:
@@ -252,116 +279,11 @@ def _timed_kernels(package: Path) -> list[str]:
     ]
 
 
-@dataclass(frozen=True)
-class _Job:
-    """The program to compile, and the options of the compilation."""
-
-    program: ExportedProgram
-    signature: Signature
-    orders: tuple[tuple[int, ...], ...]
-    place: WeightsPlace
-    compiler: str
-    gpu: str | None  # Profile of the NVIDIA GPU to compile for in a separate process.
-    is_timed: bool
-    report: Report
-
-    @property
-    def device(self) -> str:
-        """`cpu` or `cuda`."""
-        return device_type(self.program)
-
-    @functools.cached_property
-    def archive(self) -> bytes:
-        """The weight-less archive of the program."""
-        return weightless_archive(self.program)
-
-    @property
-    def key(self) -> str:
-        """Hash of everything that determines the package."""
-        self.report("checking the cache")
-        facts = {
-            "compiler": self.compiler,
-            "gpu": self.gpu and repr(profile_named(self.gpu)),  # A user's own profile may change.
-            "is_timed": self.is_timed,
-            "instructions": self.instructions,
-            "machine": platform.machine(),
-            "place": self.place,
-            "versions": self.versions,
-        }
-        values = held_tensors(self.program) if self.place == "inside" else {}
-        return cache_key(self.archive, values, facts)
-
-    @property
-    def instructions(self) -> tuple[str, ...]:
-        return instructions_here(self.device) if self.gpu is None else instructions_for(self.gpu)
-
-    @property
-    def versions(self) -> Mapping[str, str]:
-        return versions_here() if self.gpu is None else {**versions_here(), "triton": version("triton")}
-
-    def compiled(self, folder: Path) -> Path:
-        """Compile into the folder and return the package."""
-        is_inside = self.place == "inside"
-        more = {} if is_inside else {PROGRAM: self.archive}
-        names: Collection[str] = ()
-        if self.gpu is not None:
-            how = "timing kernels" if self.is_timed else "without using it"
-            self.report(f"compiling for {self.gpu}, {how}, with {self.compiler}")
-            found = compiled_for(self.gpu, self.archive, folder / "gpu", is_timed=self.is_timed)
-            files, names = found.files, found.constants
-            more[KERNELS] = json.dumps([asdict(kernel) for kernel in found.kernels], indent=1).encode()
-        else:
-            self.report(f"compiling for the {'CPU' if self.device == 'cpu' else 'GPU'} with {self.compiler}")
-            prepared = with_own_weights(self.program) if is_inside else with_stand_ins(self.program)
-            files = compiled_files(prepared, folder / "code", has_weights=is_inside)
-            names = () if is_inside else _constant_names(files, folder / "names.pt2")
-        constants = known_constants(self.program, names)
-        if constants:
-            more[CONSTANTS] = constants_record(constants)
-        program_id = "" if is_inside else hashlib.sha256(self.archive).hexdigest()
-        metadata = self._metadata([name for name in names if name not in constants], program_id)
-        package = folder / "package.pt2"
-        write_package(package, files, metadata, more)
-        return package
-
-    def _metadata(self, names: Collection[str], program_id: str) -> PackageMetadata:
-        held = held_tensors(self.program)
-        tied = {name: names for names in names_by_tensor(held) for name in names}
-        tensors = tuple(
-            TensorDescription(
-                name,
-                plain_name(held[name].dtype),
-                tuple(held[name].shape),
-                aliases=tuple(other for other in tied[name] if other != name),
-            )
-            for name in names
-        )
-        read = {name for tensor in tensors for name in (tensor.name, *tensor.aliases)}
-        operators = library_operators(self.program)
-        return PackageMetadata(
-            signature=self.signature,
-            orders=self.orders,
-            device=self.device,
-            place=self.place,
-            tensors=tensors,
-            program_id=program_id,
-            unread=() if self.place == "inside" else tuple(sorted(held.keys() - read)),
-            versions=self.versions,
-            machine=platform.machine(),
-            instructions=self.instructions,
-            libraries_for=(*operators, *library_classes(self.program)),
-            library_modules=library_modules(operators),
-        )
-
-
-def _constant_names(files: tuple[Path, ...], path: Path) -> tuple[str, ...]:
-    """Return the names of the weights and constants that must be bound to the compiled code."""
-    write_package(path, files)
-    return AotiPackage(path).constant_names
-
-
-def _written(package: Path, out: Path, program: ExportedProgram, *, is_beside: bool) -> tuple[Path, ...]:
-    """Copy the package to its destination. If the weights belong next to it, write their file too.
+def _written(
+    package: Path, out: Path, programs: Sequence[ExportedProgram], *, is_beside: bool
+) -> tuple[Path, ...]:
+    """Copy the package to its destination. If the weights belong next to it, write the file of the weights of
+    all its programs.
 
     First the package is completely written to disk. Then the weights file is renamed to its final name. The
     package is renamed last, so there is never a new package next to old weights, even if the process dies.
@@ -369,10 +291,13 @@ def _written(package: Path, out: Path, program: ExportedProgram, *, is_beside: b
     with new_file(out) as target:
         with package.open("rb") as source:
             shutil.copyfileobj(source, target, MIB)
-        if not is_beside or unbound_names(program):
+        if not is_beside or any(map(unbound_names, programs)):
             return (out,)
         target.flush()
-        held, beside = held_tensors(program), file_beside(out)
+        held: dict[str, torch.Tensor] = {}
+        for program in reversed(programs):
+            held |= held_tensors(program)
+        beside = file_beside(out)
         with read_container(package, trust=True) as opened:
             # The file also gets the package's constants, because torch's own loader only reads the file.
             metadata, names = read_metadata(opened), set()

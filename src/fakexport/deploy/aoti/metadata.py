@@ -13,6 +13,7 @@ from fakexport.exporting.program import plain_name
 from fakexport.files.documents import (
     DocumentError,
     Size,
+    SizeRange,
     class_name,
     field,
     mapping,
@@ -66,6 +67,7 @@ class PackageMetadata:
         libraries_for: Names that operator libraries must register: sorted operators, such as
             `signal_ops.soft_clip.default`, then sorted C++ classes, such as `signal_ops::Polynomial`.
         library_modules: Operator name -> Python module that registers it.
+        sizes: The sizes for which the code is, if the package has code for several ranges of sizes.
     """
 
     signature: Annotated[Signature, Signature.from_dict]
@@ -80,11 +82,15 @@ class PackageMetadata:
     instructions: tuple[str, ...]
     libraries_for: tuple[Annotated[str, _of_a_library], ...]
     library_modules: Mapping[str, Annotated[str, module_name]]
+    sizes: tuple[SizeRange, ...] = ()
 
     def to_text(self) -> str:
         """Return the metadata as JSON; `from_text` reads it."""
         document = {"format": FORMAT, **vars(self), "signature": self.signature.to_dict()}
         document["tensors"] = [asdict(tensor) for tensor in self.tensors]
+        document["sizes"] = [
+            {"input": each.input, "dim": each.dim, "min": each.min, "max": each.max} for each in self.sizes
+        ]
         document["weights"] = {name: document.pop(name) for name in ("place", "tensors", "unread")}
         return json.dumps(document, sort_keys=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,10 +19,11 @@ from fakexport.archive.weights import CheckpointSource, ExpectedWeights, Weight,
 from fakexport.emulation.devices import exists_here
 from fakexport.error import first_line
 from fakexport.files.container import ArchiveError, read_container
-from fakexport.files.documents import DocumentError
+from fakexport.files.documents import DocumentError, SizeRange
 
-from ..artifact import DeployError
+from ..artifact import Artifact, DeployError
 from ..signature import Signature
+from ..size_ranges import chosen, common_signature
 from ..weights_file import check_owner, file_beside, fitted_weights
 from .graph import laid_out
 from .host import instructions_here
@@ -45,6 +46,11 @@ class AotiArtifact:
         """Inputs and outputs of a call."""
         return self._metadata.signature
 
+    @property
+    def sizes(self) -> tuple[SizeRange, ...]:
+        """The sizes for which the code is, if the package has code for several ranges of sizes."""
+        return self._metadata.sizes
+
     def __call__(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Run the program, and return its outputs by name. Inputs may have any device and memory layout.
 
@@ -65,7 +71,27 @@ class AotiArtifact:
         return {output.name: leaf for output, leaf in outputs if output.is_tensor}
 
 
-def open_aoti(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | None = None) -> AotiArtifact:
+class AotiRanges:
+    """Compiled programs that divide the sizes of a call among them. A call runs the code for its sizes."""
+
+    def __init__(self, programs: Sequence[AotiArtifact]) -> None:
+        self._programs = [(each.sizes, each) for each in programs]
+
+    @property
+    def signature(self) -> Signature:
+        """Inputs and outputs of a call. A size that depends on the code is not checked."""
+        return common_signature([program.signature for _, program in self._programs])
+
+    def __call__(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Run the code for the sizes of the inputs. Errors are those of `AotiArtifact`.
+
+        Raises:
+            InputMismatchError: no code is for these sizes.
+        """
+        return chosen(self._programs, inputs)(inputs)
+
+
+def open_aoti(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | None = None) -> Artifact:
     """Open a package that `compile_aoti` wrote, ready to be called.
 
     Opening a package executes native code from it, so open only packages that you built. A damaged package is
@@ -88,12 +114,17 @@ def open_aoti(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | No
     """
     file = Path(path)
     with read_container(file, trust=True) as package:
-        code = _code_for_this_machine(code_names(package))
-        metadata = read_metadata(package, code)
+        names = code_names(package)
+        codes = {code: read_metadata(package, code) for code in names}
+        if len(codes) == 1 or not all(each.sizes for each in codes.values()):
+            here = _code_for_this_machine(names)
+            codes = {here: codes[here]}
+        code, metadata = next(iter(codes.items()))
         verify_package(package)
-        _check_machine(file, metadata, code_names(package))
-        _check_libraries(file, metadata)
-        program, constants = None, read_constants(package, code)
+        for each in codes.values():
+            _check_machine(file, each, names)
+            _check_libraries(file, each)
+        program, constants = None, {code: read_constants(package, code) for code in codes}
         if metadata.place == "beside":
             if check_owner(file, file_beside(file), checkpoint, metadata.program_id):
                 # The file lacks weights that the code does not use, so `bind` would reject it.
@@ -104,11 +135,26 @@ def open_aoti(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | No
         if checkpoint is not None:
             raise DeployError(f"{file} contains its weights and does not accept a checkpoint")
         return AotiArtifact(_loaded(file, code), metadata)
+    wanted = {tensor.name: tensor for each in codes.values() for tensor in each.tensors}
+    read = {name for tensor in wanted.values() for name in (tensor.name, *tensor.aliases)}
+    unread = {name for each in codes.values() for name in each.unread} - read
+    every = replace(metadata, tensors=tuple(wanted.values()), unread=tuple(unread))
     if program is None or checkpoint is None:
-        weights = _weights_beside(file, metadata)
+        weights = _weights_beside(file, every)
     else:
-        weights = _of_checkpoint(program, metadata, checkpoint)
-    tensors = {**weights, **constants}
+        weights = _of_checkpoint(program, every, checkpoint)
+    # Programs for several ranges of sizes share their weights.
+    weights = {name: tensor.to(metadata.device) for name, tensor in weights.items()}
+    opened = []
+    for code, each in codes.items():
+        own = {tensor.name: weights[tensor.name] for tensor in each.tensors}
+        opened.append(_bound(file, code, each, {**own, **constants[code]}))
+    return opened[0] if len(opened) == 1 else AotiRanges(opened)
+
+
+def _bound(
+    file: Path, code: str, metadata: PackageMetadata, tensors: Mapping[str, torch.Tensor]
+) -> AotiArtifact:
     loaded = _loaded(file, code)
     if set(loaded.constant_names) != tensors.keys():
         raise ArchiveError(file, "the compiled code expects different weights than its metadata lists")

@@ -90,7 +90,11 @@ def _write_records(path: Path, records: Mapping[str, Content]) -> None:
 
 
 def write_joined(path: Path, packages: Mapping[str, Path]) -> None:
-    """Combine packages of one program for several GPUs. The keys of `packages` are compute capabilities."""
+    """Combine packages of one program for several GPUs, or of programs for several ranges of sizes.
+
+    Args:
+        packages: The packages by compute capability, or by method.
+    """
     records: dict[str, Content] = {}
     program_id = ""
     for code, file in packages.items():
@@ -119,7 +123,8 @@ def _name_in_code(name: str, code: str) -> str:
 
 
 def code_names(package: Container) -> tuple[str, ...]:
-    """Return the names of the compiled code in a package: `model`, or the compute capability of each GPU.
+    """Return the names of the compiled code in a package: `model`, or the compute capability of each GPU, or
+    the method of each range of sizes.
 
     Raises:
         ArchiveError: The package contains no compiled code.

@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.export import ExportedProgram
@@ -17,6 +18,7 @@ from fakexport.archive import Bundle
 from fakexport.archive.weights import Weight
 from fakexport.exporting.program import (
     Visit,
+    facts_of,
     library_operators,
     python_operators,
     target_name,
@@ -26,9 +28,10 @@ from fakexport.exporting.program import (
 )
 from fakexport.files import FileWriteError, new_folder
 from fakexport.files.container import read_container
+from fakexport.files.documents import are_divided
 from fakexport.rules.diagnostics import Diagnostic, Fix
 
-from ..aoti import compile_aoti
+from ..aoti import compile_aoti, compile_ranges
 from ..aoti.package import read_metadata
 from ..aoti.stand_ins import held_tensors, without_values
 from ..artifact import CompiledFile, CompileFailure, DeployError, Report, silent
@@ -56,9 +59,10 @@ def write_cpp_project(
     weights. You can edit the sources afterwards.
 
     Args:
-        program: A program with or without weights, or a bundle of prefill and decode, for a project that
-            generates tokens. Not changed. For a program without weights, pass the weights when you run the
-            project, as a safetensors file or shards that use the program's names.
+        program: A program with or without weights; a bundle of programs that divide the sizes of a call among
+            them; or a bundle of prefill and decode, for a project that generates tokens. Not changed. Without
+            weights, pass them when you run the project, as a safetensors file or shards that use the
+            program's names.
         folder: A new or empty folder. It gets `CMakeLists.txt`, `src/` and `README.md`. A program adds
             `model.aoti.pt2`, and its weights in `model.aoti.safetensors`. A bundle adds `prefill.aoti.pt2`,
             `decode.aoti.pt2`, `generation.json`, and the weights of both in `model.safetensors`.
@@ -73,9 +77,13 @@ def write_cpp_project(
     begun, out = time.monotonic(), Path(folder)
     _refuse_to_overwrite(out)
     calls: Mapping[str, Call] = {}
-    if isinstance(program, Bundle):
+    programs = list(program.values()) if isinstance(program, Bundle) else [program]
+    is_divided = are_divided(facts_of(each).sizes for each in programs)
+    if isinstance(program, Bundle) and not is_divided:
         calls = dict(zip(("prefill.aoti.pt2", "decode.aoti.pt2"), calls_of(program), strict=True))
-    programs = [call.program for call in calls.values()] if isinstance(program, Bundle) else [program]
+        if any(len(call.programs) > 1 for call in calls.values()):
+            raise DeployError("generation in C++ needs one range of sizes: export the bundle with one range")
+        programs = [call.program for call in calls.values()]
     programs = [composed(one, IN_PYTHON) for one in programs]
     if findings := tuple(found for one in programs for found in findings_of_program(one)):
         raise CompileFailure(findings)
@@ -88,11 +96,14 @@ def write_cpp_project(
                 is_cached, notes = _write_generation(calls, new, target=target, cache=kept, report=told)
                 text = readme(text, (call.signature for call in calls.values()))
             else:
-                compiled = compile_aoti(
-                    programs[0], new / _PACKAGE, weights="beside", target=target, cache=kept, report=told
-                )
+                options: Any = {"weights": "beside", "target": target, "cache": kept, "report": told}
+                if isinstance(program, Bundle):
+                    methods = dict(zip(program, programs, strict=True))
+                    compiled = compile_ranges(methods, new / _PACKAGE, **options)
+                else:
+                    compiled = compile_aoti(programs[0], new / _PACKAGE, **options)
                 is_cached, notes = compiled.is_cached, compiled.notes
-                text = readme(text, [Signature.of(programs[0])])
+                text = readme(text, map(Signature.of, programs))
             (new / _README).write_text(text, "utf-8")
     except OSError as error:  # The error names a file in the temporary folder, which is already deleted.
         raise FileWriteError(out, error) from error

@@ -13,28 +13,36 @@ from torch.fx import Node
 
 from fakexport.archive import Bundle
 from fakexport.exporting.program import facts_of, plain_name, user_outputs, written_state
-from fakexport.files.documents import CallRecord
+from fakexport.files.documents import CallRecord, are_divided
 
 from ..artifact import DeployError
 from ..loaded_program import LoadedProgram
 from ..signature import Signature
+from ..size_ranges import LoadedRanges, common_signature
 
 HOW_TO_EXPORT = "use `fakexport export SOURCE --workload generate -o FILE` to write a bundle for generation"
 
 
 @dataclass(frozen=True)
 class Call:
-    """One program of a generation bundle: its method name, and the roles of its inputs and outputs."""
+    """One step of generation with a bundle: its program, and the roles of the program's inputs and outputs.
+
+    Args:
+        method: Method name of the program.
+        programs: The programs by method, if several divide the sizes of a call among them. `program` is then
+            the first.
+    """
 
     method: str
     record: CallRecord
     program: ExportedProgram
     signature: Signature
+    programs: Mapping[str, ExportedProgram]
 
     @cached_property
-    def run(self) -> LoadedProgram:
+    def run(self) -> LoadedProgram | LoadedRanges:
         """The program as a callable. Raises a `WeightsNotBoundError` if the program has no weights."""
-        return LoadedProgram(self.program)
+        return LoadedRanges(self.programs) if len(self.programs) > 1 else LoadedProgram(self.program)
 
     @property
     def batch(self) -> int | None:
@@ -95,28 +103,35 @@ def check_same_cache(prefill: Call, decode: Call) -> None:
     """Raise if decode writes into a static cache that is not shared with prefill."""
     if decode.record.start is None:
         return
-    of_prefill, of_decode = prefill.program.constants, decode.program.constants
+    (method, first), *others = {**prefill.programs, **decode.programs}.items()
     for name in sorted(written_state(decode.program)):
-        if of_prefill.get(name) is not of_decode.get(name):
-            raise DeployError(
-                f"{prefill.method} and {decode.method} each have their own copy of the cache {name}: "
-                "bind them in one bundle"
-            )
+        for other_method, other in others:
+            if first.constants.get(name) is not other.constants.get(name):
+                raise DeployError(
+                    f"{method} and {other_method} each have their own copy of the cache {name}: "
+                    "bind them in one bundle"
+                )
 
 
 def _call(bundle: Bundle, workload: str) -> Call:
-    found = [
-        (method, record)
-        for method in bundle
-        if (record := facts_of(bundle[method]).call) is not None and record.workload == workload
-    ]
-    if len(found) != 1:
+    records = {method: facts_of(program).call for method, program in bundle.items()}
+    found = {
+        method: bundle[method]
+        for method, record in records.items()
+        if record is not None and record.workload == workload
+    }
+    if len(found) != 1 and not are_divided(facts_of(program).sizes for program in found.values()):
         count = "no program" if not found else f"{len(found)} programs"
         raise DeployError(
             f"the bundle has {count} for {workload} (its methods are {', '.join(bundle)}): {HOW_TO_EXPORT}"
         )
-    method, record = found[0]
-    call = Call(method, record, bundle[method], Signature.of(bundle[method]))
+    method, record = next(
+        (method, record) for method, record in records.items() if method in found and record
+    )
+    if any(records[other] != record for other in found):
+        raise DeployError(f"the programs for {workload} have different inputs or outputs: {', '.join(found)}")
+    signature = common_signature([Signature.of(program) for program in found.values()])
+    call = Call(method, record, bundle[method], signature, found)
     _check_names(call)
     return call
 

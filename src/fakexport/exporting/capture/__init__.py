@@ -2,7 +2,7 @@
 
 from fakexport.exporting.capture.capture import Captured, capture
 from fakexport.exporting.capture.constants import Recovered, value_or_reason
-from fakexport.exporting.capture.dynamic_dims import as_torch_shapes
+from fakexport.exporting.capture.dynamic_dims import ExampleSizeError, as_torch_shapes, dynamic_of
 from fakexport.exporting.capture.exploration import capture_or_explore
 from fakexport.exporting.capture.explored import Exploration, Problem
 from fakexport.exporting.capture.export import PartialExportWarning, UnboundConstants, export, exported

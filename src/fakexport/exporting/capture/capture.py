@@ -34,7 +34,7 @@ from fakexport.emulation.devices import emulated_topology
 from fakexport.emulation.fake import UnsupportedSubclassError, check_initialized, unregistered_wrapper
 from fakexport.emulation.history import set_constant_value
 from fakexport.error import InvalidValue, missing_in_torch, raise_missing
-from fakexport.exporting.guards import always_guards
+from fakexport.exporting.guards import InputSizes, always_guards
 from fakexport.exporting.program import (
     ProgramFacts,
     is_library_code,
@@ -201,7 +201,10 @@ def capture(
         return Captured(None, failure_of(error))
     call = None if known.call is None else with_state(known.call, program)
     parameters = () if known.has_own_inputs else parameters_of(module.forward, args, kwargs)
-    facts = replace(known, unbound=recovered.unbound, model=module, call=call, parameters=parameters)
+    sizes = InputSizes.of(program).named(known.sizes) if known.sizes else ()
+    facts = replace(
+        known, unbound=recovered.unbound, model=module, call=call, parameters=parameters, sizes=sizes
+    )
     keep_facts(program, with_load_hooks(facts, module))
     return Captured(program, None, recovered, tuple(effects), tuple(read))
 

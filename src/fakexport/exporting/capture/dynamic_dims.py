@@ -23,6 +23,11 @@ from fakexport.models import DynamicDim, DynamicDims, parse_dynamic
 
 from .plain_forward import bound_inputs
 
+
+class ExampleSizeError(InvalidValue):
+    """The example size of a dimension is not one of the declared sizes."""
+
+
 _UNCHECKED = (1, 2)  # Lower bounds that torch does not check.
 
 
@@ -45,21 +50,30 @@ def as_torch_shapes(dynamic: DynamicDims, inputs: Mapping[str, Any]) -> ShapesCo
     """Return `torch.export.export(dynamic_shapes=...)` for these inputs, or None if all sizes are static.
 
     A listed dimension must not be specialized. Other dimensions with the same example size are `Dim.AUTO`, so
-    that the length of `attention_mask` need not be declared in addition to the length of `input_ids`.
+    that the length of `attention_mask` need not be declared in addition to the length of `input_ids`. A
+    dimension with a single size is static.
 
     Args:
         dynamic: The dynamic dimensions.
         inputs: The example inputs by argument name: tensors or containers of tensors.
     Raises:
         ValueError: an input does not exist or is not a tensor, a tensor does not have the dimension, or its
-            example size is outside of the range or differs from that of a dimension with the same name.
+            example size differs from that of a dimension with the same name.
+        ExampleSizeError: an example size is outside of the range.
     """
     if not dynamic.dims and not dynamic.is_auto:
         return None
+    if dynamic.is_split:
+        raise InvalidValue(
+            "several ranges of a size need several programs, which only `fakexport check` and "
+            "`fakexport export` make: declare one range"
+        )
     specs: dict[int, dict[int, Any]] = {}
     for dim in dynamic.dims:
         tensor = _tensor_named(dim, inputs)
-        specs.setdefault(id(tensor), {})[dim.dim] = Dim.DYNAMIC(min=dim.min, max=dim.max)
+        specs.setdefault(id(tensor), {})[dim.dim] = (
+            Dim.STATIC if dim.is_fixed else Dim.DYNAMIC(min=dim.min, max=dim.max)
+        )
     for first, other in dynamic.equal():
         size, expected = (int(inputs[dim.input_name].shape[dim.dim]) for dim in (other, first))
         if size != expected:
@@ -67,7 +81,7 @@ def as_torch_shapes(dynamic: DynamicDims, inputs: Mapping[str, Any]) -> ShapesCo
                 f"--dynamic {first.symbol}: the example size of {first.input_name}.{first.dim} is "
                 f"{expected}, but that of {other.input_name}.{other.dim} is {size}"
             )
-    named_sizes = {int(inputs[dim.input_name].shape[dim.dim]) for dim in dynamic.dims}
+    named_sizes = {int(inputs[dim.input_name].shape[dim.dim]) for dim in dynamic.dims if not dim.is_fixed}
     shapes = ShapesCollection()
     for tensor in tree_leaves(dict(inputs)):
         if isinstance(tensor, torch.Tensor):
@@ -80,7 +94,7 @@ def as_torch_shapes(dynamic: DynamicDims, inputs: Mapping[str, Any]) -> ShapesCo
 
 
 def _tensor_named(dim: DynamicDim, inputs: Mapping[str, Any]) -> torch.Tensor:
-    label = f"{dim.input_name}.{dim.dim}"
+    label = dim.place
     if dim.input_name not in inputs:
         raise InvalidValue(
             f"--dynamic {label}: the model has no such input{_near(dim.input_name, list(inputs))}"
@@ -96,7 +110,8 @@ def _tensor_named(dim: DynamicDim, inputs: Mapping[str, Any]) -> torch.Tensor:
     size = int(tensor.shape[dim.dim])
     low, high = dim.min or 0, dim.max
     if size < low or (high is not None and size > high):
-        raise InvalidValue(f"--dynamic {label}: the example size {size} is not in {low}..{high or ''}")
+        wanted = high if dim.is_fixed else f"in {low}..{'' if high is None else high}"
+        raise ExampleSizeError(f"--dynamic {label}: the example size {size} is not {wanted}")
     return tensor
 
 
@@ -134,7 +149,7 @@ def _bounds(dynamic: Any, inputs: Mapping[str, Any]) -> Iterator[tuple[int, int,
     """Yield the `id` of a tensor, the index of a dimension, and the minimum size of this dimension."""
     if isinstance(dynamic, DynamicDims):
         for dim in dynamic.dims:
-            if dim.min in _UNCHECKED:
+            if dim.min in _UNCHECKED and not dim.is_fixed:
                 yield id(inputs[dim.input_name]), dim.dim, dim.min
     elif isinstance(dynamic, ShapesCollection):
         shapes = copy.deepcopy(dynamic)  # A lookup adds the tensor to the collection.

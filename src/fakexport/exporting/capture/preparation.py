@@ -35,6 +35,7 @@ from fakexport.models.sources import (
 
 from .capture import Captured, capture
 from .dynamic_dims import dynamic_texts
+from .example_sizes import resized
 from .given_inputs import given_inputs
 from .request import ModelRequest, Request
 
@@ -145,6 +146,8 @@ def prepare(
     source = source or request.source
     built = build_source(source, devices, device_map=device_map, dtype=dtype)
     inputs = _inputs(request, source, built, dtype or source.dtype)
+    if request.asked.example_shapes is not None:
+        inputs = resized(built, inputs, request.asked.example_shapes)
     facts = _facts(request, source, devices, built, inputs, dtype or source.dtype)
     return PreparedModel(request, source, built, inputs, facts)
 
@@ -195,6 +198,7 @@ def _facts(
         call=inputs.call,
         component=source.component,
         adapter=None if source.adapter is None else source.adapter.record(built.module, inputs),
+        sizes=request.asked.sizes,
         unpacked_parameters=(
             None
             if source.quantization is None or source.component is not None

@@ -11,7 +11,7 @@ import torch
 
 from fakexport.emulation.devices import peak_bytes
 from fakexport.error import InvalidValue
-from fakexport.files.documents import AdapterMode
+from fakexport.files.documents import AdapterMode, SizeRange
 from fakexport.models import DynamicDims
 from fakexport.models.parallel import Degrees, parallel_source, refuse_with_parallel
 from fakexport.models.sources import (
@@ -37,6 +37,9 @@ class Request:
 
     Args:
         target: One topology, or several targets for `check`.
+        example_shapes: The shape of each leaf of the example inputs, to change their sizes; None for leaves
+            that are not tensors.
+        sizes: The sizes for which callers use the program, if several programs divide the sizes among them.
         prepare: Called before the source is read, for example to load libraries of operators.
     """
 
@@ -61,6 +64,8 @@ class Request:
     parallel_plan: Mapping[str, Any] | None = None
     rank: int | Literal["all"] | None = None
     assume: Sequence[str] = ()
+    example_shapes: Sequence[tuple[int, ...] | None] | None = None
+    sizes: tuple[SizeRange, ...] = ()
     prepare: Callable[[], None] | None = None
 
     @property

@@ -14,4 +14,5 @@ from .contract import (
 from .expression import Operation, Question, expression_text
 from .guards_of_program import argument_names_of, conditions_of, leaves_of, linear_size
 from .input_leaves import InputLeaf, input_leaves
+from .input_sizes import InputSizes, refused_size
 from .reading import UnreadableCondition, read_condition

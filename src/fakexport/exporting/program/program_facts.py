@@ -22,6 +22,7 @@ from fakexport.files.documents import (
     ParallelRecord,
     Parameter,
     Recipe,
+    SizeRange,
     StageRecord,
     UnboundName,
     UnboundReason,
@@ -76,6 +77,7 @@ class ProgramFacts:
         adapter: How the program uses an adapter. None for a model without an adapter.
         parallel: The rank whose shard of the model the program computes. None for the whole model.
         stage: The pipeline stage that the program computes. None for a program that was not cut into stages.
+        sizes: The sizes for which callers use the program, if several programs divide the sizes among them.
         parameters: The parameters of the model's `forward`, for calls that pass arguments in a different form
             than the example inputs. Empty if no other form is possible, or if the parameters are unknown.
         unpacked_parameters: Number of parameters before quantization packed them. None for other programs.
@@ -103,6 +105,7 @@ class ProgramFacts:
     adapter: AdapterRecord | None = None
     parallel: ParallelRecord | None = None
     stage: StageRecord | None = None
+    sizes: tuple[SizeRange, ...] = ()
     parameters: tuple[Parameter, ...] = ()
     unpacked_parameters: int | None = None
     has_stand_in_inputs: bool = False

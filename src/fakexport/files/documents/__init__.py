@@ -14,10 +14,13 @@ from .program_records import (
     Recipe,
     Scalar,
     Shard,
+    SizeRange,
     StageRecord,
     Step,
     UnboundName,
     UnboundReason,
+    are_divided,
+    sizes_text,
 )
 from .search_pattern import search_pattern
 from .typed_json import (

@@ -5,7 +5,8 @@ Does not import torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal, TypeAlias, cast, get_args
 
@@ -93,6 +94,63 @@ class ParallelRecord:
     shards: Mapping[str, Shard] = field(default_factory=dict, compare=False, repr=False)
     styles: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     unused_rules: tuple[str, ...] = field(default=(), compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class SizeRange:
+    """The sizes of one dimension of an input for which callers use a program.
+
+    Args:
+        input: Name of the input.
+        dim: Index of the dimension, from 0.
+        min: Smallest size.
+        max: Largest size; None without a bound.
+        same: Other dimensions that have the same size in each call, such as `attention_mask.0`. Empty if the
+            user gave the size no name. Not stored in archives.
+    """
+
+    input: Name
+    dim: Size
+    min: Size
+    max: Size | None = None
+    same: tuple[str, ...] = field(default=(), compare=False)
+
+    def __contains__(self, size: int) -> bool:
+        return self.min <= size and (self.max is None or size <= self.max)
+
+    @property
+    def place(self) -> str:
+        """The dimension as the user writes it, such as `input_ids.1`."""
+        return f"{self.input}.{self.dim}"
+
+    @property
+    def bounds(self) -> str:
+        """The sizes as the user writes them, such as `1` or `2..32`."""
+        if self.min == self.max:
+            return str(self.min)
+        return f"{self.min}..{'' if self.max is None else self.max}"
+
+    def __str__(self) -> str:
+        return f"{self.place}={self.bounds}"
+
+
+def sizes_text(sizes: Iterable[SizeRange]) -> str:
+    """Return the sizes as the user writes them: `input_ids.0=1 input_ids.1=2..64`."""
+    return " ".join(map(str, sizes))
+
+
+def are_divided(sizes: Iterable[tuple[SizeRange, ...]]) -> bool:
+    """Return whether at most one of several programs takes any call, according to their sizes."""
+    found = list(sizes)
+    return len(found) > 1 and all(itertools.starmap(_are_apart, itertools.combinations(found, 2)))
+
+
+def _are_apart(one: tuple[SizeRange, ...], other: tuple[SizeRange, ...]) -> bool:
+    places = {each.place: each for each in other}
+    return any(
+        (rival := places.get(each.place)) is not None and each.min not in rival and rival.min not in each
+        for each in one
+    )
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,9 @@ def _range_repair(
         high = "" if taken[-1] == sizes[-1] and dim.max is None else taken[-1]
         smaller = _redeclared(name, declared, taken[0], high)
         return Fix(
-            f"declare a smaller range for {name}: `{_options(smaller)}`", changes=(Change(dynamic=smaller),)
+            f"declare a smaller range for {name}: `{_options(smaller)}`; or export a program for each range: "
+            f"`{_options(_redeclared_in(name, declared, (taken[0], high), dim))}`",
+            changes=(Change(dynamic=smaller),),
         )
     return Fix(
         f"use `--dynamic auto` instead of a range: this line accepts only some sizes of {name} "
@@ -200,6 +202,23 @@ def _redeclared(
     return _with_name([each for each, dim in declared.items() if dim.symbol == symbol], symbol, low, high)
 
 
+def _redeclared_in(
+    name: str, declared: Mapping[str, DynamicDim], taken: tuple[int, int | str], dim: DynamicDim
+) -> tuple[str, ...]:
+    """Return values of `--dynamic` that divide the declared range into the accepted sizes and the others."""
+    low, high = taken
+    least = 2 if dim.min is None else dim.min
+    ranges = [(least, low - 1)] * (low > least) + [(low, high)]
+    if isinstance(high, int) and high != dim.max:
+        ranges.append((high + 1, "" if dim.max is None else dim.max))
+    sizes = "|".join(str(start) if start == end else f"{start}..{end}" for start, end in ranges)
+    symbol = declared[name].symbol
+    if symbol is None:
+        return (f"'{name}={sizes}'",)
+    first, *others = [each for each, other in declared.items() if other.symbol == symbol]
+    return (f"'{first}={symbol}={sizes}'", *(f"{each}={symbol}" for each in others))
+
+
 def _options(dynamic: Iterable[str]) -> str:
     return " ".join(f"--dynamic {spec}" for spec in dynamic)
 
@@ -212,7 +231,7 @@ def _inputs_with(
     program: ExportedProgram, summary: ProgramSummary, dim: DynamicDim, size: int
 ) -> tuple[str, ...]:
     """Return the example inputs, with one dimension resized, as values of `--input`."""
-    shapes, found = _example_shapes(program, summary), []
+    shapes, found = example_shapes(program, summary), []
     for value in summary.inputs:
         if value.kind != "user_input" or value.name not in shapes:
             continue
@@ -223,7 +242,7 @@ def _inputs_with(
     return tuple(found)
 
 
-def _example_shapes(program: ExportedProgram, summary: ProgramSummary) -> dict[str, list[int | None]]:
+def example_shapes(program: ExportedProgram, summary: ProgramSummary) -> dict[str, list[int | None]]:
     """Map the name of each tensor input to the sizes of the example."""
     nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     return {
@@ -251,7 +270,7 @@ def _related(
     """
     seen: set[tuple[str, ...]] = set()
     equal = {tuple(_names_of_equality(guard, declared)) for guard in guards}
-    shapes = _example_shapes(program, summary)
+    shapes = example_shapes(program, summary)
     for guard in guards:
         if guard.is_equality or len(guard.dims) != 2 or not set(guard.dims) <= declared.keys():
             continue

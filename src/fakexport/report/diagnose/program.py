@@ -20,6 +20,7 @@ from fakexport.exporting.program import (
 from fakexport.models import DynamicDims
 from fakexport.report.diagnose.behaviour import diagnose_behaviour
 from fakexport.report.diagnose.custom_operators import compare_custom_operators
+from fakexport.report.diagnose.divided_sizes import division_notes
 from fakexport.report.diagnose.dynamic_dim_checks import (
     diagnose_declared_dims,
     diagnose_numbers,
@@ -72,7 +73,13 @@ def diagnose_program(captured: Captured, summary: ProgramSummary, dynamic: Dynam
     )
     return ProgramFindings(
         diagnostics,
-        (*operators.notes, *unproven_sizes(dynamic), *order_notes(program, dynamic), *_read(captured)),
+        (
+            *operators.notes,
+            *unproven_sizes(dynamic),
+            *order_notes(program, dynamic),
+            *division_notes(program, summary, dynamic),
+            *_read(captured),
+        ),
     )
 
 

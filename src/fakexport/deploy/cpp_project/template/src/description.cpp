@@ -12,9 +12,9 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 #include <string_view>
-#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -47,6 +47,13 @@ PackageDescription read(const json::Value& value) {
   }
   PackageDescription found;
   found.signature = Signature::of(value.at("signature"));
+  for (const json::Value& each : value.at("sizes").array()) {
+    const json::Value& max = each.at("max");
+    SizeRange range{each.at("input").text(), static_cast<std::size_t>(each.at("dim").integer()),
+                    each.at("min").integer(), std::nullopt};
+    if (!max.is_null()) range.max = max.integer();
+    found.sizes.push_back(std::move(range));
+  }
   found.device = value.at("device").text();
   found.torch_version = value.at("versions").at("torch").text();
   found.machine = value.at("machine").text();
@@ -108,22 +115,24 @@ std::vector<std::string> code_names(const std::filesystem::path& package) {
   return found;
 }
 
-// Returns the names of the codes in a package, the name of the code for this machine, and its metadata.
-std::tuple<std::vector<std::string>, std::string, std::string> chosen_code(const std::filesystem::path& package) {
+// Returns the description of a code in a package.
+PackageDescription described(const std::filesystem::path& package, std::vector<std::string> codes,
+                             const std::string& code) {
   std::unordered_map<std::string, std::string> metadata;
-  std::vector<std::string> codes;
-  std::string code;
   try {
-    codes = code_names(package);
-    const std::string gpu = codes.size() > 1 ? gpu_architecture() : "";
-    code = std::count(codes.begin(), codes.end(), gpu) ? gpu : codes[0];
     metadata = torch::inductor::AOTIModelPackageLoader::load_metadata_from_package(package.string(), code);
   } catch (const std::exception& error) {
     throw Fault(package.string() + " cannot be read: " + first_line(error));
   }
   const auto ours = metadata.find("fakexport");
   if (ours == metadata.end()) throw Fault(package.string() + " was not compiled by fakexport");
-  return {codes, code, ours->second};
+  return within(package.string() + ": its description", [&] {
+    PackageDescription found = read(json::parse(ours->second));
+    check_orders(found);
+    found.codes = std::move(codes);
+    found.code = code;
+    return found;
+  });
 }
 
 // Returns `sm_80 or sm_90`.
@@ -163,15 +172,58 @@ PackageDescription PackageDescription::of(const std::filesystem::path& package) 
   if (file.size() > 2) file.read(0, start, 2);
   if (start[0] != 'P' || start[1] != 'K') throw Fault(package.string() + " is not a compiled package");
   std::vector<std::string> codes;
-  std::string code, text;
-  std::tie(codes, code, text) = chosen_code(package);
-  return within(package.string() + ": its description", [&] {
-    PackageDescription found = read(json::parse(text));
-    check_orders(found);
-    found.codes = std::move(codes);
-    found.code = std::move(code);
-    return found;
-  });
+  try {
+    codes = code_names(package);
+  } catch (const std::exception& error) {
+    throw Fault(package.string() + " cannot be read: " + first_line(error));
+  }
+  const std::string gpu = codes.size() > 1 ? gpu_architecture() : "";
+  const std::string code = std::count(codes.begin(), codes.end(), gpu) ? gpu : codes[0];
+  return described(package, std::move(codes), code);
+}
+
+std::string SizeRange::text() const {
+  const std::string least = std::to_string(min);
+  if (!max) return least + "..";
+  return *max == min ? least : least + ".." + std::to_string(*max);
+}
+
+PackageDescription PackageDescription::for_sizes(const std::filesystem::path& package,
+                                                 const TensorsByName& inputs) const {
+  if (sizes.empty() || codes.size() == 1) return *this;
+  std::vector<PackageDescription> all;
+  for (const std::string& name : codes) all.push_back(described(package, codes, name));
+  const auto size_of = [&](const SizeRange& range) -> std::optional<std::int64_t> {
+    const auto found = inputs.find(range.input);
+    if (found == inputs.end() || found->second.dim() <= static_cast<std::int64_t>(range.dim)) return std::nullopt;
+    return found->second.size(static_cast<std::int64_t>(range.dim));
+  };
+  for (const PackageDescription& one : all) {
+    const bool is_for_them = std::all_of(one.sizes.begin(), one.sizes.end(), [&](const SizeRange& range) {
+      const auto size = size_of(range);
+      return size && range.contains(*size);
+    });
+    if (is_for_them) return one;
+  }
+  for (const SizeRange& asked : sizes) {
+    const auto size = size_of(asked);
+    if (!size) return *this;  // `Signature::check` reports the missing input or dimension.
+    std::vector<std::string> known;
+    bool is_known = false;
+    for (const PackageDescription& one : all) {
+      for (const SizeRange& range : one.sizes) {
+        if (range.input != asked.input || range.dim != asked.dim) continue;
+        is_known = is_known || range.contains(*size);
+        if (!std::count(known.begin(), known.end(), range.text())) known.push_back(range.text());
+      }
+    }
+    if (is_known) continue;
+    std::string text;
+    for (const std::string& each : known) text += (text.empty() ? "" : " and ") + each;
+    throw Fault("`" + asked.input + "` has size " + std::to_string(*size) + " in dimension " +
+                std::to_string(asked.dim) + ", but the programs are for " + text);
+  }
+  return *this;
 }
 
 void PackageDescription::check_machine() const {

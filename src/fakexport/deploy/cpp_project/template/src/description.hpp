@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,10 +19,23 @@ struct Weight {
   std::vector<std::string> aliases;
 };
 
+// The sizes of a dimension of an input for which a code is. Without `max`, there is no largest size.
+struct SizeRange {
+  std::string input;
+  std::size_t dim;
+  std::int64_t min;
+  std::optional<std::int64_t> max;
+
+  bool contains(std::int64_t size) const { return size >= min && (!max || size <= *max); }
+  std::string text() const;  // `1`, `2..32`
+};
+
 // fakexport's metadata of the program in a package.
 //
-//   codes          names of the codes in the package: `model`, or the capability of each of several GPUs
+//   codes          names of the codes in the package: `model`; the capability of each of several GPUs; or the
+//                  program of each of several ranges of sizes
 //   code           the code for this machine, or the first
+//   sizes          the sizes for which the code is, if there are several ranges of sizes
 //   orders         memory order of each input: its dimensions from the outermost to the innermost
 //   device         `cpu` or `cuda`
 //   weights        the weights that a weights file must contain; empty if they are inside the package
@@ -35,6 +50,7 @@ struct Weight {
 struct PackageDescription {
   std::vector<std::string> codes;
   std::string code;
+  std::vector<SizeRange> sizes;
   Signature signature;
   std::vector<Shape> orders;
   std::string device;
@@ -50,6 +66,10 @@ struct PackageDescription {
   // Reads the description without running code of the package. Throws Fault if the file is not a package that
   // fakexport wrote.
   static PackageDescription of(const std::filesystem::path& package);
+
+  // Returns the description of the code for the sizes of these inputs: this one, unless the package has codes
+  // for several ranges of sizes. Throws Fault if no code is for these sizes.
+  PackageDescription for_sizes(const std::filesystem::path& package, const TensorsByName& inputs) const;
 
   // Throws Fault if this processor, this libtorch or the available devices cannot run the code.
   void check_machine() const;

@@ -45,6 +45,7 @@ void run(const Options& options) {
     throw Fault("the package contains its weights: drop --weights");
   }
   const TensorsByName inputs = read_inputs(options.inputs);
+  description = description.for_sizes(options.package, inputs);
   description.signature.check(inputs);
   TensorsByName weights;
   if (description.has_weights_beside) weights = all_weights(options, description);

@@ -1,0 +1,90 @@
+"""Choose among programs that divide the sizes of a call among them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+from torch.export import ExportedProgram
+
+from fakexport.exporting.program import facts_of
+from fakexport.files.documents import SizeRange
+
+from .loaded_program import LoadedProgram
+from .signature import Dimension, InputMismatchError, Signature
+
+Sizes = tuple[SizeRange, ...]
+T = TypeVar("T")
+
+
+def chosen(programs: Sequence[tuple[Sizes, T]], inputs: Mapping[str, torch.Tensor]) -> T:
+    """Return the program for the sizes of a call.
+
+    If an input is missing or has too few dimensions, return the first program, which rejects the call.
+
+    Raises:
+        InputMismatchError: no program is for these sizes.
+    """
+    places = {(each.input, each.dim) for sizes, _ in programs for each in sizes}
+    shapes = {name: inputs[name].shape for name, _ in places if name in inputs}
+    if any(name not in shapes or dim >= len(shapes[name]) for name, dim in places):
+        return programs[0][1]
+    for sizes, program in programs:
+        if all(int(shapes[each.input][each.dim]) in each for each in sizes):
+            return program
+    for name, dim in sorted(places):
+        size, every = int(shapes[name][dim]), [each for sizes, _ in programs for each in sizes]
+        own = dict.fromkeys(each for each in every if (each.input, each.dim) == (name, dim))
+        if not any(size in each for each in own):
+            known = " and ".join(each.bounds for each in own)
+            raise InputMismatchError(
+                f"`{name}` has size {size} in dimension {dim}, but the programs are for {known}"
+            )
+    raise InputMismatchError(f"no program is for {', '.join(f'{n}[{d}]={shapes[n][d]}' for n, d in places)}")
+
+
+class LoadedRanges:
+    """Bound programs that divide the sizes of a call among them. A call runs the program for its sizes.
+
+    Args:
+        programs: The programs by method. Their sizes do not overlap.
+        is_compiled: As for `LoadedProgram`.
+    """
+
+    def __init__(self, programs: Mapping[str, ExportedProgram], *, is_compiled: bool = False) -> None:
+        self._programs = [
+            (facts_of(program).sizes, LoadedProgram(program, is_compiled=is_compiled))
+            for program in programs.values()
+        ]
+
+    @property
+    def signature(self) -> Signature:
+        """Inputs and outputs of a call. A size that depends on the program is not checked."""
+        return common_signature([program.signature for _, program in self._programs])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
+        """Run the program for the sizes of the inputs. Arguments and errors are those of `run`.
+
+        Raises:
+            InputMismatchError: no program is for these sizes.
+        """
+        inputs = self._programs[0][1].named(args, kwargs)
+        return chosen(self._programs, inputs)(inputs)
+
+
+def common_signature(signatures: Sequence[Signature]) -> Signature:
+    """Return the signature of several programs. A size that differs between them is not checked."""
+    first = signatures[0]
+    inputs = [
+        replace(
+            same[0],
+            shape=tuple(
+                sizes[0] if len(set(sizes)) == 1 else Dimension(is_checked=False)
+                for sizes in zip(*(each.shape for each in same), strict=True)
+            ),
+        )
+        for same in zip(*(each.inputs for each in signatures), strict=True)
+    ]
+    return replace(first, inputs=tuple(inputs), conditions=())
