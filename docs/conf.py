@@ -5,6 +5,8 @@ has the pages that docs/index.md links to, in its order.
 """
 
 import re
+import shutil
+from pathlib import Path
 
 project = "fakexport"
 copyright = "the fakexport authors"
@@ -34,6 +36,15 @@ def sidebar(app, docname, source):
         source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {section['caption']}\n\n{pages}\n```\n"
 
 
+def schemas(app, exception):
+    """Copy the JSON Schemas to `schemas/`, so that editors can load them from the site."""
+    folder = Path(app.outdir, "schemas")
+    folder.mkdir(exist_ok=True)
+    for schema in Path(app.srcdir, "src", "fakexport", "report").glob("*.schema.json"):
+        shutil.copy(schema, folder)
+
+
 def setup(app):
     app.connect("source-read", sidebar)
+    app.connect("build-finished", schemas)
     return {"parallel_read_safe": True}

@@ -1,6 +1,7 @@
-"""Generate the descriptions of JSON documents in docs/json.md, and the JSON Schema, from the classes.
+"""Generate the descriptions of JSON documents, and the JSON Schemas, from the classes.
 
-Run `python tools/json_documents.py`. The types come from the fields and properties of the classes, and the
+Run `python tools/json_documents.py`. It writes docs/json.md, the manifest in docs/archive_format.md, and the
+schemas in src/fakexport/report/. The types come from the fields and properties of the classes, and the
 descriptions from their docstrings. In docs/json.md, the text of a level 2 section is written by hand, up to
 its first level 3 section. The level 3 sections are generated: they describe the objects of the document that
 no earlier document contains.
@@ -14,28 +15,37 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from fakexport.archive import ArchiveDescription, ArchiveDifference
+from fakexport.archive import ArchiveDescription, ArchiveDifference, Manifest
+from fakexport.archive.manifest_json import FORMAT
 from fakexport.archive.weights import WeightsReport
 from fakexport.checking.sweep.results import SweepReport
+from fakexport.cli.project_file import CheckOptions
+from fakexport.files.documents import stored_fields
 from fakexport.report import BenchReport, Comparison, PlanReport, ProjectReport, Report
-from fakexport.report.as_json import SCHEMAS, members
+from fakexport.report.as_json import SCHEMAS, Member, members
 
 _ROOT = Path(__file__).parents[1]
 PAGE = _ROOT / "docs" / "json.md"
-SCHEMA = _ROOT / "src" / "fakexport" / "report" / "documents.schema.json"
+FORMAT_PAGE = _ROOT / "docs" / "archive_format.md"
+_FOLDER = _ROOT / "src" / "fakexport" / "report"
+SCHEMA = _FOLDER / "documents.schema.json"
+MANIFEST_SCHEMA = _FOLDER / "manifest.schema.json"
+PROJECT_SCHEMA = _FOLDER / "project.schema.json"
 DOCUMENTS = (
     *(Report, ProjectReport, PlanReport, WeightsReport, ArchiveDescription, ArchiveDifference),
     *(BenchReport, Comparison, SweepReport),
 )
 """The documents, in the order of docs/json.md."""
 
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_MANIFEST_HEADING = "\n## The objects of the manifest\n"
 _SECTION = re.compile(r"(?<=\n)## .*?(?=\n## |\Z)", re.DOTALL)
 _ARGUMENT = re.compile(r"^    (\w[\w, ]*): (.+(?:\n {6,}.+)*)", re.MULTILINE)
 _SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean"}
@@ -56,11 +66,13 @@ class Part:
         key: The key; "" if all members of a different object are included here.
         schema: JSON Schema of the value.
         meaning: Description from the docstring.
+        default: The value, as JSON text, if the key is missing; None if the key is required.
     """
 
     key: str
     schema: dict[str, Any]
     meaning: str
+    default: str | None = None
 
 
 class Shapes:
@@ -77,16 +89,26 @@ class Shapes:
         own = self.parts[view] = []
         summary = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0]
         self.about[view] = _ABOUT.get(view) or _prose(summary)
-        if view in SCHEMAS:
-            own.append(Part("schema", {"const": SCHEMAS[view]}, "Name and version of this format."))
-        for member in members(kind, view):
+        own.extend(self._head(view))
+        for member in self._members(kind, view):
             meaning, optional, hint = _ABOUT.get(member.view or "", ""), False, kind
             for name in member.path:
                 meaning, hint = _meaning(hint, name), _hint(hint, name)
                 if name != member.path[-1] and NoneType in get_args(hint):
                     optional, hint = True, get_args(hint)[0]
             schema = self._schema(hint | None if optional else hint, member.view)
-            own.append(Part(member.key, schema, meaning))
+            own.append(Part(member.key, schema, meaning, self._default(kind, member.key)))
+
+    def _head(self, view: str) -> Iterator[Part]:
+        """Yield the member that names the format of a document."""
+        if view in SCHEMAS:
+            yield Part("schema", {"const": SCHEMAS[view]}, "Name and version of this format.")
+
+    def _members(self, kind: type, view: str) -> Iterable[Member]:
+        return members(kind, view)
+
+    def _default(self, kind: type, key: str) -> str | None:
+        return None
 
     def _schema(self, hint: Any, view: str | None) -> dict[str, Any]:
         """Return the JSON Schema of a type, and add the objects that it refers to."""
@@ -104,9 +126,11 @@ class Shapes:
                 return {"type": "null"}
             case origin if origin in _SCALARS:
                 return {"type": _SCALARS[origin]}
+            case origin if issubclass(origin, (tuple, list)) and ... not in arguments[1:]:
+                each = [self._schema(argument, view) for argument in arguments]
+                return {"type": "array", "prefixItems": each, "items": False, "minItems": len(each)}
             case origin if issubclass(origin, (tuple, list)):
-                (each,) = {*arguments} - {...}
-                return {"type": "array", "items": self._schema(each, view)}
+                return {"type": "array", "items": self._schema(arguments[0], view)}
             case origin if issubclass(origin, Mapping):
                 item = self._schema(arguments[1] if len(arguments) == 2 else int, view)
                 return {"type": "object", "additionalProperties": item}
@@ -116,21 +140,21 @@ class Shapes:
                 return {"$ref": f"#/$defs/{name}"}
         raise AssertionError(hint)
 
-    def properties(self, name: str) -> dict[str, Any]:
-        """Return the JSON Schema of each key of an object."""
-        found: dict[str, Any] = {}
+    def properties(self, name: str) -> dict[str, Part]:
+        """Return the members of an object, by key."""
+        found: dict[str, Part] = {}
         for part in self.parts[name]:
-            if part.key:
-                found[part.key] = part.schema
-            else:
-                found |= self.properties(_referred(part.schema))
+            found |= {part.key: part} if part.key else self.properties(_referred(part.schema))
         return found
 
     def schema(self, name: str) -> str:
         """Return the JSON Schema of an object, with a line per key."""
         properties = self.properties(name)
-        head = {"type": "object", "additionalProperties": False, "required": [*properties]}
-        rows = ",\n".join(f"      {json.dumps(key)}: {json.dumps(of)}" for key, of in properties.items())
+        required = [key for key, part in properties.items() if part.default is None]
+        head = {"type": "object", "additionalProperties": False, "required": required}
+        rows = ",\n".join(
+            f"      {json.dumps(key)}: {json.dumps(of.schema)}" for key, of in properties.items()
+        )
         return f'{json.dumps(head)[:-1]}, "properties": {{\n{rows}\n    }}}}'
 
     def section(self, name: str) -> str:
@@ -138,10 +162,28 @@ class Shapes:
         rows = ["| field | type | meaning |\n|---|---|---|"]
         for part in self.parts[name]:
             if part.key:
-                rows.append(f"| `{part.key}` | {_type_text(part.schema)} | {part.meaning} |")
+                default = "" if part.default is None else f" Default: `{part.default}`."
+                rows.append(f"| `{part.key}` | {_type_text(part.schema)} | {part.meaning}{default} |")
             else:
                 rows.append(f"| ... | | All fields of `{_referred(part.schema)}`. |")
         return "\n\n".join([f"### `{name}`", self.about[name], "\n".join(rows)])
+
+
+class StoredShapes(Shapes):
+    """The objects of an archive's manifest. Fields that have their default value are omitted."""
+
+    def _head(self, view: str) -> Iterator[Part]:
+        if view == Manifest.__name__:
+            yield Part("format", {"const": FORMAT}, "Name and version of this format.")
+
+    def _members(self, kind: type, view: str) -> Iterable[Member]:
+        return (Member(each.name, (each.name,)) for each in fields(kind) if each.compare)
+
+    def _default(self, kind: type, key: str) -> str | None:
+        found = next(each for each in fields(kind) if each.name == key)
+        if found.default_factory is not MISSING:
+            return json.dumps(found.default_factory())
+        return None if found.default is MISSING else json.dumps(found.default, default=stored_fields)
 
 
 def _referred(schema: dict[str, Any]) -> str:
@@ -208,6 +250,8 @@ def _choices(schema: dict[str, Any]) -> Iterator[str]:
             yield f"`{_referred(schema)}`"
         case {"anyOf": several}:
             yield from (text for each in several for text in _choices(each))
+        case {"prefixItems": several}:
+            yield f"[{', '.join(_type_text(each) for each in several)}]"
         case {"items": item}:
             yield f"list of {_type_text(item)}"
         case {"additionalProperties": item}:
@@ -232,17 +276,41 @@ def page(text: str) -> str:
     return _SECTION.sub(written, text)
 
 
-def schema_text() -> str:
-    """Return a JSON Schema of every document, with a line per key."""
-    shapes = Shapes()
+def format_page(text: str) -> str:
+    """Return docs/archive_format.md with a newly generated description of the manifest."""
+    shapes = StoredShapes()
+    shapes.add(Manifest, Manifest.__name__)
+    by_hand, heading, _ = text.partition(_MANIFEST_HEADING)
+    return by_hand + heading + "".join(f"\n{shapes.section(name)}\n" for name in shapes.parts)
+
+
+def schemas() -> dict[Path, str]:
+    """Return the text of each JSON Schema, by path."""
+    printed, stored = Shapes(), StoredShapes()
     for kind in DOCUMENTS:
-        shapes.add(kind, kind.__name__)
+        printed.add(kind, kind.__name__)
+    stored.add(Manifest, Manifest.__name__)
+    return {
+        SCHEMA: _schema_text("What fakexport prints with --format json", DOCUMENTS, printed),
+        MANIFEST_SCHEMA: _schema_text("The manifest of a .pt2 archive of fakexport", (Manifest,), stored),
+        PROJECT_SCHEMA: project_schema(),
+    }
+
+
+def _id(path: Path) -> str:
+    """Return the `$id` of a schema. It names no host, and is absolute, because taplo rejects other ones."""
+    return f"urn:fakexport:schema:{path.name.partition('.')[0]}"
+
+
+def _schema_text(title: str, documents: Iterable[type], shapes: Shapes) -> str:
+    """Return a JSON Schema of several documents, with a line per key."""
     objects = ",\n".join(f'    "{name}": {shapes.schema(name)}' for name in shapes.parts)
-    documents = [{"$ref": f"#/$defs/{kind.__name__}"} for kind in DOCUMENTS]
+    path = {"Manifest": MANIFEST_SCHEMA}.get(next(iter(shapes.parts)), SCHEMA)
     return f"""{{
-  "$schema": "https://json-schema.org/draft/2020-12/schema",
-  "title": "What fakexport prints with --format json",
-  "anyOf": {json.dumps(documents)},
+  "$schema": "{_DIALECT}",
+  "$id": "{_id(path)}",
+  "title": "{title}",
+  "anyOf": {json.dumps([{"$ref": f"#/$defs/{kind.__name__}"} for kind in documents])},
   "$defs": {{
 {objects}
   }}
@@ -250,6 +318,39 @@ def schema_text() -> str:
 """
 
 
+def project_schema() -> str:
+    """Return a JSON Schema of a `pyproject.toml`, which describes `[tool.fakexport]` only."""
+    texts = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+    types: dict[Any, Any] = {
+        str | None: {"type": "string"},
+        bool | None: {"type": "boolean"},
+        list[str] | None: texts,
+    }
+    own = {}
+    for name, hint in get_type_hints(CheckOptions, include_extras=True).items():
+        kind, option = get_args(hint)
+        own[name.replace("_", "-")] = {"description": " ".join(str(option.help).split()), **types[kind]}
+    source = {"type": "string", "pattern": "^[^-]", "description": "A model, such as `model.py:factory`."}
+    table = {"type": "object", "additionalProperties": False, "required": ["source"]}
+    sources = {
+        "description": "The models to check, each as text or as a table with its own options.",
+        "type": "array",
+        "items": {"anyOf": [source, {**table, "properties": {"source": source, **own}}]},
+    }
+    profiles = {"type": "string", "description": "A file of device profiles."}
+    ours = {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {"sources": sources, **own, "profiles": profiles},
+    }
+    tool = {"type": "object", "properties": {"fakexport": {"$ref": "#/$defs/fakexport"}}}
+    head = {"$schema": _DIALECT, "$id": _id(PROJECT_SCHEMA), "title": "[tool.fakexport] in pyproject.toml"}
+    whole = {**head, "type": "object", "properties": {"tool": tool}, "$defs": {"fakexport": ours}}
+    return json.dumps(whole, indent=2) + "\n"
+
+
 if __name__ == "__main__":
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    SCHEMA.write_text(schema_text(), encoding="utf-8")
+    FORMAT_PAGE.write_text(format_page(FORMAT_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for path, text in schemas().items():
+        path.write_text(text, encoding="utf-8")

@@ -1,28 +1,49 @@
 """The documents: docs/json.md and the JSON Schema are those of the classes, and what is written is valid."""
 
 import json
+import tomllib
+from contextlib import nullcontext
 from importlib import resources
 
 import jsonschema
 import pytest
 import torch
+import typer
 
 from fakexport.archive import describe, diff_archives, save, save_bundle
+from fakexport.archive.manifest_json import MANIFEST as MANIFEST_RECORD
+from fakexport.archive.manifest_json import encode_manifest
 from fakexport.archive.weights import WeightFinding, WeightsReport
 from fakexport.checking.sweep import collect_results, results_text
+from fakexport.cli.app import app
+from fakexport.cli.project_file import ProjectFileError, project_file_of
+from fakexport.files.container import read_container
+from fakexport.files.documents import (
+    AdapterRecord,
+    CallRecord,
+    ParallelRecord,
+    Parameter,
+    Recipe,
+    StageRecord,
+    StateTensor,
+    Step,
+)
 from fakexport.report import Comparison, OutputComparison, Place, ProjectReport, TensorError, to_dict
 from fakexport.report.as_json import SCHEMAS
 from tests.known_facts import with_facts
 from tests.unit.archive.bundles import PREFIXES, fakes
+from tests.unit.archive.described import manifest
 from tests.unit.archive.test_save_and_load import exported, factory
 from tests.unit.checking.sweep.test_results import run
 from tests.unit.report.sample_bench import sample_bench
 from tests.unit.report.sample_plan import sample_plan
 from tests.unit.report.sample_reports import full_report, report, verdict
-from tools.json_documents import DOCUMENTS, PAGE, page, schema_text
+from tools.json_documents import DOCUMENTS, FORMAT_PAGE, PAGE, format_page, page, schemas
 
-WRITTEN = (resources.files("fakexport.report") / "documents.schema.json").read_text()
-SCHEMA = json.loads(WRITTEN)
+FOLDER = resources.files("fakexport.report")
+SCHEMA, MANIFEST, PROJECT = (
+    json.loads((FOLDER / f"{name}.schema.json").read_text()) for name in ("documents", "manifest", "project")
+)
 
 
 def validate(data: dict, name: str) -> None:
@@ -33,11 +54,48 @@ def validate(data: dict, name: str) -> None:
     assert list(data) == SCHEMA["$defs"][name]["required"]
 
 
-def test_the_docs_and_the_schema_are_up_to_date():
-    text = PAGE.read_text(encoding="utf-8")
+def test_the_docs_and_the_schemas_are_up_to_date():
+    text, about_format = (path.read_text(encoding="utf-8") for path in (PAGE, FORMAT_PAGE))
 
     assert page(text) == text, "regenerate it: make rules"
-    assert schema_text() == WRITTEN, "regenerate it: make rules"
+    assert format_page(about_format) == about_format, "regenerate it: make rules"
+    for path, schema in schemas().items():
+        assert path.read_text(encoding="utf-8") == schema, f"regenerate {path.name}: make rules"
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, MANIFEST, PROJECT], ids=lambda schema: schema["title"])
+def test_a_schema_is_valid_and_named_like_its_file(schema):
+    jsonschema.Draft202012Validator.check_schema(schema)
+
+    name = schema["$id"].removeprefix("urn:fakexport:schema:")
+    assert json.loads((FOLDER / f"{name}.schema.json").read_text()) == schema
+
+
+@pytest.mark.parametrize(
+    ("table", "is_valid"),
+    [
+        ('sources = ["model.py:factory"]\ntarget = "H100"', True),
+        ('sources = [{source = "hf:llama", target = ["8xH100"], use-cache = true}]', True),
+        ('profiles = "devices.toml"\ndynamic = ["auto"]\nassume = "a.py:3=False"', True),
+        ("", True),
+        ('sources = ["--help"]', False),
+        ('sources = "model.py:factory"', False),
+        ("strict = 1", False),
+        ('taget = "H100"', False),
+        ("use_cache = true", False),
+        ('sources = [{target = "H100"}]', False),
+        ('sources = [{source = "hf:llama", profiles = "devices.toml"}]', False),
+    ],
+)
+def test_the_schema_of_a_project_accepts_what_fakexport_accepts(table, is_valid, tmp_path, monkeypatch):
+    text = f"[project]\nname = 'mine'\n[tool.fakexport]\n{table}\n"
+    (tmp_path / "pyproject.toml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+
+    with nullcontext() if is_valid else pytest.raises(ProjectFileError):
+        project_file_of(typer.Context(typer.main.get_command(app)))
+
+    assert jsonschema.Draft202012Validator(PROJECT).is_valid(tomllib.loads(text)) == is_valid
 
 
 def test_every_document_is_described():
@@ -121,3 +179,30 @@ def test_a_comparison_of_archives_is_valid(archives):
     validate(data, "ArchiveDifference")
     assert data["weights"]
     assert data["facts"]
+
+
+@pytest.mark.parametrize("name", ["device.pt2", "bound.pt2", "bundle.pt2"])
+def test_a_manifest_is_valid(name, archives):
+    with read_container(archives / name) as container:
+        data = json.loads(container.record(MANIFEST_RECORD))
+
+    jsonschema.Draft202012Validator(MANIFEST).validate(data)
+
+    data["methods"]["model" if name != "bundle.pt2" else "encode"]["tensors"][0]["colour"] = "red"
+    assert not jsonschema.Draft202012Validator(MANIFEST).is_valid(data)
+
+
+def test_the_schema_of_a_manifest_accepts_each_of_its_fields():
+    state = (StateTensor("k", "k", "k"),)
+    full = manifest(
+        adapter=AdapterRecord("separate"),
+        call=CallRecord(workload="decode", tokens="a", logits="b", prompt=None, state=state),
+        computed={"lm_head.weight": None},
+        parallel=ParallelRecord("tp=2", 0, 2),
+        parameters=(Parameter("x", "any", (1.5,)),),
+        prefix=("a", ""),
+        recipes=(Recipe(("a",), (Step("transpose", (0,), (0, 1)),), (("lm_head.weight", 1),)),),
+        stage=StageRecord(0, 2, "", ("out",)),
+    )
+
+    jsonschema.Draft202012Validator(MANIFEST).validate(json.loads(encode_manifest(full)))

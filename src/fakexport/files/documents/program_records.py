@@ -26,7 +26,7 @@ class Step:
     """One operator of a recipe.
 
     Args:
-        operator: One of `OPERATORS`.
+        operator: Name of the operator, such as `transpose`.
         values: Indices of the operands in a list of the checkpoint entries, followed by the results of
             earlier steps.
         numbers: The dimensions and sizes that are passed to the operator.
