@@ -1,7 +1,6 @@
 """The documentation as a site: `make docs` builds it strictly.
 
-The source folder is the repository, so that a link leads to the same file here and in a checkout. The sidebar
-has the pages that docs/index.md links to, in its order.
+The source folder is the repository, so that a link leads to the same file here and in a checkout.
 """
 
 import re
@@ -10,11 +9,14 @@ from pathlib import Path
 
 project = "fakexport"
 copyright = "the fakexport authors"
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx_copybutton", "sphinx_design"]
 root_doc = "docs/index"
 include_patterns = ["*.md", "docs/*.md", "docs/zoo/*.md", "docs/notes/*.md", "examples/configs/*.md"]
 exclude_patterns = [".*", "build", "dist", "src", "tests", "tools", "benchmarks"]
 myst_heading_anchors = 4
+myst_enable_extensions = ["colon_fence"]
+copybutton_prompt_text = "$ "  # Only commands are copied, not what they print.
+copybutton_line_continuation_character = "\\"
 
 html_theme = "furo"
 html_title = "fakexport"
@@ -23,17 +25,42 @@ html_static_path = ["style"]
 html_css_files = ["fakexport.css"]
 highlight_language = "none"  # A block that names no language is text: help, a drawing, a report.
 
-_SECTION = re.compile(r"^## (?P<caption>.+)\n(?P<body>(?:(?!## ).*\n?)*)", re.MULTILINE)
+# Pages that list other pages. The sidebar has the entries of the index, and below each those of its page.
+LISTS = (
+    "docs/index",
+    *(f"docs/{name}" for name in ("questions", "guides", "ship", "reference", "measured", "project")),
+)
+_ENTRY = re.compile(r"^- .*(?:\n  .*)*", re.MULTILINE)
 _PAGE = re.compile(r"\[(?P<title>[^]]+)\]\((?P<path>[^)#:]+)\.md\)")
+_TABS = re.compile(r"^<!-- tabs -->\n(?P<tabs>.*?)^<!-- end tabs -->$", re.DOTALL | re.MULTILINE)
+_TAB = re.compile(r"^(?P<label>[A-Z][^\n]*):\n\n(?P<block>```\w+\n.*?^```$)", re.DOTALL | re.MULTILINE)
 
 
-def sidebar(app, docname, source):
-    """Append a hidden table of contents with each page that the index links to, below its heading."""
-    if docname != root_doc:
-        return
-    for section in _SECTION.finditer(source[0]):
-        pages = "\n".join(f"{page['title']} <{page['path']}>" for page in _PAGE.finditer(section["body"]))
-        source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {section['caption']}\n\n{pages}\n```\n"
+def listed(text):
+    """Return the title and the path of each page that a page lists, in order."""
+    entries = (entry[0].partition(":")[0] for entry in _ENTRY.finditer(text))
+    return [(page["title"], page["path"]) for entry in entries for page in _PAGE.finditer(entry)]
+
+
+def with_tabs(text):
+    """Turn the blocks between `<!-- tabs -->` and `<!-- end tabs -->` into tabs."""
+
+    def tabs(found):
+        items = "\n".join(
+            f":::{{tab-item}} {tab['label']}\n:sync: {tab['label']}\n\n{tab['block']}\n:::"
+            for tab in _TAB.finditer(found["tabs"])
+        )
+        return f"::::{{tab-set}}\n{items}\n::::"
+
+    return _TABS.sub(tabs, text)
+
+
+def read(app, docname, source):
+    """Add a hidden table of contents to a page that lists other pages, and the tabs to every page."""
+    if docname in LISTS:
+        pages = "\n".join(f"{title} <{path}>" for title, path in listed(source[0]))
+        source[0] += f"\n```{{toctree}}\n:hidden:\n\n{pages}\n```\n"
+    source[0] = with_tabs(source[0])
 
 
 def schemas(app, exception):
@@ -45,6 +72,6 @@ def schemas(app, exception):
 
 
 def setup(app):
-    app.connect("source-read", sidebar)
+    app.connect("source-read", read)
     app.connect("build-finished", schemas)
     return {"parallel_read_safe": True}

@@ -173,6 +173,7 @@ PAGES = {
         },
     ),
     "docs/ci.md": Page(),
+    "docs/ci_without_gpu.md": Page(),
     "docs/cli.md": Page(
         _command_line,
         left_out={
@@ -188,10 +189,16 @@ PAGES = {
     "docs/debugging.md": Page(_debugging),
     "docs/deploy.md": Page(tools=("g++", "cmake")),
     "docs/devices.md": Page(_devices),
+    "docs/export_without_gpu.md": Page(),
     "docs/faq.md": Page(),
+    "docs/hard_coded_device.md": Page(),
+    "docs/index.md": Page(),
     "docs/json.md": Page(_json, ("jq",)),
+    "docs/llama_on_h100.md": Page(),
+    "docs/onnx_from_transformers.md": Page(),
     "docs/quickstart.md": Page(),
     "docs/size_ranges.md": Page(_readme),
+    "docs/weightless_pt2.md": Page(),
     "docs/why.md": Page(),
 }
 LEFT_OUT = {

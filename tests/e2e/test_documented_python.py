@@ -26,7 +26,10 @@ LONGEST = ("language_models.md",)
     [pytest.param(page, marks=pytest.mark.slow) if page.name in LONGEST else page for page in PAGES],
     ids=[page.name for page in PAGES],
 )
-def test_each_block_runs(page):
+def test_each_block_runs(page, tmp_path, monkeypatch):
+    """In a folder with the examples beside, as the commands of the page."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
     text = page.read_text()
     namespace: dict[str, object] = {}
 

@@ -15,10 +15,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "wrong_programs.md"
 
 _HEAD = """# Wrong programs without an error
 
-`torch.export` runs `forward` once and records the operators. Python code runs during that trace only, so
-the program takes the same branch for every input. torch rejects many models for which this is wrong, but
-not all. With torch {versions}, `torch.export` exports each model below without an error, and the program
-returns wrong results.
+See which models `torch.export` turns into wrong programs without an error, and how to fix them. It runs
+`forward` once and records the operators. Python code runs during that trace only, so the program takes the
+same branch for every input. torch rejects many models for which this is wrong, but not all. With torch
+{versions}, `torch.export` exports each model below without an error, and the program returns wrong results.
 
 The table compares the programs of `torch.export` and of fakexport with eager mode. Each program is called
 one to three times. A code such as FE903 means that `fakexport check` reports this diagnostic, with the line
