@@ -10,7 +10,7 @@ import torch
 
 from tests.command_line import fakexport
 
-__all__ = ["LEFT_OUT", "PAGES", "ROOT", "Command", "Page", "commands", "steps"]
+__all__ = ["AGENT_MODEL", "LEFT_OUT", "PAGES", "ROOT", "Command", "File", "Page", "commands", "steps"]
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -141,6 +141,18 @@ def _devices(folder: Path) -> None:
     shutil.copy(EXAMPLES / "mlp.py", folder / "model.py")
 
 
+AGENT_MODEL = next(
+    step.text
+    for step in steps((ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8"))
+    if isinstance(step, File) and step.name == "model.py"
+)
+"""The model of the quickstart, which fails for two reasons. A program can apply the fix of one of them."""
+
+
+def _agent(folder: Path) -> None:
+    (folder / "model.py").write_text(AGENT_MODEL, encoding="utf-8")
+
+
 def _json(folder: Path) -> None:
     shutil.copy(EXAMPLES / "mlp.py", folder / "model.py")
     fakexport("export", f"{folder}/model.py:factory", "-o", folder / "model.pt2")
@@ -200,6 +212,7 @@ PAGES = {
     "docs/size_ranges.md": Page(_readme),
     "docs/weightless_pt2.md": Page(),
     "docs/why.md": Page(),
+    "examples/agents/AGENTS.md": Page(_agent),
 }
 LEFT_OUT = {
     "CONTRIBUTING.md": "it installs into .venv and runs the tests",
