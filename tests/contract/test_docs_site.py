@@ -13,7 +13,20 @@ PAGES = sorted([*DOCS.glob("*.md"), *DOCS.glob("zoo/*.md"), *DOCS.glob("notes/*.
 MEASURED = set(re.findall(r"\(([\w/]+)\.md\)", (DOCS / "measured.md").read_text(encoding="utf-8")))
 GUIDES = [page for page in DOCS.glob("*.md") if page.stem not in MEASURED]
 VERBS = (
-    *("Check", "Choose", "Cut", "Decide", "Emulate", "Export", "Fail", "Find", "Fix", "Generate", "Learn"),
+    *(
+        "Add",
+        "Check",
+        "Choose",
+        "Cut",
+        "Decide",
+        "Emulate",
+        "Export",
+        "Fail",
+        "Find",
+        "Fix",
+        "Generate",
+        "Learn",
+    ),
     *("Look", "Move", "Plan", "Read", "Repair", "Run", "See", "Store", "Take", "Turn", "Understand", "Use"),
     *("Build", "Write"),
 )

@@ -103,6 +103,15 @@ def test_the_page_names_every_vector_and_every_dtype():
     assert listed == {code: str(dtype).removeprefix("torch.") for dtype, code in DTYPE_CODES.items()}
 
 
+def test_the_reader_knows_the_fields_that_the_page_lists():
+    reader, page = READER.read_text(), PAGE.read_text()
+
+    for key, name in {"manifest": "Manifest", "method": "MethodManifest"}.items():
+        known = re.search(rf"{key}: (.*?),\n", reader, re.DOTALL)[1]
+        section = page.partition(f"### `{name}`")[2].partition("\n### ")[0]
+        assert re.findall(r"\w+", known) == re.findall(r"^\| `(\w+)`", section, re.MULTILINE)
+
+
 @needs_node
 @pytest.mark.parametrize("name", ["gpt2", "whisper", "llama4"])
 def test_the_reader_finds_what_is_in_the_program_of_a_model(name, tmp_path):

@@ -42,6 +42,7 @@ from fakexport.exporting.program import (
     walk,
 )
 from fakexport.exporting.stages import InseparableStages, StageError
+from fakexport.files import PluginError
 from fakexport.models import DynamicDims, import_loaded_libraries
 from fakexport.models.sources import Source
 from fakexport.planning import diagnose_memory, memory_left
@@ -56,6 +57,7 @@ from fakexport.report.diagnose import (
     diagnose_not_saved,
     diagnose_program,
     diagnose_refused_sizes,
+    diagnose_with_plugins,
     headline,
     in_rank,
     unused_note,
@@ -119,6 +121,8 @@ class TargetCheck:
             return failed(diagnose_build(error))
         except InseparableStages as error:
             return failed(diagnose_inseparable(error))
+        except PluginError:
+            raise
         except (ValueError, TypeError) as error:
             if clock.stage != "analyse" or isinstance(error, StageError):
                 raise  # Errors of placement, inputs and dynamic dimensions have one-line messages.
@@ -201,6 +205,7 @@ class TargetCheck:
         summary = summarise(program)
         named = request.dynamic.varying() if isinstance(request.dynamic, DynamicDims) else DynamicDims()
         findings = diagnose_program(trace.captured, summary, named)
+        plugged = diagnose_with_plugins(program)
         attention = diagnose_attention(walk(program), target.topology)
         staged = StagedProgram.of(program, request.parallel, target.topology)
         memory = (
@@ -226,7 +231,7 @@ class TargetCheck:
             ranks=trace.ranks,
             stages=None if staged is None else staged.summary,
         )
-        return judged, (*omitted, *findings.diagnostics, *attention, *((memory,) if memory else ()))
+        return judged, (*omitted, *findings.diagnostics, *plugged, *attention, *((memory,) if memory else ()))
 
     def _timings(self) -> Timings:
         peak = peak_bytes()

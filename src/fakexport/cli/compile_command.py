@@ -13,7 +13,7 @@ from fakexport.cli import options
 from fakexport.cli.isolated_work import Show, UserCode
 from fakexport.cli.project_file import Profiles
 from fakexport.cli.streams import write_error_line, write_failed, write_note, write_output
-from fakexport.deploy import OPTIONS_OF, Form
+from fakexport.deploy import OPTIONS_OF
 
 if TYPE_CHECKING:
     from fakexport.rules.diagnostics import Diagnostic
@@ -24,11 +24,12 @@ def compile_command(
     archive: options.Archive,
     checkpoint: options.OptionalCheckpoint = None,
     to: Annotated[
-        Form,
+        str,
         typer.Option(
             "--to",
+            metavar=f"<{'|'.join(OPTIONS_OF)}>",
             help="Runtime to compile for: native code by AOTInductor, a C++ project around it, "
-            "ExecuTorch (.pte), or ONNX.",
+            "ExecuTorch (.pte), or ONNX; or the name of a runtime of an installed package.",
         ),
     ] = ...,  # type: ignore[assignment]
     output: Annotated[
@@ -94,7 +95,7 @@ def compile_command(
         "--tune": tune or None,
     }
     for option, value in given.items():
-        if value is not None and option.removeprefix("--") not in OPTIONS_OF[to]:
+        if value is not None and option.removeprefix("--") not in OPTIONS_OF.get(to, ()):
             raise typer.BadParameter(f"{option} does not apply to --to {to}")
 
     def compiled(on_progress: Show | None = None) -> tuple[tuple[Diagnostic, ...], tuple[str, ...], str]:

@@ -21,14 +21,14 @@ def explain_command(
 ) -> None:
     """Explain a diagnostic, with a model that triggers it and a fix. Without a code, list all diagnostics."""
     from fakexport.report import explain, explain_all, render_rules
-    from fakexport.rules import all_rules
+    from fakexport.rules import all_rules, installed_rules
 
     if is_all:
         if code is not None:
             raise typer.BadParameter("pass a code or --all, not both")
         write_output(explain_all())
         return
-    write_output(render_rules(all_rules()) if code is None else explain(code))
+    write_output(render_rules((*all_rules(), *installed_rules())) if code is None else explain(code))
 
 
 def devices_command(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, cast
 
 from torch.export import ExportedProgram
 
@@ -18,6 +18,7 @@ from fakexport.files.documents import are_divided
 
 from .artifact import CompiledFile, DeployError, Report, WeightsPlace
 from .opening import with_weights
+from .plugin_runtime import compile_with_plugin
 
 
 @one_at_a_time
@@ -26,7 +27,7 @@ def compile(
     path: str | os.PathLike[str],
     checkpoint: CheckpointSource | None = None,
     *,
-    to: Form = "aoti",
+    to: str = "aoti",
     devices: str | Mapping[str, str] | None = None,
     weights: WeightsPlace | None = None,
     backend: Literal["portable", "xnnpack"] | None = None,
@@ -44,7 +45,8 @@ def compile(
         path: The file to write, or the folder for `cpp-project`.
         checkpoint: The weights, as for `bind`. Default: the weights of the program.
         to: `aoti`: a .pt2 package of native code. `cpp-project`: such a package and a C++ program that runs
-            it. `executorch`: a .pte file. `onnx`: an .onnx file.
+            it. `executorch`: a .pte file. `onnx`: an .onnx file. Or the name of a runtime of an installed
+            package.
         devices: Mapping of devices, as for `bind`.
         weights: For `aoti` and `onnx`: `inside` the file, or in a .safetensors file `beside` it (the
             default of `aoti` for GPUs).
@@ -76,11 +78,9 @@ def compile(
         >>> compile(program, "linear.onnx", weights, to="onnx").path.name
         'linear.onnx'
     """
-    if to not in OPTIONS_OF:
-        raise InvalidValue(f"cannot compile to {to!r}; the supported formats are {', '.join(OPTIONS_OF)}")
     given = {"weights": weights, "backend": backend, "target": target, "cache": cache, "tune": tune or None}
     for option, value in given.items():
-        if value is not None and option not in OPTIONS_OF[to]:
+        if value is not None and option not in OPTIONS_OF.get(to, ()):
             raise InvalidValue(f"{to} has no option {option}")
     opened = program if isinstance(program, ExportedProgram | Bundle) else program_to_compile(program, to)
     if isinstance(opened, Bundle):
@@ -113,8 +113,10 @@ def compile(
                 "`fakexport run` on the machine that runs the package"
             )
     opened = with_weights(opened, checkpoint, devices)
+    if to not in OPTIONS_OF:
+        return compile_with_plugin(opened, path, to)
     # Imported here, because each form needs a different optional package.
-    match to:
+    match cast("Form", to):
         case "aoti":
             from .aoti import compile_aoti
 
@@ -136,7 +138,7 @@ def compile(
 
 
 def program_to_compile(
-    path: str | os.PathLike[str], to: Form, *, method: str | None = None, trust: bool = False
+    path: str | os.PathLike[str], to: str, *, method: str | None = None, trust: bool = False
 ) -> ExportedProgram | Bundle:
     """Load an archive. Without a method, `cpp-project` gets all programs, such as prefill and decode, and
     `aoti` gets all programs that divide the sizes of a call among them.

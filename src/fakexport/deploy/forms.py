@@ -5,7 +5,7 @@ from typing import Literal
 
 Form = Literal["aoti", "cpp-project", "executorch", "onnx"]
 
-OPTIONS_OF: Mapping[Form, frozenset[str]] = {
+OPTIONS_OF: Mapping[str, frozenset[str]] = {
     "aoti": frozenset(("weights", "target", "cache", "tune")),
     "cpp-project": frozenset(("target", "cache")),
     "executorch": frozenset(("backend",)),

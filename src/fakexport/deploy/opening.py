@@ -13,17 +13,18 @@ from fakexport.archive import Bundle, MethodManifest, bind, load, load_bundle, m
 from fakexport.archive.weights import CheckpointSource, open_checkpoint
 from fakexport.error import InvalidValue
 from fakexport.exporting.program import facts_of
-from fakexport.files import open_regular
+from fakexport.files import open_regular, plugins
 from fakexport.files.container import ArchiveError, read_container
 from fakexport.files.documents import are_divided
 
 from .artifact import Artifact, DeployError
 from .loaded_program import LoadedProgram
+from .plugin_runtime import open_with_plugin
 from .size_ranges import LoadedRanges
 from .stages import LoadedStages
 from .tensor_files import takes_adapter
 
-CompiledKind = Literal["aoti", "executorch", "onnx"]
+CompiledKind = Literal["aoti", "executorch", "onnx", "plugin"]
 ArtifactKind = Literal["program"] | CompiledKind
 _EXECUTORCH_MARK = b"ET12"
 _AOTI_FOLDER = "data/aotinductor/"
@@ -123,8 +124,8 @@ def with_weights(
 
 
 def artifact_kind(path: str | os.PathLike[str]) -> ArtifactKind:
-    """Return the kind of a file, from its content or, for ONNX, from its name. Any other file counts as a
-    program.
+    """Return the kind of a file, from its content or, for ONNX and plugins, from its name. Any other file
+    counts as a program.
     """
     with open_regular(path) as file:
         start = file.read_at(0, 8)
@@ -132,6 +133,8 @@ def artifact_kind(path: str | os.PathLike[str]) -> ArtifactKind:
         return "executorch"
     if Path(path).suffix == ".onnx":
         return "onnx"
+    if Path(path).suffix != ".pt2" and Path(path).suffix[1:] in plugins("runtimes"):
+        return "plugin"
     return "aoti" if start[:2] == b"PK" and _is_package(path) else "program"
 
 
@@ -168,6 +171,15 @@ def open_artifact(
             from .onnx import open_onnx
 
             return open_onnx(path, checkpoint=checkpoint)
+        case "plugin":
+            if not trust:
+                raise DeployError(
+                    f"{os.fspath(path)} is opened by a plugin, which fakexport does not check; pass --trust "
+                    "only for files you built"
+                )
+            if checkpoint is not None:
+                raise InvalidValue(f"{os.fspath(path)} contains its weights: do not pass a checkpoint")
+            return open_with_plugin(path, Path(path).suffix[1:])
 
 
 def _is_staged(manifests: Mapping[str, MethodManifest]) -> bool:

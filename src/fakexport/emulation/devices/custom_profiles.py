@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from importlib.resources import as_file
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from fakexport.emulation.devices.profile import (
     profile_named,
 )
 from fakexport.error import FakexportError, InvalidValue
-from fakexport.files import escaped, read_file
+from fakexport.files import escaped, plugin_fault, plugin_file, plugins, read_file
 from fakexport.files.documents import DocumentError, parse_json, parse_toml
 
 _MOST_BYTES = 1 << 20
@@ -74,6 +75,34 @@ def device_profiles(file: str | os.PathLike[str]) -> Iterator[Mapping[str, Devic
         yield read
     finally:
         known_profiles.reset(token)
+
+
+def installed_profiles() -> Mapping[str, DeviceProfile]:
+    """Return the profiles of installed packages, from the files of the entry points `fakexport.profiles`.
+
+    A profile can be based on a built-in profile, or on a profile of an entry point whose name sorts before.
+
+    Raises:
+        PluginError: a file cannot be read, or a profile is invalid.
+    """
+    if _INSTALLED is None:
+        _read_installed()
+    return _INSTALLED or {}
+
+
+_INSTALLED: dict[str, DeviceProfile] | None = None
+
+
+def _read_installed() -> None:
+    global _INSTALLED
+    _INSTALLED = {}  # Reading a file looks up the profiles that it is based on.
+    for entry in plugins("profiles").values():
+        try:
+            with as_file(plugin_file(entry, entry.attr)) as path:
+                _INSTALLED |= _read(path)
+        except (OSError, ProfileError) as error:
+            _INSTALLED = None
+            raise plugin_fault(entry, f"is invalid: {error}") from error
 
 
 def _read(path: Path) -> dict[str, DeviceProfile]:

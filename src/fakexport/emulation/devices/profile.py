@@ -82,11 +82,10 @@ def load_profiles() -> Mapping[str, DeviceProfile]:
     """Return all profiles by name.
 
     Returns:
-        A read-only mapping: the built-in profiles in the order of the data file, then those of the enclosing
-        `device_profiles` blocks.
+        A read-only mapping: the built-in profiles in the order of the data file, then those of installed
+        packages and of the enclosing `device_profiles` blocks.
     """
-    added = known_profiles.get()
-    return MappingProxyType({**_shipped()[0], **added}) if added else _shipped()[0]
+    return MappingProxyType({**_shipped()[0], **_installed(), **known_profiles.get()})
 
 
 def default_profiles() -> Mapping[str, DeviceProfile]:
@@ -107,10 +106,19 @@ def profile_named(name: str) -> DeviceProfile:
     spellings = _spellings()
     known = spellings.get(name.casefold())
     if known is None:
+        spellings = {**spellings, **_spelled(_installed().values())}
+        known = spellings.get(name.casefold())
+    if known is None:
         near = _nearest(name, spellings)
         meant = f"did you mean {', '.join(near)}? " if near else ""
         raise InvalidValue(f"unknown device {name!r}: {meant}`fakexport devices` lists all devices")
     return known[1]
+
+
+def _installed() -> Mapping[str, DeviceProfile]:
+    from .custom_profiles import installed_profiles  # It imports this module.
+
+    return installed_profiles()
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from fakexport.error import InvalidType
+from fakexport.files import plugins
 from fakexport.models import FORMS
 from fakexport.models.hub import HUB_ID
 from fakexport.models.sources.diffusers.diffusers_source import diffusers_source
@@ -82,6 +83,8 @@ def resolve(
         return _OF_PREFIX[form](
             spec, name, use_cache=use_cache, workload=workload, trust_remote_code=trust_remote_code
         )
+    if form.isidentifier() and (entry := plugins("sources").get(form)) is not None:
+        return python_source(spec, entry)
     if form.isidentifier() and not name.replace(".", "").isidentifier():
         raise SourceError(f"{spec!r} is not a source: write {' | '.join(FORMS)}")
     return python_source(spec)

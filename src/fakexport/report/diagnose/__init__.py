@@ -6,6 +6,7 @@ from fakexport.report.diagnose.divided_sizes import diagnose_refused_sizes
 from fakexport.report.diagnose.failure import diagnose_assumptions, diagnose_failure
 from fakexport.report.diagnose.labels import headline, labels_at
 from fakexport.report.diagnose.left_out import diagnose_left_out, unused_note
+from fakexport.report.diagnose.plugin_rules import diagnose_with_plugins
 from fakexport.report.diagnose.program import diagnose_loaded, diagnose_program
 from fakexport.report.diagnose.target_failures import (
     diagnose_internal_fault,

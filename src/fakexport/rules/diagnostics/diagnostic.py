@@ -13,7 +13,7 @@ Origin = Literal["traceback", "stack_trace", "guard", "source"]
 Fault = Literal["model", "inputs", "operator library", "torch", "fakexport", "target", "checkpoint"]
 
 MAX_MESSAGE_LENGTH = 80
-_CODE = re.compile(r"FE[0-9]{3}")
+_CODE = re.compile(r"[A-Z]{2,8}[0-9]{3}")
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Diagnostic:
     rather than with the constructor.
 
     Args:
-        code: Code of the rule: `FE` and three digits. It never changes.
+        code: Code of the rule: `FE` and three digits; other letters for a rule of an installed package.
         severity: An `error` fails the check. A `warning` or a `note` does not.
         message: Headline of at most 80 characters, the same for all diagnostics of a rule. Labels and notes
             contain the names and numbers of a specific case.
@@ -170,7 +170,7 @@ def check_headline(code: str, severity: str, message: str, fault: str) -> None:
             than 80 characters, or has several lines.
     """
     if not _CODE.fullmatch(code):
-        raise ValueError(f"a code is FE followed by three digits, got {code!r}")
+        raise ValueError(f"a code is capital letters, such as FE, followed by three digits, got {code!r}")
     _check_choice("severity", severity, get_args(Severity))
     _check_choice("fault", fault, get_args(Fault))
     if not message or "\n" in message:

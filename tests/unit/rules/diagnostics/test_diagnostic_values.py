@@ -10,8 +10,8 @@ from fakexport.rules.diagnostics import Diagnostic, Label, Span
 @pytest.mark.parametrize(
     ("change", "fragment"),
     [
-        ({"code": "E201"}, "FE followed by three digits"),
-        ({"code": "FE2011"}, "FE followed by three digits"),
+        ({"code": "E201"}, "followed by three digits"),
+        ({"code": "FE2011"}, "followed by three digits"),
         ({"severity": "fatal"}, "error, warning, note"),
         ({"fault": "nobody"}, "operator library"),
         ({"message": ""}, "one line"),

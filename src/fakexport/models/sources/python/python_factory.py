@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,7 +28,7 @@ from fakexport.models.sources.source_error import SourceError, did_you_mean
 _A_SOURCE_IS = f"; a source is {' | '.join(FORMS)}"
 
 
-def python_source(spec: str) -> Source:
+def python_source(spec: str, entry: EntryPoint | None = None) -> Source:
     """Return the source of a factory in a Python file or package.
 
     Modules in the file's folder (for a package, in the working directory) can be imported while the file is
@@ -37,6 +39,7 @@ def python_source(spec: str) -> Source:
 
     Args:
         spec: `path/to/file.py:FACTORY` or `package.module:FACTORY`; `FACTORY` may be dotted.
+        entry: An entry point of `fakexport.sources`. The spec is its name, and a text for its function.
     Raises:
         SourceError: the file does not exist. `prepare` raises it if the package or attribute does not exist,
             the import raises an error, or the attribute is not callable or requires arguments.
@@ -44,7 +47,11 @@ def python_source(spec: str) -> Source:
     place, _, attribute = spec.rpartition(":")
     if not place or not attribute:
         raise SourceError(f"{spec!r} has no factory: write {spec.strip(':')}:FACTORY")
-    imported = _Imported(place, attribute)
+    imported = (
+        _Imported(place, attribute)
+        if entry is None
+        else _Imported(entry.module, entry.attr, (spec.partition(":")[2],))
+    )
 
     def construct() -> Any:
         imported.prepare()
@@ -69,8 +76,8 @@ class _Imported:
 
     factory: Callable[[], Any]
 
-    def __init__(self, place: str, attribute: str) -> None:
-        self.place, self._attribute = place, attribute
+    def __init__(self, place: str, attribute: str, arguments: tuple[str, ...] = ()) -> None:
+        self.place, self._attribute, self._arguments = place, attribute, arguments
         self._is_file = place.endswith(".py") or "/" in place
         self._path = Path(place).absolute()  # The imported code may change the working directory.
         self.folder = self._path.parent if self._is_file else Path.cwd()
@@ -99,12 +106,14 @@ class _Imported:
             raise SourceError(
                 f"{error}; an earlier import, for a different target, succeeded: check one target at a time"
             ) from error
-        self.factory = _attribute(module, self._attribute, self.place)
+        self.factory = _attribute(module, self._attribute, self.place, self._arguments)
         self._imported_for = (devices,)
         _imported_in[self.folder] = devices
 
 
-def _attribute(module: ModuleType, path: str, place: str) -> Callable[[], Any]:
+def _attribute(
+    module: ModuleType, path: str, place: str, arguments: tuple[str, ...] = ()
+) -> Callable[[], Any]:
     found: Any = module
     for name in path.split("."):
         if not hasattr(found, name):
@@ -112,8 +121,8 @@ def _attribute(module: ModuleType, path: str, place: str) -> Callable[[], Any]:
         found = getattr(found, name)
     if not callable(found):
         raise SourceError(f"{place}:{path} is not a factory: {type(found).__name__} is not callable")
-    check_arguments(found, f"{place}:{path}")
-    factory: Callable[[], Any] = found
+    factory: Callable[[], Any] = partial(found, *arguments) if arguments else found
+    check_arguments(factory, f"{place}:{path}")
     return factory
 
 
