@@ -13,7 +13,7 @@ from fakexport.cli import options
 from fakexport.cli.isolated_work import Show, UserCode
 from fakexport.cli.project_file import Profiles
 from fakexport.cli.streams import write_error_line, write_failed, write_note, write_output
-from fakexport.deploy import OPTIONS_OF
+from fakexport.deploy import OPTIONS_OF, check_form
 
 if TYPE_CHECKING:
     from fakexport.rules.diagnostics import Diagnostic
@@ -87,6 +87,7 @@ def compile_command(
     Exit code 0: written. 1: the compiler does not support operators of the program; the diagnostics name the
     operators and their lines. 2: bad usage, file or environment. With 1 and 2, nothing is written.
     """
+    check_form(to)
     given = {
         "--weights": weights,
         "--backend": backend,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .artifact import Artifact, CompiledFile, CompileFailure, DeployError
     from .compilation import compile, program_to_compile
     from .composed_program import IN_PYTHON, composed
-    from .forms import OPTIONS_OF, Form
+    from .forms import OPTIONS_OF, Form, check_form
     from .generation import Generated, Generator, Sampling, Tokenizer, generate
     from .loaded_program import LoadedProgram, call_arguments, run, run_timed
     from .opening import artifact_kind, open_program
@@ -27,7 +27,7 @@ if not TYPE_CHECKING:  # A type checker would accept any misspelled name.
             "artifact": "Artifact CompiledFile CompileFailure DeployError",
             "compilation": "compile program_to_compile",
             "composed_program": "IN_PYTHON composed",
-            "forms": "OPTIONS_OF Form",
+            "forms": "OPTIONS_OF Form check_form",
             "generation": "Generated Generator Sampling Tokenizer generate",
             "loaded_program": "LoadedProgram call_arguments run run_timed",
             "opening": "artifact_kind open_program",

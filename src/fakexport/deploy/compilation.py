@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.archive import Bundle, load, load_bundle, method_manifests
 from fakexport.archive.weights import CheckpointSource
-from fakexport.deploy import OPTIONS_OF, Form
+from fakexport.deploy import OPTIONS_OF, Form, check_form
 from fakexport.error import InvalidValue
 from fakexport.exporting.program import facts_of
 from fakexport.files.documents import are_divided
@@ -78,6 +78,7 @@ def compile(
         >>> compile(program, "linear.onnx", weights, to="onnx").path.name
         'linear.onnx'
     """
+    check_form(to)
     given = {"weights": weights, "backend": backend, "target": target, "cache": cache, "tune": tune or None}
     for option, value in given.items():
         if value is not None and option not in OPTIONS_OF.get(to, ()):

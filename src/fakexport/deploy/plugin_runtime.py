@@ -23,7 +23,6 @@ from fakexport.exporting.program import unbound_names
 from fakexport.files import load_plugin, plugin_fault, plugins
 
 from .artifact import CompiledFile, DeployError
-from .forms import OPTIONS_OF
 from .signature import Signature
 
 Call = Callable[[dict[str, torch.Tensor]], Sequence[torch.Tensor]]
@@ -53,19 +52,15 @@ def compile_with_plugin(program: ExportedProgram, path: str | os.PathLike[str], 
     """Compile a program that has its weights.
 
     Raises:
-        ValueError: no runtime has this name; the message lists all forms.
-        WeightsNotBoundError: the program has no weights.
+        ValueError: the file has a different suffix.
+        DeployError: the program has no weights.
         PluginError: the runtime raises an error, or does not write the file.
     """
-    runtimes = plugins("runtimes")
-    if form not in runtimes:
-        known = ", ".join((*OPTIONS_OF, *runtimes))
-        raise InvalidValue(f"cannot compile to {form!r}; the supported formats are {known}")
     if Path(path).suffix != f".{form}":
         raise InvalidValue(f"the name of the file must end in .{form}, not {Path(path).name!r}")
     if unbound_names(program):
         raise DeployError(f"{form} needs the weights: pass a checkpoint")
-    entry, begun = runtimes[form], time.monotonic()
+    entry, begun = plugins("runtimes")[form], time.monotonic()
     signature = json.dumps(Signature.of(program).to_dict())
     try:
         load_plugin(entry)().compile(program, Path(path), signature)
