@@ -1,10 +1,13 @@
 """The GitHub Action and the hooks of pre-commit, run as far as a machine without GitHub can."""
 
+import itertools
 import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -205,3 +208,66 @@ def test_the_entry_of_a_hook_runs(hook, code, repository, tools):
     )
 
     assert done.returncode == code, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("source", "code"), [("good", 0), ("bad", 1)])
+def test_pre_commit_runs_the_hook(source, code, repository, tools, tmp_path):
+    """The real pre-commit: the hooks are in one repository, and the model in another."""
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    shutil.copy(ROOT / ".pre-commit-hooks.yaml", hooks)
+    (repository / "pyproject.toml").write_text(TABLE.replace("good", source))
+    environment = {
+        **os.environ,
+        **{f"GIT_{who}_{what}": "a@b.c" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "PRE_COMMIT_HOME": str(tmp_path / "home"),
+    }
+    for folder in (hooks, repository):
+        for git in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "all"]):
+            subprocess.run(["git", *git], cwd=folder, env=environment, check=True)
+    rev = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=hooks, env=environment, capture_output=True, text=True, check=True
+    )
+    config = {
+        "repos": [{"repo": str(hooks), "rev": rev.stdout.strip(), "hooks": [{"id": "fakexport-check"}]}]
+    }
+    (repository / ".pre-commit-config.yaml").write_text(yaml.safe_dump(config))
+    subprocess.run(["git", "add", "-A"], cwd=repository, env=environment, check=True)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "pre_commit", "run", "--all-files"],
+        cwd=repository,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == code, done.stdout + done.stderr
+    assert ("Passed" if code == 0 else "error[FE201]") in done.stdout
+
+
+def test_the_problem_matcher_finds_each_finding_of_the_text_report(repository, tools):
+    """Line by line, as GitHub's runner applies several patterns: each to the line after the previous one."""
+    done = subprocess.run(
+        [tools / "fakexport", "check", "model.py:bad", "--no-progress"],
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    (matcher,) = json.loads((ROOT / "examples" / "problem_matcher.json").read_text())["problemMatcher"]
+    first, second = (re.compile(pattern["regexp"]) for pattern in matcher["pattern"])
+    lines = done.stdout.splitlines()
+
+    found = [
+        (start.groups(), place.groups())
+        for line, after in itertools.pairwise(lines)
+        if (start := first.match(line)) and (place := second.match(after))
+    ]
+
+    ((severity, code, _), (path, line, _)), *others = found
+    assert (severity, code, Path(path).name, line) == ("error", "FE201", "model.py", "7")
+    assert not others
+    assert done.stdout.count("error[") == 1
