@@ -29,7 +29,21 @@ from fakexport.report.page.check_page import (
     check_document,
     project_document,
 )
-from fakexport.report.page.document import Cell, Code, Document, Paragraph, Part, Row, Section, Table, Tone
+from fakexport.report.page.document import (
+    Cell,
+    Code,
+    Document,
+    Finding,
+    Findings,
+    Fixing,
+    Paragraph,
+    Part,
+    Row,
+    Section,
+    Table,
+    Tone,
+)
+from fakexport.report.page.findings import explanations
 from fakexport.report.page.plan_page import plan_document
 from fakexport.report.page.rendering import render_page
 from fakexport.report.plan_report import (

@@ -23,15 +23,15 @@ from fakexport.report.verdict import Report, Verdict
 if TYPE_CHECKING:
     from fakexport.exporting.program import ProgramSummary
 
-_HEAD = ("target", "verdict", "devices", "nodes", "parameters", "weights per device", "transfers")
-_MEASURED_HEAD = ("target", "build", "capture", "analyse", "peak memory", "growth")
+FACTS_HEAD = ("target", "verdict", "devices", "nodes", "parameters", "weights per device", "transfers")
+MEASURED_HEAD = ("target", "build", "capture", "analyse", "peak memory", "growth")
 _RIGHT = (3, 4)
 _MEASURED_RIGHT = (1, 2, 3, 4, 5)
 _MOST_ROWS_OF_DEVICES = 2
 _PEAK_EXCEEDS = "FE506"
 _MOST_CONSTANTS = 4
 _NONE = "-"
-_MEMORY_LEFT = "memory left"
+MEMORY_LEFT = "memory left"
 STATE = "cache and state"
 """Title of the column with `state_of`, shown if a program has state. `plan` uses the same term."""
 
@@ -44,16 +44,16 @@ def verdict_table(report: Report, *, width: int) -> list[str]:
     memory is known. The column `peak memory` is about the process that checked the target. Tables that are
     too wide are split.
     """
-    rows = [_HEAD, *map(fact_cells, report.verdicts)]
+    rows = [FACTS_HEAD, *map(fact_cells, report.verdicts)]
     if any(map(has_state, report.verdicts)):
         state = [STATE, *map(state_of, report.verdicts)]
         rows = [(*row[:-1], cell, row[-1]) for row, cell in zip(rows, state, strict=True)]
     if any(verdict.memory_left for verdict in report.verdicts):
-        left = [_MEMORY_LEFT, *(memory_left_text(report, verdict) for verdict in report.verdicts)]
+        left = [MEMORY_LEFT, *(memory_left_text(report, verdict) for verdict in report.verdicts)]
         rows = [(*row[:-1], cell, row[-1]) for row, cell in zip(rows, left, strict=True)]
     facts = wide_layout(rows, width=width, right=_RIGHT)
     measured = wide_layout(
-        [_MEASURED_HEAD, *map(_measured, report.verdicts)], width=width, right=_MEASURED_RIGHT
+        [MEASURED_HEAD, *map(measured_cells, report.verdicts)], width=width, right=_MEASURED_RIGHT
     )
     return [*facts, "", *measured]
 
@@ -109,7 +109,7 @@ def fact_cells(verdict: Verdict) -> tuple[str, ...]:
     summary = verdict.summary
     name, result = escaped(verdict.target.name), result_text(verdict)
     if summary is None:
-        return (name, result, *[_NONE] * (len(_HEAD) - 2))
+        return (name, result, *[_NONE] * (len(FACTS_HEAD) - 2))
     return (
         name,
         result,
@@ -131,7 +131,7 @@ def memory_left_text(report: Report, verdict: Verdict) -> str:
     return f"-{bytes_text(-least)}" if least < 0 else bytes_text(least)
 
 
-def _measured(verdict: Verdict) -> tuple[str, ...]:
+def measured_cells(verdict: Verdict) -> tuple[str, ...]:
     timings = verdict.timings
     return (
         escaped(verdict.target.name),

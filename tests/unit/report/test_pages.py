@@ -1,5 +1,6 @@
 """Reports as pages: what is in them, and what names of models and files cannot do to them."""
 
+import subprocess
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -20,7 +21,7 @@ from fakexport.report import (
     project_document,
     render_page,
 )
-from fakexport.rules.diagnostics import Diagnostic, Fix, Label, Span
+from fakexport.rules.diagnostics import Change, Diagnostic, Edit, Fix, Label, Span
 from tests.page_reading import HOSTILE, assert_loads_nothing, read_page, rows
 from tests.unit.report.sample_plan import sample_device, sample_plan
 from tests.unit.report.sample_reports import (
@@ -84,16 +85,76 @@ def test_a_page_shows_all_parts_of_a_report():
 
     assert_loads_nothing(root)
     assert [heading.text for heading in root.all("h2")] == [
-        *("Verdicts", "Diagnostics", "Differences between targets", "Transfers", "Modules", "Versions"),
+        *("Verdicts", "Diagnostics", "Differences between targets", "Transfers", "Modules", "Explanations"),
+        *("Measurements", "Versions"),
     ]
     assert [row[0] for row in rows(root, "One row per target")] == [v.target.name for v in checked.verdicts]
-    assert len(rows(root, "One row per finding")) == len(checked.diagnostics)
+    findings = [each for each in root.all("article") if each.attributes["class"] == "finding"]
+    assert len(findings) == len(checked.diagnostics)
     (tree,) = [each for each in root.all("div") if each.attributes.get("class") == "tree"]
     folded = [" ".join(each.text.split()) for each in tree.all("summary")]
-    assert folded[-1] == "0-5 6 × Block 8,320 parameters 32.5 KiB float32 cpu"
-    opened = [each for each in root.all("details") if "open" in each.attributes]
-    first_error = next(each for each in checked.diagnostics if each.severity == "error")
-    assert any(first_error.message in each.text for each in opened)
+    assert folded[-1].startswith("0-5 6 × Block 8,320 parameters 32.5 KiB float32 cpu")
+    assert all("open" in each.attributes for finding in findings for each in finding.all("details"))
+
+
+def test_many_findings_expand_only_the_first_error():
+    found = names_everywhere("name").diagnostics[0]
+    warning = replace(found, severity="warning")
+
+    root = page_of(report(diagnostics=(warning, *(replace(found, node=str(n)) for n in range(30)))))
+
+    is_open = ["open" in next(each.all("details")).attributes for each in root.all("article")]
+    assert [at for at, each in enumerate(is_open) if each] == [1]
+
+
+def test_one_tree_shows_how_targets_differ():
+    def tree(device, *, first="Eager", places=(1, 1)):
+        devices = {"cuda:0": places[0], device: places[1]}
+        block = module("0-5", 6, [module("a", bytes_per_device={"cuda:0": 1})], bytes_per_device=devices)
+        own = module("attention", class_name=first, bytes_per_device={device: 1})
+        return module("", children=[own, block, module("same", bytes_per_device={device: 1})])
+
+    one = tree("cuda:0")
+    two = replace(tree("cuda:1", first="Flash"), bytes_per_device={"cuda:0": 1, "cuda:1": 1})
+    two = replace(two, children=(*two.children, module("extra", bytes_per_device={"cuda:1": 1})))
+    one = replace(one, bytes_per_device={"cuda:0": 1})
+    root = page_of(report(verdict("H100", modules=one), verdict("2xH100", modules=two)))
+
+    (shown,) = [each for each in root.all("div") if each.attributes.get("class") == "tree"]
+    lines = [each for each in shown.all("span") if each.attributes.get("class") == "line"]
+    assert {next(line.all("b")).text: [mark.text for mark in line.all("mark")] for line in lines} == {
+        "(root)": ["H100: cuda:0", "2xH100: cuda:0..1"],
+        "attention": ["H100: Eager", "2xH100: Flash", "2xH100: cuda:1"],
+        "0-5": [],
+        "a": [],  # Its six modules are on two devices.
+        "same": ["2xH100: cuda:1"],
+        "extra": ["only on 2xH100"],
+    }
+
+
+def test_bars_of_modules_are_their_part_of_the_bytes():
+    root_module = module(children=[module("a", total_bytes=1_000), module("0-2", 3, total_bytes=500)])
+    root = page_of(report(verdict(modules=replace(root_module, total_bytes=2_500))))
+
+    labels = [each.attributes["aria-label"] for each in root.all("svg")]
+    assert labels == ["100.0% of the bytes", "40.0% of the bytes", "60.0% of the bytes"]
+    assert [next(each.all("path")).attributes["d"] for each in root.all("svg")][1] == "M0 1h40.0v8H0Z"
+
+
+def test_a_verified_fix_is_a_patch_to_copy(tmp_path):
+    path = tmp_path / "model.py"
+    path.write_text("x = 1\ny = 2\n")
+    fix = Fix("Use 3", changes=(Change(edits=(Edit(str(path), 2, 5, 2, 6, "3"),)),), is_verified=True)
+    found = replace(names_everywhere("name").diagnostics[0], fix=fix)
+
+    root = page_of(report(diagnostics=(found,)))
+
+    (copied,) = [
+        each.attributes["data-copy"] for each in root.all("button") if "data-copy" in each.attributes
+    ]
+    assert copied.splitlines()[2:] == ["@@ -1,2 +1,2 @@", " x = 1", "-y = 2", "+y = 3"]
+    subprocess.run(["git", "apply"], cwd="/", input=copied, text=True, check=True)
+    assert path.read_text() == "x = 1\ny = 3\n"
 
 
 @pytest.mark.parametrize("is_holding", [True, False])
@@ -210,7 +271,7 @@ def test_a_plan_draws_what_is_held_at_each_node():
     root = read_page(text)
 
     assert_loads_nothing(root)
-    svg = ElementTree.fromstring(text[text.index("<svg") : text.index("</svg>") + len("</svg>")])
+    svg = ElementTree.fromstring(text[text.index('<svg class="chart"') : text.index("<figcaption>")])
     assert svg.attrib["role"] == "img"
     areas = {path.attrib["class"]: path.attrib["d"] for path in svg.iter("path")}
     assert list(areas) == ["fill-output", "fill-activation", "fill-weight"]
@@ -219,7 +280,8 @@ def test_a_plan_draws_what_is_held_at_each_node():
         tops = heights_of(areas[name], 40)
         sums = [sum(list(each.bytes_by_kind.values())[:kinds]) for each in held]
         assert [240 - top for top in tops] == pytest.approx([scale * size / peak for size in sums], abs=0.06)
-    assert "1.0 KiB at aten.mul.Tensor in layers.3" in next(svg.iter("text")).text
+    assert next(svg.iter("text")).text == "peak 1.0 KiB"
+    assert "The peak is 1.0 KiB at aten.mul.Tensor in layers.3" in next(root.all("figcaption")).text
 
 
 def heights_of(path, nodes):

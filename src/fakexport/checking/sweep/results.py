@@ -99,6 +99,12 @@ class SweepResults:
         )
         return [(*key, count) for key, count in sorted(found.items(), key=lambda each: (-each[1], each[0]))]
 
+    @property
+    def run_environments(self) -> tuple[frozenset[int], ...]:
+        """The indices of the environments of each run."""
+        runs = zip(*(check.records for check in self.checks), strict=True)
+        return tuple(frozenset(self.environment(each) for each in run if each is not None) for run in runs)
+
     def environment(self, record: SweepRecord) -> int:
         return self.environments.index(environment_of(record))
 

@@ -8,6 +8,8 @@ from fakexport.report import (
     Cell,
     Code,
     Document,
+    Findings,
+    Fixing,
     Paragraph,
     Part,
     Row,
@@ -15,7 +17,9 @@ from fakexport.report import (
     Table,
     Tone,
     bytes_text,
+    explanations,
 )
+from fakexport.report import Finding as ShownFinding
 
 from .comparison import Finding, findings_of
 from .results import NOT_RUN, CheckResults, SweepResults
@@ -27,8 +31,8 @@ _FROM_BAD = (*reversed(STATUSES[1:]), NOT_RUN, _PASSED)
 _CHANGES = ("worse", "not in both", "better", "same")
 _MOST_REASONS = 200
 _MOST_CHARACTERS = 200
-_RUN_COLUMNS = ("status", "reason", "seconds", "peak memory", "environment")
-_RUN_CHOICES = ("status", "environment")
+_RUN_COLUMNS = ("status", "reason", "seconds", "peak memory")
+_ENVIRONMENT = "environment"
 
 
 def results_document(results: SweepResults) -> Document:
@@ -47,6 +51,7 @@ def results_document(results: SweepResults) -> Document:
             Section("Counts", tuple(_counts(results))),
             Section("Reasons", tuple(_reasons(results))),
             Section("Checks", (_checks(results),)),
+            explanations(_codes(results)),
             Section("Environments", (_environments(results),)),
         ),
         "sweep.json",
@@ -89,14 +94,21 @@ def _reasons(results: SweepResults) -> Iterator[Table]:
             yield Table(caption, ("reason", "status", "checks"), rows, ("status",), len(found) - len(rows))
 
 
+def _titles(results: SweepResults) -> tuple[str, ...]:
+    """Return the columns of a run. The environment is one of them if a run has several."""
+    is_mixed = any(len(each) > 1 for each in results.run_environments)
+    return (*_RUN_COLUMNS, _ENVIRONMENT) if is_mixed else _RUN_COLUMNS
+
+
 def _checks(results: SweepResults) -> Table:
     is_one = len(results.names) == 1
     prefixes = ["" if is_one else f"{name}: " for name in results.names]
     change = () if is_one else ("change",)
-    columns = ("model", "options", *(each + title for each in prefixes for title in _RUN_COLUMNS), *change)
-    choices = ("options", *(each + title for each in prefixes for title in _RUN_CHOICES), *change)
+    titles = _titles(results)
+    columns = ("model", "options", *change, *(each + title for each in prefixes for title in titles))
+    choices = ("options", *change, *(each + title for each in prefixes for title in ("status", _ENVIRONMENT)))
     ordered = sorted(results.checks, key=_rank)
-    rows = tuple(_row(results, check) for check in ordered)
+    rows = tuple(_row(results, check, titles) for check in ordered)
     return Table("One row per check; expand it for the command and the findings", columns, rows, choices)
 
 
@@ -105,23 +117,25 @@ def _rank(check: CheckResults) -> tuple[int, int]:
     return change, _FROM_BAD.index(check.statuses[-1])
 
 
-def _row(results: SweepResults, check: CheckResults) -> Row:
-    cells = [cell for record in check.records for cell in _result(results, record)]
+def _row(results: SweepResults, check: CheckResults, titles: tuple[str, ...]) -> Row:
+    cells = [cell for record in check.records for cell in _result(results, record, titles)]
     if len(check.records) > 1:
-        cells.append(Cell(check.change, tone="bad" if check.change == "worse" else None))
+        cells.insert(0, Cell(check.change, tone="bad" if check.change == "worse" else None))
     return Row.of(check.source, check.options, *cells, details=_details(results, check))
 
 
-def _result(results: SweepResults, record: SweepRecord | None) -> list[Cell]:
+def _result(results: SweepResults, record: SweepRecord | None, titles: tuple[str, ...]) -> list[Cell]:
     if record is None:
-        return [Cell(NOT_RUN, tone="warn"), *[Cell("")] * (len(_RUN_COLUMNS) - 1)]
-    return [
+        return [Cell(NOT_RUN, tone="warn"), *[Cell("")] * (len(titles) - 1)]
+    cells = [
         Cell(record.status, tone=_tone(record.status)),
         Cell(_short(record.reason)),
         Cell(f"{record.seconds:.1f}", record.seconds),
         Cell(bytes_text(record.peak_bytes), record.peak_bytes),
-        Cell(_letter(results.environment(record))),
     ]
+    if _ENVIRONMENT in titles:
+        cells.append(Cell(_letter(results.environment(record))))
+    return cells
 
 
 def _details(results: SweepResults, check: CheckResults) -> Iterator[Part]:
@@ -129,10 +143,10 @@ def _details(results: SweepResults, check: CheckResults) -> Iterator[Part]:
     for name, record in zip(results.names, check.records, strict=True):
         if record is not None and len(record.reason) > _MOST_CHARACTERS:
             yield Paragraph(f"{name}: {record.reason}")
-        for finding in () if record is None else findings_of(record):
-            if len(results.names) > 1:
-                yield Paragraph(name)
-            yield Code("\n".join(_lines(finding)))
+        found = () if record is None else findings_of(record)
+        if found and len(results.names) > 1:
+            yield Paragraph(name)
+        yield Findings(tuple(map(_shown, found)))
 
 
 def _short(reason: str) -> str:
@@ -140,21 +154,27 @@ def _short(reason: str) -> str:
     return reason if len(reason) <= _MOST_CHARACTERS else f"{reason[:_MOST_CHARACTERS]}…"
 
 
-def _lines(finding: Finding) -> Iterator[str]:
-    yield f"{finding.severity}[{finding.code}]: {finding.message}"
-    if finding.place:
-        yield f"  --> {finding.place}"
-    yield from (f"  = note: {note}" for note in finding.notes)
-    if finding.fix:
-        yield f"  = fix: {finding.fix}"
+def _shown(found: Finding) -> ShownFinding:
+    fix = Fixing("fix", found.fix) if found.fix else None
+    notes = tuple(("note", note) for note in found.notes)
+    return ShownFinding(found.code, found.severity, found.message, found.place, "", notes, fix, is_open=True)
+
+
+def _codes(results: SweepResults) -> set[str]:
+    records = (record for check in results.checks for record in check.records if record is not None)
+    return {finding.code for record in records for finding in findings_of(record)}
 
 
 def _environments(results: SweepResults) -> Table:
     rows = []
     for at, each in enumerate(results.environments):
         versions = ", ".join(f"{name} {version}" for name, version in each.versions.items())
-        rows.append(Row.of(_letter(at), each.machine or "not recorded", versions or "not recorded"))
-    return Table("Environments of the checks", ("environment", "machine", "versions"), tuple(rows))
+        runs = ", ".join(
+            name for name, own in zip(results.names, results.run_environments, strict=True) if at in own
+        )
+        rows.append(Row.of(_letter(at), runs, each.machine or "not recorded", versions or "not recorded"))
+    columns = (_ENVIRONMENT, "runs", "machine", "versions")
+    return Table("Environments of the checks", columns, tuple(rows))
 
 
 def _letter(position: int) -> str:

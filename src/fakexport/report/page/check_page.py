@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 
 from fakexport.report.difference_listing import difference_headline, difference_items, fact_text, weight_text
 from fakexport.report.page.document import (
-    Branch,
     Cell,
-    Code,
     Document,
     Facts,
     Items,
@@ -20,42 +18,47 @@ from fakexport.report.page.document import (
     Section,
     Table,
     Tone,
-    Tree,
 )
-from fakexport.report.quantity import bytes_text, device_names, elements_text, seconds_text
+from fakexport.report.page.findings import explanations, finding_list
+from fakexport.report.page.module_tree import module_tree
+from fakexport.report.quantity import bytes_text
 from fakexport.report.rank_summary import RankSummary, rank_lines
 from fakexport.report.stage_summary import STAGE_COLUMNS, StagesSummary, shared_lines, stage_cells
 from fakexport.report.text import summary_line
 from fakexport.report.transfer_listing import place_text, route_text
 from fakexport.report.verdict import ProjectReport, Report, TargetDifference, Verdict, project_summary_line
 from fakexport.report.verdict_table import (
+    FACTS_HEAD,
+    MEASURED_HEAD,
+    MEMORY_LEFT,
     STATE,
     fact_cells,
     has_state,
+    measured_cells,
     memory_left_text,
     remark_texts,
     result_text,
     state_of,
     weight_bytes,
 )
-from fakexport.rules.diagnostics import Diagnostic, Severity, render_text
 
 if TYPE_CHECKING:
     from fakexport.archive import ArchiveDifference
-    from fakexport.exporting.program import ModuleSummary, Transfer
+    from fakexport.exporting.program import Transfer
 
-_OPEN_LEVELS = 2
 _ELSEWHERE = "fakexport check --format json"
-_HEAD = (
-    *("target", "verdict", "devices", "nodes", "parameters", "weights per device", "transfers"),
-    *("memory left", "build", "capture", "analyse", "peak memory"),
-)
+_HEAD = (*FACTS_HEAD, MEMORY_LEFT)
 
 
 def check_document(report: Report) -> Document:
     """Return the page of a check: verdicts, diagnostics, differences, transfers and modules."""
     tone: Tone = "good" if report.is_clean else "bad"
-    return Document(report.source, summary_line(report), tone, tuple(_sections(report)), _ELSEWHERE)
+    sections = (
+        *_sections(report),
+        explanations({found.code for found in report.diagnostics}),
+        *_about_run(report),
+    )
+    return Document(report.source, summary_line(report), tone, sections, _ELSEWHERE)
 
 
 def project_document(project: ProjectReport) -> Document:
@@ -69,13 +72,14 @@ def project_document(project: ProjectReport) -> Document:
     parts = (
         Section(f"{report.source}: {section.title}", section.parts)
         for report in project.reports
-        for section in _sections(report)
+        for section in (*_sections(report), *_about_run(report))
     )
+    codes = {found.code for report in project.reports for found in report.diagnostics}
     return Document(
         "fakexport check",
         project_summary_line(project),
         "good" if project.exit_code == 0 else "bad",
-        tuple(chain([overview], parts)),
+        tuple(chain([overview], parts, [explanations(codes)])),
         _ELSEWHERE,
     )
 
@@ -83,7 +87,7 @@ def project_document(project: ProjectReport) -> Document:
 def _sections(report: Report) -> Iterator[Section]:
     yield Section("Verdicts", (_verdicts(report), *_remarks(report)))
     if report.diagnostics:
-        yield Section("Diagnostics", (diagnostic_table(report.diagnostics),))
+        yield Section("Diagnostics", (finding_list(report.diagnostics),))
     compared = [part for each in report.differences for part in difference_parts(each)]
     yield Section("Differences between targets", tuple(compared))
     moved = [
@@ -96,8 +100,21 @@ def _sections(report: Report) -> Iterator[Section]:
     yield Section("Ranks", tuple(part for name, each in ranks if each for part in rank_parts(name, each)))
     stages = ((verdict.target.name, verdict.stages) for verdict in report.verdicts)
     yield Section("Stages", tuple(part for name, each in stages if each for part in stage_parts(name, each)))
-    yield Section("Modules", tuple(_trees(report)))
+    modules = {each.target.name: each.modules for each in report.verdicts if each.modules is not None}
+    yield Section("Modules", (module_tree(modules),) if modules else ())
+
+
+def _about_run(report: Report) -> Iterator[Section]:
+    measured = [Row.of(*_measured(verdict)) for verdict in report.verdicts]
+    caption = "Time of each step, and peak memory of the process that checked the target"
+    yield Section("Measurements", (Table(caption, MEASURED_HEAD, tuple(measured)),))
     yield Section("Versions", (Facts(tuple(report.versions.items())),))
+
+
+def _measured(verdict: Verdict) -> Iterator[Cell]:
+    timings, texts = verdict.timings, measured_cells(verdict)
+    keys = (None, timings.build_s, timings.capture_s, timings.analyse_s, timings.peak_rss_bytes)
+    return (Cell(*each) for each in zip(texts, (*keys, timings.growth_bytes), strict=True))
 
 
 def _verdicts(report: Report) -> Table:
@@ -108,7 +125,7 @@ def _verdicts(report: Report) -> Table:
 
 
 def _verdict(report: Report, verdict: Verdict, *, is_state_shown: bool) -> Row:
-    summary, timings = verdict.summary, verdict.timings
+    summary = verdict.summary
     _, result, *facts = fact_cells(verdict)
     keys: list[float | None] = [None] * len(facts)
     if summary is not None:
@@ -121,8 +138,6 @@ def _verdict(report: Report, verdict: Verdict, *, is_state_shown: bool) -> Row:
         Cell(result, tone="good" if verdict.is_exportable else "bad"),
         *(Cell(text, key) for text, key in zip(facts, keys, strict=True)),
         Cell(memory_left_text(report, verdict), left),
-        *(Cell(seconds_text(s), s) for s in (timings.build_s, timings.capture_s, timings.analyse_s)),
-        Cell(bytes_text(timings.peak_rss_bytes), timings.peak_rss_bytes),
     ]
     if is_state_shown:
         state = None if summary is None else max(summary.state.bytes_per_device.values(), default=0)
@@ -153,46 +168,6 @@ def _remarks(report: Report) -> Iterator[Part]:
     texts = tuple(remark_texts(report))
     if texts:
         yield Items(texts)
-
-
-def _trees(report: Report) -> Iterator[Tree]:
-    """Yield the module tree of each target; identical trees are shown once."""
-    shown = []
-    for verdict in report.verdicts:
-        if verdict.modules is not None and verdict.modules not in shown:
-            shown.append(verdict.modules)
-            caption = (
-                f"Modules on {verdict.target.name}; identical modules share a line, with the numbers "
-                "of one module"
-            )
-            yield Tree(caption, (_branch(verdict.modules),))
-
-
-_TONES: dict[Severity, Tone | None] = {"error": "bad", "warning": "warn", "note": None}
-
-
-def diagnostic_table(diagnostics: Iterable[Diagnostic]) -> Table:
-    """Return one row per diagnostic, in order; the first error is expanded."""
-    found = list(diagnostics)
-    first = next((each for each in found if each.severity == "error"), None)
-    rows = tuple(_row(each, is_open=each is first) for each in found)
-    columns = ("finding", "severity", "code", "place", "times", "targets")
-    caption = "One row per finding; expand it to see the source code and a fix"
-    return Table(caption, columns, rows, ("severity", "code"))
-
-
-def _row(found: Diagnostic, *, is_open: bool) -> Row:
-    place = "" if found.primary is None else place_text(found.primary.span)
-    return Row.of(
-        found.message,
-        Cell(found.severity, tone=_TONES[found.severity]),
-        found.code,
-        place or found.module_path or "",
-        Cell(f"{found.count:,}", found.count),
-        ", ".join(found.targets),
-        details=(Code(render_text(found)),),
-        is_open=is_open,
-    )
 
 
 def rank_parts(name: str, summary: RankSummary) -> Iterator[Part]:
@@ -288,17 +263,3 @@ def _one(caption: str, items: Iterable[tuple[str, str]]) -> tuple[Table, ...]:
     """Return a table with a row per difference, or no table if there are no differences."""
     rows = tuple(Row.of(text, kind) for kind, text in items)
     return (Table(caption, ("difference", "kind"), rows, ("kind",)),) if rows else ()
-
-
-def _branch(module: ModuleSummary, depth: int = 0) -> Branch:
-    """Return a module with its submodules. For merged identical modules, the numbers describe one of them."""
-    what = f"{module.count:,} × {module.class_name}" if module.count > 1 else module.class_name
-    facts = [what, f"{elements_text(module.total_parameters)} parameters", bytes_text(module.total_bytes)]
-    facts += [", ".join(module.dtypes), device_names(module.devices)]
-    facts += [f"tied to {', '.join(module.tied_to)}"] if module.tied_to else []
-    return Branch(
-        module.name or "(root)",
-        tuple(fact for fact in facts if fact),
-        tuple(_branch(child, depth + 1) for child in module.children),
-        is_open=depth < _OPEN_LEVELS and module.count == 1,
-    )

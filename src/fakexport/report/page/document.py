@@ -57,13 +57,27 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Bar:
+    """A horizontal bar: its part of the full length, from 0 to 1, the name of its color, and its meaning."""
+
+    share: float
+    color: str
+    label: str
+
+
+@dataclass(frozen=True)
 class Branch:
-    """A line of a tree: its name, its description, and its children."""
+    """A line of a tree: its name, its description, and its children.
+
+    `marks` are highlighted facts, such as differences between targets.
+    """
 
     name: str
     facts: tuple[str, ...]
     children: tuple[Branch, ...] = ()
     is_open: bool = False
+    marks: tuple[str, ...] = ()
+    bars: tuple[Bar, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,7 +114,7 @@ class Chart:
 
     Args:
         caption: The caption.
-        description: Alternative text for screen readers.
+        description: What the chart shows, in a sentence.
         width, height: The largest coordinates; the origin is at the top left.
         areas: The filled areas, from back to front.
         lines: Y coordinates of horizontal lines.
@@ -143,7 +157,61 @@ class Facts:
     pairs: tuple[tuple[str, str], ...]
 
 
-Part = Table | Tree | Chart | Paragraph | Items | Code | Facts
+@dataclass(frozen=True)
+class Fixing:
+    """How to fix a finding: a title such as `fix (verified)`, an instruction, and a patch or a command."""
+
+    title: str
+    text: str
+    code: str = ""
+
+    @property
+    def copied(self) -> str:
+        """The text that the copy button copies."""
+        return self.code or self.text
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A diagnostic.
+
+    Args:
+        code, severity, message: The headline. The code links to its `Explanation` on the page.
+        place: The position, such as `model.py:7`; "" if unknown.
+        source: Source lines with carets below them; "" if there are none. They are never wrapped.
+        facts: Notes and other facts, as pairs of a name and a text.
+        fix: How to fix it, if known.
+        is_open: Whether `source` and `facts` are visible at first.
+    """
+
+    code: str
+    severity: str
+    message: str
+    place: str
+    source: str
+    facts: tuple[tuple[str, str], ...]
+    fix: Fixing | None
+    is_open: bool = False
+
+
+@dataclass(frozen=True)
+class Findings:
+    """A list of findings; `left_out` counts those that were omitted to limit the size."""
+
+    findings: tuple[Finding, ...]
+    left_out: int = 0
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a diagnostic code means. Codes in other texts of the page link to it."""
+
+    code: str
+    message: str
+    parts: tuple[Part, ...]
+
+
+Part = Table | Tree | Chart | Paragraph | Items | Code | Facts | Findings | Explanation
 
 
 @dataclass(frozen=True)

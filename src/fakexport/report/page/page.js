@@ -1,18 +1,57 @@
 "use strict";
-// Sorting, filters and the color theme. Without this script, the page shows the same content without these controls.
+// Search, sorting, filters, copy buttons and the color theme. Without this script, the page shows the same content
+// without these controls, and narrow screens scroll tables sideways.
 (() => {
   const FILTERED_FROM = 12;
+
+  document.documentElement.classList.add("scripted");
+  document.querySelector(".controls").hidden = false;
 
   const darkButton = document.querySelector("[data-theme-button]");
   let isDark = matchMedia("(prefers-color-scheme: dark)").matches;
   const showTheme = () => darkButton.setAttribute("aria-pressed", String(isDark));
-  darkButton.hidden = false;
   darkButton.addEventListener("click", () => {
     isDark = !isDark;
     document.documentElement.dataset.theme = isDark ? "dark" : "light";
     showTheme();
   });
   showTheme();
+
+  // A link to an explanation expands it.
+  const expandTarget = () => {
+    const target = document.getElementById(location.hash.slice(1));
+    if (target?.tagName === "DETAILS") target.open = true;
+  };
+  addEventListener("hashchange", expandTarget);
+  document.addEventListener("click", (event) => {
+    if (event.target.closest('a[href^="#"]')) setTimeout(expandTarget);
+  });
+  expandTarget();
+
+  // Pages that are served without TLS have no clipboard API.
+  const copied = async (text) => {
+    try {
+      await navigator.clipboard.writeText(text);
+      return true;
+    } catch {
+      const area = document.createElement("textarea");
+      area.value = text;
+      document.body.append(area);
+      area.select();
+      const isCopied = document.execCommand("copy");
+      area.remove();
+      return isCopied;
+    }
+  };
+  for (const button of document.querySelectorAll("[data-copy]")) {
+    button.hidden = false;
+    button.setAttribute("aria-live", "polite");
+    button.addEventListener("click", async () => {
+      button.textContent = (await copied(button.dataset.copy)) ? "Copied" : "Select the text to copy it";
+      button.focus();
+      setTimeout(() => (button.textContent = "Copy"), 2000);
+    });
+  }
 
   // The text of a cell without its expandable details.
   const textOf = (cell) => (cell.querySelector("summary") ?? cell).textContent.trim();
@@ -49,6 +88,21 @@
     });
   };
 
+  // On a narrow screen, the style sheet shows a row as a list of labelled cells. Its roles stay those of a table.
+  const labelCells = (table) => {
+    const heads = [...table.tHead.rows[0].cells].map((head) => head.textContent);
+    for (const row of table.tBodies[0].rows) {
+      [...row.cells].forEach((cell, index) => {
+        cell.dataset.label = heads[index];
+        cell.setAttribute("role", index ? "cell" : "rowheader");
+      });
+    }
+    table.setAttribute("role", "table");
+    for (const group of [table.tHead, table.tBodies[0]]) group.setAttribute("role", "rowgroup");
+    for (const row of table.rows) row.setAttribute("role", "row");
+    for (const head of table.tHead.rows[0].cells) head.setAttribute("role", "columnheader");
+  };
+
   const labelled = (text, control) => {
     const label = document.createElement("label");
     label.append(`${text} `, control);
@@ -63,45 +117,88 @@
     return labelled(head.textContent, select);
   };
 
+  const search = document.querySelector("[data-search]");
+  let words = [];
+  const isFound = (text) => words.every((word) => text.toLowerCase().includes(word));
+
+  // Each returns how many of its parts contain the words of the search, and shows only these.
+  const filters = [];
+
   const makeFiltered = (table) => {
     const rows = [...table.tBodies[0].rows];
-    const heads = [...table.tHead.rows[0].cells];
     const tools = document.createElement("div");
-    tools.className = "tools";
-    tools.setAttribute("role", "group");
-    tools.setAttribute("aria-label", `Filter: ${table.caption.textContent}`);
-    const search = document.createElement("input");
-    search.type = "search";
     const count = document.createElement("output");
-    tools.append(labelled("Filter", search));
-    heads.forEach((head, index) => {
-      if ("choice" in head.dataset) tools.append(choiceOf(head, index, rows));
-    });
-    tools.append(count);
-    const selects = [...tools.querySelectorAll("select")];
+    let selects = [];
+    if (rows.length >= FILTERED_FROM) {
+      tools.className = "tools";
+      tools.setAttribute("role", "group");
+      tools.setAttribute("aria-label", `Filter: ${table.caption.textContent}`);
+      [...table.tHead.rows[0].cells].forEach((head, index) => {
+        if ("choice" in head.dataset) tools.append(choiceOf(head, index, rows));
+      });
+      tools.append(count);
+      selects = [...tools.querySelectorAll("select")];
+      table.closest(".wide").before(tools);
+    }
     const apply = () => {
-      const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
       let shown = 0;
       for (const row of rows) {
-        const text = words.length ? row.textContent.toLowerCase() : "";
-        const isShown =
-          words.every((word) => text.includes(word)) &&
-          selects.every(
-            (select) =>
-              select.value === "*" || select.value === `=${textOf(row.cells[Number(select.dataset.column)])}`,
-          );
-        row.hidden = !isShown;
-        shown += Number(isShown);
+        const isChosen = selects.every(
+          ({ value, dataset }) => value === "*" || value === `=${textOf(row.cells[Number(dataset.column)])}`,
+        );
+        row.hidden = !(isChosen && (!words.length || isFound(row.textContent)));
+        shown += Number(!row.hidden);
       }
       count.textContent = `${shown} of ${rows.length} rows`;
+      return shown;
     };
     tools.addEventListener("input", apply);
+    filters.push(apply);
     apply();
-    table.closest(".wide").before(tools);
+  };
+
+  const filterItem = (item) => {
+    const inner = [...item.querySelectorAll(":scope > details > ul > li")].map(filterItem);
+    const own = Number(isFound(item.querySelector(".line").textContent));
+    const below = inner.reduce((sum, count) => sum + count, 0);
+    item.hidden = own + below === 0;
+    const details = item.querySelector(":scope > details");
+    if (details !== null) {
+      details.dataset.wasOpen ??= String(details.open);
+      details.open = words.length ? below > 0 : details.dataset.wasOpen === "true";
+      if (!words.length) delete details.dataset.wasOpen;
+    }
+    return own + below;
+  };
+
+  const filterWhole = (part) => {
+    part.hidden = !isFound(part.textContent);
+    return Number(!part.hidden);
   };
 
   for (const table of document.querySelectorAll("main table")) {
-    if (table.tBodies[0].rows.length >= FILTERED_FROM) makeFiltered(table);
+    labelCells(table);
+    makeFiltered(table);
     if (table.tBodies[0].rows.length > 1) makeSortable(table);
   }
+  for (const item of document.querySelectorAll(".tree > ul > li")) filters.push(() => filterItem(item));
+  for (const part of document.querySelectorAll("main section > :is(.finding, .explanation, ul > li)"))
+    filters.push(() => filterWhole(part));
+
+  const matches = document.querySelector("[data-matches]");
+  search.addEventListener("input", () => {
+    words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const found = filters.reduce((sum, apply) => sum + apply(), 0);
+    matches.textContent = words.length ? `${found} found` : "";
+    document.documentElement.classList.toggle("searching", words.length > 0);
+    for (const section of document.querySelectorAll("main section")) {
+      const parts = [...section.querySelectorAll("tbody tr, .tree li, .finding, .explanation")];
+      section.hidden = words.length > 0 && !parts.some((part) => !part.hidden);
+    }
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "/" || event.ctrlKey || event.metaKey || event.target.matches("input, select, textarea")) return;
+    event.preventDefault();
+    search.focus();
+  });
 })();

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from fakexport.report.charts import COLORS, SHOWN_ABOVE_PEAK, fullest_columns, held_bytes
 from fakexport.report.page.document import (
     Area,
+    Bar,
     Branch,
     Cell,
     Chart,
@@ -78,7 +80,8 @@ def _sections(report: PlanReport) -> Iterator[Section]:
     yield Section("Largest at the peak", tuple(table for table in peaks if table is not None))
     if report.modules:
         caption = (
-            "Computation and memory reads of each module; identical modules share a line, with their sum"
+            "Computation and memory reads of each module; identical modules share a line, with their sum. "
+            "The bars are the parts of a whole call: FLOPs above, bytes read below."
         )
         yield Section("Modules", (Tree(caption, _branches(report.modules)),))
     notes = plan_notes(report)
@@ -182,7 +185,7 @@ def timeline_chart(
         areas.append(Area(kinds[above - 1], kinds[above - 1], outline))
     where = " in ".join(part for part in (fullest.peak.operator, fullest.peak.module_path) if part)
     is_left = place > len(steps) / 2
-    marks = [Mark(f"{bytes_text(peak)} at {where}", x_of(place), y_of(peak) - 4, is_left)]
+    marks = [Mark(f"peak {bytes_text(peak)}", x_of(place), y_of(peak) - 4, is_left)]
     lines: list[float] = []
     if is_near and memory is not None:
         lines.append(y_of(memory))
@@ -193,7 +196,7 @@ def timeline_chart(
     return Chart(
         f"Memory of {device.name} {device.profile}{mode}, over {len(steps):,} nodes in the order "
         "of execution",
-        f"The peak is at {where}: {bytes_text(peak)}"
+        f"The peak is {bytes_text(peak)} at {where}"
         + ("" if memory is None else f", of {bytes_text(memory)} of memory"),
         _WIDTH,
         _HEIGHT,
@@ -215,7 +218,10 @@ def _outline(xs: Sequence[float], ys: Sequence[float]) -> str:
 
 def _branches(modules: Sequence[PlannedModule]) -> tuple[Branch, ...]:
     """Return the modules of a plan as a tree. If identical modules are merged, the numbers are sums."""
-    rows = [(module.depth, _cost_branch(module, name)) for module, name in named_modules(modules)]
+    flops, read = (max((value(each) for each in modules), default=0) for value in (_flops, _read))
+    rows = [
+        (module.depth, _cost_branch(module, name, flops, read)) for module, name in named_modules(modules)
+    ]
     return _nested(rows, 0, len(rows), 0)
 
 
@@ -226,12 +232,26 @@ def _nested(rows: Sequence[tuple[int, Branch]], start: int, end: int, level: int
         depth, branch = rows[start]
         after = next((at for at in range(start + 1, end) if rows[at][0] <= depth), end)
         below = _nested(rows, start + 1, after, level + 1)
-        found.append(Branch(branch.name, branch.facts, below, is_open=level < _OPEN_LEVELS))
+        found.append(replace(branch, children=below, is_open=level < _OPEN_LEVELS))
         start = after
     return tuple(found)
 
 
-def _cost_branch(module: PlannedModule, name: str) -> Branch:
+def _flops(module: PlannedModule) -> int:
+    return module.flops
+
+
+def _read(module: PlannedModule) -> int:
+    return module.read_bytes
+
+
+def _cost_branch(module: PlannedModule, name: str, flops: int, read_bytes: int) -> Branch:
+    """Return a module without its submodules. `flops` and `read_bytes` are those of a whole call."""
     facts = [f"{module.count:,} modules"] if module.count > 1 else []
     facts += [flops_text(module.flops), f"reads at least {bytes_text(module.read_bytes)}"]
-    return Branch(name, (*facts, device_names(module.devices)))
+    shares = (
+        (module.flops / (flops or 1), "activation", "FLOPs"),
+        (module.read_bytes / (read_bytes or 1), "weight", "bytes read"),
+    )
+    bars = tuple(Bar(share, color, f"{share:.1%} of the {what}") for share, color, what in shares)
+    return Branch(name, (*facts, device_names(module.devices)), bars=bars)

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from fakexport.files import escaped_lines
-from fakexport.report.page.document import Branch, Cell, Code, Document, Items, Row, Section, Table, Tree
+from fakexport.report.page.document import (
+    Branch,
+    Cell,
+    Code,
+    Document,
+    Explanation,
+    Finding,
+    Findings,
+    Items,
+    Row,
+    Section,
+    Table,
+    Tree,
+)
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -24,7 +38,8 @@ def render_page(document: Document) -> str:
     """Return a page of less than 1 MB. Its content security policy forbids loading resources.
 
     All text of a document is treated as untrusted: markup and characters that change the text direction are
-    displayed, not interpreted. Without JavaScript, only sorting, filters and the dark mode are missing.
+    displayed, not interpreted. Without JavaScript, only search, sorting, filters, copy buttons and the dark
+    mode are missing.
     """
     style, script = _asset("page.css"), _asset("page.js")
     policy = (
@@ -34,7 +49,9 @@ def render_page(document: Document) -> str:
     template = _templates().get_template("page.html.jinja")
     return fitted(
         document,
-        lambda cut: template.render(document=cut, style=style, script=script, policy=policy),
+        lambda cut: template.render(
+            document=cut, linked=_linked(cut), style=style, script=script, policy=policy
+        ),
         MOST_PAGE_BYTES,
     )
 
@@ -43,14 +60,22 @@ def render_in_notebook(document: Document) -> str:
     """Return the HTML for a notebook: like `render_page`, but shorter and without scripts."""
     template = _templates().get_template("notebook.html.jinja")
     style = _asset("page.css")
-    return fitted(document, lambda cut: template.render(document=cut, style=style), _MOST_NOTEBOOK_BYTES)
+    explained = [
+        each for each in document.sections if not _codes(each)
+    ]  # A notebook has no places to link to.
+    document = replace(document, sections=tuple(explained))
+    return fitted(
+        document,
+        lambda cut: template.render(document=cut, linked=(), style=style),
+        _MOST_NOTEBOOK_BYTES,
+    )
 
 
 @cache
 def _templates() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("fakexport.report.page", package_path=""),
         autoescape=True,
         undefined=StrictUndefined,
@@ -58,11 +83,42 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["rich"] = _rich
+    return environment
 
 
 def _shown(value: Any) -> Any:
     """Make invisible and direction-changing characters of plain strings visible; keep markup unchanged."""
     return escaped_lines(value) if type(value) is str else value
+
+
+_RICH = re.compile(r"`([^`\n]+)`|\b(FE[0-9]{3})\b")
+
+
+def _rich(text: str, linked: Collection[str]) -> Any:
+    """Return a text as markup: code between backticks, and the codes of `linked` as links."""
+    from markupsafe import Markup, escape
+
+    def marked(found: re.Match[str]) -> Any:
+        if found[1] is not None:
+            return Markup("<code>{}</code>").format(found[1])
+        return Markup('<a href="#{0}">{0}</a>').format(found[2]) if found[2] in linked else found[2]
+
+    parts, end = [], 0
+    text = escaped_lines(text)
+    for found in _RICH.finditer(text):
+        parts += [text[end : found.start()], marked(found)]
+        end = found.end()
+    return Markup("").join(map(escape, [*parts, text[end:]]))
+
+
+def _codes(section: Section) -> set[str]:
+    return {part.code for part in section.parts if isinstance(part, Explanation)}
+
+
+def _linked(document: Document) -> set[str]:
+    """Return the codes that the page explains."""
+    return set().union(*map(_codes, document.sections))
 
 
 @cache
@@ -137,6 +193,14 @@ def _cut(value: Any, room: _Room) -> Any:
         left = [room.rows]
         roots = tuple(kept for root in value.roots if (kept := _branch(root, left)) is not None)
         value = replace(value, roots=roots, left_out=value.left_out + max(0, -left[0]))
+    elif isinstance(value, Findings):
+        findings = tuple(
+            each if at < room.details else replace(each, source="", facts=())
+            for at, each in enumerate(value.findings[: room.rows])
+        )
+        value = Findings(findings, value.left_out + len(value.findings) - len(findings))
+    elif isinstance(value, Finding):
+        value = replace(value, source=_clipped(value.source, _LONGER * room.characters))
     elif isinstance(value, Items):
         value = Items(value.items[: room.rows], value.left_out + max(0, len(value.items) - room.rows))
     elif isinstance(value, Document):

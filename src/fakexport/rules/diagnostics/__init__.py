@@ -30,4 +30,4 @@ from fakexport.rules.diagnostics.statement import (
     with_columns,
     written_places,
 )
-from fakexport.rules.diagnostics.text import render_text, source_line, source_text
+from fakexport.rules.diagnostics.text import render_text, source_and_facts, source_line, source_text

@@ -63,11 +63,7 @@ def render_text(diagnostic: Diagnostic, *, read_source: ReadSource = source_line
         >>> print(render_text(Diagnostic("FE201", "error", "a branch depends on data", count=3)))
         error[FE201]: a branch depends on data (3 times)
     """
-    sources = {label: read_source(label.span.path, label.span.line) for label in diagnostic.labels}
-    shown = [label for label, source in sources.items() if source is not None]
-    width = max([_MIN_NUMBER_WIDTH, *(len(str(label.span.line)) for label in shown)])
-    margin = " " * (width + 1)
-
+    sources, margin = _sources(diagnostic, read_source)
     lines = [_headline(diagnostic)]
     place = _place(diagnostic)
     if place:
@@ -76,6 +72,21 @@ def render_text(diagnostic: Diagnostic, *, read_source: ReadSource = source_line
     for name, text in _footer(diagnostic, sources):
         lines += _aligned(f"{margin}= {name}: ", text)
     return "\n".join(escaped_lines(line).rstrip() for line in lines)
+
+
+def source_and_facts(diagnostic: Diagnostic) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Return the source lines with carets, and the notes, cause and targets as pairs of a name and a text."""
+    sources, margin = _sources(diagnostic, source_line)
+    lines = (escaped_lines(line).rstrip() for line in _snippets(diagnostic, sources, margin))
+    return "\n".join(lines), tuple(_facts(diagnostic, sources))
+
+
+def _sources(diagnostic: Diagnostic, read_source: ReadSource) -> tuple[dict[Label, str | None], str]:
+    """Return the source line of each label, and the margin to the left of the source lines."""
+    sources = {label: read_source(label.span.path, label.span.line) for label in diagnostic.labels}
+    shown = [label for label, source in sources.items() if source is not None]
+    width = max([_MIN_NUMBER_WIDTH, *(len(str(label.span.line)) for label in shown)])
+    return sources, " " * (width + 1)
 
 
 def _headline(diagnostic: Diagnostic) -> str:
@@ -145,6 +156,14 @@ def _underlined(label: Label, source: str, margin: str) -> Iterator[str]:
 
 
 def _footer(diagnostic: Diagnostic, sources: dict[Label, str | None]) -> Iterator[tuple[str, str]]:
+    yield from _facts(diagnostic, sources)
+    if diagnostic.fix is not None:
+        yield diagnostic.fix.title, diagnostic.fix.message
+        if diagnostic.fix.command is not None:
+            yield "run", diagnostic.fix.command
+
+
+def _facts(diagnostic: Diagnostic, sources: dict[Label, str | None]) -> Iterator[tuple[str, str]]:
     for label, source in sources.items():
         if source is None and label.message:
             yield ("here" if label.is_primary else f"at {_position(label.span)}", label.message)
@@ -154,10 +173,6 @@ def _footer(diagnostic: Diagnostic, sources: dict[Label, str | None]) -> Iterato
         yield "cause", _CAUSES[diagnostic.fault]
     if diagnostic.targets:
         yield ("target" if len(diagnostic.targets) == 1 else "targets", ", ".join(diagnostic.targets))
-    if diagnostic.fix is not None:
-        yield diagnostic.fix.title, diagnostic.fix.message
-        if diagnostic.fix.command is not None:
-            yield "run", diagnostic.fix.command
 
 
 def _aligned(prefix: str, text: str) -> list[str]:

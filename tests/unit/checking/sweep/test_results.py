@@ -67,26 +67,41 @@ def test_each_run_has_the_same_denominator():
 
     assert [sum(results.counts(at).values()) for at in (0, 1)] == [3, 3]
     root = page_of(results)
-    assert [row[-1] for row in rows(root, "One row per check")] == ["worse", "not in both", "not in both"]
+    assert [row[2] for row in rows(root, "One row per check")] == ["worse", "not in both", "not in both"]
     assert "old: 2 of 3 checks export; new: 1 of 3 checks export" in next(root.all("header")).text
 
 
 def test_a_row_opens_to_its_command_and_findings():
     root = page_of(collect_results([("r", run(a="fails"))]))
 
-    (details,) = root.all("details")
-
+    details = next(root.all("details"))
     (row,) = rows(root, "One row per check")
-    assert row == ["hf:a", "--target H100", "fails", "error: hf:a is bad", "1.5", "1.0 GiB", "E1"]
-    shown = [each.text for each in details.all("pre")]
-    assert shown[0] == command("a")
-    assert shown[1].splitlines() == [
-        "error[FE201]: data-dependent branch",
-        "  --> model.py:7",
-        "  = note: torch says so",
-        "  = fix: Use `torch.where`",
-    ]
-    assert rows(root, "Environments of the checks") == [["E1", "a machine", "torch 2.13"]]
+    assert row == ["hf:a", "--target H100", "fails", "error: hf:a is bad", "1.5", "1.0 GiB"]
+    assert [each.text for each in details.all("pre")] == [command("a")]
+    (finding,) = details.all("article")
+    texts = [" ".join(each.text.split()) for each in finding.all() if each.tag in ("p", "dd", "code")]
+    assert texts == ["error FE201 data-dependent branch", "model.py:7", "torch says so", "torch.where"]
+    assert rows(root, "Environments of the checks") == [["E1", "r", "a machine", "torch 2.13"]]
+
+
+def test_a_code_links_to_its_explanation():
+    root = page_of(collect_results([("r", run(a="fails", b="fails"))]))
+
+    explained = [each for each in root.all("details") if each.attributes.get("id") == "FE201"]
+    assert len(explained) == 1
+    assert "torch.cond" in explained[0].text
+    links = [each for each in root.all("a") if each.attributes["href"] == "#FE201"]
+    assert [each.text for each in links] == ["FE201", "FE201"]
+
+
+def test_environments_are_a_column_if_a_run_has_several():
+    records = run(a="exports", b="exports")
+    other = replace(records[command("b")], machine="another machine")
+
+    root = page_of(collect_results([("r", {**records, other.command: other})]))
+
+    assert [row[-1] for row in rows(root, "One row per check")] == ["E1", "E2"]
+    assert [row[:2] for row in rows(root, "Environments of the checks")] == [["E1", "r"], ["E2", "r"]]
 
 
 def test_a_long_reason_is_whole_where_the_row_opens():
@@ -178,4 +193,4 @@ def test_a_command_of_another_shape_is_shown_whole():
     root = page_of(collect_results([("r", {record.command: record})]))
 
     assert rows(root, "One row per check")[0][:2] == ["it's <b>", ""]
-    assert rows(root, "Environments of the checks") == [["E1", "not recorded", "not recorded"]]
+    assert rows(root, "Environments of the checks") == [["E1", "r", "not recorded", "not recorded"]]
