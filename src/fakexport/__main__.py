@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _ASK_NOTHING = {"--help", "--version"}
+_INTERRUPTED = 130
 
 
 def main() -> None:
@@ -16,9 +17,13 @@ def main() -> None:
     if len(sys.argv) > 1 and _ASK_NOTHING.isdisjoint(sys.argv):
         _fix_order_of_sets()
 
-    from fakexport.cli import main as run
+    try:
+        from fakexport.cli import main as run
 
-    code = run()
+        code = run()
+    except KeyboardInterrupt:  # While the command line was imported.
+        code = _INTERRUPTED
+        sys.stderr.write("error: interrupted\n")
     gc.freeze()  # At exit, Python would search the million objects of torch for garbage, which takes 0.8 s.
     sys.exit(code)
 

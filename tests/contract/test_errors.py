@@ -34,6 +34,8 @@ AS_BUILTIN = {
     ("src/fakexport/exporting/capture/example_run.py", "_Ended"),
     ("src/fakexport/exporting/capture/exploration.py", "_Limited"),
     ("src/fakexport/cli/entry.py", "_Terminated"),
+    ("src/fakexport/cli/entry.py", "KeyboardInterrupt"),
+    ("src/fakexport/cli/time_limit.py", "TimeLimitExceeded"),
     ("src/fakexport/deploy/benchmark/worker.py", "OtherOutputs"),
     ("src/fakexport/deploy/benchmark/outcome.py", "StepFailed"),
     ("src/fakexport/report/diagnose/custom_operators.py", "NotComparable"),

@@ -54,7 +54,9 @@ def test_only_the_command_line_writes_to_a_stream():
     relay = (
         "src/fakexport/files/processes/forked_output.py"  # Of what a model writes in a process of its own.
     )
-    writers = [module for module in MODULES if module.room != "cli" and module.path != relay]
+    start = "src/fakexport/__main__.py"  # It writes one line if the import of `cli` is interrupted.
+    others = [module for module in MODULES if module.path not in (relay, start)]
+    writers = [module for module in others if module.room != "cli"]
     found = [line for module in writers for line in stream_uses(module)]
 
     assert not found, "a stream outside cli/:\n" + "\n".join(found)

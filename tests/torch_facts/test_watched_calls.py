@@ -152,9 +152,10 @@ def test_each_submodule_is_announced_and_stack_traces_are_the_same(model, paths)
             for node in nodes
         ]
 
-    seen, expected = [], exported()
-    with traced_modules(seen.append):
+    started, seen, expected = [], [], exported()
+    with traced_modules(started.append, seen.append):
         assert exported() == expected
 
+    assert [id(module) for module in started[-len(paths) :]] == [id(module) for module in seen[:-2]]
     # Last come the model and the module in which torch puts it.
     assert [id(module) for module in seen[:-2]] == [id(model.get_submodule(path)) for path in paths]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -37,7 +36,6 @@ from fakexport.report import (
 )
 from fakexport.report.diagnose import diagnose_process_ended
 
-_SEND_S = 0.05
 _lock = threading.RLock()  # Checks in several threads run one after the other.
 _answered: list[object] = []  # Sources that were checked in this process.
 
@@ -58,7 +56,7 @@ class ShownProgress:
             self._blocks = BlockCount(total=total or 0)
             self._show(index, step, finding, None if total is None else self._blocks)
         else:
-            self._blocks.done = value
+            self._blocks.done, self._blocks.module = value
 
     def compare(self) -> None:
         self._show(len(self._names) - 1, "compare", "", None)
@@ -223,16 +221,10 @@ def bundled(
 
 class _Announcer:
     def __init__(self, send: Send) -> None:
-        self._send, self._sent_s, self._unsent = send, 0.0, 0
+        self._send = send
 
     def step(self, step: Step, finding: str = "", blocks: int | None = None) -> None:
-        if self._unsent:
-            self._send(("done", self._unsent))
-            self._unsent = 0
         self._send(("step", (step, finding, blocks)))
 
-    def done(self, blocks: int) -> None:
-        self._unsent = blocks
-        if time.monotonic() - self._sent_s > _SEND_S:
-            self._sent_s, self._unsent = time.monotonic(), 0
-            self._send(("done", blocks))
+    def done(self, blocks: int, module: str) -> None:
+        self._send(("done", (blocks, module)))

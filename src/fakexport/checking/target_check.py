@@ -81,8 +81,8 @@ class Announce(Protocol):
     def step(self, step: Step, finding: str = "", blocks: int | None = None) -> None:
         """Start a step. `explore` gets the error as `finding`. `blocks` is the number of blocks to trace."""
 
-    def done(self, blocks: int) -> None:
-        """Report the number of traced blocks."""
+    def done(self, blocks: int, module: str) -> None:
+        """Report the number of traced blocks, and the path of the module that is being traced."""
 
 
 class TargetCheck:
@@ -298,7 +298,7 @@ class Wanted:
     """Which optional parts of a result are wanted. Each part takes time.
 
     Args:
-        progress: The number of traced blocks, during the trace.
+        progress: The number of traced blocks and the current module, during the trace.
         programs: The saved programs.
         fingerprints: Fingerprints of the programs, for a lock.
         compared: Data to compare the program with the programs of other targets.

@@ -76,7 +76,7 @@ def bind_command(
             where = f"; {linked:,} bytes stay in the checkpoint, {inside:,} bytes are in the archive"
         return sum(1 + len(tensor.aliases) for tensor in tensors), where
 
-    count, where = code.run(bound, runs_code=trust)
+    count, where = code.run(bound, "bind weights", runs_code=trust)
     write_output(f"{output}: {output.stat().st_size:,} bytes, {count} weights bound{where}\n")
 
 
@@ -120,7 +120,7 @@ def bundle_command(
         loaded = {method: load(path, trust=trust) for method, path in paths.items()}
         return len(save_bundle(loaded, output, prefixes=prefixes).shared)
 
-    shared = code.run(saved, runs_code=trust)
+    shared = code.run(saved, "store programs", runs_code=trust)
     size = output.stat().st_size
     write_output(
         f"{output}: {size:,} bytes, methods {', '.join(paths)}; {shared} shared weights and buffers\n"
@@ -183,7 +183,7 @@ def retarget_command(
         save(made.program, output)
         return (), (*made.unproven, *made.notes), tuple(made.devices)
 
-    failed, notes, devices = code.run(written, runs_code=trust)
+    failed, notes, devices = code.run(written, "retarget", runs_code=trust)
     if failed:
         write_failed(failed)
     for sentence in notes:

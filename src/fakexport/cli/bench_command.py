@@ -46,7 +46,6 @@ def bench_command(
         Path | None,
         typer.Option("--chart", metavar="FILE", help="Also draw a bar chart as .png or .svg."),
     ] = None,
-    no_progress: options.NoProgress = False,
     *,
     code: UserCode,
 ) -> None:
@@ -75,7 +74,7 @@ def bench_command(
             on_progress=on_progress,
         )
 
-    with lines_on_stderr(is_shown=not no_progress) as on_progress:
+    with lines_on_stderr(is_shown=not code.no_progress) as on_progress:
         # The libraries are loaded here too, so that errors in them are reported at once.
         report = code.run(measured, on_progress=on_progress)
     from fakexport.report import render_bench

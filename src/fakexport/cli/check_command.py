@@ -11,7 +11,15 @@ import typer
 from fakexport.cli.check_output import CheckOutput, parse_writes
 from fakexport.cli.checks import CheckedCall, asked_options, check_call, check_project
 from fakexport.cli.lock_session import LockSession, lock_session
-from fakexport.cli.options import Debug, HtmlPage, NoProgress, OptionalSource, OutputFormat, grouped_options
+from fakexport.cli.options import (
+    Debug,
+    HtmlPage,
+    NoProgress,
+    OptionalSource,
+    OutputFormat,
+    Timeout,
+    grouped_options,
+)
 from fakexport.cli.progress_display import progress_on_stderr
 from fakexport.cli.project_file import CheckOptions, Profiles, ProjectFile, options_for, project_file_of
 from fakexport.cli.quiet import quiet
@@ -67,6 +75,7 @@ def check_command(
         ),
     ] = True,
     no_progress: NoProgress = False,
+    timeout: Timeout = None,
     profiles: Profiles = None,
     debug: Debug = False,
 ) -> None:
@@ -82,7 +91,7 @@ def check_command(
     lock = _lock(context, project, is_whole=source is None, is_locked=locked, is_updating=update_lock)
 
     def checked(source: str, known: CheckOptions) -> Report:
-        shown = progress_on_stderr(is_shown=not no_progress)
+        shown = progress_on_stderr(is_shown=not no_progress, limit_s=timeout)
         with shown as on_progress, quiet(is_debug=debug):
             from fakexport.checking import Wanted, report_on
 

@@ -57,7 +57,7 @@ def compare_command(
             trust_remote_code=bool(trust_remote_code),
         )
 
-    comparison = code.run(compared)
+    comparison = code.run(compared, "compare with eager mode")
     from fakexport.report import render_comparison
 
     write_found(comparison, format_, partial(render_comparison, width=output_width()))

@@ -11,8 +11,9 @@ import typer
 
 from fakexport.cli import options
 from fakexport.cli.isolated_work import Show, UserCode
+from fakexport.cli.progress_display import lines_on_stderr
 from fakexport.cli.project_file import Profiles
-from fakexport.cli.streams import write_error_line, write_failed, write_note, write_output
+from fakexport.cli.streams import write_failed, write_note, write_output
 from fakexport.deploy import OPTIONS_OF, check_form
 
 if TYPE_CHECKING:
@@ -124,9 +125,8 @@ def compile_command(
         taken = "reused from the cache" if made.is_cached else f"compiled in {made.seconds:.1f} s"
         return (), made.notes, f"{made.path}: {made.size_bytes:,} bytes, {taken}\n"
 
-    failed, notes, text = code.run(
-        compiled, runs_code=trust, on_progress=lambda line: write_error_line(f"{line} ...")
-    )
+    with lines_on_stderr(is_shown=not code.no_progress) as show:
+        failed, notes, text = code.run(compiled, runs_code=trust, on_progress=show)
     if failed:
         write_failed(failed)
     for note in notes:

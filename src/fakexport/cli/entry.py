@@ -7,8 +7,8 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from types import FrameType
 from typing import Any
@@ -19,7 +19,10 @@ from fakexport.cli.app import app
 from fakexport.cli.color import automatic_color
 from fakexport.cli.options import DEBUG
 from fakexport.cli.streams import flush_output, standard_streams, write_error_line
+from fakexport.cli.time_limit import EXIT_CODE as TIMED_OUT
+from fakexport.cli.time_limit import TimeLimitExceeded
 from fakexport.files import inputs_protected
+from fakexport.files.processes import OWN_THREAD
 
 _USAGE, _INTERRUPTED, _READER_GONE, _TERMINATED = 2, 130, 141, 143
 
@@ -28,14 +31,17 @@ class _Terminated(KeyboardInterrupt):
     """Raised on SIGTERM, so that unfinished work is cleaned up in the same way as after Ctrl-C."""
 
 
+_AGAIN_S = 3.0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `fakexport` without raising an exception. User errors are printed as one line on stderr.
 
     Args:
         arguments: The command line without the program's name. Default: the command line of this process.
     Returns:
-        Exit code: 0 clean, 1 findings, 2 bad usage or environment or an internal error, 130 interrupted, 141
-        if the reader of stdout closed the pipe, 143 terminated.
+        Exit code: 0 clean, 1 findings, 2 bad usage or environment or an internal error, 124 stopped by
+        `--timeout`, 130 interrupted, 141 if the reader of stdout closed the pipe, 143 terminated.
     """
     if arguments is None:
         _collect_rarely()
@@ -54,8 +60,9 @@ def _collect_rarely() -> None:
 
 
 def _exit_code(given: list[str]) -> int:
+    stops = _Stops()
     try:
-        with _terminable(), inputs_protected():
+        with stops, inputs_protected():
             code = _run(given)
         flush_output()
     except BrokenPipeError:
@@ -63,10 +70,16 @@ def _exit_code(given: list[str]) -> int:
     except _Terminated:
         write_error_line("error: terminated")
         return _TERMINATED
+    except TimeLimitExceeded as error:
+        write_error_line(f"error: {error}")
+        return TIMED_OUT
     except KeyboardInterrupt:
         write_error_line("error: interrupted")
         return _INTERRUPTED
     except (Exception, SystemExit) as error:
+        if stops.is_interrupted:  # The import of a native library turns the exception into a different one.
+            write_error_line("error: interrupted")
+            return _INTERRUPTED
         # Search the raw arguments for --debug, so that it also applies to parsing errors.
         try:
             _show_fault(error, given, is_debug=DEBUG in given)
@@ -78,26 +91,46 @@ def _exit_code(given: list[str]) -> int:
     return code
 
 
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Raise `_Terminated` on SIGTERM within the block; a second SIGTERM ends the process at once.
+class _Stops:
+    """Raise `_Terminated` on SIGTERM and KeyboardInterrupt on SIGINT within the block.
 
-    This has no effect outside the main thread, or if the signal is already handled or ignored.
+    Native code and `__del__` methods swallow exceptions. If the block does not end soon after a SIGINT, it is
+    therefore raised again. A second SIGTERM ends the process at once. This has no effect outside the main
+    thread, or on signals that are already handled or ignored.
     """
 
-    def terminate(number: int, frame: FrameType | None) -> None:
+    def __init__(self) -> None:
+        self.is_interrupted = False
+        self._has_ended = threading.Event()
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        usual = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+        handlers = {signal.SIGTERM: self._terminate, signal.SIGINT: self._interrupt}
+        for number, handler in handlers.items():
+            if signal.getsignal(number) is usual[number]:
+                self._before[number] = signal.signal(number, handler)
+
+    def __exit__(self, *_: object) -> None:
+        self._has_ended.set()
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _terminate(self, number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         raise _Terminated
 
-    is_ours = threading.current_thread() is threading.main_thread()
-    if not is_ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if not self.is_interrupted:
+            self.is_interrupted = True
+            threading.Thread(target=self._repeat, name=f"{OWN_THREAD}interrupt", daemon=True).start()
+        raise KeyboardInterrupt
+
+    def _repeat(self) -> None:
+        while not self._has_ended.wait(_AGAIN_S):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
 def _run(arguments: list[str]) -> int:

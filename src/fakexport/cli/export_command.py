@@ -16,6 +16,7 @@ from fakexport.cli.options import (
     NoProgress,
     OutputArchive,
     Source,
+    Timeout,
     grouped_options,
     load_libraries,
     write_file,
@@ -70,6 +71,7 @@ def export_command(
         ),
     ] = None,
     no_progress: NoProgress = False,
+    timeout: Timeout = None,
     profiles: Profiles = None,
     debug: Debug = False,
 ) -> None:
@@ -80,7 +82,8 @@ def export_command(
     """
     known = options_for(context, source, options)
     target = one_target(known, target, "export")
-    with progress_on_stderr(is_shown=not no_progress) as on_progress, quiet(is_debug=debug):
+    shown = progress_on_stderr(is_shown=not no_progress, limit_s=timeout)
+    with shown as on_progress, quiet(is_debug=debug):
         from fakexport.checking import Wanted, report_on
 
         shown_rank = "all" if rank is None and call.parallel is not None else rank

@@ -130,7 +130,7 @@ def generate_command(
         ]
         return tuple(found.notes), lines
 
-    notes, lines = code.run(generated, runs_code=trust)
+    notes, lines = code.run(generated, "generate", runs_code=trust)
     for note in notes:
         write_note(note)
     for line in lines:

@@ -97,7 +97,7 @@ def inspect_command(
             )
             return render_modules(root, width=width)
 
-        write_output(replace(code, libraries=known.libraries).run(inspected))
+        write_output(replace(code, libraries=known.libraries).run(inspected, "inspect"))
         return
     if any(value is not None for value in (target, device_map, dtype, parallel, rank, trust_remote_code)):
         raise typer.BadParameter(
@@ -117,4 +117,4 @@ def inspect_command(
         found = describe(subject, method=method, trust=trust)
         return json_text(to_dict(found)) if format_ == "json" else render_archive(found, width=width)
 
-    write_output(code.run(described, runs_code=trust and devices))
+    write_output(code.run(described, "inspect", runs_code=trust and devices))

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fakexport.checking.isolation import forked, why_shared
-from fakexport.cli.options import Debug, Libraries, load_libraries
+from fakexport.cli.options import Debug, Libraries, NoProgress, load_libraries
+from fakexport.cli.progress_display import lines_on_stderr
 from fakexport.cli.quiet import quiet
 from fakexport.error import FakexportError
 from fakexport.files.processes import NoAnswer, Send
@@ -25,11 +26,28 @@ class UserCode:
     """Options of a command that may run code from a model, a file or an operator library."""
 
     libraries: Libraries = None
+    no_progress: NoProgress = False
     debug: Debug = False
 
-    def run(self, work: Callable[..., T], *, runs_code: bool = True, on_progress: Show | None = None) -> T:
-        """Return the result of `isolated`, without the output of libraries."""
-        with quiet(is_debug=self.debug):
+    def run(
+        self,
+        work: Callable[..., T],
+        step: str = "",
+        *,
+        runs_code: bool = True,
+        on_progress: Show | None = None,
+    ) -> T:
+        """Return the result of `isolated`, without the output of libraries.
+
+        Args:
+            step: What `work` does. A terminal shows it with the elapsed time, unless it is "".
+        """
+        with (
+            lines_on_stderr(is_shown=bool(step) and not self.no_progress) as show,
+            quiet(is_debug=self.debug),
+        ):
+            if show is not None:
+                show(step)
             return isolated(work, self.libraries, runs_code=runs_code, on_progress=on_progress)
 
 

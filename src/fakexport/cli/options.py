@@ -327,7 +327,16 @@ HtmlPage = Annotated[
         help="Also write the report as one self-contained HTML file.",
     ),
 ]
-NoProgress = Annotated[bool, typer.Option("--no-progress", help="Show no progress on stderr.")]
+NoProgress = Annotated[bool, typer.Option("--no-progress", help="Show no progress on a terminal.")]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        min=0.1,
+        help="Stop after this time with exit code 124, and print the step and the module that was traced.",
+    ),
+]
 Libraries = Annotated[
     list[str] | None,
     typer.Option(

@@ -165,7 +165,6 @@ def plan_command(
     call: PlanOptions,
     format_: options.TextOrJson = "text",
     html: options.HtmlPage = None,
-    no_progress: options.NoProgress = False,
     profiles: Profiles = None,
     code: UserCode,
 ) -> None:
@@ -199,7 +198,7 @@ def plan_command(
         except PlanError as error:
             return f"error: {error}"
 
-    with progress_on_stderr(is_shown=not no_progress) as on_progress:
+    with progress_on_stderr(is_shown=not code.no_progress) as on_progress:
         report = code.run(planned, on_progress=on_progress)
     if isinstance(report, str):
         write_error_line(report)

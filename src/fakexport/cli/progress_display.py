@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from fakexport.cli.streams import write_leniently
+from fakexport.cli.time_limit import time_limit
 from fakexport.files import escaped
 from fakexport.files.processes import OWN_THREAD
 
@@ -22,60 +23,60 @@ _TICK_S = 0.2
 
 
 @contextmanager
-def progress_on_stderr(*, is_shown: bool) -> Iterator[Callable[[Progress], None] | None]:
-    """Yield a callback that shows the steps of a check. Lines with findings stay visible.
+def progress_on_stderr(
+    *, is_shown: bool, limit_s: float | None = None
+) -> Iterator[Callable[[Progress], None] | None]:
+    """Yield a callback that shows the steps of a check, with the elapsed time and the traced module.
 
-    On a terminal, the line also shows the elapsed time of the step and the number of traced blocks.
+    Lines with findings stay visible. If there is nothing to do for the callback, yield None.
+
+    Args:
+        is_shown: Whether to show anything. Nothing is shown if stderr is not a terminal.
+        limit_s: Time after which the block is stopped with `TimeLimitExceeded`, which tells the last step.
     """
-    with _display(is_shown=is_shown) as display:
-        yield None if display is None else lambda progress: _show_progress(progress, display)
+    last: list[Progress] = []
+
+    def where() -> str:
+        return f"{_step_text(last[-1])}, {last[-1].blocks or ''}".rstrip(", ") if last else "start"
+
+    with _display(is_shown=is_shown) as display, time_limit(limit_s, where):
+
+        def show(progress: Progress) -> None:
+            last[:] = [progress]
+            if display is not None:
+                _show_progress(progress, display)
+
+        yield None if display is None and limit_s is None else show
 
 
 @contextmanager
 def lines_on_stderr(*, is_shown: bool) -> Iterator[Callable[[str], None] | None]:
-    """Yield a callback that shows each step. On a terminal, it rewrites one line; otherwise, it adds lines.
+    """Yield a callback that shows each step in one line of the terminal.
 
     Args:
-        is_shown: Whether to show anything. If False, yield None.
+        is_shown: Whether to show anything. If False, or if stderr is not a terminal, yield None.
     """
     with _display(is_shown=is_shown) as display:
         yield None if display is None else lambda step: display.show(step)
 
 
 @contextmanager
-def _display(*, is_shown: bool) -> Iterator[_Lines | None]:
-    if not is_shown:
+def _display(*, is_shown: bool) -> Iterator[_LiveLine | None]:
+    if not (is_shown and sys.stderr.isatty()):
         yield None
         return
-    display = _LiveLine(sys.stderr) if sys.stderr.isatty() else _Lines(sys.stderr)
+    display = _LiveLine(sys.stderr)
     try:
         yield display
     finally:
         display.end()
 
 
-class _Lines:
-    """Write one line per step, for a file or a pipe."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def show(self, step: str, detail: Callable[[], str] = str) -> None:
-        """Show the current step. `detail` returns text that changes during a step; this class ignores it."""
-        self.keep(f"{escaped(step)} ...")
-
-    def keep(self, line: str) -> None:
-        write_leniently(self._stream, f"{line}\n")
-
-    def end(self) -> None:
-        """Erase the line of the current step, if it is temporary."""
-
-
-class _LiveLine(_Lines):
+class _LiveLine:
     """Show the current step in the last line of a terminal. A thread keeps the line up to date."""
 
     def __init__(self, stream: TextIO) -> None:
-        super().__init__(stream)
+        self._stream = stream
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -84,6 +85,7 @@ class _LiveLine(_Lines):
         self._start_s = 0.0
 
     def show(self, step: str, detail: Callable[[], str] = str) -> None:
+        """Show the current step. `detail` returns text that changes during a step."""
         with self._lock:
             self._step, self._detail, self._start_s = escaped(step), detail, time.monotonic()
             self._shown = ""
@@ -93,6 +95,7 @@ class _LiveLine(_Lines):
             self._thread.start()
 
     def keep(self, line: str) -> None:
+        """Write a line that stays visible."""
         with self._lock:
             write_leniently(self._stream, f"{_BACK_AND_CLEAR}{line}\n")
             self._shown = ""
@@ -123,16 +126,10 @@ def _elapsed(seconds: int) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def _show_progress(progress: Progress, display: _Lines) -> None:
+def _show_progress(progress: Progress, display: _LiveLine) -> None:
     if progress.finding:
         display.keep(escaped(f"{_of_target(progress)}: {progress.finding}"))
-    display.show(_step_text(progress), lambda: _blocks_text(progress))
-
-
-def _blocks_text(progress: Progress) -> str:
-    """Return `57 of 126 blocks`, or "" if blocks are not counted in this step."""
-    blocks = progress.blocks
-    return f"{blocks.done} of {blocks.total} blocks" if blocks is not None and blocks.total else ""
+    display.show(_step_text(progress), lambda: escaped(str(progress.blocks or "")))
 
 
 def _step_text(progress: Progress) -> str:

@@ -128,7 +128,7 @@ def run_command(
         }
         return timed.first_call_s, timed.latency_s, kinds
 
-    found = code.run(ran, runs_code=trust)
+    found = code.run(ran, "run", runs_code=trust)
     if found is None:
         return
     first_call_s, latency_s, kinds = found

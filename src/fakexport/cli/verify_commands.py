@@ -76,7 +76,7 @@ def verify_weights_command(
             return verify_archived_weights(subject, trust=trust)
         raise typer.BadParameter("fakexport builds models without weights: pass the checkpoint to verify")
 
-    report = code.run(verified, runs_code=trust or not names_archive)
+    report = code.run(verified, "verify weights", runs_code=trust or not names_archive)
     from fakexport.report import render_weights
 
     write_found(report, format_, render_weights)
@@ -119,7 +119,7 @@ def verify_buffers_command(
         right = None if reference is None else resolve(reference)
         return verify_buffers(loaded_model(factory), right)
 
-    report = code.run(verified)
+    report = code.run(verified, "verify buffers")
     write_report(f"{report}\n")
     if not report.is_right:
         raise typer.Exit(1)

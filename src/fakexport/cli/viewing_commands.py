@@ -49,7 +49,7 @@ def diff_command(
         text = render_archive_difference(found, width=width) if is_text else json_text(to_dict(found))
         return found.is_same, text, archive_difference_document(found)
 
-    is_same, text, document = code.run(compared, runs_code=trust)
+    is_same, text, document = code.run(compared, "compare archives", runs_code=trust)
     write_output(text)
     if html is not None:
         options.write_page(document, html)
@@ -84,7 +84,7 @@ def source_command(
         made = to_python(program) if output is None else write_source(program, output)
         return made.text, None if made.constants is None else len(made.constants)
 
-    text, constant_bytes = code.run(written, runs_code=trust)
+    text, constant_bytes = code.run(written, "write source", runs_code=trust)
     if output is None:
         write_output(text)
         return
@@ -129,7 +129,7 @@ def view_command(
         files = {output: written.graph}
         return files | {output.with_suffix(f".{name}.json"): data for name, data in written.node_data.items()}
 
-    files = code.run(made, runs_code=trust)
+    files = code.run(made, "write graph", runs_code=trust)
     for path, data in files.items():
         options.write_file(path, json.dumps(data, separators=(",", ":")).encode())
     for path in files:

@@ -244,10 +244,17 @@ class BlockCount:
     Args:
         done: Number of traced repeated blocks of the model.
         total: Number of repeated blocks; 0 for a model without such blocks.
+        module: Path of the module that is being traced; "" for the whole model.
     """
 
     done: int = 0
     total: int = 0
+    module: str = ""
+
+    def __str__(self) -> str:
+        """Return `57 of 126 blocks, model.layers.57.mlp`, without what is unknown."""
+        count = f"{self.done} of {self.total} blocks" if self.total else ""
+        return ", ".join(filter(None, (count, self.module)))
 
 
 @dataclass(frozen=True)

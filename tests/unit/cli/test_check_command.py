@@ -2,6 +2,7 @@
 
 import json
 import logging
+import signal
 import sys
 import threading
 import time
@@ -13,6 +14,7 @@ import pytest
 
 from fakexport.cli import main, progress_display
 from fakexport.report import (
+    BlockCount,
     Progress,
     ProjectReport,
     json_text,
@@ -253,14 +255,32 @@ def checked_in_steps(source, *, on_progress, **options):
     return report()
 
 
-def test_progress_is_lines_on_stderr(monkeypatch, capsys):
-    install_check(monkeypatch, checked_in_steps)
+def test_a_pipe_gets_no_progress(monkeypatch, capsys):
+    def check(source, *, on_progress, **options):
+        assert on_progress is None
+        return report()
+
+    install_check(monkeypatch, check)
 
     main(["check", "m:f"])
 
-    out, err = capsys.readouterr()
-    assert out == render_report(report())
-    assert err == "[1/2] cpu: build ...\n[2/2] H100: trace ...\n[2/2] compare targets ...\n"
+    assert capsys.readouterr() == (render_report(report()), "")
+
+
+def test_a_check_that_exceeds_its_timeout_says_where_it_was(monkeypatch, capsys):
+    def check(source, *, on_progress, **options):
+        blocks = BlockCount(3, 9, "model.layers.3.mlp")
+        on_progress(Progress(2, 2, "H100", "trace", blocks=blocks))
+        threading.Event().wait()
+
+    install_check(monkeypatch, check)
+    before = signal.getsignal(signal.SIGALRM)
+
+    assert main(["check", "m:f", "--timeout", "0.2"]) == 124
+
+    where = "[2/2] H100: trace, 3 of 9 blocks, model.layers.3.mlp"
+    assert capsys.readouterr() == ("", f"error: stopped after 0.2 s: {where}\n")
+    assert signal.getsignal(signal.SIGALRM) is before
 
 
 def test_progress_on_a_terminal_is_one_line_that_goes_away(monkeypatch, capsys):
@@ -295,6 +315,9 @@ class Counted:
     def __init__(self):
         self.looks = 0
 
+    def __str__(self):
+        return str(BlockCount(self.done, self.total))
+
     @property
     def done(self):
         self.looks += 1
@@ -319,15 +342,3 @@ def test_the_line_moves_within_a_step_and_is_gone_before_the_report(monkeypatch,
     assert first == "[1/1] H100: trace, 0 of 3 blocks ..."
     assert last == ""
     assert not [thread for thread in threading.enumerate() if thread.name == "fakexport-progress"]
-
-
-def test_no_blocks_are_shown_where_stderr_is_no_terminal(monkeypatch, capsys):
-    def check(source, *, on_progress, **options):
-        on_progress(Progress(1, 1, "H100", "trace", blocks=Counted()))
-        return report()
-
-    install_check(monkeypatch, check)
-
-    main(["check", "m:f"])
-
-    assert capsys.readouterr().err == "[1/1] H100: trace ...\n"

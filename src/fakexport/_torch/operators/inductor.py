@@ -6,7 +6,9 @@ Source: `torch/_inductor/__init__.py`, `compile_fx.py`, `graph.py`, `codecache.p
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -51,6 +53,29 @@ def compile_graph(
     with torch.no_grad():
         files: Any = aot_compile(graph, args, dict(kwargs), options=options)
     return tuple(Path(file) for file in files if isinstance(file, str) and file)
+
+
+@contextmanager
+def temporary_files_in(folder: Path, *, caches: str) -> Iterator[None]:
+    """Put the temporary files of compilers into a folder, because a killed compiler does not delete them.
+
+    Args:
+        caches: Folder of Inductor's own cache, unless the user chose a different one.
+    """
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    own = default_cache_dir()
+    if os.environ.get("TORCHINDUCTOR_CACHE_DIR", own) == own:  # Inductor sets it on first use.
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(caches, Path(own).name))
+    before = os.environ.get("TMPDIR")
+    os.environ["TMPDIR"] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TMPDIR"]
+        else:
+            os.environ["TMPDIR"] = before
 
 
 def compile_options(graph: GraphModule, *, has_weights: bool) -> dict[str, Any]:

@@ -101,14 +101,20 @@ def _watched(
     return Patches({(owner, name): watched(owner, name) for owner, name in places})
 
 
-def traced_modules(on_traced: Callable[[nn.Module], None]) -> Patches:
-    """Return a context that calls `on_traced` with each module that a non-strict export has traced."""
+def traced_modules(on_start: Callable[[nn.Module], None], on_end: Callable[[nn.Module], None]) -> Patches:
+    """Return a context that calls functions with each module before and after a non-strict export traces it.
+
+    `on_end` is also called if the trace of the module raises.
+    """
     stock = in_force(_ModuleStackTracer, "call_module")
 
     def call_module(tracer: Any, module: Any, forward: Any, args: Any, kwargs: Any) -> Any:
-        result = stock(tracer, module, forward, args, kwargs)
         is_stand_in = isinstance(module, _AttrProxy)  # for a module with several names
-        on_traced(module.get_base() if is_stand_in else module)
-        return result
+        own = module.get_base() if is_stand_in else module
+        on_start(own)
+        try:
+            return stock(tracer, module, forward, args, kwargs)
+        finally:
+            on_end(own)
 
     return Patches({(_ModuleStackTracer, "call_module"): call_module})

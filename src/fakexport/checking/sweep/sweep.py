@@ -8,15 +8,23 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fakexport._version import __version__
-from fakexport.files.processes import Ended, Limits, NoWarmStart, WarmStart, machine_text, run_limited
+from fakexport.files.processes import (
+    Ended,
+    Limits,
+    NoWarmStart,
+    TemporaryFolder,
+    WarmStart,
+    machine_text,
+    run_limited,
+)
 from fakexport.models import PACKAGES, installed_version
 
 from .run_file import STATUSES, RunFile, SweepRecord
@@ -25,6 +33,9 @@ from .zoo_file import SweepItem
 _INTERNAL_FAULT = "[FE001]"
 _ON_THE_COMMAND_LINE = ("--format", "json", "--no-progress")
 _MOST_OUTPUT = 16_384
+_TIMED_OUT = 124
+# A check stops by itself at its limit, and says where it was. It is killed if native code prevents that.
+_GRACE_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -35,8 +46,8 @@ class Sweep:
         items: The checks.
         limits: Limits of each process.
         folder: The folder that relative sources refer to.
-        module: The Python module that runs each check; see `run_limited`. Its arguments after the first are
-            those of `fakexport`.
+        module: The Python module that runs each check; see `run_limited`. Its second argument is a folder
+            for temporary files. The arguments after it are those of `fakexport`.
         jobs: Number of parallel checks.
         imports: Prefix of a source -> modules that a check with such a source imports first. The processes of
             these checks are forked from a process that has already imported the modules. The longest prefix
@@ -102,48 +113,49 @@ def local_records(
 ) -> Generator[SweepRecord]:
     """Run checks on this machine, `sweep.jobs` at a time, and yield each record when it is ready."""
     stop = threading.Event()
-    with _starts(sweep, on_cold) as start, ThreadPoolExecutor(sweep.jobs) as pool:
+    start = _Starts(sweep, on_cold, stop)
+    with ThreadPoolExecutor(sweep.jobs) as pool, closing(start):
         runs = [pool.submit(check_item, item, sweep, stop, start(item)) for item in items]
         try:
             for future in as_completed(runs):
                 yield future.result()
         except BaseException:
             stop.set()
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
 _Run = Callable[..., Ended]
 
 
-@contextmanager
-def _starts(sweep: Sweep, on_cold: Callable[[str], None] | None) -> Iterator[Callable[[SweepItem], _Run]]:
-    """Yield a function that starts an item's process. On exit, end the processes that it forks from."""
-    warm = {start: WarmStart(modules, sweep.folder) for start, modules in sweep.imports.items()}
-    told: set[str] = set()
+class _Starts:
+    """Starts the process of each check. `close` ends the processes that checks are forked from."""
 
-    def run_of(item: SweepItem) -> _Run:
-        starts = [start for start in warm if item.source.startswith(start)]
+    def __init__(self, sweep: Sweep, on_cold: Callable[[str], None] | None, stop: threading.Event) -> None:
+        self._warm = {start: WarmStart(modules, sweep.folder) for start, modules in sweep.imports.items()}
+        self._on_cold, self._stop = on_cold, stop
+        self._told: set[str] = set()
+
+    def __call__(self, item: SweepItem) -> _Run:
+        starts = [start for start in self._warm if item.source.startswith(start)]
         # An operator library must be imported before anything else.
         if not starts or item.values("--library"):
             return run_limited
-        chosen = warm[max(starts, key=len)]
+        chosen = self._warm[max(starts, key=len)]
 
         def run(*args: Any, **options: Any) -> Ended:
             try:
                 return run_limited(*args, **options, warm=chosen)
             except NoWarmStart as error:
-                if on_cold is not None and str(error) not in told:
-                    told.add(str(error))
-                    on_cold(str(error))
+                if self._on_cold is not None and str(error) not in self._told and not self._stop.is_set():
+                    self._told.add(str(error))
+                    self._on_cold(str(error))
                 return run_limited(*args, **options)
 
         return run
 
-    try:
-        yield run_of
-    finally:
-        for each in warm.values():
+    def close(self) -> None:
+        for each in self._warm.values():
             each.close()
 
 
@@ -151,12 +163,14 @@ def check_item(
     item: SweepItem, sweep: Sweep, stop: threading.Event | None = None, run: _Run = run_limited
 ) -> SweepRecord:
     """Run a check in a process on this machine, and return its record."""
-    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
-        arguments = [*item.arguments, *_ON_THE_COMMAND_LINE]
+    own = TemporaryFolder()
+    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr, closing(own):
+        seconds = sweep.limits.seconds
+        arguments = [own.path, *item.arguments, *_ON_THE_COMMAND_LINE, "--timeout", f"{seconds:g}"]
         ended = run(
             sweep.module,
             arguments,
-            sweep.limits,
+            replace(sweep.limits, seconds=seconds + _GRACE_S),
             stdout=stdout,
             stderr=stderr,
             folder=sweep.folder,
@@ -192,7 +206,9 @@ def _versions() -> dict[str, str]:
 def _outcome(ended: Ended, report: dict[str, Any] | None, said: str, limits: Limits) -> tuple[str, str]:
     exports, fails, refused, out_of_time, out_of_memory, crashes = STATUSES
     if ended.limit == "seconds":
-        return out_of_time, f"killed after {limits.seconds:g} s"
+        return out_of_time, f"killed after {limits.seconds + _GRACE_S:g} s"
+    if ended.code == _TIMED_OUT:
+        return out_of_time, _last_line(said).removeprefix("error: ")
     if ended.limit == "bytes":
         return out_of_memory, f"killed at {limits.bytes:,} bytes of resident memory"
     if ended.code == 0 and report is not None and report["is_clean"]:

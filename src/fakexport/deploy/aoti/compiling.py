@@ -140,7 +140,8 @@ def compile_aoti(
     profile = None if gpu is None else gpu.profile
     job = Job(program, signature, orders, place, compiler, profile, tune, report or silent)
     notes = []
-    with tempfile.TemporaryDirectory(prefix="fakexport-aoti-") as folder:
+    # After an interruption, compilers may still be writing.
+    with tempfile.TemporaryDirectory(prefix="fakexport-aoti-", ignore_cleanup_errors=True) as folder:
         kept = None if cache is None else PackageCache(Path(cache), job.key)
         package = None if kept is None else kept.taken(Path(folder))
         is_cached = package is not None

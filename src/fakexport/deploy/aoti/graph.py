@@ -12,10 +12,11 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, TensorArgument
 from torch.fx import GraphModule
 
-from fakexport._torch.operators.inductor import compile_graph
+from fakexport._torch.operators.inductor import compile_graph, temporary_files_in
 from fakexport._torch.pytree import tree_unflatten
 from fakexport._torch.tracing.symbolic_numbers import hint_of
 from fakexport.exporting.program import user_inputs
+from fakexport.files.processes import lasting_folder
 
 from ..artifact import DeployError
 from .faults import failure_of
@@ -51,9 +52,10 @@ def compiled_files(
     """
     args, kwargs = example_arguments(program)
     try:
-        return compile_graph(
-            graph_of(program), args, kwargs, folder, has_weights=has_weights, options=options
-        )
+        with temporary_files_in(folder.parent, caches=lasting_folder()):
+            return compile_graph(
+                graph_of(program), args, kwargs, folder, has_weights=has_weights, options=options
+            )
     except Exception as error:
         raise failure_of(error) from error
 

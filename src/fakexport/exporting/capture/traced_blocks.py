@@ -14,17 +14,19 @@ _ENOUGH = 8
 
 
 class TracedBlocks:
-    """Count the blocks that a trace has passed.
+    """Count the blocks that a trace has passed, and name the module that is traced.
 
     Blocks are the items of module lists, such as the layers of a language model.
 
     Args:
         model: The traced model.
-        on_count: Called with the new value of `done` whenever it changes.
+        on_change: Called with `done` and the path of the innermost module that is being traced.
     """
 
-    def __init__(self, model: nn.Module, on_count: Callable[[int], None] | None = None) -> None:
-        self._on_count = on_count
+    def __init__(self, model: nn.Module, on_change: Callable[[int, str], None] | None = None) -> None:
+        self._on_change = on_change
+        self._paths = {id(module): path for path, module in model.named_modules()}
+        self._open: list[str] = []
         self._blocks = {id(block) for block in _blocks_of(model)}
         self._traced: set[int] = set()
 
@@ -41,14 +43,22 @@ class TracedBlocks:
     @contextmanager
     def counted(self) -> Iterator[None]:
         """Enter a context that counts blocks in the traces of this thread, at one lookup per module call."""
-        with traced_modules(self._count):
+        with traced_modules(self._start, self._end):
             yield
 
-    def _count(self, module: nn.Module) -> None:
-        if id(module) in self._blocks and id(module) not in self._traced:
+    def _start(self, module: nn.Module) -> None:
+        self._open.append(self._paths.get(id(module), type(module).__name__))
+        self._report()
+
+    def _end(self, module: nn.Module) -> None:
+        self._open.pop()
+        if id(module) in self._blocks:
             self._traced.add(id(module))
-            if self._on_count is not None:
-                self._on_count(self.done)
+        self._report()
+
+    def _report(self) -> None:
+        if self._on_change is not None:
+            self._on_change(self.done, self._open[-1] if self._open else "")
 
 
 def _blocks_of(model: nn.Module) -> list[nn.Module]:

@@ -23,6 +23,7 @@ from fakexport.error import missing_in_torch
 
 from .forked_output import ForkedOutput, flush_streams, own_flush
 from .parent import end_with_parent
+from .temporary_folder import TemporaryFolder, use_temporary_folder
 
 T = TypeVar("T")
 Send = Callable[[object], None]
@@ -76,7 +77,7 @@ def run_forked(
     a call ends, its output is written to this process's stdout and stderr. Its warnings are also issued in
     this process. Messages, output and the first exception are handled in the order of the calls, regardless
     of which call ends first. When this function returns or raises, the forked processes and their children
-    are killed.
+    are killed, and the temporary files that they created are deleted.
 
     Args:
         calls: The functions. Each takes a function that sends a value to `on_message`. Return values are
@@ -147,6 +148,7 @@ class _Call(Generic[T]):
         self.is_running = True
         self.reader, writer = Pipe(duplex=False)
         self._output = ForkedOutput()
+        self._folder = TemporaryFolder()
         alive, self._held = os.pipe()
         flush_streams()
         with ExitStack() as stack, warnings.catch_warnings():
@@ -159,6 +161,7 @@ class _Call(Generic[T]):
                 self.reader.close()
                 os.close(self._held)
                 stack.pop_all().close()
+                use_temporary_folder(self._folder.path)
                 _in_child(function, writer, alive, self._output, start)
         writer.close()
         os.close(alive)
@@ -208,6 +211,7 @@ class _Call(Generic[T]):
         """Kill the process and all processes that it started, and close the open files."""
         self._end()
         self._output.close()
+        self._folder.close()
 
     def _end(self) -> None:
         self.is_running = False

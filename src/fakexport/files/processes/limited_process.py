@@ -246,12 +246,15 @@ class WarmStart:
         return Forked(STARTED.unpack(pid)[0], status)
 
     def close(self) -> None:
-        """End the server process. Later runs raise an error."""
+        """Kill the server process, also while it imports the modules. Later runs raise an error."""
+        if self._server is not None:
+            self._server.kill()  # A run that waits for the server in another thread has the lock.
         with self._lock:
             self._reason = self._reason or "it is closed"
             if self._channel is not None:
                 self._channel.close()
             if self._server is not None:
+                self._server.kill()
                 self._server.wait()
 
     def _started(self) -> socket.socket:

@@ -12,7 +12,7 @@ from fakexport.files.processes import Limits
 # Stands for `fakexport.cli.limited_command`: the name of the source is what becomes of it.
 _PART = """
 import json, os, sys, time
-_, alive, _, source, *options = sys.argv
+_, alive, _, _, source, *options = sys.argv
 open("ran", "a").write(source + "\\n")
 if source == "aborts": os.abort()
 if source == "explains": print("terminate called", file=sys.stderr, flush=True); os.abort()
@@ -21,6 +21,10 @@ if source == "grows": held = b"x" * 2**28; time.sleep(100)
 if source == "refused": sys.exit("error: no such model")  # exit code 1 and no report
 if source == "usage": print("error: no such model", file=sys.stderr); sys.exit(2)
 if source == "fault": print("error[FE001]: internal error\\n  = note: more", file=sys.stderr); sys.exit(2)
+if source == "stops":
+    seconds = options[options.index("--timeout") + 1]
+    print(f"error: stopped after {seconds} s: [1/1] cpu: trace, layers.3", file=sys.stderr)
+    sys.exit(124)
 if source == "silent": sys.exit(0)
 error = {"code": "FE201", "severity": "error", "message": "data-dependent branch"}
 found = [error] if source == "fails" else []
@@ -33,10 +37,11 @@ _EXPECTED = {
     "usage": ("refused", "error: no such model"),
     "refused": ("crashes", "exit code 1: error: no such model"),
     "fault": ("crashes", "error[FE001]: internal error"),
+    "stops": ("out of time", "stopped after 5 s: [1/1] cpu: trace, layers.3"),
     "silent": ("crashes", "exit code 0: no output"),
     "aborts": ("crashes", "killed by SIGABRT"),
     "explains": ("crashes", "killed by SIGABRT; last output: terminate called"),
-    "sleeps": ("out of time", "killed after 5 s"),
+    "sleeps": ("out of time", "killed after 8 s"),
     "grows": ("out of memory", "killed at 134,217,728 bytes of resident memory"),
 }
 
@@ -72,8 +77,8 @@ def test_whatever_becomes_of_a_check_is_a_line(sweep_of, tmp_path):
         "fault": "error[FE001]: internal error\n  = note: more\n",
         "explains": "terminate called\n",
     }
-    assert [tally.done for tally in tallies] == list(range(1, 11))
-    assert (tallies[-1].total, tallies[-1].bad, tallies[-1].seconds_left) == (10, 9, 0)
+    assert [tally.done for tally in tallies] == list(range(1, 12))
+    assert (tallies[-1].total, tallies[-1].bad, tallies[-1].seconds_left) == (11, 10, 0)
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,26 @@ def test_each_traced_block_is_counted():
     assert blocks.done == 9
 
 
+def test_the_module_that_is_traced_is_named():
+    seen = []
+    model = nn.ModuleDict({"stage": nn.Sequential(nn.Linear(4, 4), nn.ReLU())})
+
+    class Called(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = model
+
+        def forward(self, x):
+            return self.parts["stage"](x)
+
+    called = Called()
+    with TracedBlocks(called, lambda done, module: seen.append(module)).counted():
+        torch.export.export(called, (torch.ones(2, 4),))
+
+    inside = ["parts.stage", "parts.stage.0", "parts.stage", "parts.stage.1", "parts.stage"]
+    assert [name for name in seen if name.startswith("parts")] == inside
+
+
 def test_a_check_counts_blocks_for_who_watches_and_the_program_is_the_same(tmp_path):
     steps = []
 

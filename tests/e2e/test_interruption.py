@@ -1,0 +1,219 @@
+"""Ctrl-C in each phase of a command: nothing is left, no process runs on, and one line is printed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and other systems do not fork"),
+]
+
+# Each phase leaves files that it does not delete and a child process, says that it is there, and waits.
+MODELS = """
+import subprocess, tempfile, time
+from pathlib import Path
+import torch
+from torch import nn
+
+def wait():
+    tempfile.mkdtemp()
+    tempfile.mkstemp()
+    subprocess.Popen(["sleep", "600"])
+    Path("reached").touch()
+    time.sleep(600)
+
+class Traced(nn.Module):
+    def forward(self, x):
+        wait()
+        return x
+
+class Slow(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Sequential(nn.Linear(3, 3), Traced()) for _ in range(2)])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+def built():
+    wait()
+
+def traced(): return Slow(), (torch.ones(3),)
+def quick(): return nn.Linear(3, 3), (torch.ones(3),)
+"""
+ZOO = "models: [models.py:traced]\ntargets: [cpu, H100]\n"
+INTERRUPTED = (130, -signal.SIGINT)  # Python repeats a signal that it got within `eval`.
+
+
+class Started:
+    """A command in its own process group, with its own folder for temporary files."""
+
+    def __init__(self, folder, *arguments):
+        self.work, self.temporary = folder / "work", folder / "tmp"
+        for each in (self.work, self.temporary):
+            each.mkdir()
+        (self.work / "models.py").write_text(MODELS)
+        (self.work / "zoo.yaml").write_text(ZOO)
+        self.mark = f"FAKEXPORT_TEST={folder}"
+        name, value = self.mark.split("=")
+        self.environment = {**os.environ, "TMPDIR": str(self.temporary), name: value}
+        self.environment |= {"PYTHONDONTWRITEBYTECODE": "1", "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")}
+        self.arguments = [sys.executable, "-m", "fakexport", *arguments]
+
+    def __enter__(self):
+        self.process = subprocess.Popen(
+            self.arguments,
+            cwd=self.work,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
+        )
+        return self
+
+    def __exit__(self, *_):
+        for pid in self.running():
+            os.kill(pid, signal.SIGKILL)
+        self.process.communicate()
+
+    def wait_for(self, condition):
+        while not condition():
+            assert self.process.poll() is None, self.process.communicate()
+            time.sleep(0.02)
+
+    def interrupted(self):
+        """Press Ctrl-C; return the exit code, stdout and stderr."""
+        os.killpg(self.process.pid, signal.SIGINT)
+        out, err = self.process.communicate(timeout=60)
+        return self.process.returncode, out, err
+
+    def running(self):
+        return [int(each.parent.name) for each in Path("/proc").glob("[0-9]*/environ") if self._is_ours(each)]
+
+    def _is_ours(self, environment):
+        try:
+            return self.mark.encode() in environment.read_bytes()
+        except OSError:  # It has ended, or is not ours to read.
+            return False
+
+    def left(self):
+        known = {"models.py", "zoo.yaml", "reached"}
+        return [*self.temporary.iterdir(), *(each for each in self.work.iterdir() if each.name not in known)]
+
+
+def assert_nothing_left(started, kept=()):
+    until = time.monotonic() + 10  # The kernel ends killed processes in its own time.
+    while started.running() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert started.running() == []
+    assert [each for each in started.left() if each.name not in kept] == []
+
+
+@pytest.mark.parametrize("source", ["built", "traced"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["check", "--target", "cpu", "--target", "H100", "--html", "page.html"],
+        ["export", "-o", "model.pt2"],
+        ["plan", "--html", "page.html"],
+        ["lock"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_ctrl_c_while_a_model_is_built_or_traced(tmp_path, command, source):
+    name, *options = command
+    with Started(tmp_path, name, f"models.py:{source}", *options) as started:
+        started.wait_for((started.work / "reached").exists)
+
+        code, out, err = started.interrupted()
+
+        assert (code in INTERRUPTED, out, err) == (True, "", "error: interrupted\n")
+        assert_nothing_left(started)
+
+
+def test_ctrl_c_during_a_sweep_keeps_only_complete_results(tmp_path):
+    with Started(tmp_path, "sweep", "zoo.yaml", "-o", "run.jsonl", "--jobs", "2") as started:
+        started.wait_for((started.work / "reached").exists)
+
+        code, out, err = started.interrupted()
+
+        assert (code in INTERRUPTED, out, err) == (True, "", "error: interrupted\n")
+        assert (started.work / "run.jsonl").read_text() == ""
+        assert_nothing_left(started, kept=["run.jsonl"])
+
+
+def test_ctrl_c_while_the_processes_of_a_sweep_are_prepared(tmp_path):
+    with Started(tmp_path, "sweep", "zoo.yaml", "-o", "run.jsonl") as started:
+        started.wait_for(lambda: any(b"fork_server" in command_line(pid) for pid in started.running()))
+
+        code, out, err = started.interrupted()
+
+        assert (code in INTERRUPTED, out, err) == (True, "", "error: interrupted\n")
+        assert_nothing_left(started, kept=["run.jsonl"])
+
+
+def command_line(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.parametrize("form", ["aoti", "cpp-project"])
+def test_ctrl_c_while_a_compiler_runs(tmp_path, form):
+    exported = tmp_path / "model.pt2"
+    (tmp_path / "quick.py").write_text(MODELS)
+    subprocess.run(
+        [sys.executable, "-m", "fakexport", "export", "quick.py:quick", "-o", str(exported)],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+    )
+    with Started(tmp_path, "compile", str(exported), "--to", form, "-o", "out.pt2") as started:
+        started.wait_for(lambda: any(b"cc1plus" in command_line(pid) for pid in started.running()))
+
+        code, out, err = started.interrupted()
+
+        assert (code in INTERRUPTED, out, err) == (True, "", "error: interrupted\n")
+        assert_nothing_left(started)
+
+
+def test_ctrl_c_while_the_command_line_is_imported(tmp_path):
+    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+    done = subprocess.run(
+        [sys.executable, "-m", "fakexport", "check", "models.py:quick"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode in INTERRUPTED, done.stdout, done.stderr) == (True, "", "error: interrupted\n")
+
+
+@pytest.mark.parametrize("command", ["check", "sweep"])
+def test_a_timeout_names_the_module(tmp_path, command):
+    arguments = {
+        "check": ["check", "models.py:traced", "--timeout", "30"],
+        "sweep": ["sweep", "limited.yaml", "-o", "run.jsonl"],
+    }
+    started = Started(tmp_path, *arguments[command])
+    (started.work / "limited.yaml").write_text("models: [models.py:traced]\ntimeout: 30\n")
+    with started:
+        out, err = started.process.communicate()
+
+        where = "stopped after 30 s: [1/1] cpu: trace, layers.0.1"
+        assert where in (err if command == "check" else out)
+        assert started.process.returncode == (124 if command == "check" else 1)
+        assert_nothing_left(started, kept=["run.jsonl", "limited.yaml"])
