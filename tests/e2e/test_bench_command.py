@@ -25,11 +25,7 @@ def test_a_mode_that_dies_is_a_cell(tmp_path):
     assert "torchscript-trace cannot be exported: the process was killed by SIGKILL" in done.stdout
     assert "1 of 2 modes match eager up to rounding" in done.stdout
     assert "1 thread\n" in done.stdout
-    assert done.stderr.splitlines() == [
-        "eager: reference outputs ...",
-        "[1/2] torchscript-trace: capture and write ...",
-        "[2/2] eager: load, run and time ...",
-    ]
+    assert done.stderr == ""
     assert b"not captured" in chart.read_bytes()
 
 

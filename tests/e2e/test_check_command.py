@@ -196,12 +196,7 @@ def test_the_streams_of_a_real_process(models):
 
     assert process.returncode == 0
     assert json.loads(process.stdout)["is_clean"] is True
-    assert process.stderr.splitlines() == [
-        "[1/1] H100: build ...",
-        "[1/1] H100: trace ...",
-        "[1/1] H100: analyse ...",
-        "building",  # What a model prints in its own process follows its steps.
-    ]
+    assert process.stderr == "building\n"
 
 
 def test_a_reader_that_leaves_is_no_error_of_ours():

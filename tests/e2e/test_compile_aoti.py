@@ -71,7 +71,7 @@ def test_a_program_is_compiled_once_and_run_with_its_weights():
     made = fakexport(*compile_, "model.aoti.pt2")
     again = fakexport(*compile_, "bound.aoti.pt2", "weights.safetensors", "--weights", "beside")
 
-    assert "compiling for the CPU with g++" in made.stderr
+    assert "compiled in" in made.stdout
     assert "from the cache" in again.stdout
     assert Path("bound.aoti.pt2").read_bytes() == Path("model.aoti.pt2").read_bytes()
     run = ("--trust", "--inputs", "in0.safetensors", "-o", "out.safetensors")

@@ -55,11 +55,7 @@ def test_a_bound_program_becomes_one_file(vit, tmp_path):
 
     assert [path.name for path in tmp_path.glob("vit.*")] == ["vit.onnx"]
     assert done.stdout.startswith(f"{out}: {out.stat().st_size:,} bytes, compiled in ")
-    assert done.stderr.splitlines() == [
-        "converting to ONNX ...",
-        "checking the model ...",
-        "writing vit.onnx ...",
-    ]
+    assert done.stderr == ""
     assert (ran.stdout, ran.stderr) == ("logits  float32[5, 2]\n", "")
     assert agrees(vit, tmp_path / "out.safetensors")
     onnx.checker.check_model(out, full_check=True)

@@ -56,7 +56,7 @@ INTERRUPTED = (130, -signal.SIGINT)  # Python repeats a signal that it got withi
 class Started:
     """A command in its own process group, with its own folder for temporary files."""
 
-    def __init__(self, folder, *arguments):
+    def __init__(self, folder, *arguments, has_terminal=False):
         self.work, self.temporary = folder / "work", folder / "tmp"
         for each in (self.work, self.temporary):
             each.mkdir()
@@ -65,8 +65,13 @@ class Started:
         self.mark = f"FAKEXPORT_TEST={folder}"
         name, value = self.mark.split("=")
         self.environment = {**os.environ, "TMPDIR": str(self.temporary), name: value}
-        self.environment |= {"PYTHONDONTWRITEBYTECODE": "1", "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")}
+        self.environment |= {
+            "NO_COLOR": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache"),
+        }
         self.arguments = [sys.executable, "-m", "fakexport", *arguments]
+        self.terminal, self.errors = os.openpty() if has_terminal else (None, subprocess.PIPE)
 
     def __enter__(self):
         self.process = subprocess.Popen(
@@ -74,7 +79,7 @@ class Started:
             cwd=self.work,
             env=self.environment,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self.errors,
             start_new_session=True,
             text=True,
         )
@@ -200,6 +205,21 @@ def test_ctrl_c_while_the_command_line_is_imported(tmp_path):
     )
 
     assert (done.returncode in INTERRUPTED, done.stdout, done.stderr) == (True, "", "error: interrupted\n")
+
+
+def test_a_terminal_shows_the_step_the_module_and_the_time(tmp_path):
+    with Started(tmp_path, "check", "models.py:traced", has_terminal=True) as started:
+        started.wait_for((started.work / "reached").exists)
+        shown = b""
+
+        while b"trace, layers.0.1, 1 s ..." not in shown:
+            shown += os.read(started.terminal, 4096)
+
+        os.killpg(started.process.pid, signal.SIGINT)
+        while not shown.endswith(b"error: interrupted\r\n"):
+            shown += os.read(started.terminal, 4096)
+        assert shown.endswith(b"\r\x1b[Kerror: interrupted\r\n")
+        assert_nothing_left(started)
 
 
 @pytest.mark.parametrize("command", ["check", "sweep"])
