@@ -1,4 +1,4 @@
-"""Compare an export with several ranges of a size with one export: whole processes, and sizes of the archives.
+"""Compare an export with several ranges of a size with one export: whole processes, and archive sizes.
 
 For each choice of ranges, `fakexport export` runs with one range and with all of them, in turn. Before it is
 timed, `fe.load_bundle` must read as many programs as expected from the archive.

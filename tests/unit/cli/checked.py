@@ -15,10 +15,8 @@ def install_check(monkeypatch: Any, check: Callable[..., Any], **others: Callabl
     """
 
     def report_on(request: Request, *, on_progress: Any, wanted: Any) -> Any:
-        of_python = ("args", "kwargs", "parallel_plan", "rank")
-        call = {
-            name: value for name, value in vars(request).items() if name not in of_python or value is not None
-        }
+        no_options = ("args", "kwargs", "parallel_plan", "rank", "sizes", "example_shapes")
+        call = {name: value for name, value in vars(request).items() if name not in no_options or value}
         source, prepare = call.pop("source"), call.pop("prepare")
         if prepare is not None:
             prepare()
