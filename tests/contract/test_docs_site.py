@@ -19,6 +19,7 @@ VERBS = (
         "Choose",
         "Cut",
         "Decide",
+        "Divide",
         "Emulate",
         "Export",
         "Fail",

@@ -28,7 +28,7 @@ from safetensors.torch import load_file, save_file
 
 import fakexport as fe
 from fakexport._torch.operators import absent_gpu
-from fakexport.deploy.aoti import compiling, gpu_compilation
+from fakexport.deploy.aoti import gpu_compilation, job
 from fakexport.deploy.aoti.metadata import PackageMetadata
 from fakexport.deploy.aoti.package import CONSTANTS, KERNELS, read_metadata, verify_package
 from fakexport.deploy.signature import Signature
@@ -83,7 +83,7 @@ def proof(name: str, folder: Path, simulate: Callable[[Path], None]) -> Row:
 @contextmanager
 def noting(path: Path) -> Iterator[None]:
     """In this context, `noted_kernels` compiles, and its notes are copied to `path`."""
-    own, module = compiling.compiled_for, gpu_compilation._MODULE
+    own, module = job.compiled_for, gpu_compilation._MODULE
     before = os.environ.get("PYTHONPATH", "")
 
     def compiled_for(gpu: str, archive: bytes, place: Path, **options: Any) -> gpu_compilation.Compiled:
@@ -92,12 +92,12 @@ def noting(path: Path) -> Iterator[None]:
         path.write_text(noted.read_text() if noted.exists() else "[]")
         return found
 
-    compiling.compiled_for, gpu_compilation._MODULE = compiled_for, "tests.e2e.noted_kernels"
+    job.compiled_for, gpu_compilation._MODULE = compiled_for, "tests.e2e.noted_kernels"
     os.environ["PYTHONPATH"] = os.pathsep.join([str(_ROOT), before])
     try:
         yield
     finally:
-        compiling.compiled_for, gpu_compilation._MODULE = own, module
+        job.compiled_for, gpu_compilation._MODULE = own, module
         os.environ["PYTHONPATH"] = before
 
 

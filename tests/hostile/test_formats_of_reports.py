@@ -120,7 +120,8 @@ def elements(text: str) -> list[Any]:
 
 
 def page(text: str) -> Any:
-    return elements(render_page(check_document(report_with(text))))
+    found = elements(render_page(check_document(report_with(text))))
+    return [each for each in found if each not in (("code", []), "code")]  # Between backticks is code.
 
 
 def markdown(text: str) -> Any:
