@@ -26,6 +26,7 @@ from fakexport.models.sources import Workload, resolve
 from fakexport.models.sources.generation.cache_slots import CacheLayout
 from fakexport.models.sources.generation.generation_defaults import generation_defaults
 from tests.architectures.architecture import Architecture
+from tests.command_line import fakexport
 from tests.generation.agreement import NEW_TOKENS, agreement, eager, exported, prompt
 from tests.generation.families import NAMED
 from tests.unit.models.sources.tiny_configs import TINY
@@ -604,3 +605,23 @@ def test_text_goes_on_after_the_greatest_position_of_an_image(tmp_path: Path) ->
     made = model.generate(input_ids=ids, attention_mask=mask, **pixels, **options)
     assert list(found.tokens[0]) == made[0, ids.shape[1] :].tolist()
     assert len(set(found.tokens[0])) > 2
+
+
+@pytest.mark.slow
+def test_one_bundle_for_one_sequence_and_for_several(model: nn.Module, folder: Path, tmp_path: Path) -> None:
+    """The number of sequences decides which programs of prefill and decode run."""
+    bundle = tmp_path / "model.pt2"
+    dynamic = ("--dynamic", "input_ids.0=1|2..4")
+    fakexport("export", f"hf:{folder}", "--workload", "generate", *dynamic, "-o", bundle)
+    bound = fe.bind(fe.load_bundle(bundle), folder)
+    generator = fe.Generator(bound)
+
+    assert list(bound) == ["prefill_range0", "prefill_range1", "decode_range0", "decode_range1"]
+    for batch in range(1, 5):
+        ids = prompt(7, batch)
+        found = generator(ids, max_new_tokens=NEW_TOKENS).tokens
+        assert list(map(list, found)) == eager(model, ids)
+    with pytest.raises(
+        fe.InputMismatchError, match="size 5 in dimension 0, but the programs are for 1 and 2..4"
+    ):
+        generator(prompt(7, 5), max_new_tokens=2)
