@@ -47,6 +47,23 @@ def test_a_program_keeps_the_guards_of_its_trace():
     assert [guard.first_refused([6, 5, 2]) for guard in guards if "Ne(" in guard.expression] == [2]
 
 
+def test_a_guard_that_cannot_be_computed_for_a_size_refuses_it():
+    """torch guards on `3*s0 % (3*s0 // 12 ...)`, which divides by zero for two rows."""
+
+    class Groups(nn.Module):
+        def forward(self, x):
+            return x.view(-1, 4, 3).sum(1)
+
+    program = torch.export.export(
+        Groups(), (torch.ones(8, 3),), dynamic_shapes=({0: Dim.DYNAMIC(min=2, max=16)},)
+    )
+
+    refused = {
+        size for guard in guards_of_program(program) for size in range(2, 17) if guard.first_refused([size])
+    }
+    assert set(range(2, 17)) - refused == {8, 12, 16}
+
+
 def test_our_files_are_in_torchs_only_set_of_files_inside_and_not_afterwards():
     before = set(uninteresting_files())
 

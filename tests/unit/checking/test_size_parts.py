@@ -227,3 +227,74 @@ def test_auto_offers_other_sizes_than_a_batch_of_one():
         "input.0 is fixed to 1, as in the example inputs: `--input 'input=float32[2,3]' --dynamic auto "
         "--dynamic 'input.0=1|2..'` also exports a program for other sizes",
     )
+
+
+class Counter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(()))
+
+    def forward(self, x):
+        self.rows.add_(x.shape[0])
+        return x + self.rows
+
+
+def test_the_programs_share_their_state(tmp_path):
+    report = report_of(Counter(), (torch.zeros(4, 3),), ["x.0=1|2..8"])
+    fe.save_bundle(fe.bind(bundle_of(report), {"rows": torch.zeros(())}), tmp_path / "model.pt2")
+    call, module = fe.open_program(tmp_path / "model.pt2"), Counter()
+
+    for size in (1, 3, 1, 8, 1):
+        x = torch.zeros(size, 3)
+        assert torch.equal(call({"x": x})["output"], module(x))
+
+
+class Groups(nn.Module):
+    def forward(self, x):
+        return x.view(-1, 4, 3).sum(1)
+
+
+class Table(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("table", torch.arange(10.0), persistent=False)
+
+    def forward(self, x):
+        return x + self.table[: x.shape[0], None]
+
+
+class Area(nn.Module):
+    def forward(self, x):
+        return x * 2 if x.shape[0] * x.shape[1] > 20 else x
+
+
+@pytest.mark.parametrize(
+    ("module", "example", "dynamic", "is_clean"),
+    [
+        (Groups(), (8, 3), ["x.0=4|8|12"], True),
+        (Groups(), (8, 3), ["x.0=4|5..16"], False),
+        (Table(), (4, 3), ["x.0=1|2..10"], True),
+        (Table(), (4, 3), ["x.0=1|2..11"], False),
+        (Area(), (4, 3), ["x.0=1|2..16", "x.1=1|2..9"], False),
+    ],
+)
+def test_a_range_that_is_not_accepted_as_a_whole_is_an_error(module, example, dynamic, is_clean):
+    report = report_of(module, (torch.zeros(example),), dynamic)
+
+    assert report.is_clean is is_clean
+    assert is_clean or {each.code for each in report.diagnostics} & {"FE302", "FE303", "FE101"}
+
+
+class Pair(nn.Module):
+    def forward(self, x, pair):
+        return x + pair[0] + pair[1]["z"]
+
+
+def test_inputs_in_containers_change_too():
+    example = (torch.zeros(4, 3), (torch.zeros(4, 3), {"z": torch.zeros(4, 1)}))
+    bundle = bundle_of(report_of(Pair(), example, ["x.0=1|2..8"]))
+
+    for size in (1, 2, 8):
+        x = torch.randn(size, 3)
+        made = fe.run(bundle, x, (x, {"z": x[:, :1]}))["output"]
+        assert torch.equal(made, x + x + x[:, :1])

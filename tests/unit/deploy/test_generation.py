@@ -621,7 +621,5 @@ def test_one_bundle_for_one_sequence_and_for_several(model: nn.Module, folder: P
         ids = prompt(7, batch)
         found = generator(ids, max_new_tokens=NEW_TOKENS).tokens
         assert list(map(list, found)) == eager(model, ids)
-    with pytest.raises(
-        fe.InputMismatchError, match="size 5 in dimension 0, but the programs are for 1 and 2..4"
-    ):
+    with pytest.raises(fe.InputMismatchError, match=r"size 5 .* the programs are for 1 and 2\.\.4"):
         generator(prompt(7, 5), max_new_tokens=2)

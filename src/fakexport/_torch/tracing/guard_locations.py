@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -55,7 +55,15 @@ class Guard:
         if len(self._symbols) != 1:
             return None
         symbol = self._symbols[0]
-        return next((n for n in sizes if self._condition.xreplace({symbol: sympy.Integer(n)}) == False), None)  # noqa: E712
+        return next((n for n in sizes if self._refuses({symbol: n})), None)
+
+    def _refuses(self, values: Mapping[Any, int]) -> bool:
+        """Return whether the guard rejects sizes, or cannot be computed for them, as in `s0 % (s0 // 4)`."""
+        try:
+            condition = self._condition.xreplace({symbol: sympy.Integer(n) for symbol, n in values.items()})
+        except ZeroDivisionError:
+            return True
+        return bool(condition == False)  # noqa: E712
 
     @property
     def order(self) -> str | None:
@@ -72,7 +80,7 @@ class Guard:
     def first_refused_by_all(self, sizes: Iterable[int]) -> int | None:
         """Return the first of these sizes that the guard rejects if all its dimensions have it, or None."""
         for n in sizes:
-            if self._condition.xreplace(dict.fromkeys(self._symbols, sympy.Integer(n))) == False:  # noqa: E712
+            if self._refuses(dict.fromkeys(self._symbols, n)):
                 return n
         return None
 
@@ -86,7 +94,7 @@ class Guard:
         one, other = self._symbols
         for n in first:
             for m in second:
-                if self._condition.xreplace({one: sympy.Integer(n), other: sympy.Integer(m)}) == False:  # noqa: E712
+                if self._refuses({one: n, other: m}):
                     return n, m
         return None
 
