@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 
 import fakexport as fe
 from fakexport.deploy import LoadedProgram
+from fakexport.exporting.stages import module_starts
 from fakexport.models.sources import resolve
 from tests.architectures import ARCHITECTURES, Architecture
 from tests.architectures.deepened import deepened
@@ -58,6 +60,44 @@ def test_stages_give_what_the_program_gives(architecture, tmp_path):
     source = source_of(architecture, tmp_path)
     if source is None:
         pytest.skip("it cannot be built")
+    assert_stages_equal(source, lambda program: (fe.split(program, count) for count in (2, 3)))
+
+
+UNEVEN = (
+    *(
+        "gpt2",
+        "llama",
+        "mistral",
+        "mixtral",
+        "qwen2",
+        "qwen3",
+        "gemma2",
+        "phi3",
+        "gpt_neox",
+        "bloom",
+        "falcon",
+    ),
+    *("opt", "olmo2", "granite", "bert", "roberta", "distilbert", "electra", "vit", "t5", "bart", "whisper"),
+)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", UNEVEN)
+def test_an_uneven_cut_of_the_users(name, tmp_path):
+    """The first stage ends after the first of five blocks."""
+    (architecture,) = (each for each in ARCHITECTURES if str(each) == name)
+    source = source_of(architecture, tmp_path, depth=5)
+    assert source is not None
+
+    def split(program):
+        second = next(path for path in module_starts(program) if re.fullmatch(r".*\.1", path))
+        yield fe.split(program, at=[second])
+
+    assert_stages_equal(source, split)
+
+
+def assert_stages_equal(source, splits):
+    """Compares the stages of each split with the whole program, at several sizes."""
     verdict = fe.check(source, dtype="float32", dynamic_shapes="auto").verdicts[0]
     if verdict.program is None:
         pytest.skip("it does not export")
@@ -67,14 +107,14 @@ def test_stages_give_what_the_program_gives(architecture, tmp_path):
     template = template_of(resolve(source), module, bound)
     whole = LoadedProgram(bound)
 
-    for count in (2, 3):
-        stages = fe.bind(fe.split(verdict.program, count), state, check_finite=False)
+    for split in splits(verdict.program):
+        stages = fe.bind(split, state, check_finite=False)
         for shapes in [as_shapes(template), *itertools.islice(_shapes(bound), SIZES)]:
             inputs = real_inputs(template, shapes, getattr(module, "config", None), seed=1, is_padded=False)
             wanted, found = _called(whole, inputs), _called(partial(chained, stages), inputs)
             assert (wanted is None) == (found is None)
             for name, value in (wanted or {}).items():
-                assert torch.equal(found[name].nan_to_num(), value.nan_to_num()), (count, shapes, name)
+                assert torch.equal(found[name].nan_to_num(), value.nan_to_num()), (list(split), shapes, name)
 
 
 def _called(run, inputs):

@@ -39,7 +39,7 @@ class InputSizes:
         shapes: Shape of each leaf of the inputs: integers, and expressions for dynamic sizes. None for a leaf
             that is not a tensor.
         names: Name of each leaf in the program.
-        places: Index of the leaf of each argument that is a tensor, by name.
+        places: Index of each leaf, by the name of the argument or the name in the program.
         values: Symbol -> its value for the example inputs.
     """
 
@@ -70,6 +70,8 @@ class InputSizes:
                     sizes.append(size)
             shapes.append(tuple(sizes))
             places[str(leaf.path[0]) if leaf.path and len(leaf.path) == 1 else leaf.name] = index
+        for index, leaf in enumerate(leaves):
+            places.setdefault(leaf.name, index)
         return cls(tuple(shapes), tuple(leaf.name for leaf in leaves), places, values)
 
     def named(self, dims: Iterable[SizeRange]) -> tuple[SizeRange, ...]:
