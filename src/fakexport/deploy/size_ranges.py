@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 from fakexport.exporting.program import facts_of
 from fakexport.files.documents import SizeRange
 
+from .artifact import Artifact
 from .loaded_program import LoadedProgram
 from .signature import Dimension, InputMismatchError, Signature
 
@@ -45,33 +46,46 @@ def chosen(programs: Sequence[tuple[Sizes, T]], inputs: Mapping[str, torch.Tenso
     raise InputMismatchError(f"no program is for {', '.join(f'{n}[{d}]={shapes[n][d]}' for n, d in places)}")
 
 
-class LoadedRanges:
-    """Bound programs that divide the sizes of a call among them. A call runs the program for its sizes.
+class DividedSizes:
+    """Opened programs that divide the sizes of a call among them. A call runs the program for its sizes.
 
     Args:
-        programs: The programs by method. Their sizes do not overlap.
-        is_compiled: As for `LoadedProgram`.
+        programs: The programs, each with its sizes, which do not overlap.
     """
 
-    def __init__(self, programs: Mapping[str, ExportedProgram], *, is_compiled: bool = False) -> None:
-        self._programs = [
-            (facts_of(program).sizes, LoadedProgram(program, is_compiled=is_compiled))
-            for program in programs.values()
-        ]
+    def __init__(self, programs: Sequence[tuple[Sizes, Artifact]]) -> None:
+        self._programs = programs
 
     @property
     def signature(self) -> Signature:
         """Inputs and outputs of a call. A size that depends on the program is not checked."""
         return common_signature([program.signature for _, program in self._programs])
 
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
-        """Run the program for the sizes of the inputs. Arguments and errors are those of `run`.
+    def __call__(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Run the program for the sizes of the inputs. Errors are those of the program.
 
         Raises:
             InputMismatchError: no program is for these sizes.
         """
-        inputs = self._programs[0][1].named(args, kwargs)
         return chosen(self._programs, inputs)(inputs)
+
+
+class LoadedRanges(DividedSizes):
+    """Bound programs that divide the sizes of a call among them.
+
+    Args:
+        programs: The programs by method.
+        is_compiled: As for `LoadedProgram`.
+    """
+
+    def __init__(self, programs: Mapping[str, ExportedProgram], *, is_compiled: bool = False) -> None:
+        loaded = [LoadedProgram(program, is_compiled=is_compiled) for program in programs.values()]
+        self._first = loaded[0]
+        super().__init__([(facts_of(each.program).sizes, each) for each in loaded])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
+        """Run the program for the sizes of the inputs. Arguments and errors are those of `run`."""
+        return super().__call__(self._first.named(args, kwargs))
 
 
 def common_signature(signatures: Sequence[Signature]) -> Signature:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,11 +19,11 @@ from fakexport.archive.weights import CheckpointSource, ExpectedWeights, Weight,
 from fakexport.emulation.devices import exists_here
 from fakexport.error import first_line
 from fakexport.files.container import ArchiveError, read_container
-from fakexport.files.documents import DocumentError, SizeRange
+from fakexport.files.documents import DocumentError
 
 from ..artifact import Artifact, DeployError
 from ..signature import Signature
-from ..size_ranges import chosen, common_signature
+from ..size_ranges import DividedSizes
 from ..weights_file import check_owner, file_beside, fitted_weights
 from .graph import laid_out
 from .host import instructions_here
@@ -46,11 +46,6 @@ class AotiArtifact:
         """Inputs and outputs of a call."""
         return self._metadata.signature
 
-    @property
-    def sizes(self) -> tuple[SizeRange, ...]:
-        """The sizes for which the code is, if the package has code for several ranges of sizes."""
-        return self._metadata.sizes
-
     def __call__(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Run the program, and return its outputs by name. Inputs may have any device and memory layout.
 
@@ -69,26 +64,6 @@ class AotiArtifact:
         # The package also returns the program's plain number outputs as tensors. Omit them.
         outputs = zip(self.signature.outputs, leaves, strict=True)
         return {output.name: leaf for output, leaf in outputs if output.is_tensor}
-
-
-class AotiRanges:
-    """Compiled programs that divide the sizes of a call among them. A call runs the code for its sizes."""
-
-    def __init__(self, programs: Sequence[AotiArtifact]) -> None:
-        self._programs = [(each.sizes, each) for each in programs]
-
-    @property
-    def signature(self) -> Signature:
-        """Inputs and outputs of a call. A size that depends on the code is not checked."""
-        return common_signature([program.signature for _, program in self._programs])
-
-    def __call__(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Run the code for the sizes of the inputs. Errors are those of `AotiArtifact`.
-
-        Raises:
-            InputMismatchError: no code is for these sizes.
-        """
-        return chosen(self._programs, inputs)(inputs)
 
 
 def open_aoti(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | None = None) -> Artifact:
@@ -148,8 +123,8 @@ def open_aoti(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | No
     opened = []
     for code, each in codes.items():
         own = {tensor.name: weights[tensor.name] for tensor in each.tensors}
-        opened.append(_bound(file, code, each, {**own, **constants[code]}))
-    return opened[0] if len(opened) == 1 else AotiRanges(opened)
+        opened.append((each.sizes, _bound(file, code, each, {**own, **constants[code]})))
+    return opened[0][1] if len(opened) == 1 else DividedSizes(opened)
 
 
 def _bound(
