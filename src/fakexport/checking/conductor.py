@@ -66,7 +66,8 @@ def check(
         device_map: A device, `"balanced"`, `"fc1=cpu,fc2=cuda:0"`, a mapping, or the path of a JSON file.
         dtype: Default floating point dtype while the model is constructed, such as `"bfloat16"`.
         inputs: Example inputs that override derived ones, such as `"pixel_values=float32[1,3,224,224]"`.
-        dynamic_shapes: `"auto"`, `["input_ids.1=2..4096"]`, or the argument of `torch.export.export`.
+        dynamic_shapes: `"auto"`, `["input_ids.1=2..4096"]`, or the argument of `torch.export.export`. Several
+            ranges, `["input_ids.0=1|2..32"]`, divide the sizes among programs; each has its own verdict.
         strict: Trace with TorchDynamo instead of running the Python code.
         use_cache: Whether a language model returns its KV cache. The cache is then an output, but not an
             input.

@@ -201,7 +201,8 @@ DynamicDims = Annotated[
         callback=_readable_dims,
         help="Make a dimension of an input dynamic, such as `input_ids.1=2..4096`; or `auto` for "
         "every dimension that the model allows. Dimensions that always have the same size get one name: "
-        "`input_ids.1=seq=2..4096`, `attention_mask.1=seq`. Repeatable.",
+        "`input_ids.1=seq=2..4096`, `attention_mask.1=seq`. Several ranges, such as `'input_ids.0=1|2..32'`, "
+        "make a program for each. Repeatable.",
     ),
 ]
 Strict = Annotated[
