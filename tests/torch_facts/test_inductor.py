@@ -117,3 +117,23 @@ def test_the_node_and_the_cause_of_a_failure_are_found() -> None:
 
     assert node is next(node for node in graph.graph.nodes if node.op == "call_function")
     assert root_cause(wrapped) is fault
+
+
+def test_compilers_use_the_folder_and_inductor_keeps_its_cache(tmp_path: Path) -> None:
+    """`temporary_files_in` relies on the name of the default cache, and on when torch reads TMPDIR."""
+    code = """
+import os, sys, tempfile
+from pathlib import Path
+from fakexport._torch.operators.inductor import temporary_files_in
+from torch._inductor.runtime.cache_dir_utils import cache_dir, default_cache_dir
+usual = Path(default_cache_dir())
+assert usual.parent == Path(tempfile.gettempdir()), usual
+with temporary_files_in(Path(sys.argv[1]), caches=sys.argv[2]):
+    assert os.environ["TMPDIR"] == sys.argv[1]
+    assert Path(cache_dir()) == Path(sys.argv[2], usual.name), cache_dir()
+assert os.environ.get("TMPDIR") != sys.argv[1]
+print("as expected")
+"""
+    ended = run_python(code, tmp_path / "files", tmp_path / "caches")
+
+    assert ended.stdout.strip() == "as expected", ended.stderr
