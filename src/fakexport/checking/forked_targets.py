@@ -19,7 +19,6 @@ from fakexport.checking.targets import Target, targets_of
 from fakexport.emulation.devices import peak_bytes
 from fakexport.error import InvalidValue
 from fakexport.exporting.capture import ModelRequest, Request
-from fakexport.exporting.stages import cut
 from fakexport.files.documents import SizeRange, sizes_text
 from fakexport.files.processes import IN_PROCESS, NoAnswer, Send, warn_of_shared_process
 from fakexport.models import DynamicDims, import_library, library_of
@@ -182,18 +181,12 @@ def _of_part(target: Target, sizes: tuple[SizeRange, ...]) -> Target:
     return replace(target, spec=replace(target.spec, name=name, sizes=sizes_text(sizes)))
 
 
-def bundled(
-    saved: Mapping[str, SavedPrograms],
-    prepare: Callable[[], None] | None,
-    starts: Mapping[str, Sequence[str]],
-) -> bytes:
-    """Return the content of a bundle of these saved programs.
+def bundled(saved: Mapping[str, SavedPrograms], prepare: Callable[[], None] | None) -> bytes:
+    """Return the content of a bundle of all these saved programs.
 
     Args:
-        saved: The programs by name.
+        saved: The programs by name. The method of a rank or a stage is preceded by the name.
         prepare: Imports libraries that the programs need.
-        starts: Name of each program to cut into pipeline stages -> the modules at which the stages after the
-            first begin.
     """
 
     def made(send: Send) -> bytes:
@@ -202,13 +195,8 @@ def bundled(
             prepare()
         programs: dict[str, ExportedProgram] = {}
         for name, each in saved.items():
-            if name not in starts:
-                programs[name] = each.program
-                continue
-            for rank, program in each.programs.items():
-                parts = [name] * (len(saved) > 1) + [f"rank{rank}"] * (len(each.programs) > 1)
-                stages = cut(program, starts[name])
-                programs |= {"_".join((*parts, stage)): made for stage, made in stages.items()}
+            for method, program in each.bundle.items():
+                programs[name if each.bundle.is_alone else f"{name}_{method}"] = program
         return archive_of(programs, root=root)
 
     if why_shared() is not None:

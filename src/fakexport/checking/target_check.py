@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport._version import __version__
 from fakexport.checking.ranks import RankFailure, summarise_ranks
-from fakexport.checking.stages import StagedProgram, diagnose_inseparable
+from fakexport.checking.stages import StagedProgram, diagnose_inseparable, stages_of_ranks
 from fakexport.checking.targets import Target
 from fakexport.emulation.devices import emulate, peak_bytes
 from fakexport.emulation.fake import UnsupportedSubclassError
@@ -300,6 +300,7 @@ class Wanted:
     Args:
         progress: The number of traced blocks and the current module, during the trace.
         programs: The saved programs.
+        stages: The saved programs are the pipeline stages, if the model is cut into stages.
         fingerprints: Fingerprints of the programs, for a lock.
         compared: Data to compare the program with the programs of other targets.
         tried_fixes: Whether each fix of the report works, if it can be tried within one minute.
@@ -307,6 +308,7 @@ class Wanted:
 
     progress: bool = False
     programs: bool = False
+    stages: bool = False
     fingerprints: bool = False
     compared: bool = False
     tried_fixes: bool = False
@@ -359,7 +361,12 @@ def answer_for(
         if not any(each.code == refused.code for each in found):
             found = (*found, replace(refused, targets=(verdict.target.name,)))
     # Always saved, because a program that no archive can store is also a finding of `check`.
-    saved = SavedPrograms.of(programs, root=root) if programs else None
+    saved = None
+    if programs and wanted.stages and verdict.stages is not None:
+        stages = stages_of_ranks(programs, [each.start for each in verdict.stages.stages[1:]])
+        saved = SavedPrograms.of_stages(stages, root=root)
+    elif programs:
+        saved = SavedPrograms.of(programs, root=root)
     if saved is not None and saved.fault is not None:
         left = diagnose_not_saved(saved.fault, versions=versions())
         found = (*found, replace(left, targets=(verdict.target.name,)))

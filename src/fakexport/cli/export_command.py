@@ -96,7 +96,7 @@ def export_command(
         if len(calls) > 1:
             import_library(source)  # Import it once, before the processes are forked.
         reports = {
-            name: report_on(each, on_progress=on_progress, wanted=Wanted(programs=True))
+            name: report_on(each, on_progress=on_progress, wanted=Wanted(programs=True, stages=True))
             for name, each in calls.items()
         }
         is_written = _saved(reports, output, known.libraries)
@@ -141,14 +141,7 @@ def _saved(reports: Mapping[str, Report], output: Path, libraries: list[str] | N
     found = {name: saved for name, saved in programs.items() if saved is not None and saved.fault is None}
     if len(found) < len(programs):
         return False
-    staged = {name: each.verdicts[0].stages for name, each in reports.items()}
-    starts = {
-        name: [stage.start for stage in summary.stages[1:]]
-        for name, summary in staged.items()
-        if summary is not None
-    }
     (only, *more) = found.values()
-    is_bundle = bool(more or starts)
-    content = bundled(found, partial(load_libraries, libraries), starts) if is_bundle else only.content
+    content = bundled(found, partial(load_libraries, libraries)) if more else only.content
     write_file(output, content)
     return True

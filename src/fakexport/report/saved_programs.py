@@ -14,13 +14,16 @@ from fakexport.error import InvalidValue, raise_missing, type_and_line
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
+    from fakexport.archive import Bundle
+
 
 @dataclass(frozen=True)
 class SavedPrograms:
-    """Programs by rank, loaded on first access.
+    """Programs of a target, loaded on first access.
 
     Args:
-        ranks: The ranks whose programs are saved; `(0,)` if the model is not parallel.
+        ranks: The ranks whose programs are saved; `(0,)` if the model is not parallel, and `()` if the
+            archive contains pipeline stages.
         archive: The bytes of a `.pt2` file.
         fault: The error that `content` raises if the programs could not be saved; `archive` is then empty.
     """
@@ -32,11 +35,20 @@ class SavedPrograms:
     @classmethod
     def of(cls, programs: Mapping[int, ExportedProgram], *, root: Path) -> SavedPrograms:
         """Save programs by rank; `root` is passed to `save`."""
-        ranks = tuple(programs)
+        methods = {f"rank{rank}": program for rank, program in programs.items()}
+        return cls._saved(tuple(programs), programs[0] if [*programs] == [0] else methods, root)
+
+    @classmethod
+    def of_stages(cls, stages: Mapping[str, ExportedProgram], *, root: Path) -> SavedPrograms:
+        """Save pipeline stages by method; `root` is passed to `save`."""
+        return cls._saved((), stages, root)
+
+    @classmethod
+    def _saved(
+        cls, ranks: tuple[int, ...], programs: ExportedProgram | Mapping[str, ExportedProgram], root: Path
+    ) -> SavedPrograms:
         try:
-            if ranks == (0,):
-                return cls(ranks, archive_of(programs[0], root=root))
-            return cls(ranks, archive_of({f"rank{rank}": programs[rank] for rank in ranks}, root=root))
+            return cls(ranks, archive_of(programs, root=root))
         except InvalidValue as error:
             return cls(ranks, b"", error)
         except ValueError as error:
@@ -61,17 +73,21 @@ class SavedPrograms:
         """The program of rank 0."""
         return self.programs[0]
 
-    @cached_property
+    @property
     def programs(self) -> Mapping[int, ExportedProgram]:
         """The programs by rank."""
+        return dict(zip(self.ranks, self.bundle.values(), strict=True))
+
+    @cached_property
+    def bundle(self) -> Bundle:
+        """The programs by method; `model` if the archive contains one program."""
         from fakexport.archive import load_bundle
 
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "programs.pt2")
             path.write_bytes(self.content)
             # A child process of this one wrote the file, so operators with side effects are safe to load.
-            bundle = load_bundle(path, trust=True)
-        return dict(zip(self.ranks, bundle.values(), strict=True))
+            return load_bundle(path, trust=True)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.ranks, self.archive, self.fault)
