@@ -125,7 +125,8 @@ class _Stops:
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if not self.is_interrupted:
             self.is_interrupted = True
-            threading.Thread(target=self._repeat, name=f"{OWN_THREAD}interrupt", daemon=True).start()
+            if hasattr(signal, "pthread_kill"):  # Windows lacks it.
+                threading.Thread(target=self._repeat, name=f"{OWN_THREAD}interrupt", daemon=True).start()
         raise KeyboardInterrupt
 
     def _repeat(self) -> None:
