@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import torch
 from torch.export import ExportedProgram
 
-from fakexport.exporting.program import facts_of
+from fakexport.exporting.program import facts_of, written_state
 from fakexport.files.documents import SizeRange
 
-from .artifact import Artifact
+from .artifact import Artifact, DeployError
 from .loaded_program import LoadedProgram
 from .signature import Dimension, InputMismatchError, Signature
 
@@ -46,6 +46,21 @@ def chosen(programs: Sequence[tuple[Sizes, T]], inputs: Mapping[str, torch.Tenso
     raise InputMismatchError(f"no program is for {', '.join(f'{n}[{d}]={shapes[n][d]}' for n, d in places)}")
 
 
+def check_same_state(programs: Mapping[str, ExportedProgram], name: str, *, what: str) -> None:
+    """Raise a `DeployError` unless all these programs write and read the same tensor, such as `the cache`."""
+    (method, first), *others = programs.items()
+    for other_method, other in others:
+        if _held(first, name) is not _held(other, name):
+            raise DeployError(
+                f"{method} and {other_method} each have their own copy of {what} {name}: bind them in "
+                "one bundle"
+            )
+
+
+def _held(program: ExportedProgram, name: str) -> object:
+    return program.state_dict.get(name, program.constants.get(name))
+
+
 class DividedSizes:
     """Opened programs that divide the sizes of a call among them. A call runs the program for its sizes.
 
@@ -76,9 +91,15 @@ class LoadedRanges(DividedSizes):
     Args:
         programs: The programs by method.
         is_compiled: As for `LoadedProgram`.
+
+    Raises:
+        DeployError: the programs do not share a tensor that they write.
     """
 
     def __init__(self, programs: Mapping[str, ExportedProgram], *, is_compiled: bool = False) -> None:
+        for name in sorted(set().union(*map(written_state, programs.values()))):
+            holders = {method: each for method, each in programs.items() if _held(each, name) is not None}
+            check_same_state(holders, name, what="the state")
         loaded = [LoadedProgram(program, is_compiled=is_compiled) for program in programs.values()]
         self._first = loaded[0]
         super().__init__([(facts_of(each.program).sizes, each) for each in loaded])

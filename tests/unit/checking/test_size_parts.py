@@ -298,3 +298,9 @@ def test_inputs_in_containers_change_too():
         x = torch.randn(size, 3)
         made = fe.run(bundle, x, (x.clone(), {"z": x[:, :1]}))["output"]
         assert torch.equal(made, x + x + x[:, :1])
+
+
+def test_a_square_example_is_not_changed_in_both_dimensions():
+    bundle = bundle_of(report_of(nn.ReLU(), (torch.zeros(3, 3),), ["input.0=1|2..8"]))
+
+    assert fe.run(bundle, torch.ones(1, 3))["output"].shape == (1, 3)

@@ -131,3 +131,49 @@ def test_a_package_of_several_ranges_has_one_target_and_its_weights_beside(bundl
 def test_other_forms_need_one_program(bundle, tmp_path):
     with pytest.raises(ValueError, match="pass one of its programs to compile it to onnx"):
         fe.compile(bundle, tmp_path / "model.onnx", to="onnx")
+
+
+class Counter(nn.Module):
+    """Counts the rows of all calls in a buffer that no checkpoint contains."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(()), persistent=False)
+
+    def forward(self, x):
+        self.rows.add_(x.shape[0])
+        return x + self.rows
+
+
+@pytest.fixture(scope="module")
+def counter():
+    request = Request(source=lambda: (Counter(), (torch.zeros(3, 3),)), dynamic_shapes=["x.0=1|2..8"])
+    report = report_on(request, wanted=Wanted(programs=True))
+    return fe.Bundle({f"range{i}": verdict.program for i, verdict in enumerate(report.verdicts)})
+
+
+def check_counts(call):
+    module = Counter()
+    for size in (1, 3, 1, 8, 1):
+        x = torch.zeros(size, 3)
+        assert torch.equal(call({"x": x})["output"], module(x))
+
+
+def test_state_is_that_of_all_programs(counter):
+    bound = fe.bind(counter, {})
+
+    check_counts(lambda inputs: fe.run(bound, inputs))
+
+
+def test_programs_that_were_bound_one_by_one_do_not_share_their_state(counter):
+    apart = fe.Bundle({method: fe.bind(program, {}) for method, program in counter.items()})
+
+    with pytest.raises(fe.DeployError, match="range0 and range1 each have their own copy of the state rows"):
+        fe.run(apart, torch.zeros(1, 3))
+
+
+@pytest.mark.slow
+def test_compiled_codes_share_their_state(counter, tmp_path):
+    fe.compile(fe.bind(counter, {}), tmp_path / "model.pt2")
+
+    check_counts(fe.open_program(tmp_path / "model.pt2", trust=True))

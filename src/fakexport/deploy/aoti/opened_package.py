@@ -24,7 +24,7 @@ from fakexport.files.documents import DocumentError
 from ..artifact import Artifact, DeployError
 from ..signature import Signature
 from ..size_ranges import DividedSizes
-from ..weights_file import check_owner, file_beside, fitted_weights
+from ..weights_file import check_owner, file_beside, fitted_weights, raw_chunks
 from .graph import laid_out
 from .host import instructions_here
 from .metadata import PackageMetadata
@@ -120,10 +120,13 @@ def open_aoti(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | No
         weights = _of_checkpoint(program, every, checkpoint)
     # Programs for several ranges of sizes share their weights.
     weights = {name: tensor.to(metadata.device) for name, tensor in weights.items()}
-    opened = []
+    opened, known = [], dict[tuple[str, bytes], torch.Tensor]()
     for code, each in codes.items():
         own = {tensor.name: weights[tensor.name] for tensor in each.tensors}
-        opened.append((each.sizes, _bound(file, code, each, {**own, **constants[code]})))
+        for name, constant in constants[code].items():  # It may be state, which all codes write.
+            key = name, b"".join(raw_chunks(constant))
+            own[name] = known.setdefault(key, constant.to(metadata.device))
+        opened.append((each.sizes, _bound(file, code, each, own)))
     return opened[0][1] if len(opened) == 1 else DividedSizes(opened)
 
 
@@ -134,7 +137,7 @@ def _bound(
     if set(loaded.constant_names) != tensors.keys():
         raise ArchiveError(file, "the compiled code expects different weights than its metadata lists")
     if tensors:
-        loaded.bind({name: tensor.to(metadata.device) for name, tensor in tensors.items()})
+        loaded.bind(dict(tensors))
     return AotiArtifact(loaded, metadata)
 
 

@@ -18,7 +18,7 @@ from fakexport.files.documents import CallRecord, are_divided
 from ..artifact import DeployError
 from ..loaded_program import LoadedProgram
 from ..signature import Signature
-from ..size_ranges import LoadedRanges, common_signature
+from ..size_ranges import LoadedRanges, check_same_state, common_signature
 
 HOW_TO_EXPORT = "use `fakexport export SOURCE --workload generate -o FILE` to write a bundle for generation"
 
@@ -103,14 +103,8 @@ def check_same_cache(prefill: Call, decode: Call) -> None:
     """Raise if decode writes into a static cache that is not shared with prefill."""
     if decode.record.start is None:
         return
-    (method, first), *others = {**prefill.programs, **decode.programs}.items()
     for name in sorted(written_state(decode.program)):
-        for other_method, other in others:
-            if first.constants.get(name) is not other.constants.get(name):
-                raise DeployError(
-                    f"{method} and {other_method} each have their own copy of the cache {name}: "
-                    "bind them in one bundle"
-                )
+        check_same_state({**prefill.programs, **decode.programs}, name, what="the cache")
 
 
 def _call(bundle: Bundle, workload: str) -> Call:

@@ -89,8 +89,8 @@ class InputSizes:
         """Return the expressions of all sizes that change together with a dimension; empty if it is static.
 
         These are the sizes with the same name. If the dimension has no name, they are the sizes with the same
-        value for the example inputs: a model rarely requires that a mask has as many rows as the tokens, but
-        every caller passes it like this.
+        value for the example inputs, except in the same tensor: a model rarely requires that a mask has as many
+        rows as the tokens, but every caller passes it like this.
 
         Args:
             dims: All dimensions whose sizes are divided.
@@ -104,9 +104,12 @@ class InputSizes:
         others = {symbol for each in dims if each is not dim for symbol in symbols_of(self.size(each.place))}
         equal = {
             size: None
-            for shape in self.shapes
+            for index, shape in enumerate(self.shapes)
             for size in shape or ()
-            if not isinstance(size, int) and size.is_Symbol and self.values[size.name] == value > 1
+            if index != self.places[dim.input]
+            and not isinstance(size, int)
+            and size.is_Symbol
+            and self.values[size.name] == value > 1
         }
         return list(dict.fromkeys([own, *(size for size in equal if size not in others)]))
 
