@@ -89,8 +89,8 @@ class InputSizes:
         """Return the expressions of all sizes that change together with a dimension; empty if it is static.
 
         These are the sizes with the same name. If the dimension has no name, they are the sizes with the same
-        value for the example inputs, except in the same tensor: a model rarely requires that a mask has as many
-        rows as the tokens, but every caller passes it like this.
+        value for the example inputs, except in the same tensor: a model rarely requires that a mask has as
+        many rows as the tokens, but every caller passes it like this.
 
         Args:
             dims: All dimensions whose sizes are divided.

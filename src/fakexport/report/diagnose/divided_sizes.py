@@ -80,7 +80,7 @@ def _limits(program: ExportedProgram) -> dict[str, dict[int, Span | None]]:
 
 
 def _is_branch(span: Span | None) -> bool:
-    """Return whether a line decides between two branches, neither of which raises an error."""
+    """Return whether a line decides between two branches, and no branch raises an error directly."""
     for node in nodes_around(span):
         if not isinstance(node, ast.If | ast.IfExp) or span is None:
             continue
