@@ -124,7 +124,7 @@ class SizeParts:
         )
 
     def _ranges_in(self, part: DynamicDims) -> list[DynamicDims]:
-        """Return the parts with declared ranges that make up `part`; empty if `part` is a single such part."""
+        """Return the parts with declared ranges that make up `part`; empty if it is a single range."""
         own = self._sizes(part)
         every = self.dynamic.parts(is_merged=False)
         inside = [each for each in every if all(map(_is_within, self._sizes(each), own))]
