@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from fakexport.cli import main
@@ -29,18 +31,20 @@ def test_first_finding_is_reported_before_the_exploration(tmp_path, monkeypatch)
     assert explored == [told.index(step) + 1]
 
 
-def test_command_line_shows_the_first_finding_on_stderr(tmp_path, capsys):
+def test_command_line_shows_the_first_finding_on_a_terminal(tmp_path, monkeypatch, capsys):
     path = tmp_path / "model.py"
     path.write_text(source(BRANCH))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
 
     code = main(["check", f"{path}:factory"])
 
-    lines = capsys.readouterr().err.splitlines()
+    shown = capsys.readouterr().err
+    finding = (
+        "\r\x1b[K[1/1] cpu: error[FE201] at model.py:7: data-dependent branch: "
+        "condition depends on tensor values\n"
+    )
     assert code == 1
-    assert lines[2:] == [
-        "[1/1] cpu: error[FE201] at model.py:7: data-dependent branch: condition depends on tensor values",
-        "[1/1] cpu: look for further problems ...",
-    ]
+    assert finding + "\r\x1b[K[1/1] cpu: look for further problems ..." in shown
 
 
 def test_exploration_stops_after_the_operator_limit(tmp_path, monkeypatch):
