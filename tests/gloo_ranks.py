@@ -49,6 +49,15 @@ def run_rank_program(folder: Path, rank: int, ranks: int) -> list[torch.Tensor]:
     return [program(ids)["logits"] for ids in torch.load(folder / "ids.pt")]
 
 
+def run_ranges(folder: Path, rank: int, ranks: int) -> list[torch.Tensor]:
+    """Open the programs of a rank, which divide the batch among them. Return the logits of each input."""
+    from fakexport.deploy import open_program, rank_of_archive
+
+    own = rank_of_archive(folder / "ranks.pt2", rank)
+    program = open_program(folder / "ranks.pt2", folder / "model.safetensors", method=own.method, trust=True)
+    return [program({"input_ids": ids})["logits"] for ids in torch.load(folder / "ids.pt")]
+
+
 def run_stage(folder: Path, rank: int, ranks: int) -> dict[str, torch.Tensor]:
     """Run a pipeline stage together with the other processes."""
     from fakexport.deploy import open_program

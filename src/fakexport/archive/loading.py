@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -125,8 +125,14 @@ def load(
 
 
 @one_at_a_time
-def load_bundle(path: str | os.PathLike[str], *, trust: bool = False, check_weights: bool = True) -> Bundle:
-    """Load all programs of an archive, by method. `load` returns only one of them.
+def load_bundle(
+    path: str | os.PathLike[str],
+    *,
+    methods: Sequence[str] = (),
+    trust: bool = False,
+    check_weights: bool = True,
+) -> Bundle:
+    """Load several programs of an archive, by method. `load` returns only one of them.
 
     A weight that several methods share is one tensor. It takes memory once, and if one method writes into it,
     all methods see the change. For the checks, and the fake weights of unbound programs, see `load`.
@@ -134,6 +140,7 @@ def load_bundle(path: str | os.PathLike[str], *, trust: bool = False, check_weig
     Args:
         path: A `.pt2` file written by `save` or `save_bundle`; a single program becomes the method `model`.
             Or a file written by torch's `package_pt2`, whose programs do not share weights.
+        methods: The programs to load from a bundle. Default: all.
         trust: As for `load`. A file with pickled weights or constants is read by torch's `load_pt2`, which
             can run code from the file. Pickled example inputs, which `package_pt2` writes, are never read.
         check_weights: As for `load`.
@@ -149,7 +156,8 @@ def load_bundle(path: str | os.PathLike[str], *, trust: bool = False, check_weig
         >>> load_bundle("/tmp/one.pt2")
         Bundle(only; without weights, 0 weights shared)
     """
-    return load_archive(path, is_whole=True, trust=trust, check_weights=check_weights).bundle
+    given: dict[str, Any] = {"trust": trust, "check_weights": check_weights}
+    return load_archive(path, is_whole=True, methods=methods, **given).bundle
 
 
 def load_archive(
@@ -157,11 +165,12 @@ def load_archive(
     *,
     method: str | None = None,
     is_whole: bool = False,
+    methods: Sequence[str] = (),
     trust: bool = False,
     check_weights: bool = True,
 ) -> LoadedArchive:
     """Load an archive as `load` does or, with `is_whole`, as `load_bundle` does. Also return its metadata."""
-    asked = _Asked(method, is_whole, check_weights)
+    asked = _Asked(method, is_whole, tuple(methods), check_weights)
     try:
         with read_container(path) as container:
             return _loaded(container, asked)
@@ -177,6 +186,7 @@ class _Asked:
 
     method: str | None
     is_whole: bool
+    methods: tuple[str, ...]
     check_weights: bool
     is_trusted: bool = False
 
@@ -194,11 +204,11 @@ def _trusted(path: str | os.PathLike[str], asked: _Asked) -> LoadedArchive:
     except ArchiveError as error:
         if not error.is_trust_missing:
             raise
-    if not asked.is_whole:
-        check_method(path, names, asked.method)
+    for name in asked.methods if asked.is_whole else [asked.method]:
+        check_method(path, names, name)
     found = load_with_torch(path, is_package=bool(names))
-    chosen = found if asked.is_whole else {asked.method or ALONE: found[asked.method or ALONE]}
-    programs = {name: WeightlessProgram.of(program) for name, program in chosen.items()}
+    chosen = (asked.methods or tuple(found)) if asked.is_whole else [asked.method or ALONE]
+    programs = {name: WeightlessProgram.of(found[name]) for name in chosen}
     for program in programs.values():
         give_stand_in_inputs(program)
     try:
@@ -213,14 +223,17 @@ def _trusted(path: str | os.PathLike[str], asked: _Asked) -> LoadedArchive:
 def _loaded(container: Container, asked: _Asked) -> LoadedArchive:
     methods = read_methods(container)
     manifest = methods.manifest
-    chosen = tuple(manifest.methods) if asked.is_whole else (methods.chosen(container.path, asked.method),)
+    chosen = tuple(manifest.methods)
+    if asked.methods or not asked.is_whole:
+        chosen = tuple(methods.chosen(container.path, name) for name in asked.methods or [asked.method])
     unread = methods.weights_of_others(chosen if asked.check_weights else ())
     verify_records(container, unread=unread)
     programs = {
         method: _read_program(container, MethodRecords(method), manifest.methods[method], asked)
         for method in chosen
     }
-    shared = manifest.shared if len(chosen) == len(manifest.methods) else ()
+    apart = ([one for one in group if one[0] in programs] for group in manifest.shared)
+    shared = tuple(tuple(group) for group in apart if len(group) > 1)
     prefixes = made_up_prefixes(manifest) if asked.is_whole and not methods.has_manifest else {}
     try:
         bundle = Bundle(programs, prefixes=prefixes, shared=shared)

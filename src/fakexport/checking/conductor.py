@@ -127,8 +127,6 @@ def report_on(
     dynamic = dynamic_of(request.dynamic_shapes)
     is_divided = isinstance(dynamic, DynamicDims) and dynamic.is_split
     if is_divided:
-        if request.parallel is not None:
-            raise InvalidValue("--parallel cannot be combined with several ranges of a size")
         rows = answers_in_parts(request, dynamic, targets, wanted, shown)
     else:
         ended = answers(request, targets, wanted, shown)

@@ -65,7 +65,10 @@ def bind_command(
             program = load_bundle(archive, trust=trust)
         else:
             own = rank_of_archive(archive, rank, method, trust=trust)
-            program = load(archive, method=own.method, trust=trust)
+            if isinstance(own.method, tuple):
+                program = load_bundle(archive, methods=own.method, trust=trust)
+            else:
+                program = load(archive, method=own.method, trust=trust)
         made = bind(program, opened, devices=devices)
         tensors = save(made, output, link=opened if link else None).tensors
         locations = {tensor.location for tensor in tensors if tensor.location}

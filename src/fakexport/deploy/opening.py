@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -35,7 +35,7 @@ def open_program(
     path: str | os.PathLike[str],
     checkpoint: CheckpointSource | None = None,
     *,
-    method: str | None = None,
+    method: str | Sequence[str] | None = None,
     devices: str | Mapping[str, str] | None = None,
     is_compiled: bool = False,
     trust: bool = False,
@@ -46,8 +46,9 @@ def open_program(
     Args:
         path: A .pt2 archive or package, a .pte file, or an .onnx file.
         checkpoint: The weights, as for `bind`. Default: the file's own weights.
-        method: The program to open from a bundle. Default: all programs, if they divide the sizes of a call
-            among them, or if they are the pipeline stages of a program, which then run one after the other.
+        method: The program to open from a bundle, or several that divide the sizes of a call among them.
+            Default: all programs, if they divide the sizes of a call among them, or if they are the pipeline
+            stages of a program, which then run one after the other.
         devices: Mapping of devices, as for `bind`. Only for archives.
         is_compiled: Whether to use `torch.compile`, which compiles in the first call. Only for archives.
         trust: Whether to load native code from the file. The code can do anything, so trust only files that
@@ -88,19 +89,26 @@ def open_program(
             raise InvalidValue(_ALONE)
         return opened
     program: ExportedProgram | Bundle
-    manifests = method_manifests(path, trust=trust) if method is None else {}
-    is_staged = _is_staged(manifests)
-    if is_staged or are_divided(about.sizes for about in manifests.values()):
-        program = load_bundle(path, trust=trust)
+    one = method if isinstance(method, str) else None
+    several = () if method is None or one is not None else tuple(method)
+    manifests = method_manifests(path, trust=trust) if one is None else {}
+    is_staged = not several and _is_staged(manifests)
+    is_divided = are_divided(
+        about.sizes for name, about in manifests.items() if name in (several or manifests)
+    )
+    if is_staged or is_divided or several:
+        program = load_bundle(path, methods=several, trust=trust)
         record = facts_of(next(iter(program.values()))).adapter
     else:
-        program = load(path, method=method, trust=trust)
+        program = load(path, method=one, trust=trust)
         record = facts_of(program).adapter
     if adapter is not None and (record is None or record.mode != "inputs"):
         if checkpoint is None:
             raise InvalidValue(_ALONE)
         checkpoint = open_checkpoint(checkpoint, adapter=adapter)
     if isinstance(program, Bundle):
+        if several and not is_divided:
+            raise InvalidValue(f"{', '.join(several)} do not divide the sizes of a call among them: pass one")
         opener = LoadedStages if is_staged else LoadedRanges
         return opener(with_weights(program, checkpoint, devices), is_compiled=is_compiled)
     return LoadedProgram(with_weights(program, checkpoint, devices), is_compiled=is_compiled)

@@ -11,7 +11,7 @@ import torch
 
 from fakexport.archive import MethodManifest, method_manifests
 from fakexport.error import InvalidValue
-from fakexport.files.documents import ParallelRecord, StageRecord
+from fakexport.files.documents import ParallelRecord, StageRecord, are_divided
 
 from .artifact import DeployError
 
@@ -20,12 +20,13 @@ from .artifact import DeployError
 class RankOfArchive:
     """The program of an archive that this process runs.
 
-    `method` is the program's name in a bundle, or None if the archive has only one program, or if the process
-    runs all pipeline stages. `record` is None if the program is not sharded. `stage` is None unless this
+    `method` is the program's name in a bundle, or the names of several programs that divide the sizes of a
+    call among them. It is None if the archive has only one program, or if the process runs all pipeline
+    stages. `record` is None if the program is not sharded. `stage` is None unless this
     process runs one stage, and other processes run the other stages.
     """
 
-    method: str | None
+    method: str | tuple[str, ...] | None
     record: ParallelRecord | None
     stage: StageRecord | None = None
 
@@ -64,7 +65,10 @@ def rank_of_archive(
             raise InvalidValue(f"{path} has the stages of several ranks: choose one program (--method NAME)")
         if rank is None:
             return _stage_of_process(methods)
-    ranks = {about.parallel.rank: name for name, about in methods.items() if about.parallel is not None}
+    ranks: dict[int, list[str]] = {}
+    for name, about in methods.items():
+        if about.parallel is not None:
+            ranks.setdefault(about.parallel.rank, []).append(name)
     launched = _launched()
     asked = launched[0] if rank is None and launched is not None else rank
     if rank is not None and asked not in ranks:
@@ -75,8 +79,13 @@ def rank_of_archive(
     if asked is None or asked not in ranks:
         only = next(iter(methods.values())) if len(methods) == 1 else None
         return RankOfArchive(None, None if only is None else only.parallel)
-    name = ranks[asked]
-    return RankOfArchive(name if len(methods) > 1 else None, methods[name].parallel)
+    first, *more = names = ranks[asked]
+    if more and not are_divided(methods[name].sizes for name in names):
+        raise InvalidValue(
+            f"{path} has several programs for rank {asked}: choose one of {', '.join(names)} (--method NAME)"
+        )
+    own = tuple(names) if more else first
+    return RankOfArchive(own if len(methods) > 1 else None, methods[first].parallel)
 
 
 def _stage_of_process(methods: Mapping[str, MethodManifest]) -> RankOfArchive:

@@ -183,8 +183,8 @@ def test_examples_outside_of_all_ranges_are_changed():
     check_every_size(Branches(), bundle_of(report), range(16, 21))
 
 
-def test_ranks_and_ranges_are_not_combined():
-    with pytest.raises(ValueError, match="--parallel cannot be combined with several ranges"):
+def test_stages_and_ranges_are_not_combined():
+    with pytest.raises(ValueError, match=r"pipeline stages \(pp=\) cannot be combined with several ranges"):
         report_of(nn.ReLU(), (torch.zeros(4, 3),), ["input.0=1|2..9"], parallel="pp=2")
 
 

@@ -73,6 +73,17 @@ def test_a_rank_that_is_not_there(archives, name, fragment):
         rank_of_archive(archives / name, 3)
 
 
+def test_a_rank_with_two_programs_asks_which_one(tmp_path, launched):
+    """Its prefill and its decode, for example."""
+    save_bundle(
+        {"prefill": program_of(0), "decode": program_of(0), "other": program_of(1)}, tmp_path / "b.pt2"
+    )
+
+    with pytest.raises(ValueError, match=r"rank 0: choose one of prefill, decode \(--method NAME\)"):
+        rank_of_archive(tmp_path / "b.pt2", 0)
+    assert rank_of_archive(tmp_path / "b.pt2", 1).method == "other"
+
+
 def test_a_program_that_runs_alone_needs_no_others(archives, launched):
     own = rank_of_archive(archives / "alone.pt2")
 

@@ -109,6 +109,8 @@ class Request:
         )
         parallel = Degrees.of(self.parallel, self.parallel_plan)
         degrees = parallel if parallel is not None and parallel.ranks > 1 else None
+        if parallel is not None and parallel.stages > 1 and self.sizes:
+            raise InvalidValue("pipeline stages (pp=) cannot be combined with several ranges of a size")
         whole, assumed = with_assumed(whole, self.assume, is_strict=self.strict)
         if self.rank == "all" and parallel is None:
             raise InvalidValue("a rank requires --parallel")

@@ -6,9 +6,11 @@ import pytest
 import torch
 
 import fakexport as fe
-from fakexport.archive import save
+from fakexport.archive import bind, load_bundle, save
+from fakexport.checking import Wanted, bundled, report_on
+from fakexport.exporting.capture import Request
 from fakexport.exporting.program import collectives
-from tests.gloo_ranks import count_collectives, run_rank_program, spawned
+from tests.gloo_ranks import count_collectives, run_ranges, run_rank_program, spawned
 from tests.parallel_models import DYNAMIC, FAMILIES, factory_of, logits_of, small_model, token_ids
 
 pytest.importorskip("transformers")
@@ -32,6 +34,28 @@ def assert_processes_compute_the_model(folder, family, ranks, parallel, **change
 @pytest.mark.slow
 def test_two_processes_compute_the_model(tmp_path):
     assert_processes_compute_the_model(tmp_path, "llama", 2, "tp=2")
+
+
+@pytest.mark.slow
+def test_each_rank_has_programs_for_ranges_of_the_batch(tmp_path):
+    from safetensors.torch import save_model
+
+    model = small_model("llama")
+    ids = [torch.randint(0, 99, (size, 5)) for size in (1, 2, 6)]
+    ranges = ["input_ids.0=1|2..6", "input_ids.1=2..9"]
+    request = Request(source=factory_of("llama"), parallel="tp=2", rank="all", dynamic_shapes=ranges)
+    verdicts = report_on(request, wanted=Wanted(programs=True)).verdicts
+    content = bundled({f"range{at}": verdict.saved for at, verdict in enumerate(verdicts)}, None)
+    (tmp_path / "ranks.pt2").write_bytes(content)
+    save_model(model, str(tmp_path / "model.safetensors"))
+    torch.save(ids, tmp_path / "ids.pt")
+
+    for outputs in spawned(run_ranges, tmp_path, 2):
+        for given, logits in zip(ids, outputs, strict=True):
+            torch.testing.assert_close(logits, logits_of(model, given), rtol=2e-5, atol=2e-5)
+    mine = load_bundle(tmp_path / "ranks.pt2", methods=["range0_rank1", "range1_rank1"], trust=True)
+    one, other = bind(mine, tmp_path / "model.safetensors").values()
+    assert all(weight is other.state_dict[name] for name, weight in one.state_dict.items())
 
 
 @pytest.mark.exhaustive
