@@ -304,3 +304,20 @@ def test_a_square_example_is_not_changed_in_both_dimensions():
     bundle = bundle_of(report_of(nn.ReLU(), (torch.zeros(3, 3),), ["input.0=1|2..8"]))
 
     assert fe.run(bundle, torch.ones(1, 3))["output"].shape == (1, 3)
+
+
+@pytest.mark.parametrize("dynamic", [["x.0=1|2..8"], ["auto", "x.0=1|2..8"]])
+def test_equal_square_inputs_change_only_in_the_divided_dimension(dynamic):
+    """`x.1` always equals `y.1`, and nothing requires a size of `unused`."""
+    example = (torch.zeros(3, 3), torch.zeros(3, 3), torch.zeros(3, 3))
+    module = Sum()
+    bundle = bundle_of(report_of(module, example, dynamic))
+
+    for size in (1, 2, 8):
+        x, y, unused = torch.randn(3, size, 3).unbind()
+        assert torch.equal(fe.run(bundle, x, y, unused)["output"], module(x, y, unused))
+
+
+class Sum(nn.Module):
+    def forward(self, x, y, unused):
+        return x + y
