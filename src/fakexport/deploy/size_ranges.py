@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch.export import ExportedProgram
 
-from fakexport.exporting.program import facts_of, written_state
+from fakexport.exporting.program import facts_of, is_lifted, written_state
 from fakexport.files.documents import SizeRange
 
 from .artifact import Artifact, DeployError
@@ -51,10 +51,8 @@ def check_same_state(programs: Mapping[str, ExportedProgram], name: str, *, what
     (method, first), *others = programs.items()
     for other_method, other in others:
         if _held(first, name) is not _held(other, name):
-            raise DeployError(
-                f"{method} and {other_method} each have their own copy of {what} {name}: bind them in "
-                "one bundle"
-            )
+            fix = "make it a buffer of a module" if is_lifted(name) else "bind them in one bundle"
+            raise DeployError(f"{method} and {other_method} each have their own copy of {what} {name}: {fix}")
 
 
 def _held(program: ExportedProgram, name: str) -> object:
