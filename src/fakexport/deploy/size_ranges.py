@@ -51,8 +51,27 @@ def check_same_state(programs: Mapping[str, ExportedProgram], name: str, *, what
     (method, first), *others = programs.items()
     for other_method, other in others:
         if _held(first, name) is not _held(other, name):
-            fix = "make it a buffer of a module" if is_lifted(name) else "bind them in one bundle"
-            raise DeployError(f"{method} and {other_method} each have their own copy of {what} {name}: {fix}")
+            raise DeployError(
+                f"{method} and {other_method} each have their own copy of {what} {name}: bind them in "
+                "one bundle"
+            )
+
+
+def written_by_any(programs: Mapping[str, ExportedProgram]) -> dict[str, dict[str, ExportedProgram]]:
+    """Return each tensor that a program writes, with the programs that have it.
+
+    Raises:
+        DeployError: the same tensor can have different names in the programs.
+    """
+    found: dict[str, dict[str, ExportedProgram]] = {}
+    for name in sorted(set().union(*map(written_state, programs.values()))):
+        found[name] = {method: each for method, each in programs.items() if _held(each, name) is not None}
+        if is_lifted(name) and len(found[name]) > 1:
+            raise DeployError(
+                f"{' and '.join(found[name])} cannot share {name}, a tensor that `forward` writes: make it a "
+                "buffer of a module"
+            )
+    return found
 
 
 def _held(program: ExportedProgram, name: str) -> object:
@@ -95,8 +114,7 @@ class LoadedRanges(DividedSizes):
     """
 
     def __init__(self, programs: Mapping[str, ExportedProgram], *, is_compiled: bool = False) -> None:
-        for name in sorted(set().union(*map(written_state, programs.values()))):
-            holders = {method: each for method, each in programs.items() if _held(each, name) is not None}
+        for name, holders in written_by_any(programs).items():
             check_same_state(holders, name, what="the state")
         loaded = [LoadedProgram(program, is_compiled=is_compiled) for program in programs.values()]
         self._first = loaded[0]

@@ -197,18 +197,17 @@ class PlainState(nn.Module):
         return x - low.add_(x.shape[0])
 
 
-def plain_state(is_listed, tmp_path):
+def plain_state(*, is_listed):
     request = Request(
         source=lambda: (PlainState(is_listed), (torch.zeros(3, 3),)), dynamic_shapes=["x.0=2..4|5..8"]
     )
     report = report_on(request, wanted=Wanted(programs=True))
-    bundle = fe.Bundle({f"range{i}": verdict.program for i, verdict in enumerate(report.verdicts)})
-    fe.save_bundle(fe.bind(bundle, {}), tmp_path / "model.pt2")
-    return tmp_path / "model.pt2"
+    return fe.Bundle({f"range{i}": verdict.program for i, verdict in enumerate(report.verdicts)})
 
 
 def test_plain_tensors_that_forward_writes_are_shared(tmp_path):
-    call, module = fe.open_program(plain_state(False, tmp_path)), PlainState()
+    fe.save_bundle(fe.bind(plain_state(is_listed=False), {}), tmp_path / "model.pt2")
+    call, module = fe.open_program(tmp_path / "model.pt2"), PlainState()
 
     for size in (5, 2, 6, 3, 8):
         x = torch.zeros(size, 3)
@@ -216,5 +215,10 @@ def test_plain_tensors_that_forward_writes_are_shared(tmp_path):
 
 
 def test_tensors_of_a_list_that_forward_writes_must_become_buffers(tmp_path):
-    with pytest.raises(fe.DeployError, match=r"copy of the state lifted_tensor_0: make it a buffer"):
-        fe.open_program(plain_state(True, tmp_path))
+    bundle = plain_state(is_listed=True)
+    wanted = r"range0 and range1 cannot share lifted_tensor_0, .*: make it a buffer of a module"
+
+    with pytest.raises(fe.DeployError, match=wanted):
+        fe.run(fe.bind(bundle, {}), torch.zeros(3, 3))
+    with pytest.raises(fe.DeployError, match=wanted):
+        fe.compile(bundle, tmp_path / "model.pt2")
