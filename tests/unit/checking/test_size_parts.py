@@ -229,6 +229,13 @@ def test_auto_offers_other_sizes_than_a_batch_of_one():
     )
 
 
+def test_sizes_that_are_already_divided_are_not_offered_again():
+    report = report_of(nn.ReLU(), (torch.zeros(4, 3),), ["auto", "input.0=1|2..9"])
+    fixed = fe.check(lambda: (nn.ReLU(), (torch.zeros(1, 3),)), dynamic_shapes=["auto", "input.0=1"])
+
+    assert [verdict.notes for verdict in (*report.verdicts, *fixed.verdicts)] == [(), (), ()]
+
+
 class Counter(nn.Module):
     def __init__(self):
         super().__init__()
