@@ -125,6 +125,32 @@ def test_single_sizes_are_static_programs():
         fe.run(bundle_of(report), torch.zeros(6, 3))
 
 
+class Unrolled(nn.Module):
+    """Needs a static size: each row is a step of a Python loop."""
+
+    def forward(self, x, mask):
+        state = x.new_zeros(x.shape[1])
+        for row in range(x.shape[0]):
+            state = (state + x[row] * mask[row]).tanh()
+        return state
+
+
+def test_single_sizes_of_a_model_that_needs_static_sizes():
+    example = (torch.zeros(4, 3), torch.zeros(4, 1))
+    report = report_of(Unrolled(), example, ["x.0=1|2|4|6"])
+
+    assert rows(report) == ["x.0=1", "x.0=2", "x.0=4", "x.0=6"]
+    for size in (1, 2, 4, 6):
+        x, mask = torch.randn(size, 3), torch.randn(size, 1)
+        assert torch.equal(fe.run(bundle_of(report), x, mask)["output"], Unrolled()(x, mask))
+
+
+def test_a_model_that_needs_static_sizes_has_no_range():
+    report = report_of(Unrolled(), (torch.zeros(4, 3), torch.zeros(4, 1)), ["x.0=1|2..4"])
+
+    assert {each.code for each in report.diagnostics} == {"FE302"}
+
+
 def test_sizes_zero_and_one_have_their_own_programs():
     report = report_of(nn.ReLU(), (torch.zeros(6, 3),), ["input.0=0..3|4..9"])
 

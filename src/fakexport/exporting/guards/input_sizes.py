@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import sympy
 import torch
 from torch.export import ExportedProgram
 
@@ -73,6 +74,25 @@ class InputSizes:
         for index, leaf in enumerate(leaves):
             places.setdefault(leaf.name, index)
         return cls(tuple(shapes), tuple(leaf.name for leaf in leaves), places, values)
+
+    def freed(self, dims: Iterable[SizeRange]) -> InputSizes:
+        """Return the sizes of a static program, with a symbol for each size that can be a divided one.
+
+        These are the sizes with the value of a divided dimension. The trace of a static program does not show
+        which sizes depend on each other.
+        """
+        divided = {self.size(place) for dim in dims for place in (dim.place, *dim.same)}
+        values = dict(self.values)
+
+        def free(size: Any) -> Any:
+            if not isinstance(size, int) or size not in divided:
+                return size
+            symbol = sympy.Symbol(f"size{len(values)}", integer=True)
+            values[symbol.name] = size
+            return symbol
+
+        shapes = tuple(None if shape is None else tuple(map(free, shape)) for shape in self.shapes)
+        return replace(self, shapes=shapes, values=values)
 
     def named(self, dims: Iterable[SizeRange]) -> tuple[SizeRange, ...]:
         """Return the ranges as archives store them, with the names that the inputs have in the program."""
