@@ -99,6 +99,7 @@ def test_a_range_across_a_branch_is_refused_at_the_line():
     assert found.targets == ("cpu x.0=2..20",)
     assert found.labels[0].span.path.endswith("test_size_parts.py")
     assert report.verdicts[1].saved is None
+    assert found.fix.message.endswith("`--dynamic 'x.0=2..8|9..20'`. Add the other ranges that you declared")
 
 
 def test_an_unbounded_range_across_a_branch_names_the_ranges():

@@ -184,6 +184,8 @@ def _range_repair(
         if is_branch(span):
             parts = _redeclared_in(name, declared, (taken[0], high), dim)
             text += f"; or export a program for each range: `{_options(parts)}`"
+        if any(each.place == name for each in facts_of(program).sizes):
+            text += ". Add the other ranges that you declared"
         return Fix(text, changes=(Change(dynamic=smaller),))
     return Fix(
         f"use `--dynamic auto` instead of a range: this line accepts only some sizes of {name} "
