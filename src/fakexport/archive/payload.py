@@ -105,7 +105,9 @@ def constants_payload(
     A C++ object gets a record with its state. Raises ValueError for other kinds of constants and for
     unsupported states.
     """
-    constants = program.constants
+    # torch lists all names of a tensor, but the program reads only one of them.
+    read = {spec.target for spec in program.graph_signature.input_specs}
+    constants = {name: constant for name, constant in program.constants.items() if name in read}
     objects = {name: c for name, c in constants.items() if isinstance(c, torch.ScriptObject)}
     tensors = {name: c for name, c in constants.items() if isinstance(c, torch.Tensor)}
     if other := sorted(constants.keys() - objects.keys() - tensors.keys()):

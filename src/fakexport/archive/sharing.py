@@ -13,7 +13,7 @@ from fakexport.archive.weights import are_equal
 from fakexport.emulation.fake import is_fake
 from fakexport.emulation.history import known_value
 from fakexport.error import InvalidValue
-from fakexport.exporting.program import facts_of, names_by_tensor, tensor_identity
+from fakexport.exporting.program import facts_of, is_lifted, names_by_tensor, tensor_identity, written_state
 
 Pair = tuple[str, str]
 SharedWeight = tuple[Pair, ...]
@@ -34,11 +34,13 @@ def shared_weights(
 ) -> tuple[SharedWeight, ...]:
     """Return the weights that share memory, have the same name in the checkpoint, or are listed in `known`.
 
-    Programs of different ranks share nothing. Buffers that checkpoints omit can be shared too, because one
-    program may write a buffer that another reads. Raises ValueError if weights that would be shared differ.
+    Programs of different ranks share nothing. Buffers that checkpoints omit, and other tensors of the model
+    that a program writes, are shared too, because one program may write what another reads. Raises ValueError
+    if weights that would be shared differ.
     """
     known_as = {pair: index for index, weight in enumerate(known) for pair in weight}
-    counted = {method: _weights(program) for method, program in programs.items()}
+    written = frozenset().union(*map(written_state, programs.values()))
+    counted = {method: _weights(program, written) for method, program in programs.items()}
     union = _Union()
     for method, tensors in counted.items():
         # Ranks share no memory, and have different shards of a weight.
@@ -101,14 +103,11 @@ class _Union:
         return item
 
 
-def _weights(program: ExportedProgram) -> dict[str, torch.Tensor]:
-    """Return parameters and all buffers, including non-persistent buffers, by name."""
-    buffers = set(program.graph_signature.non_persistent_buffers)
-    return {
-        name: tensor
-        for name, tensor in _tensors(program).items()
-        if name in program.state_dict or name in buffers
-    }
+def _weights(program: ExportedProgram, written: frozenset[str]) -> dict[str, torch.Tensor]:
+    """Return parameters, buffers, and attributes of modules that a program writes, by name."""
+    own = {*program.state_dict, *program.graph_signature.non_persistent_buffers}
+    own |= {name for name in written if not is_lifted(name)}
+    return {name: tensor for name, tensor in _tensors(program).items() if name in own}
 
 
 def _tensors(program: ExportedProgram) -> dict[str, torch.Tensor]:

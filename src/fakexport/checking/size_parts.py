@@ -49,6 +49,8 @@ class SizeParts:
         if sizes is None:
             return [(self._sizes(first), answer)]
         known = {self._sizes(first): answer}
+        if self._is_static(first):
+            sizes = sizes.freed(self._sizes(first))
         parts = [part for part in merged if part != widest]
         parts += self._ranges_in(widest) if first in self._ranges_in(widest) else [widest]
         found: list[Row] = []
@@ -60,13 +62,15 @@ class SizeParts:
         """Check the widest part with the model's own example inputs, or a part of it that exports.
 
         If the example inputs have other sizes, the model is traced with all sizes, and only the shapes of
-        this program are used.
+        this program are used. If no program can have all sizes, and every part is a single size, this is the
+        part with the sizes of the example inputs.
         """
         unlimited = replace(widest, dims=tuple(map(self._unlimited, widest.dims)))
         result: tuple[DynamicDims, Answer | NoAnswer] | None = None
-        for part in (widest, *self._ranges_in(widest), unlimited):
-            if part is not unlimited and any(dim.is_fixed for dim in self._divided(part)):
-                continue
+        ranges = [part for part in (widest, *self._ranges_in(widest)) if not self._has_fixed(part)]
+        every = self.dynamic.parts(is_merged=False)
+        single = every if all(map(self._is_static, every)) else []
+        for part in (*ranges, unlimited, *single):
             try:
                 (answer,) = self.ask([self._request(part)])
             except ExampleSizeError as error:
@@ -82,6 +86,12 @@ class SizeParts:
                 break
         assert result is not None
         return result
+
+    def _has_fixed(self, part: DynamicDims) -> bool:
+        return any(dim.is_fixed for dim in self._divided(part))
+
+    def _is_static(self, part: DynamicDims) -> bool:
+        return all(dim.is_fixed for dim in self._divided(part))
 
     def _settled(self, part: DynamicDims, answer: Answer | NoAnswer, sizes: InputSizes) -> list[Row]:
         """Return the result of a part, or of each range in it if one program does not accept all of them."""

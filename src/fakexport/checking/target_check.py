@@ -203,7 +203,7 @@ class TargetCheck:
         target = self._target
         request, program, built, inputs = self._request, trace.program, trace.model.built, trace.model.inputs
         summary = summarise(program)
-        named = request.dynamic.varying() if isinstance(request.dynamic, DynamicDims) else DynamicDims()
+        named = request.dynamic if isinstance(request.dynamic, DynamicDims) else DynamicDims()
         findings = diagnose_program(trace.captured, summary, named)
         plugged = diagnose_with_plugins(program)
         attention = diagnose_attention(walk(program), target.topology)

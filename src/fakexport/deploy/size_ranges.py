@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch.export import ExportedProgram
 
-from fakexport.exporting.program import facts_of, written_state
+from fakexport.exporting.program import facts_of, is_lifted, written_state
 from fakexport.files.documents import SizeRange
 
 from .artifact import Artifact, DeployError
@@ -57,6 +57,23 @@ def check_same_state(programs: Mapping[str, ExportedProgram], name: str, *, what
             )
 
 
+def written_by_any(programs: Mapping[str, ExportedProgram]) -> dict[str, dict[str, ExportedProgram]]:
+    """Return each tensor that a program writes, with the programs that have it.
+
+    Raises:
+        DeployError: the same tensor can have different names in the programs.
+    """
+    found: dict[str, dict[str, ExportedProgram]] = {}
+    for name in sorted(set().union(*map(written_state, programs.values()))):
+        found[name] = {method: each for method, each in programs.items() if _held(each, name) is not None}
+        if is_lifted(name) and len(found[name]) > 1:
+            raise DeployError(
+                f"{' and '.join(found[name])} cannot share {name}, a tensor that `forward` writes: make it a "
+                "buffer of a module"
+            )
+    return found
+
+
 def _held(program: ExportedProgram, name: str) -> object:
     return program.state_dict.get(name, program.constants.get(name))
 
@@ -97,8 +114,7 @@ class LoadedRanges(DividedSizes):
     """
 
     def __init__(self, programs: Mapping[str, ExportedProgram], *, is_compiled: bool = False) -> None:
-        for name in sorted(set().union(*map(written_state, programs.values()))):
-            holders = {method: each for method, each in programs.items() if _held(each, name) is not None}
+        for name, holders in written_by_any(programs).items():
             check_same_state(holders, name, what="the state")
         loaded = [LoadedProgram(program, is_compiled=is_compiled) for program in programs.values()]
         self._first = loaded[0]

@@ -151,6 +151,35 @@ def test_half_of_the_weights_is_not_saved(tmp_path: Path) -> None:
     assert not (tmp_path / "model.pt2").exists()
 
 
+class TwoNames(nn.Module):
+    """Two attributes are the same tensor, which is neither a parameter nor a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = torch.arange(4.0)
+        self.last = self.total
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.last + self.total
+
+
+@pytest.mark.parametrize("export", [fe.export, lambda make, args: torch.export.export(make(), args)])
+def test_a_constant_with_two_names_is_opened_again(export: Any, tmp_path: Path) -> None:
+    save(export(TwoNames, (torch.zeros(4),)), tmp_path / "model.pt2")
+
+    x, program = torch.randn(4), fe.bind(fe.load(tmp_path / "model.pt2"), {})
+
+    assert torch.equal(program.module()(x), TwoNames()(x))
+
+
+def test_an_exported_program_has_no_constant_that_it_does_not_read(tmp_path: Path) -> None:
+    program = fe.export(TwoNames, (torch.zeros(4),))
+    save(program, tmp_path / "model.pt2")
+
+    assert len(program.constants) == 1
+    assert fe.diff(program, fe.load(tmp_path / "model.pt2")).is_identical
+
+
 class Drawn(nn.Module):
     """A constant that nobody can know."""
 

@@ -99,6 +99,7 @@ def test_a_range_across_a_branch_is_refused_at_the_line():
     assert found.targets == ("cpu x.0=2..20",)
     assert found.labels[0].span.path.endswith("test_size_parts.py")
     assert report.verdicts[1].saved is None
+    assert found.fix.message.endswith("`--dynamic 'x.0=2..8|9..20'`. Add the other ranges that you declared")
 
 
 def test_an_unbounded_range_across_a_branch_names_the_ranges():
@@ -123,6 +124,32 @@ def test_single_sizes_are_static_programs():
     check_every_size(Even(), bundle_of(report), (4, 5, 16))
     with pytest.raises(fe.InputMismatchError, match=r"size 6 .* 4 and 5 and 16"):
         fe.run(bundle_of(report), torch.zeros(6, 3))
+
+
+class Unrolled(nn.Module):
+    """Needs a static size: each row is a step of a Python loop."""
+
+    def forward(self, x, mask):
+        state = x.new_zeros(x.shape[1])
+        for row in range(x.shape[0]):
+            state = (state + x[row] * mask[row]).tanh()
+        return state
+
+
+def test_single_sizes_of_a_model_that_needs_static_sizes():
+    example = (torch.zeros(4, 3), torch.zeros(4, 1))
+    report = report_of(Unrolled(), example, ["x.0=1|2|4|6"])
+
+    assert rows(report) == ["x.0=1", "x.0=2", "x.0=4", "x.0=6"]
+    for size in (1, 2, 4, 6):
+        x, mask = torch.randn(size, 3), torch.randn(size, 1)
+        assert torch.equal(fe.run(bundle_of(report), x, mask)["output"], Unrolled()(x, mask))
+
+
+def test_a_model_that_needs_static_sizes_has_no_range():
+    report = report_of(Unrolled(), (torch.zeros(4, 3), torch.zeros(4, 1)), ["x.0=1|2..4"])
+
+    assert {each.code for each in report.diagnostics} == {"FE302"}
 
 
 def test_sizes_zero_and_one_have_their_own_programs():
@@ -229,6 +256,13 @@ def test_auto_offers_other_sizes_than_a_batch_of_one():
     )
 
 
+def test_sizes_that_are_already_divided_are_not_offered_again():
+    report = report_of(nn.ReLU(), (torch.zeros(4, 3),), ["auto", "input.0=1|2..9"])
+    fixed = fe.check(lambda: (nn.ReLU(), (torch.zeros(1, 3),)), dynamic_shapes=["auto", "input.0=1"])
+
+    assert [verdict.notes for verdict in (*report.verdicts, *fixed.verdicts)] == [(), (), ()]
+
+
 class Counter(nn.Module):
     def __init__(self):
         super().__init__()
@@ -304,3 +338,20 @@ def test_a_square_example_is_not_changed_in_both_dimensions():
     bundle = bundle_of(report_of(nn.ReLU(), (torch.zeros(3, 3),), ["input.0=1|2..8"]))
 
     assert fe.run(bundle, torch.ones(1, 3))["output"].shape == (1, 3)
+
+
+@pytest.mark.parametrize("dynamic", [["x.0=1|2..8"], ["auto", "x.0=1|2..8"]])
+def test_equal_square_inputs_change_only_in_the_divided_dimension(dynamic):
+    """`x.1` always equals `y.1`, and nothing requires a size of `unused`."""
+    example = (torch.zeros(3, 3), torch.zeros(3, 3), torch.zeros(3, 3))
+    module = Sum()
+    bundle = bundle_of(report_of(module, example, dynamic))
+
+    for size in (1, 2, 8):
+        x, y, unused = torch.randn(3, size, 3).unbind()
+        assert torch.equal(fe.run(bundle, x, y, unused)["output"], module(x, y, unused))
+
+
+class Sum(nn.Module):
+    def forward(self, x, y, unused):
+        return x + y

@@ -103,6 +103,13 @@ def test_a_smaller_range_of_a_name_is_declared_for_each_dimension_with_this_name
     assert found.fix.message.endswith("`--dynamic 'y.0=n=2..5|6..64' --dynamic x.0=n`")
 
 
+def test_a_line_that_raises_for_other_sizes_is_not_divided_into_ranges(tmp_path):
+    found = tried(tmp_path, "return x[5]", "torch.zeros(8, 3)", ["x.0=2..12"])
+
+    assert (found.code, found.fix.is_verified) == ("FE302", True)
+    assert found.fix.message == "declare a smaller range for x.0: `--dynamic x.0=6..12`"
+
+
 def test_sizes_with_one_range_that_must_be_equal_are_noted_unless_they_have_one_name():
     class Sum(nn.Module):
         def forward(self, x, y):

@@ -177,3 +177,48 @@ def test_compiled_codes_share_their_state(counter, tmp_path):
     fe.compile(fe.bind(counter, {}), tmp_path / "model.pt2")
 
     check_counts(fe.open_program(tmp_path / "model.pt2", trust=True))
+
+
+class PlainState(nn.Module):
+    """Writes two tensors that are neither parameters nor buffers, one in each branch."""
+
+    def __init__(self, is_listed=False):
+        super().__init__()
+        low, high = torch.zeros(()), torch.zeros(())
+        if is_listed:
+            self.both = [low, high]
+        else:
+            self.low, self.high = low, high
+
+    def forward(self, x):
+        low, high = getattr(self, "both", None) or (self.low, self.high)
+        if x.shape[0] > 4:
+            return x + high.add_(1) + low
+        return x - low.add_(x.shape[0])
+
+
+def plain_state(*, is_listed):
+    request = Request(
+        source=lambda: (PlainState(is_listed), (torch.zeros(3, 3),)), dynamic_shapes=["x.0=2..4|5..8"]
+    )
+    report = report_on(request, wanted=Wanted(programs=True))
+    return fe.Bundle({f"range{i}": verdict.program for i, verdict in enumerate(report.verdicts)})
+
+
+def test_plain_tensors_that_forward_writes_are_shared(tmp_path):
+    fe.save_bundle(fe.bind(plain_state(is_listed=False), {}), tmp_path / "model.pt2")
+    call, module = fe.open_program(tmp_path / "model.pt2"), PlainState()
+
+    for size in (5, 2, 6, 3, 8):
+        x = torch.zeros(size, 3)
+        assert torch.equal(call({"x": x})["output"], module(x))
+
+
+def test_tensors_of_a_list_that_forward_writes_must_become_buffers(tmp_path):
+    bundle = plain_state(is_listed=True)
+    wanted = r"range0 and range1 cannot share lifted_tensor_0, .*: make it a buffer of a module"
+
+    with pytest.raises(fe.DeployError, match=wanted):
+        fe.run(fe.bind(bundle, {}), torch.zeros(3, 3))
+    with pytest.raises(fe.DeployError, match=wanted):
+        fe.compile(bundle, tmp_path / "model.pt2")

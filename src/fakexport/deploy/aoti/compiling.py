@@ -28,6 +28,7 @@ from fakexport.files.container import MIB, read_container
 from ..artifact import CompiledFile, DeployError, Report, WeightsPlace, silent
 from ..composed_program import IN_PYTHON, composed
 from ..signature import Signature
+from ..size_ranges import written_by_any
 from ..weights_file import FileLayout, file_beside
 from .graph import input_orders
 from .host import (
@@ -210,6 +211,7 @@ def compile_ranges(
         raise InvalidValue(
             "a package for several ranges of sizes cannot contain its weights: pass --weights beside"
         )
+    written_by_any(programs)  # Raises if they cannot share what they write.
     parts = {method: (without_values(program), targets[0]) for method, program in programs.items()}
     return _compiled_together(parts, list(programs.values()), Path(path), cache, tune, report)
 

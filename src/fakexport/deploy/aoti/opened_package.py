@@ -18,6 +18,7 @@ from fakexport.archive import bind, load, refuse_unregistered, refuse_unregister
 from fakexport.archive.weights import CheckpointSource, ExpectedWeights, Weight, open_checkpoint
 from fakexport.emulation.devices import exists_here
 from fakexport.error import first_line
+from fakexport.exporting.program import is_lifted
 from fakexport.files.container import ArchiveError, read_container
 from fakexport.files.documents import DocumentError
 
@@ -120,11 +121,11 @@ def open_aoti(path: str | os.PathLike[str], *, checkpoint: CheckpointSource | No
         weights = _of_checkpoint(program, every, checkpoint)
     # Programs for several ranges of sizes share their weights.
     weights = {name: tensor.to(metadata.device) for name, tensor in weights.items()}
-    opened, known = [], dict[tuple[str, bytes], torch.Tensor]()
+    opened, known = [], dict[tuple[str, str, bytes], torch.Tensor]()
     for code, each in codes.items():
         own = {tensor.name: weights[tensor.name] for tensor in each.tensors}
         for name, constant in constants[code].items():  # It may be state, which all codes write.
-            key = name, b"".join(raw_chunks(constant))
+            key = code if is_lifted(name) else "", name, b"".join(raw_chunks(constant))
             own[name] = known.setdefault(key, constant.to(metadata.device))
         opened.append((each.sizes, _bound(file, code, each, own)))
     return opened[0][1] if len(opened) == 1 else DividedSizes(opened)

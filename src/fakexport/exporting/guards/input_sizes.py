@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import sympy
 import torch
 from torch.export import ExportedProgram
 
@@ -74,6 +75,25 @@ class InputSizes:
             places.setdefault(leaf.name, index)
         return cls(tuple(shapes), tuple(leaf.name for leaf in leaves), places, values)
 
+    def freed(self, dims: Iterable[SizeRange]) -> InputSizes:
+        """Return the sizes of a static program, with a symbol for each size that can be a divided one.
+
+        These are the sizes with the value of a divided dimension. The trace of a static program does not show
+        which sizes depend on each other.
+        """
+        divided = {self.size(place) for dim in dims for place in (dim.place, *dim.same)}
+        values = dict(self.values)
+
+        def free(size: Any) -> Any:
+            if not isinstance(size, int) or size not in divided:
+                return size
+            symbol = sympy.Symbol(f"size{len(values)}", integer=True)
+            values[symbol.name] = size
+            return symbol
+
+        shapes = tuple(None if shape is None else tuple(map(free, shape)) for shape in self.shapes)
+        return replace(self, shapes=shapes, values=values)
+
     def named(self, dims: Iterable[SizeRange]) -> tuple[SizeRange, ...]:
         """Return the ranges as archives store them, with the names that the inputs have in the program."""
         return tuple(replace(dim, input=self.names[self.places[dim.input]], same=()) for dim in dims)
@@ -90,7 +110,8 @@ class InputSizes:
 
         These are the sizes with the same name. If the dimension has no name, they are the sizes with the same
         value for the example inputs, except in the same tensor: a model rarely requires that a mask has as
-        many rows as the tokens, but every caller passes it like this.
+        many rows as the tokens, but every caller passes it like this. In a tensor with several such sizes, it
+        is only the one in the same dimension.
 
         Args:
             dims: All dimensions whose sizes are divided.
@@ -101,17 +122,21 @@ class InputSizes:
         if dim.same or not own.is_Symbol:
             return [own, *(size for place in dim.same if not isinstance(size := self.size(place), int))]
         value = self.values[own.name]
-        others = {symbol for each in dims if each is not dim for symbol in symbols_of(self.size(each.place))}
-        equal = {
-            size: None
-            for index, shape in enumerate(self.shapes)
-            for size in shape or ()
-            if index != self.places[dim.input]
-            and not isinstance(size, int)
-            and size.is_Symbol
-            and self.values[size.name] == value > 1
-        }
-        return list(dict.fromkeys([own, *(size for size in equal if size not in others)]))
+        of_others = [self.size(each.place) for each in dims if each is not dim]
+        taken = frozenset().union(
+            *map(symbols_of, (*of_others, *(self.shapes[self.places[dim.input]] or ())))
+        )
+
+        def is_equal(size: Any) -> bool:
+            is_free = not isinstance(size, int) and size.is_Symbol and size not in taken
+            return is_free and self.values[size.name] == value > 1
+
+        equal = [own]
+        for shape in self.shapes:
+            found = [size for size in shape or () if is_equal(size)]
+            at_same_place = [size for size in (shape or ())[dim.dim : dim.dim + 1] if size in found]
+            equal += at_same_place or found
+        return list(dict.fromkeys(equal))
 
     def examples(self, dims: Sequence[SizeRange]) -> tuple[tuple[int, ...] | None, ...]:
         """Return the shapes of example inputs in which each of these dimensions has one of its sizes.

@@ -1,4 +1,4 @@
-"""Determine whether two names refer to the same tensor."""
+"""Determine whether names refer to the same tensor."""
 
 from __future__ import annotations
 
@@ -38,3 +38,11 @@ def names_by_tensor(tensors: Mapping[str, torch.Tensor]) -> list[list[str]]:
     for name, tensor in tensors.items():
         names.setdefault(tensor_identity(tensor), []).append(name)
     return list(names.values())
+
+
+def is_lifted(name: str) -> bool:
+    """Return whether torch numbered a constant of a program, because it is not an attribute of a module.
+
+    Another program of the same model may have a different tensor under this name.
+    """
+    return name.rpartition(".")[2].startswith("lifted_tensor_")

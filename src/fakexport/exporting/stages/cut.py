@@ -102,8 +102,11 @@ def cut(program: ExportedProgram, at: Sequence[str]) -> dict[str, ExportedProgra
                 (node, f"writes, or reads by position, in stage {here}"),
                 (other, f"is the received tensor, from stage {there}"),
             )
+        why = f"that stage {there} uses, but stages share no memory"
+        if here == there:
+            why = "that several tensors of earlier stages share, but receives a copy of each"
         raise InseparableStages(
-            f"stage {here} writes in place to memory that stage {there} uses, but stages share no memory",
+            f"stage {here} writes in place to memory {why}",
             (node, f"writes, in stage {here}"),
             (other, f"uses the memory, in stage {there}"),
         )

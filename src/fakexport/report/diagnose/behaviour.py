@@ -12,6 +12,7 @@ from fakexport.exporting.capture import PythonEffect
 from fakexport.exporting.program import (
     Visit,
     input_nodes,
+    is_lifted,
     module_path,
     named_devices,
     reading_span,
@@ -102,7 +103,7 @@ def _current_devices(visits: Iterable[Visit]) -> Iterator[Diagnostic]:
 
 def _plain_attributes(program: ExportedProgram) -> Iterator[Diagnostic]:
     for spec, node in input_nodes(program):
-        is_literal = (spec.target or "").rpartition(".")[2].startswith("lifted_tensor_")
+        is_literal = is_lifted(spec.target or "")
         if spec.kind is not InputKind.CONSTANT_TENSOR or spec.target is None or is_literal:
             continue
         path, _, name = spec.target.rpartition(".")

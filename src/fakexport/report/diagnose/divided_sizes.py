@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -16,7 +15,7 @@ from fakexport.files.documents import SizeRange, sizes_text
 from fakexport.models import DynamicDims
 from fakexport.report.diagnose.dynamic_dim_checks import example_shapes
 from fakexport.report.diagnose.labels import finding, place_text
-from fakexport.report.diagnose.marked_code import nodes_around
+from fakexport.report.diagnose.marked_code import is_branch
 from fakexport.rules.diagnostics import Diagnostic, Span
 
 _LEAST, _MOST = 2, 2**40  # torch assumes that a dynamic size is neither 0 nor 1.
@@ -74,21 +73,9 @@ def _limits(program: ExportedProgram) -> dict[str, dict[int, Span | None]]:
     for guard in guards_of_program(program):
         if guard.dims and (first := _first_of_second_range(guard)) is not None:
             span = guard_span(guard)
-            for name in guard.dims if _is_branch(span) else ():
+            for name in guard.dims if is_branch(span) else ():
                 found.setdefault(name, {})[first] = span
     return found
-
-
-def _is_branch(span: Span | None) -> bool:
-    """Return whether a line decides between two branches, and no branch raises an error directly."""
-    for node in nodes_around(span):
-        if not isinstance(node, ast.If | ast.IfExp) or span is None:
-            continue
-        statements = (*node.body, *node.orelse) if isinstance(node, ast.If) else ()
-        is_here = node.test.lineno <= span.line <= (node.test.end_lineno or node.test.lineno)
-        if is_here and not any(isinstance(each, ast.Raise) for each in statements):
-            return True
-    return False
 
 
 def _first_of_second_range(guard: Guard) -> int | None:

@@ -14,6 +14,7 @@ from fakexport.exporting.capture import guard_span
 from fakexport.exporting.program import ProgramSummary, facts_of
 from fakexport.models import DynamicDim, DynamicDims, library_of
 from fakexport.report.diagnose.labels import finding, labels_at, place_text
+from fakexport.report.diagnose.marked_code import is_branch
 from fakexport.report.diagnose.size_repairs import division_repair
 from fakexport.rules import rule
 from fakexport.rules.diagnostics import Change, Diagnostic, Fix, Span
@@ -179,11 +180,13 @@ def _range_repair(
     if taken == [n for n in sizes if taken[0] <= n <= taken[-1]]:
         high = "" if taken[-1] == sizes[-1] and dim.max is None else taken[-1]
         smaller = _redeclared(name, declared, taken[0], high)
-        return Fix(
-            f"declare a smaller range for {name}: `{_options(smaller)}`; or export a program for each range: "
-            f"`{_options(_redeclared_in(name, declared, (taken[0], high), dim))}`",
-            changes=(Change(dynamic=smaller),),
-        )
+        text = f"declare a smaller range for {name}: `{_options(smaller)}`"
+        if is_branch(span):
+            parts = _redeclared_in(name, declared, (taken[0], high), dim)
+            text += f"; or export a program for each range: `{_options(parts)}`"
+        if any(each.place == name for each in facts_of(program).sizes):
+            text += ". Add the other ranges that you declared"
+        return Fix(text, changes=(Change(dynamic=smaller),))
     return Fix(
         f"use `--dynamic auto` instead of a range: this line accepts only some sizes of {name} "
         f"({', '.join(map(str, taken[:3]))}, ...), which no range describes. The program then rejects all "

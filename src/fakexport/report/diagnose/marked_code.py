@@ -36,6 +36,18 @@ def nodes_around(span: Span | None) -> list[ast.AST]:
     return [] if function is None else list(ast.walk(function))
 
 
+def is_branch(span: Span | None) -> bool:
+    """Return whether a line decides between two branches, and no branch raises an error directly."""
+    for node in nodes_around(span):
+        if not isinstance(node, ast.If | ast.IfExp) or span is None:
+            continue
+        statements = (*node.body, *node.orelse) if isinstance(node, ast.If) else ()
+        is_here = node.test.lineno <= span.line <= (node.test.end_lineno or node.test.lineno)
+        if is_here and not any(isinstance(each, ast.Raise) for each in statements):
+            return True
+    return False
+
+
 def assigned(name: str, span: Span) -> list[ast.Assign]:
     """Return the assignments `name = ...` in the same function before the line of `span`."""
     nodes = (node for node in nodes_around(span) if isinstance(node, ast.Assign) and node.lineno < span.line)

@@ -61,12 +61,12 @@ def diagnose_program(captured: Captured, summary: ProgramSummary, dynamic: Dynam
     program, recovered = captured.program, captured.recovered
     assert program is not None
     assert recovered is not None
-    visits = tuple(walk(program))
+    visits, varying = tuple(walk(program)), dynamic.varying()
     operators = compare_custom_operators(visits)
     diagnostics = (
         *diagnose_numbers(program),
         *diagnose_dtypes(program, visits),
-        *diagnose_declared_dims(program, summary, dynamic),
+        *diagnose_declared_dims(program, summary, varying),
         *operators.diagnostics,
         *diagnose_constants(recovered),
         *diagnose_behaviour(program, visits, captured.effects),
@@ -75,8 +75,8 @@ def diagnose_program(captured: Captured, summary: ProgramSummary, dynamic: Dynam
         diagnostics,
         (
             *operators.notes,
-            *unproven_sizes(dynamic),
-            *order_notes(program, dynamic),
+            *unproven_sizes(varying),
+            *order_notes(program, varying),
             *division_notes(program, summary, dynamic),
             *_read(captured),
         ),

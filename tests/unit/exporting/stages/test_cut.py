@@ -284,6 +284,17 @@ class WritesToOneOfTwoViews(Layers):
         return self.layers[2](second) + rest
 
 
+class WritesToAViewItReceives(Layers):
+    """The last stage receives a value and its view, as two copies, and writes to one of them."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        first = self.layers[0](x)
+        view = first.view(-1)
+        third = self.layers[2](self.layers[1](x))
+        view.mul_(2)
+        return third + first
+
+
 class WritesToAViewOfABuffer(SharedState):
     """Two buffers share memory, and different stages use them."""
 
@@ -326,6 +337,10 @@ class ReadsANumber(Layers):
         (WritesWhatOthersReceived, "writes in place to memory that stage 2 uses"),
         (WritesWhatIsReturned, "writes in place to memory that stage 0 uses"),
         (WritesToOneOfTwoViews, "writes in place to memory that stage 2 uses"),
+        (
+            WritesToAViewItReceives,
+            "stage 2 writes in place to memory that several tensors of earlier stages share",
+        ),
         (WritesToAReturnedBuffer, "writes in place to memory that stage 0 uses"),
         (WritesToItsInput, "writes in place to memory that stage"),
         (ReadsANumber, "needs a number"),
