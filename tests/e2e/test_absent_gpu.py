@@ -26,9 +26,7 @@ SMALL = ("perceptron dynamic", "written buffer", "cache")
 IN_CI = (
     "attention",
     "attention bfloat16",
-    "masked attention bfloat16",
     "reductions",
-    "scattered",
     "images",
     "llama",
 )
