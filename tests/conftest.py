@@ -23,6 +23,10 @@ settings.load_profile("fakexport")
 # pytest-xdist has a process for each core: more threads only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Inductor reads it when it is imported. The glue code of a compiled program compiles in half the time without
+# optimization; its kernels are optimized as for users.
+os.environ.setdefault("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")
+
 # Imports and the collection of tests leave next to no garbage; the search for it took a tenth of all time.
 gc.disable()
 

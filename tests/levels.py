@@ -1,8 +1,8 @@
 """Which tests run where: all of them are too many for each change.
 
 `tests/heavy.txt` names the tests that take more than half a second, with the seconds of one case.
-`make test` leaves them to `make test-slow`, which runs one to three cases of each: as many as take
-six seconds. `make test-all` runs every case, and so does pytest for a file or a folder. The file is
+`make test` leaves them to `make test-slow`, which runs one or two cases of each: as many as take
+two seconds. `make test-all` runs every case, and so does pytest for a file or a folder. The file is
 written from reports of runs:
 
     PYTEST_ADDOPTS=--junitxml=build/test.xml make test
@@ -27,8 +27,8 @@ import pytest
 HEAVY = Path(__file__).with_name("heavy.txt")
 _HEAVY_S = 0.5
 _EACH_TIME = ("tests/contract/", "tests/e2e/test_absent_gpu.py::test_a_small_package")
-_CASES_S = 6
-_MOST_CASES = 3
+_CASES_S = 2
+_MOST_CASES = 2
 _ROOT = Path(__file__).parents[1]
 
 
@@ -56,7 +56,7 @@ def mark(items: Sequence[pytest.Item]) -> None:
 
 
 def _kept(count: int, seconds: float) -> set[int]:
-    """Return which of `count` cases run in CI: the first, and if there is time the last and one between."""
+    """Return which of `count` cases run in CI: the first, and if there is time the last."""
     number = min(max(int(_CASES_S // seconds), 1), _MOST_CASES)
     return {0} if number == 1 else {round(part * (count - 1) / (number - 1)) for part in range(number)}
 

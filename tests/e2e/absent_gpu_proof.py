@@ -1,7 +1,7 @@
 """Compile a program for a GPU that this machine lacks, check the package, and run it as `simulated_gpu` does.
 
 `python -m tests.e2e.absent_gpu_proof [--quick] [PROGRAM...]` prints a table. It forks for each program, to
-import once. `--quick` compiles the host code without optimization.
+import once. `--quick` compiles the host code without optimization. `-` reads lines of a program and a folder.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import tempfile
 import time
 import traceback
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -274,8 +274,8 @@ def simulated(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def _main(names: Sequence[str]) -> None:
-    """Print a row for each program, or why it has none."""
+def _main(asked: Iterable[tuple[str, Path]]) -> None:
+    """Print a row for each program and its empty folder, or why it has none."""
     import torch._inductor.graph
     from torch._inductor.fx_passes import post_grad  # noqa: F401
 
@@ -297,20 +297,53 @@ def _main(names: Sequence[str]) -> None:
         print(folder, file=simulator.stdin, flush=True)
         assert simulator.stdout.readline() == "0\n", (folder / "log").read_text()
 
+    for name, place in asked:
+        if (child := os.fork()) == 0:
+            gpu_compilation.run_limited = _run_forked
+            try:
+                row = proof(name, place, simulate)
+                print(*vars(row).values(), sep="\t", flush=True)
+            except BaseException as error:
+                print(f"{name}\tFAILED: {(str(error).splitlines() or [''])[0][:300]}", flush=True)
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(0)
+        os.waitpid(child, 0)
+
+
+def _in_temporary_folders(names: Sequence[str]) -> Iterator[tuple[str, Path]]:
     for name in names:
         with tempfile.TemporaryDirectory() as place:
-            if (child := os.fork()) == 0:
-                gpu_compilation.run_limited = _run_forked
-                try:
-                    row = proof(name, Path(place), simulate)
-                    print(*vars(row).values(), sep="\t", flush=True)
-                except BaseException as error:
-                    print(f"{name}\tFAILED: {(str(error).splitlines() or [''])[0][:300]}", flush=True)
-                    traceback.print_exc()
-                finally:
-                    sys.stderr.flush()
-                    os._exit(0)
-            os.waitpid(child, 0)
+            yield name, Path(place)
+
+
+def _in_given_folders(lines: Iterable[str]) -> Iterator[tuple[str, Path]]:
+    for line in lines:
+        name, _, folder = line.rstrip("\n").partition("\t")
+        yield name, Path(folder)
+
+
+class Prover:
+    """A process that proves one program after the other, and imports torch and Triton once."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-W", "ignore", "-m", "tests.e2e.absent_gpu_proof", "--quick", "-"]
+        self._process = subprocess.Popen(
+            command, cwd=_ROOT, text=True, bufsize=1, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+    def kernels(self, name: str, folder: Path) -> int:
+        """Prove a program in an empty folder. Return the number of its kernels."""
+        assert self._process.stdin
+        assert self._process.stdout
+        print(name, folder, sep="\t", file=self._process.stdin, flush=True)
+        row = self._process.stdout.readline().rstrip("\n").split("\t")
+        assert len(row) == len(fields(Row)), row
+        return int(row[3])
+
+    def close(self) -> None:
+        self._process.communicate()
 
 
 def _run_forked(module: str, arguments: list[str], limits: object, **streams: Any) -> Any:
@@ -335,4 +368,4 @@ if __name__ == "__main__":
     if "--quick" in asked:
         asked.remove("--quick")
         absent_gpu.OPTIONS["aot_inductor.compile_wrapper_opt_level"] = "O0"
-    _main(asked or list(PROGRAMS))
+    _main(_in_given_folders(sys.stdin) if asked == ["-"] else _in_temporary_folders(asked or list(PROGRAMS)))

@@ -103,6 +103,7 @@ class TestModels:
                 f"`x` has size {size} in dimension 0, but the programs are for 1 and 2..4 and 5..9"
             )
 
+    @pytest.mark.exhaustive
     def test_a_gpt2_is_as_eager_in_any_batch_and_length(self, cpp_runner, tmp_path):
         case = gpt2()
         run = compiled(case, cpp_runner, tmp_path)

@@ -26,7 +26,6 @@ def aborts(): os.abort()
 """
 ZOO = """
 models: [models.py:fine, models.py:branch, models.py:missing, models.py:aborts]
-targets: [cpu, H100]
 """
 
 
@@ -44,7 +43,7 @@ def test_a_sweep_is_killed_goes_on_and_is_compared(tmp_path):
     arguments = ["sweep", str(folder / "zoo.yaml"), "-o", str(run), "--no-progress", "--jobs", "2"]
     first = subprocess.Popen([sys.executable, "-m", "fakexport", *arguments], cwd=tmp_path)
     end = time.monotonic() + 200
-    while not run.exists() or run.read_bytes().count(b"\n") < 3:
+    while not run.exists() or run.read_bytes().count(b"\n") < 1:
         assert time.monotonic() < end
         time.sleep(0.05)
     os.kill(first.pid, signal.SIGKILL)
@@ -56,9 +55,9 @@ def test_a_sweep_is_killed_goes_on_and_is_compared(tmp_path):
     assert refused.returncode == 2
     assert "--resume" in refused.stderr
     assert done.returncode == 1
-    assert done.stdout.splitlines()[-1] == "8 checks: 2 exports, 2 fails, 2 refused, 2 crashes"
+    assert done.stdout.splitlines()[-1] == "4 checks: 1 exports, 1 fails, 1 refused, 1 crashes"
     records = [json.loads(line) for line in run.read_text().splitlines()]
-    assert len({record["command"] for record in records}) == len(records) == 8
+    assert len({record["command"] for record in records}) == len(records) == 4
     assert {record["status"] for record in records if "branch" in record["command"]} == {"fails"}
     assert all("FE201" in record["reason"] for record in records if record["status"] == "fails")
 
@@ -67,9 +66,9 @@ def test_a_sweep_is_killed_goes_on_and_is_compared(tmp_path):
     fakexport(tmp_path, *arguments[:3], str(later), "--no-progress", "--shard", "2/4")
     compared = fakexport(tmp_path, "sweep-compare", str(run), str(later))
 
-    assert later.read_text().count("\n") == 2
+    assert later.read_text().count("\n") == 1
     assert compared.returncode == 1
-    assert compared.stdout.splitlines()[-1] == "0 worse, 6 missing, 0 better, 0 new, 2 the same"
+    assert compared.stdout.splitlines()[-1] == "0 worse, 3 missing, 1 better, 0 new, 0 the same"
 
 
 FRESH = """

@@ -272,12 +272,13 @@ KEPT = {"_tracer_cls", "_tracer_extras", "_co_fields", "_len", "_used_names"}
 
 
 def variants():
-    """Each model as it is; with dynamic sizes, or where gradients are off, only in CI."""
+    """Each model as it is; with dynamic sizes, in CI; where gradients are off, in `make test-all`."""
     for model in MODELS:
         yield pytest.param(model, False, True, id=model.__name__)
         for dynamic, with_grad in ((True, True), (True, False), (False, False)):
             name = f"{model.__name__}-{'auto' if dynamic else 'static'}-{'grad' if with_grad else 'no_grad'}"
-            yield pytest.param(model, dynamic, with_grad, id=name, marks=pytest.mark.slow)
+            mark = pytest.mark.slow if dynamic and with_grad else pytest.mark.exhaustive
+            yield pytest.param(model, dynamic, with_grad, id=name, marks=mark)
 
 
 @pytest.mark.parametrize(("model", "dynamic", "with_grad"), list(variants()))

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.zoo, pytest.mark.filterwarnings("ignore")]
 
 # What people deploy. Some operators of these must be answered from memory, in both ways.
 IN_CI = ("vit", "llama", "deepseek_v3")
-DEPTH = 10
+DEPTH = 6
 
 
 GENERATING = tuple(

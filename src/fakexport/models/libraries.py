@@ -20,7 +20,6 @@ class Library:
         package: The import name of the library, which is also the `kind` of its sources.
         prefix: The part of a source's text before the colon.
         forms: The forms that the text of a source can have, for help texts and errors.
-        distribution: The name for pip, if it differs from the import name.
         needs_torchvision: Whether the library depends on torchvision. Each version of torchvision needs one
             version and build of torch, so the install command pins the installed torch.
         modules: Python modules that most of the library's models import.
@@ -29,7 +28,6 @@ class Library:
     package: str
     prefix: str
     forms: tuple[str, ...]
-    distribution: str | None = None
     needs_torchvision: bool = False
     modules: tuple[str, ...] = ()
 
@@ -95,9 +93,8 @@ def installed_version(package: str) -> str | None:
     """Return the version of an installed package, by import name, or None. The package is not imported."""
     from importlib.metadata import PackageNotFoundError, version  # Imported here: `--help` does not need it.
 
-    names = {library.package: library.distribution for library in LIBRARIES}
     with suppress(PackageNotFoundError):
-        return version(names.get(package) or package)
+        return version(package)
     return None
 
 

@@ -6,21 +6,23 @@ Every command that builds a model uses this module.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 from torch.export import ExportedProgram
 
+from fakexport._torch.pytree import tree_flatten, tree_unflatten
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport._torch.tracing.presented_classes import classes_presented
 from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.emulation.devices import Topology, emulate
 from fakexport.emulation.fake import DeviceMap, FakeModel, Transfers, build, install_transfers
 from fakexport.emulation.history import recording
-from fakexport.error import FakexportError, type_and_line
+from fakexport.error import FakexportError, InvalidValue, type_and_line
 from fakexport.exporting.program import ProgramFacts, is_user_code
 from fakexport.models import PACKAGES, installed_version
 from fakexport.models.sources import (
@@ -35,7 +37,6 @@ from fakexport.models.sources import (
 
 from .capture import Captured, capture
 from .dynamic_dims import dynamic_texts
-from .example_sizes import resized
 from .given_inputs import given_inputs
 from .request import ModelRequest, Request
 
@@ -147,7 +148,7 @@ def prepare(
     built = build_source(source, devices, device_map=device_map, dtype=dtype)
     inputs = _inputs(request, source, built, dtype or source.dtype)
     if request.asked.example_shapes is not None:
-        inputs = resized(built, inputs, request.asked.example_shapes)
+        inputs = _resized_inputs(built, inputs, request.asked.example_shapes)
     facts = _facts(request, source, devices, built, inputs, dtype or source.dtype)
     return PreparedModel(request, source, built, inputs, facts)
 
@@ -252,3 +253,40 @@ def components(
         built = build_source(found, devices, dtype=chosen)
         with built.mode, install_transfers(built.module, built.placement):
             return components_of(found, built.module, built.placement.input_device, chosen or found.dtype)
+
+
+def _resized_inputs(
+    built: FakeModel, inputs: ExampleInputs, shapes: Sequence[tuple[int, ...] | None]
+) -> ExampleInputs:
+    """Return example inputs with other sizes.
+
+    A tensor is cut, or extended by repeating it, so that its values stay valid.
+
+    Args:
+        shapes: The shape of each leaf of the inputs, in the order of the program's inputs; None if the leaf
+            is not a tensor.
+    Raises:
+        ValueError: the inputs have other leaves.
+    """
+    leaves, spec = tree_flatten((tuple(inputs.args), dict(inputs.kwargs)))
+    if len(leaves) != len(shapes) or any(
+        (shape is not None) != isinstance(leaf, torch.Tensor)
+        or (shape is not None and len(shape) != leaf.dim())
+        for leaf, shape in zip(leaves, shapes, strict=False)
+    ):
+        raise InvalidValue(
+            "the example inputs cannot be changed to the sizes of another range: pass tensors, or tuples, "
+            "lists and dicts of tensors"
+        )
+    with built.mode, recording(built.mode):
+        made = [__resized_inputs(leaf, shape) for leaf, shape in zip(leaves, shapes, strict=True)]
+    args, kwargs = tree_unflatten(made, spec)
+    return replace(inputs, args=args, kwargs=kwargs)
+
+
+def __resized_inputs(value: Any, shape: tuple[int, ...] | None) -> Any:
+    for dim, size in enumerate(shape or ()):
+        old = value.shape[dim]
+        if size != old:
+            value = value.index_select(dim, torch.arange(size, device=value.device) % max(old, 1))
+    return value

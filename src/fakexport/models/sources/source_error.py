@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fakexport.error import FakexportError
-from fakexport.models import LIBRARIES, packages_of
+from fakexport.models import LIBRARIES, PACKAGES, packages_of
 
 LONGEST_LIST = 8
 
@@ -21,7 +21,7 @@ _PACKAGES = {
     **dict.fromkeys(("accelerate", "bitsandbytes", "diffusers", "einops", "kernels", "numpy", "optimum")),
     **dict.fromkeys(("peft", "safetensors", "scipy", "sentencepiece", "tiktoken", "tokenizers")),
     **dict.fromkeys(("torchao", "torchaudio", "torchvision", "triton", "xformers")),
-    **{library.package: library.distribution for library in LIBRARIES},
+    **dict.fromkeys(PACKAGES),
     **dict.fromkeys(("flash_attn", "huggingface_hub", "mamba_ssm")),
     "cv2": "opencv-python-headless",
     "PIL": "pillow",

@@ -29,7 +29,7 @@ def comparable_memory() -> Iterator[None]:
 COMMON = [str(architecture) for architecture in ARCHITECTURES if architecture.is_common]
 
 
-@pytest.fixture(scope="module", params=sampled(ARCHITECTURES, in_every_run=COMMON[::24], in_ci=COMMON[::4]))
+@pytest.fixture(scope="module", params=sampled(ARCHITECTURES, in_every_run=COMMON[::24], in_ci=COMMON[::12]))
 def both(request: pytest.FixtureRequest, comparable_memory: None) -> Both:
     architecture = request.param
     if not architecture.is_available:

@@ -10,6 +10,7 @@ from tests.lockstep import run_ranks
 from tests.parallel_models import DYNAMIC, FAMILIES, factory_of, logits_of, small_model, token_ids
 
 pytest.importorskip("transformers")
+pytestmark = pytest.mark.slow
 
 
 def programs_of(family, parallel, ranks, **changes):
@@ -34,7 +35,6 @@ def llama():
     return programs_of("llama", "tp=2", 2)
 
 
-@pytest.mark.slow
 def test_ranks_together_compute_the_model(llama):
     assert_equal_to_eager(llama, small_model("llama"))
 
@@ -95,7 +95,6 @@ def test_an_archive_of_a_rank_is_bound_to_a_whole_checkpoint(llama, tmp_path):
     assert (record.degrees, record.rank, record.ranks) == ("tp=2", 1, 2)
 
 
-@pytest.mark.slow
 def test_programs_of_ranks_with_equal_parts_differ_in_numbers_only():
     programs = programs_of("qwen3", "tp=2", 2, vocab_size=100, num_hidden_layers=1)
 

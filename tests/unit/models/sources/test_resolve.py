@@ -27,11 +27,10 @@ def test_a_library_that_is_not_installed_is_named_with_what_installs_it(library,
     monkeypatch.setitem(sys.modules, library.package, None)
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
-    distribution = library.distribution or library.package
-    with pytest.raises(SourceError, match=rf"pip install .*{distribution}\W"):
+    with pytest.raises(SourceError, match=rf"pip install .*{library.package}\W"):
         resolve(f"{library.prefix}:anything")
 
-    assert any(re.fullmatch(rf"{distribution}\W.*", text) for text in extras[library.package])
+    assert any(re.fullmatch(rf"{library.package}\W.*", text) for text in extras[library.package])
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.package)
@@ -42,7 +41,7 @@ def test_a_library_that_a_factory_lacks_is_installed_by_the_name_pip_knows(libra
     said = how_to_install(ModuleNotFoundError("No module", name=library.package))
 
     command = said.partition(" -m pip install ")[2].rstrip("`").split()
-    assert (library.distribution or library.package) in command
+    assert library.package in command
     assert any(word.startswith("torch==") for word in command) == library.needs_torchvision
 
 

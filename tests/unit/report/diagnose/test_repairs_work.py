@@ -90,9 +90,8 @@ def test_the_fix_works_when_it_is_followed(name):
     assert works(name) == (name not in KNOWN_NOT_TO_WORK)
 
 
-@pytest.mark.slow
 def test_share_of_working_fixes_matches_the_page():
-    working = sum(works(name) for name in CORPUS)
+    working = len(CORPUS) - len(KNOWN_NOT_TO_WORK)
 
     assert len(CORPUS) >= 25
     assert working / len(CORPUS) >= LEAST_SHARE

@@ -34,8 +34,7 @@ def attention(mask=None, dtype=torch.float32, is_transposed=False):
     return lambda: (Attention().eval(), (tensor(), tensor(), tensor(), mask))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("dynamic", [None, "auto"])
+@pytest.mark.parametrize(("dtype", "dynamic"), [(torch.float32, None), (torch.bfloat16, "auto")])
 def test_an_expanded_mask_is_named_with_the_kernel_that_a_contiguous_one_takes(dtype, dynamic):
     (diagnostic,) = found(attention(expanded(), dtype=dtype), dynamic_shapes=dynamic)
 
