@@ -100,7 +100,7 @@ def check(
         TypeError: the factory does not return a module.
     Reports:
         FE001, FE101 to FE105, FE201 to FE210, FE301 to FE305, FE401 to FE407, FE502, FE503, FE505 to
-        FE507, FE601 to FE603, and FE901 to FE913.
+        FE507, FE601 to FE603, and FE901 to FE914.
 
     Example:
         >>> report = check(lambda: (nn.Linear(4, 2), (torch.zeros(3, 4),)), target=["cpu", "H100"])

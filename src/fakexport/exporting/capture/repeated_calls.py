@@ -14,8 +14,9 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from types import CodeType, FrameType
 from typing import Any
 
@@ -36,7 +37,7 @@ from .failure import span_at
 from .left_fakes import ModelState
 from .lost_writes import LostWriteError
 from .plain_forward import plain
-from .python_effects import PythonEffect
+from .python_effects import PythonEffect, PythonEffects
 
 Place = tuple[CodeType, int, int]
 
@@ -103,13 +104,19 @@ class RepeatedCalls:
 
 
 @contextmanager
-def calls_repeated(module: nn.Module, written: frozenset[str], times: int = CALLS) -> Iterator[RepeatedCalls]:
+def calls_repeated(
+    module: nn.Module,
+    written: frozenset[str],
+    times: int = CALLS,
+    later: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> Iterator[RepeatedCalls]:
     """Enter a context in which `module.forward` runs several times in each call.
 
     Args:
         module: The module. One call changes its state as `times` calls would.
         written: Names of the parameters and buffers that `forward` writes.
         times: Number of runs of `forward` per call.
+        later: The context of all runs but the first.
     """
     original: Callable[..., Any] = module.forward
     calls = RepeatedCalls()
@@ -120,12 +127,12 @@ def calls_repeated(module: nn.Module, written: frozenset[str], times: int = CALL
         calls.are_complete = False
         values = _Values(module, written)
         before = _layouts((args, kwargs))
-        for _ in range(times):
+        for run in range(times):
             # Each call gets its own containers, because `forward` may modify them.
             given, named = tree_map(lambda leaf: leaf, (args, kwargs))
             values.begin((given, named))
             calls.steps.append(values.steps)
-            with values:
+            with later() if run else nullcontext(), values:
                 result = original(*given, **named)
             calls.results.append(values.described((plain(result), args, kwargs)))
             if _layouts((args, kwargs)) != before:
@@ -329,3 +336,29 @@ def refuse_other_later_calls(
     names = ", ".join(f"{effect.module_path}.{effect.what}".lstrip(".") for effect in changes[:3])
     text = f"forward changes {names}, and its next call {what}, but the program repeats the first call"
     raise LostWriteError(text, changes[0].span or calls.first_difference, _STATE_IN_A_BUFFER) from error
+
+
+def check_grad_mode(
+    program: ExportedProgram,
+    module: nn.Module,
+    effects: PythonEffects,
+    state: ModelState,
+    trace: Callable[[], Exception | None],
+) -> None:
+    """Remove the effects `grad_mode` unless `forward` computes something different in the other grad mode.
+
+    Args:
+        program, module, state, trace: As for `refuse_other_later_calls`.
+        effects: Side effects of `forward`.
+    """
+    asked = [effect for effect in effects if effect.kind == "grad_mode"]
+    if not asked:
+        return
+    other = partial(torch.set_grad_enabled, not torch.is_grad_enabled())
+    with calls_repeated(module, written_state(program), 2, other) as calls, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trace()
+    state.put_back()
+    if not calls.differ:
+        for effect in asked:
+            del effects[effect]

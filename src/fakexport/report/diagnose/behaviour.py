@@ -32,7 +32,7 @@ def diagnose_behaviour(
     """Report each way in which the program behaves differently from eager mode.
 
     Reports:
-        FE901 to FE911 and FE913.
+        FE901 to FE911, FE913 and FE914.
     """
     writes = tuple(written_inputs(program, visits))
     for used, argument in training_operators(visits):

@@ -56,7 +56,7 @@ def diagnose_program(captured: Captured, summary: ProgramSummary, dynamic: Dynam
         summary: The summary of the program.
         dynamic: The declared dimensions.
     Reports:
-        FE207, FE209, FE302, FE304, FE305, FE402, FE403, FE601, FE602, FE603, FE901 to FE911, FE913.
+        FE207, FE209, FE302, FE304, FE305, FE402, FE403, FE601, FE602, FE603, FE901 to FE911, FE913, FE914.
     """
     program, recovered = captured.program, captured.recovered
     assert program is not None
