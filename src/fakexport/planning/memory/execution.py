@@ -30,8 +30,8 @@ from fakexport.exporting.program import (
     subgraphs_of,
 )
 from fakexport.planning.memory.held_memory import held_inputs, held_weights
+from fakexport.planning.memory.input_dims import is_cache
 from fakexport.planning.memory.node_memory import NodeMemory, allocation
-from fakexport.planning.memory.sizes import is_cache
 from fakexport.planning.memory.storage import Kind, Size, Storage
 
 Places = Any

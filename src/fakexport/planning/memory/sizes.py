@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import copy
 import functools
-import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sympy
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
 
 from fakexport._torch.tracing.symbolic_numbers import (
     expression_of,
@@ -22,8 +20,8 @@ from fakexport._torch.tracing.symbolic_numbers import (
     unbacked_index,
 )
 from fakexport.error import InvalidValue
-from fakexport.exporting.program import input_nodes
 from fakexport.planning.memory.embedding_bounds import TableRead, tables_read
+from fakexport.planning.memory.input_dims import InputDim, input_dims, is_cache
 from fakexport.planning.memory.size_request import SizeRequest
 
 
@@ -31,35 +29,7 @@ class BeyondTable(InvalidValue):
     """At this size, the program would read past the last row of an embedding table."""
 
 
-_INTEGERS = (torch.int64, torch.int32)
-_NOT_TEXT = re.compile(r"grid|size|shape|length")
-_EMBEDDED = re.compile(r"(?:\w+_)?inputs_embeds")
-_CACHED = re.compile(r"(?:past|cache)(?:[_.\d]|$)|(?:\w+_)?cache(?:s|[_.\d]|$)")
 _MOST_ELEMENTS = 2**62
-
-
-@dataclass(frozen=True)
-class InputDim:
-    """One dimension of a program's input.
-
-    Args:
-        dim: Index of the dimension, from 0.
-        size: The size: a number, or an expression over symbols.
-        role: `batch`, `context`, `cached` (context without the new tokens), or "".
-    """
-
-    name: str
-    dim: int
-    size: Any
-    role: str
-
-    @property
-    def is_query(self) -> bool:
-        """Whether the dimension counts only the new tokens; the dimension of a mask counts all tokens."""
-        return self.role == "context" and "mask" not in self.name
-
-    def __str__(self) -> str:
-        return f"{self.name}.{self.dim}"
 
 
 @dataclass(frozen=True)
@@ -97,7 +67,7 @@ class ProgramSizes:
     """
 
     def __init__(self, program: ExportedProgram, *, needed: Collection[str] = ()) -> None:
-        self.dims = tuple(_input_dims(program))
+        self.dims = tuple(input_dims(program))
         self._tables = tables_read(program)
         self._ranges = {
             symbol: (finite_bound(bounds.lower), _least(_bound(bounds.upper), self._tables.get(symbol)))
@@ -158,6 +128,8 @@ class ProgramSizes:
             if symbol is not None and symbol not in values:
                 values[symbol] = self._of_example(dim, symbol)
                 left.append((dim, values[symbol]))
+        windows = tuple((dim, size) for dim, size in asked.items() if self._is_window(dim, request))
+        self._refuse_unknown_caches([dim for dim, _ in left], windows)
         named = {symbol.name: value for symbol, value in values.items()}
         named.update(self._bounded(request, named))
         return ChosenSizes(
@@ -165,7 +137,7 @@ class ProgramSizes:
             batch=self._means("batch", values),
             context=self._means("context", values),
             as_in_example=tuple(left),
-            windows=tuple((dim, size) for dim, size in asked.items() if self._is_window(dim, request)),
+            windows=windows,
         )
 
     def _asked(self, request: SizeRequest) -> Iterator[tuple[InputDim, int]]:
@@ -218,6 +190,22 @@ class ProgramSizes:
             raise InvalidValue(
                 f"--context {size:,}: the encoder and the decoder have separate contexts ({one}, "
                 f"{other}): choose each with --size NAME.DIM=N"
+            )
+
+    def _refuse_unknown_caches(
+        self, left: Sequence[InputDim], windows: Sequence[tuple[InputDim, int]]
+    ) -> None:
+        """Reject a context length if all caches of tokens are windows, but there are caches of other forms.
+
+        The caches of DeepSeek-V4 have an entry for every 4 or 128 tokens, and the program does not show this.
+        """
+        tokens = [dim for dim in self.dims if dim.role == "cached"]
+        names = {dim.name for dim in tokens}
+        own = [dim for dim in left if is_cache(dim.name) and not dim.role and dim.name not in names]
+        if own and windows and len(windows) == len(tokens):
+            raise InvalidValue(
+                f"it is not known how many entries {own[0]} has for this context: choose it with "
+                f"--size {own[0]}=N, as for {len(own):,} sizes of this cache"
             )
 
     def _size_of(self, dim: InputDim, context: int) -> int:
@@ -327,36 +315,6 @@ def _bound(upper: Any) -> int | None:
     """Return a range's maximum as an int. Infinity and torch's largest representable number become None."""
     bound = finite_bound(upper)
     return None if bound is None or bound > _MOST_ELEMENTS else bound
-
-
-def _input_dims(program: ExportedProgram) -> Iterator[InputDim]:
-    for spec, node in input_nodes(program):
-        value = node.meta.get("val")
-        if spec.kind is InputKind.USER_INPUT and isinstance(value, torch.Tensor):
-            for index, size in enumerate(value.shape):
-                expression = expression_of(size) if isinstance(size, torch.SymInt) else int(size)
-                yield InputDim(node.name, index, expression, role_of(node.name, value, index))
-
-
-def role_of(name: str, value: torch.Tensor, index: int) -> str:
-    """Return the role of an input's dimension: `batch`, `context`, `cached` or ""."""
-    if is_cache(name):
-        return "batch" if index == 0 else "cached" if (index, value.dim()) == (2, 4) else ""
-    if index == 0:
-        return "batch"
-    is_tokens = value.dim() == 2 and value.dtype in _INTEGERS and not _NOT_TEXT.search(name)
-    is_mask = value.dim() == 2 and name.endswith("attention_mask")
-    is_embedded = value.dim() == 3 and _is_text(name)
-    return "context" if index == 1 and (is_tokens or is_mask or is_embedded) else ""
-
-
-def is_cache(name: str) -> bool:
-    """Return whether an input or output name denotes a cache: `past_key_values_0`, `cache.0.1`."""
-    return _CACHED.match(name) is not None
-
-
-def _is_text(name: str) -> bool:
-    return name.endswith("input_ids") or _EMBEDDED.fullmatch(name) is not None
 
 
 def _hints(program: ExportedProgram) -> Iterator[tuple[Any, int]]:

@@ -12,8 +12,8 @@ from torch import nn
 
 from fakexport._torch.emulation.fake_tensors import FakeTensorMode
 from fakexport.error import InvalidValue
+from fakexport.planning.memory.input_dims import role_of
 from fakexport.planning.memory.size_request import SizeRequest
-from fakexport.planning.memory.sizes import role_of
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,31 @@ def test_a_window_is_named_where_it_is_assumed(decoder, context, windows):
     assert {str(dim): size for dim, size in found} == windows
 
 
+class Compressing(nn.Module):
+    """Keeps a window of tokens, and an entry for every fourth token, as DeepSeek-V4 does."""
+
+    def forward(self, input_ids, attention_mask, past_key_values):
+        window, compressed = past_key_values
+        return input_ids + attention_mask.sum(), window + 1, compressed + 1
+
+
+def test_a_context_does_not_tell_the_size_of_a_compressed_cache():
+    inputs = {
+        "input_ids": torch.zeros(2, 1, dtype=torch.long),
+        "attention_mask": torch.ones(2, 40, dtype=torch.long),
+        "past_key_values": (torch.zeros(2, 3, 7, 4), torch.zeros(2, 9, 4)),
+    }
+    sizes = ProgramSizes(fe.export(Compressing, (), inputs, dynamic_shapes="auto"))
+
+    with pytest.raises(ValueError, match=r"how many entries past_key_values_1.1 has for this context"):
+        sizes.chosen(SizeRequest(context=100))
+    chosen = sizes.chosen(
+        SizeRequest(context=100, dims={("past_key_values_1", 1): 25, ("past_key_values_1", 2): 4})
+    )
+    assert {str(dim) for dim, _ in chosen.windows} == {"past_key_values_0.2"}
+    assert sizes.chosen(SizeRequest(batch=5)).context == 40
+
+
 def test_what_was_chosen_is_told_in_the_words_of_the_question(decoder):
     chosen = decoder.chosen(SizeRequest(batch=5, context=100))
 
