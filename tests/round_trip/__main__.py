@@ -5,6 +5,8 @@
 `python -m tests.round_trip --work FOLDER [--only llama] --steps sizes,sizes-page`
 `python -m tests.round_trip --work FOLDER --only llama --steps sizes,sizes-update` keeps the other rows
 `python -m tests.round_trip --work FOLDER [--only llama] --steps ranks,ranks-page`, of types with a plan
+`python -m tests.round_trip --work FOLDER [--only llama] --steps onnx,onnx-page`, in ONNX Runtime
+`python -m tests.round_trip --work FOLDER [--only llama] --steps tokens,onnx-page`, of generated tokens
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 STEPS = ("write", "open", "page")
-PAGES = ("page", "page-update", "sizes-page", "sizes-update", "ranks-page")
+PAGES = ("page", "page-update", "sizes-page", "sizes-update", "ranks-page", "onnx-page")
 MOST_BYTES = 12 << 30
 LIMIT_S = 900
 AT_ONCE = 25
@@ -39,7 +41,7 @@ def main() -> None:
     parser.add_argument("--worker", action="store_true", help="of a step, in this process")
     options = parser.parse_args()
     steps = options.steps.split(",")
-    every = _types_with_plan if "ranks" in steps else _all_names
+    every = _types_with_plan if "ranks" in steps else _families if "tokens" in steps else _all_names
     names = options.only.split(",") if options.only else every()
     if options.worker:
         (step,) = steps
@@ -57,6 +59,11 @@ def main() -> None:
         _write_sizes_page(options.work)
     if "sizes-update" in steps:
         _write_sizes_page(options.work, is_update=True)
+    if "onnx-page" in steps:
+        from .onnx_page import PAGE, render, rows_in
+
+        old = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(render(rows_in(options.work), old, _versions()), encoding="utf-8")
     if "ranks-page" in steps:
         from .ranks_page import PAGE, read_rows, render
 
@@ -105,6 +112,12 @@ def _types_with_plan() -> list[str]:
     return list(planned_types())
 
 
+def _families() -> list[str]:
+    from tests.generation.families import NAMED
+
+    return list(NAMED)
+
+
 def _in_processes(step: str, work: Path, names: Sequence[str]) -> None:
     """Runs a step for all names, in one process after the other: one that dies takes no other with it."""
     done = RESULTS[step]
@@ -127,6 +140,8 @@ RESULTS = {
     "open": "outcome.json",
     "sizes": "sizes.json",
     "ranks": "ranks.json",
+    "onnx": "onnx.json",
+    "tokens": "tokens.json",
 }
 
 
@@ -191,11 +206,43 @@ def _run_ranks(work: Path, names: Sequence[str]) -> None:
             _write(path, {degree: asdict(found) for degree, found in outcomes_of(name, Path(folder)).items()})
 
 
+def _run_onnx_files(work: Path, names: Sequence[str]) -> None:
+    import torch
+
+    from .onnx_files import outcome_of, read_translations_once
+
+    torch.set_num_threads(1)
+    read_translations_once()
+    for name in names:
+        path = work / name / RESULTS["onnx"]
+        with tempfile.TemporaryDirectory() as folder, _recorded(path):
+            _write(path, outcome_of(spec_of(name, Path(folder)), Path(folder)))
+
+
+def _generate_with_onnx(work: Path, names: Sequence[str]) -> None:
+    import torch
+
+    from tests.generation.families import NAMED
+    from tests.generation.onnx_tokens import onnx_agreement
+
+    from .onnx_files import read_translations_once
+
+    torch.set_num_threads(1)
+    read_translations_once()
+    for name in names:
+        path = work / name / RESULTS["tokens"]
+        with tempfile.TemporaryDirectory() as folder, _recorded(path):
+            found = onnx_agreement(NAMED[name], Path(folder))
+            _write(path, {"is_equal": found.is_equal, "variety": found.variety})
+
+
 _WORKERS = {
     "write": _write_cases,
     "open": _open_cases,
     "sizes": _call_at_other_sizes,
     "ranks": _run_ranks,
+    "onnx": _run_onnx_files,
+    "tokens": _generate_with_onnx,
 }
 
 

@@ -29,7 +29,13 @@ _SEED = 0
 
 
 def write_case(
-    spec: str, folder: Path, *, targets: Sequence[str] = TARGETS, dynamic_shapes: str | None = "auto"
+    spec: str,
+    folder: Path,
+    *,
+    targets: Sequence[str] = TARGETS,
+    dynamic_shapes: str | None = "auto",
+    is_float32: bool = False,
+    noise: float = 0.02,
 ) -> None:
     """Writes one case to an empty folder; `case.json` says what is there, and comes last.
 
@@ -37,19 +43,21 @@ def write_case(
         spec: `hf:...` or `timm:...`.
         targets: Those to export for.
         dynamic_shapes: As for `check`.
+        noise: What is added to the weights, so that all differ.
+        is_float32: Whether experts also stay in float32, where their product is an operator of transformers.
         folder: Gets `TARGET.pt2`, `checkpoint/`, and for each set of sizes `inputs-N.safetensors` and
             `outputs-N.safetensors`.
     """
     source = resolve(spec)
     dtype, failures, programs = "float32", *_programs(spec, "float32", targets, dynamic_shapes)
-    if any(_needs_library(program) for program in programs.values()):
+    if not is_float32 and any(_needs_library(program) for program in programs.values()):
         dtype, failures, programs = "bfloat16", *_programs(spec, "bfloat16", targets, dynamic_shapes)
     case: dict[str, Any] = {"dtype": dtype, "failures": failures, "dynamic": {}, "sizes": [], "padded": []}
     for target, program in programs.items():
         fe.save(program, folder / f"{target}.pt2")
         case["dynamic"][target] = {name: list(dims) for name, dims in dynamic_dims(program).items()}
     if programs:
-        module = real_model(source, dtype)
+        module = real_model(source, dtype, noise)
         case["class"] = type(module).__name__
         template = template_of(source, module, next(iter(programs.values())))
         _write_checkpoint(module, folder / "checkpoint")
@@ -99,7 +107,7 @@ def _needs_library(program: ExportedProgram) -> bool:
     return any(getattr(target, "namespace", "") == "transformers" for target in targets)
 
 
-def real_model(source: Source, dtype: str) -> nn.Module:
+def real_model(source: Source, dtype: str, noise: float = 0.02) -> nn.Module:
     """The model with real weights, every one in its checkpoint different, so that a swap of two shows."""
     torch.manual_seed(_SEED)
     with _default_dtype(getattr(torch, dtype)):
@@ -111,8 +119,8 @@ def real_model(source: Source, dtype: str) -> nn.Module:
         for name, parameter in module.named_parameters():
             if name in unsaved:
                 continue
-            noise = torch.randn(parameter.shape, generator=generator) * 0.02
-            parameter.copy_(torch.nan_to_num(parameter, 0.0, 0.0, 0.0).clamp(-10, 10) + noise)
+            drawn = torch.randn(parameter.shape, generator=generator) * noise
+            parameter.copy_(torch.nan_to_num(parameter, 0.0, 0.0, 0.0).clamp(-10, 10) + drawn)
     return module
 
 

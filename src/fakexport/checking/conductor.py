@@ -73,7 +73,7 @@ def check(
             input.
         trust_remote_code: Whether to run the Python files of an `hf:` repository or folder that `auto_map` in
             its `config.json` names.
-        workload: `prefill` or `decode` of an `hf:` model: the cache is an input and an output.
+        workload: `prefill`, `decode` or `chunk` of an `hf:` model: the cache is an input and an output.
         max_cache_len: For `prefill` and `decode`: use a static cache of this many tokens instead of a growing
             one.
         cache_form: `buffers`: the program keeps the static cache in buffers that it writes.

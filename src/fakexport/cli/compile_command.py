@@ -47,6 +47,22 @@ def compile_command(
             "file next to it.",
         ),
     ] = None,
+    names: Annotated[
+        Literal["optimum"] | None,
+        typer.Option(
+            "--names",
+            help="For onnx: name inputs, outputs and dynamic axes as Optimum does.",
+        ),
+    ] = None,
+    opset: Annotated[
+        int | None,
+        typer.Option(
+            "--opset",
+            metavar="N",
+            min=18,
+            help="For onnx: version of the operators. Default: the version that torch chooses.",
+        ),
+    ] = None,
     backend: Annotated[
         Literal["portable", "xnnpack"] | None,
         typer.Option("--backend", help="For executorch: `portable` kernels (default) or `xnnpack`."),
@@ -91,6 +107,8 @@ def compile_command(
     check_form(to)
     given = {
         "--weights": weights,
+        "--names": names,
+        "--opset": opset,
         "--backend": backend,
         "--target": target or None,
         "--cache": cache,
@@ -113,6 +131,8 @@ def compile_command(
                 to=to,
                 devices=devices,
                 weights=weights,
+                names=names,
+                opset=opset,
                 backend=backend,
                 target=target or None,
                 cache=cache,

@@ -49,7 +49,7 @@ def export_command(
     options: ModelOptions,
     call: CallOptions,
     workload: Annotated[
-        Literal["forward", "prefill", "decode", "generate"],
+        Literal["forward", "prefill", "decode", "chunk", "generate"],
         typer.Option(
             help="Export this workload of an `hf:` model, as for `check`; or `generate`, a bundle of prefill "
             "and decode for `fakexport generate`."

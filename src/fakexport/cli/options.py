@@ -238,11 +238,12 @@ Assume = Annotated[
     ),
 ]
 Workload = Annotated[
-    Literal["forward", "prefill", "decode"],
+    Literal["forward", "prefill", "decode", "chunk"],
     typer.Option(
         "--workload",
         help="Export this workload of an `hf:` model: `forward`; `prefill`, which reads a prompt and returns "
-        "the KV cache; or `decode`, which reads one token and the cache and returns the new cache.",
+        "the KV cache; `decode`, which reads one token and the cache and returns the new cache; or `chunk`, "
+        "which reads one or more tokens and a cache that may be empty.",
     ),
 ]
 Component = Annotated[

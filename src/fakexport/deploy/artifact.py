@@ -18,6 +18,9 @@ from .signature import Signature
 WeightsPlace = Literal["inside", "beside"]
 """Where the weights are: in the compiled file, or in a `.safetensors` file next to it."""
 
+Names = Literal["optimum"]
+"""Whose names the inputs, outputs and dynamic axes of an ONNX file have, if not those of the program."""
+
 Report = Callable[[str], None]
 """Progress callback, called with a line of text for each step."""
 

@@ -16,7 +16,7 @@ from fakexport.error import InvalidValue
 from fakexport.exporting.program import facts_of
 from fakexport.files.documents import are_divided
 
-from .artifact import CompiledFile, DeployError, Report, WeightsPlace
+from .artifact import CompiledFile, DeployError, Names, Report, WeightsPlace
 from .opening import with_weights
 from .plugin_runtime import compile_with_plugin
 
@@ -30,6 +30,8 @@ def compile(
     to: str = "aoti",
     devices: str | Mapping[str, str] | None = None,
     weights: WeightsPlace | None = None,
+    names: Names | None = None,
+    opset: int | None = None,
     backend: Literal["portable", "xnnpack"] | None = None,
     target: str | Sequence[str] | None = None,
     cache: str | os.PathLike[str] | None = None,
@@ -50,6 +52,9 @@ def compile(
         devices: Mapping of devices, as for `bind`.
         weights: For `aoti` and `onnx`: `inside` the file, or in a .safetensors file `beside` it (the
             default of `aoti` for GPUs).
+        names: For `onnx`: `optimum` gives inputs, outputs and dynamic axes the names that files written by
+            Optimum have. Default: the names in the program.
+        opset: For `onnx`: version of the operators, at least 18. Default: the version that torch chooses.
         backend: For `executorch`. Default: `portable`.
         target: For `aoti` and `cpp-project`: the devices to compile for, as a topology. NVIDIA GPUs may be
             absent (extra `cuda`). Several GPUs share one package, which has code for each. Default: the
@@ -79,7 +84,15 @@ def compile(
         'linear.onnx'
     """
     check_form(to)
-    given = {"weights": weights, "backend": backend, "target": target, "cache": cache, "tune": tune or None}
+    given: dict[str, object] = {
+        "weights": weights,
+        "names": names,
+        "opset": opset,
+        "backend": backend,
+        "target": target,
+        "cache": cache,
+        "tune": tune or None,
+    }
     for option, value in given.items():
         if value is not None and option not in OPTIONS_OF.get(to, ()):
             raise InvalidValue(f"{to} has no option {option}")
@@ -135,7 +148,9 @@ def compile(
         case "onnx":
             from .onnx import compile_onnx
 
-            return compile_onnx(opened, path, weights=weights or "inside", report=on_progress)
+            return compile_onnx(
+                opened, path, weights=weights or "inside", names=names, opset=opset, report=on_progress
+            )
 
 
 def program_to_compile(

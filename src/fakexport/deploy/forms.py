@@ -12,7 +12,7 @@ OPTIONS_OF: Mapping[str, frozenset[str]] = {
     "aoti": frozenset(("weights", "target", "cache", "tune")),
     "cpp-project": frozenset(("target", "cache")),
     "executorch": frozenset(("backend",)),
-    "onnx": frozenset(("weights",)),
+    "onnx": frozenset(("weights", "names", "opset")),
 }
 """The options that each form accepts. Options that every form accepts are not listed."""
 

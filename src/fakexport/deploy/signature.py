@@ -145,6 +145,22 @@ class Signature:
         written = tuple(dict.fromkeys(name for name, _ in written_inputs(program, walk(program))))
         return cls(tuple(inputs), outputs, tuple(conditions), has_identity_check, written)
 
+    def renamed(self, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> Signature:
+        """Return the same signature with new names. Names that are not in the mappings are unchanged."""
+
+        def new(name: str) -> str:
+            return inputs.get(name, name)
+
+        return dataclasses.replace(
+            self,
+            inputs=tuple(dataclasses.replace(each, name=new(each.name)) for each in self.inputs),
+            outputs=tuple(
+                dataclasses.replace(each, name=outputs.get(each.name, each.name)) for each in self.outputs
+            ),
+            conditions=tuple(each.renamed(inputs) for each in self.conditions),
+            written=tuple(map(new, self.written)),
+        )
+
     def check(self, inputs: Mapping[str, torch.Tensor], *, is_in_place: bool = False) -> None:
         """Check the inputs of a call before anything runs: names, dtypes, sizes, ranges and guards.
 

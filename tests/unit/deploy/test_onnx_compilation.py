@@ -371,3 +371,26 @@ def test_a_softmax_of_the_models_own_stays_as_it_is(tmp_path: Path) -> None:
 
     assert found[0, 0, 1].isnan().all()
     torch.testing.assert_close(found, OwnAttention()(x, mask), equal_nan=True)
+
+
+class BiasedAttention(nn.Module):
+    """As T5: the layout that attention returns depends on whether its mask requires gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Embedding(5, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = x.view(3, 5, 2, 4).transpose(1, 2)
+        places = torch.arange(5)
+        bias = self.bias((places[:, None] - places).abs()).permute(2, 0, 1)[None]
+        found = nn.functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=bias)
+        return found.transpose(1, 2).contiguous().reshape(3, 5, 8)
+
+
+def test_a_mask_that_is_a_parameter_does_not_change_the_layout_of_attention(tmp_path: Path) -> None:
+    model, x = BiasedAttention(), torch.randn(3, 5, 8)
+
+    found = compiled(model, (torch.zeros_like(x),), tmp_path)({"x": x})
+
+    torch.testing.assert_close(next(iter(found.values())), model(x))

@@ -31,7 +31,7 @@ _MOST_CHECKS = 10_000
 _STATIC = "static"
 _UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]iB)")
-_WORKLOADS = ("forward", "prefill", "decode")
+_WORKLOADS = ("forward", "prefill", "decode", "chunk")
 _TIMEOUT_S = 600.0
 
 

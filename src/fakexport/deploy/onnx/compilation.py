@@ -19,6 +19,7 @@ from fakexport.error import InvalidValue, first_line
 from fakexport.exporting.program import (
     SourcePaths,
     devices_of_program,
+    facts_of,
     retarget,
     span_of_trace,
     unbound_names,
@@ -28,13 +29,15 @@ from fakexport.report.diagnose import labels_at
 from fakexport.rules import rule
 from fakexport.rules.diagnostics import Diagnostic, Fix
 
-from ..artifact import CompiledFile, CompileFailure, DeployError, Report, WeightsPlace, silent
+from ..artifact import CompiledFile, CompileFailure, DeployError, Names, Report, WeightsPlace, silent
 from ..composed_program import composed, packed_product
 from ..signature import Signature
 from ..weights_file import FileLayout, file_beside, raw_chunks
 from .conversion import Converted, convert
 from .description import KEY, Description
+from .optimum_names import with_optimum_names
 
+_OLDEST_OPSET = 18  # The opset of torch's translations; torch converts only to newer ones.
 LARGEST_BYTES = 2**31 - 2**20
 """Size limit in bytes: protobuf reads at most 2 GiB. Larger models have their weights in a second file."""
 
@@ -47,6 +50,8 @@ def compile_onnx(
     path: str | os.PathLike[str],
     *,
     weights: WeightsPlace = "inside",
+    names: Names | None = None,
+    opset: int | None = None,
     custom_translation_table: Mapping[Any, Callable[..., Any]] | None = None,
     report: Report | None = None,
 ) -> CompiledFile:
@@ -61,6 +66,9 @@ def compile_onnx(
         weights: `inside` the file, or `beside` it in a safetensors file, which all ONNX runtimes read as
             external data. If the program is weight-less or has more than 2 GiB of weights, `beside` is always
             used.
+        names: `optimum`: the names of inputs, outputs and dynamic axes that files written by Optimum have.
+            Default: the names in the program.
+        opset: Version of ONNX's operators, at least 18. Default: the version that torch chooses.
         custom_translation_table: As for `torch.onnx.export`: onnxscript functions by operator.
         report: Called with a line of text for each step.
 
@@ -70,25 +78,34 @@ def compile_onnx(
             file exists at the path of the weights.
         RetargetError: The program is for a different device, and cannot run on the CPU.
         FileWriteError: A file cannot be written; an existing file is kept.
-        ValueError: The path does not end in `.onnx`, or an input is not a tensor.
+        ValueError: The path does not end in `.onnx`, an input is not a tensor, torch cannot write the opset,
+            or Optimum has no name for a part of the program's state.
     """
-    import onnx  # noqa: F401  (raise before the work starts if it is missing)
+    import onnx  # Raise before the work starts if it is missing.
 
     started = time.monotonic()
     say = report or silent
     target = Path(path)
     if target.suffix != ".onnx":
         raise InvalidValue(f"{target}: the name of an ONNX file must end in .onnx")
+    if names not in (None, "optimum"):
+        raise InvalidValue(f"names must be 'optimum' or None, not {names!r}")
+    newest = onnx.defs.onnx_opset_version()
+    if opset is not None and not _OLDEST_OPSET <= opset <= newest:
+        raise InvalidValue(f"opset {opset} is not supported; use a number in {_OLDEST_OPSET}..{newest}")
     program, notes = _on_the_cpu(program)
     program = composed(program, {PACKED: packed_product})
     signature = Signature.of(program)
     say("converting to ONNX")
-    converted = convert(program, signature, {**translations(), **(custom_translation_table or {})})
+    named = with_optimum_names(signature, facts_of(program).call) if names == "optimum" else None
+    table = {**translations(), **(custom_translation_table or {})}
+    converted = convert(program, signature, table, named=named, opset=opset)
     tensors = {**program.constants, **program.state_dict}
     is_bound = not unbound_names(program)
     is_inside = _fits(converted, tensors) and is_bound and weights == "inside"
     beside = file_beside(target)
-    description = Description.of(program, signature, converted.outputs, "" if is_inside else beside.name)
+    file = "" if is_inside else beside.name
+    description = Description.of(program, named or signature, converted.outputs, file)
     model = _proto(converted, description, FileLayout.of(description.stored, _ANY_DIGEST))
     say("checking the model")
     check_model(model)

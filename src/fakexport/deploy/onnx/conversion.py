@@ -13,13 +13,14 @@ from torch.export.graph_signature import ConstantArgument
 from fakexport._torch.tracing.symbolic_numbers import pending_symbols_dropped
 from fakexport.emulation.fake import is_fake
 from fakexport.emulation.history import constant_value
-from fakexport.exporting.program import derived_program, has_value, user_outputs
+from fakexport.exporting.program import derived_program, facts_of, has_value, user_outputs
 
 from ..artifact import CompileFailure, DeployError
 from ..signature import Signature
 from ..unsupported import assertion_notes, findings_of_objects
 from .attention_masks import hide_altogether
 from .findings import findings_of_failure, findings_of_program, innermost
+from .optimum_names import axis_names, rename_axes
 
 _DRAWS = {
     *("Bernoulli", "Dropout", "Multinomial"),
@@ -45,8 +46,17 @@ def convert(
     program: ExportedProgram,
     signature: Signature,
     translations: Mapping[Any, Callable[..., Any]],
+    *,
+    named: Signature | None = None,
+    opset: int | None = None,
 ) -> Converted:
     """Convert a program to an ONNX graph. The graph is the same with and without weights.
+
+    Args:
+        signature: The signature of the program.
+        named: The signature with the names that Optimum uses, to give these to inputs, outputs and axes.
+            Default: the names in the program.
+        translations, opset: As for `compile_onnx`.
 
     Constants are not folded into weights, so that different weights can be bound later. ONNX Runtime folds
     constants when it loads the file. Raises as `compile_onnx` does.
@@ -58,9 +68,16 @@ def convert(
     if held := tuple(findings_of_objects(program, "FE802", "ONNX")):
         raise CompileFailure(held)
     try:
-        with pending_symbols_dropped(program):  # A failed conversion leaves pending symbols behind.
+        # A failed conversion leaves pending symbols behind. The exporter decomposes the program without
+        # gradients, and runs the result with them: attention then has a different layout if its mask is
+        # computed from a parameter, as in T5, and a `view` of it fails (torch 2.13).
+        with pending_symbols_dropped(program), torch.no_grad():
             exported = torch.onnx.export(
-                _plain(program), optimize=False, verbose=False, custom_translation_table=dict(translations)
+                _plain(program),
+                optimize=False,
+                verbose=False,
+                opset_version=opset,
+                custom_translation_table=dict(translations),
             )
     except OnnxExporterError as error:
         if found := findings_of_failure(_plain(program), signature, error, translations):
@@ -77,11 +94,12 @@ def convert(
         onnxscript.optimizer.optimize(model)
     except Exception as error:
         raise DeployError(f"onnxscript cannot simplify the graph: {innermost(error)}") from error
-    named = _name(model, program, signature)
+    names = _name(model, program, named or signature)
+    rename_axes(model, {} if named is None else axis_names(model, facts_of(program).call))
     return Converted(
         model=model,
         weights=tuple(name for name, value in model.graph.initializers.items() if value.const_value is None),
-        outputs=tuple(named[output.name] for output in signature.outputs if output.is_tensor),
+        outputs=tuple(names[output.name] for output in (named or signature).outputs if output.is_tensor),
         notes=tuple(_notes(program, model)),
     )
 
@@ -105,7 +123,7 @@ def _leave_out_values(model: Any, program: ExportedProgram) -> None:
 
 
 def _name(model: Any, program: ExportedProgram, signature: Signature) -> dict[str, str]:
-    """Give inputs and outputs the same names as in the program. An output whose name is already used gets a
+    """Give inputs and outputs their names in the signature. An output whose name is already used gets a
     suffix.
     """
     from onnx_ir.passes.common import NameFixPass
@@ -115,7 +133,8 @@ def _name(model: Any, program: ExportedProgram, signature: Signature) -> dict[st
         value.name = tensor.name  # The optimizer renames inputs that are also outputs.
     taken = {value.name for value in graph.inputs} | set(graph.initializers)
     names: dict[str, str] = {}
-    wanted = [name for name, each in user_outputs(program) if not isinstance(each, ConstantArgument)]
+    leaves = zip(signature.outputs, user_outputs(program), strict=True)
+    wanted = [leaf.name for leaf, (_, each) in leaves if not isinstance(each, ConstantArgument)]
     for index, name in enumerate(wanted):
         names[name] = name
         while names[name] in taken:

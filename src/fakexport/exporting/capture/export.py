@@ -97,7 +97,7 @@ def export(
         dynamic_shapes: `"auto"`, `["input_ids.1=2..4096"]`, or the argument of `torch.export.export`.
         strict: Trace with TorchDynamo instead of running the Python code.
         trust_remote_code: Whether to run the model code of an `hf:` repository or folder, as for `check`.
-        workload, max_cache_len, cache_form: `prefill` or `decode` of an `hf:` model, as for `check`.
+        workload, max_cache_len, cache_form: `prefill`, `decode` or `chunk` of an `hf:` model, as for `check`.
         component: A part of an `hf:` model, as for `check`.
         adapter, adapter_mode: A LoRA adapter for an `hf:` model, as for `check`.
         parallel: Degrees of parallelism, as for `check`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 
 from fakexport.files.documents import DocumentError, field, integer, items, mapping, one_of, sequence, text
@@ -44,6 +44,10 @@ class Condition:
         """The condition with the line that imposed it, for an error message."""
         return f"{self} (because of {self.asked_at})" if self.asked_at else str(self)
 
+    def renamed(self, names: Mapping[str, str]) -> Condition:
+        """Return the condition with new names for inputs. Names that are not in the mapping are unchanged."""
+        return replace(self, check=_renamed(self.check, names))
+
     @property
     def questions(self) -> tuple[Question, ...]:
         """The input properties that the condition depends on, each once, from left to right."""
@@ -58,6 +62,15 @@ class Condition:
             return bool(evaluated(self.check, answer))
         except (ArithmeticError, ValueError, TypeError):
             return False
+
+
+def _renamed(expression: Expression, names: Mapping[str, str]) -> Expression:
+    match expression:
+        case Question(name):
+            return replace(expression, input=names.get(name, name))
+        case Operation(sign, operands):
+            return Operation(sign, tuple(_renamed(operand, names) for operand in operands))
+    return expression
 
 
 def conditions_to_json(conditions: tuple[Condition, ...]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from fakexport.error import InvalidValue
 
 from .typed_json import Most, Name, Size
 
-CALLS = ("prefill", "decode")
+CALLS = ("prefill", "decode", "chunk")
 _MOST_TOKENS = 1_000_000
 Tokens = Annotated[tuple[Size, ...], Most(_MOST_TOKENS)]
 
@@ -21,7 +21,7 @@ class StateTensor:
     """A tensor that one generation call passes to the next, such as one layer's keys in the KV cache.
 
     Args:
-        name: Name that prefill and decode share, such as `past_key_values.layers_0_keys`. Tensors are matched
+        name: Name that all calls share, such as `past_key_values.layers_0_keys`. Tensors are matched
             by this name, not by order or shape.
         input: Name of the input for the tensor; None in prefill.
         output: Name of the output that returns the tensor.
@@ -98,7 +98,7 @@ class CallRecord:
     """The roles of a program's inputs and outputs in text generation. Inputs and outputs are given by name.
 
     Args:
-        workload: `prefill` or `decode`.
+        workload: `prefill`, `decode` or `chunk`.
         tokens: The input for the tokens to continue.
         logits: The output with the scores. Its last position has the scores for the next token.
         prompt: The input for the prompt: the same as `tokens`, or the input of the encoder. None if the

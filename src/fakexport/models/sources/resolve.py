@@ -53,9 +53,9 @@ def resolve(
     Returns:
         The source. If the same spec is resolved twice, its Python file is imported twice.
     Raises:
-        SourceError: prefill or decode is requested for a source other than `hf:`; the form of the text or the
-            model type or class is unknown; a file or package is missing; a file raises an error when it is
-            imported; an attribute is missing or not callable; JSON is invalid; or a factory requires
+        SourceError: prefill, decode or chunk is requested for a source other than `hf:`; the form of the text
+            or the model type or class is unknown; a file or package is missing; a file raises an error when
+            it is imported; an attribute is missing or not callable; JSON is invalid; or a factory requires
             arguments.
         TypeError: the spec is neither a string, a factory nor a module.
 
@@ -70,7 +70,7 @@ def resolve(
             )
         return spec
     form, colon, name = spec.partition(":") if isinstance(spec, str) else ("", "", "")
-    if workload.name in ("prefill", "decode") and form != "hf":
+    if workload.name in ("prefill", "decode", "chunk") and form != "hf":
         raise SourceError(
             f"--workload {workload.name} supports hf: sources only; for other sources, the inputs determine "
             "the call"

@@ -124,15 +124,22 @@ def how_to_install(error: BaseException) -> str | None:
     module = name.partition(".")[0]
     if module in sys.modules:
         return f"install a version of {module} that has {name}"
-    if module in _PACKAGES:
-        package = _PACKAGES[module] or module.replace("_", "-")
-        return f"run `{shlex.quote(sys.executable)} -m pip install {_requirement(module, package)}`"
+    if (command := pip_command(module)) is not None:
+        return f"run `{command}`"
     if not isinstance(error, ModuleNotFoundError):
         return f"install {name} for {sys.executable}, as the error message of transformers explains"
     return (
         f"install the package with the module {module!r} for {sys.executable}, or, if it is your "
         "own file, put its folder on PYTHONPATH"
     )
+
+
+def pip_command(module: str) -> str | None:
+    """Return the command that installs a known package, or None for an unknown module."""
+    if module not in _PACKAGES:
+        return None
+    package = _PACKAGES[module] or module.replace("_", "-")
+    return f"{shlex.quote(sys.executable)} -m pip install {_requirement(module, package)}"
 
 
 def _requirement(module: str, package: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Literal, cast, get_args
 
 from fakexport.error import InvalidValue
 
-WorkloadName = Literal["forward", "prefill", "decode", "train"]
+WorkloadName = Literal["forward", "prefill", "decode", "chunk", "train"]
 
 
 @dataclass(frozen=True)
@@ -16,8 +16,9 @@ class Workload:
 
     Args:
         name: `forward`: without a cache. `prefill`: reads a prompt and returns the cache. `decode`: reads one
-            token and a cache, and returns the cache. `train`: like `forward`, with labels if the model
-            accepts them.
+            token and a cache, and returns the cache. `chunk`: reads one or more tokens and a cache that may
+            be empty, and returns the cache and the scores of all these tokens. `train`: like `forward`, with
+            labels if the model accepts them.
         batch: Batch size of the example inputs. The default is 2, because `torch.export` specializes on sizes
             of 0 and 1.
         context: Number of tokens that the model attends to in the example, including those in the cache.
@@ -41,7 +42,7 @@ FORWARD = Workload()
 _AUTO = "auto"
 _LENGTH = "input_ids.1"
 
-ExportedWorkload = Literal["forward", "prefill", "decode"]
+ExportedWorkload = Literal["forward", "prefill", "decode", "chunk"]
 CacheForm = Literal["inputs", "buffers"]
 
 
@@ -56,9 +57,9 @@ def exported_workload(
     """Return the workload to export, and its dynamic dimensions.
 
     Args:
-        name: `forward`, `prefill` or `decode`.
-        dynamic: The dynamic dimensions, as strings or as torch's `dynamic_shapes`. The lengths of prefill and
-            decode are always dynamic. Their batch is dynamic if it is listed or if `auto` is passed.
+        name: `forward`, `prefill`, `decode` or `chunk`.
+        dynamic: The dynamic dimensions, as strings or as torch's `dynamic_shapes`. The lengths of generation
+            calls are always dynamic. Their batch is dynamic if it is listed or if `auto` is passed.
         capacity: Number of tokens in a static cache, or None for a growing cache.
         cache_form: `inputs`: the cache tensors are inputs and outputs. `buffers`: they are buffers of the
             program.
@@ -83,6 +84,10 @@ def exported_workload(
         if capacity is not None:
             raise InvalidValue("--max-cache-len requires --workload prefill, decode or generate")
         return FORWARD, dynamic
+    if name == "chunk" and capacity is not None:
+        raise InvalidValue(
+            "--workload chunk has a growing cache: remove --max-cache-len, or use --workload generate"
+        )
     if capacity is not None and capacity <= Workload.context + 1:
         raise InvalidValue(
             f"--max-cache-len {capacity} is too small for the example inputs: use at least "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fakexport.models.sources.generation.generation_calls import cache_sizes
+from fakexport.models.sources.generation.cache_slots import cache_sizes
 
 KEYS, VALUES = torch.ones(2, 4, 7, 16), torch.ones(2, 4, 7, 8)
 

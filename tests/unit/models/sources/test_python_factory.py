@@ -1,5 +1,6 @@
 """Factories in a Python file or package."""
 
+import importlib.metadata
 import sys
 import textwrap
 from pathlib import Path
@@ -188,6 +189,16 @@ def test_an_unknown_package_is_named():
     message = message_of("no_such_package.inner:factory")
 
     assert message.startswith("no module named 'no_such_package'; a source is path/to/file.py:FACTORY | ")
+
+
+def test_a_known_package_that_is_missing_is_named_with_its_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchvision", None)  # As if it were not installed.
+
+    message = message_of("torchvision:fasterrcnn_resnet50_fpn")
+
+    installed = importlib.metadata.version("torch")
+    assert message.startswith("no module named 'torchvision': run `")
+    assert f" -m pip install torch=={installed} torchvision" in message
 
 
 def test_a_package_that_raises_on_import_is_named(write, monkeypatch):

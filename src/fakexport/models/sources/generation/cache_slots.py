@@ -6,6 +6,7 @@ each tensor would be unclear. The names are paths within the cache: `layers_0_ke
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,9 @@ from fakexport._torch.pytree import tree_flatten, tree_unflatten
 from fakexport.models.sources.source_error import SourceError
 
 _GROWING = ("keys", "values")
+_ATTENDED = re.compile(r"(?P<layers>.+)_(?:keys|values)")
+_CROSS_ATTENTION = "cross_attention_cache_"
+_NUMBERS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -114,3 +118,50 @@ def _walk(context: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
                 yield from _walk(value, (*path, str(index)))
         case bool() | int() | float() | None:
             yield path, context
+
+
+def is_attended(name: str) -> bool:
+    """Return whether a tensor of a cache contains the keys or the values of a layer."""
+    return _ATTENDED.fullmatch(name) is not None
+
+
+def cache_sizes(
+    before: Mapping[str, torch.Tensor],
+    after: Mapping[str, torch.Tensor],
+    *,
+    is_batch_dynamic: bool,
+    is_static: bool = False,
+    new: int = 1,
+) -> dict[str, tuple[str | None, ...]]:
+    """Return a label for each dimension of the keys and values.
+
+    Dimensions with the same label have equal sizes.
+
+    Layers that grow by the new tokens have the same length, so their keys and values share a label. The
+    encoder's keys and values do not grow. Their length has a label if it is the same in all layers. A
+    dimension without a label is constant. Cache tensors other than keys and values are not included.
+
+    Args:
+        before: The tensors of a cache by name, `[batch, heads, length, width]` for keys and values.
+        after: The same tensors after `new` more tokens.
+        is_batch_dynamic: Whether the batch dimension is dynamic.
+        is_static: Whether the cache is static, so that its layers have their full length from the start.
+    """
+    found: dict[str, tuple[str | None, ...]] = {}
+    encoded = {tensor.shape[2:3] for name, tensor in before.items() if _CROSS_ATTENTION in name}
+    for name, tensor in before.items():
+        match = _ATTENDED.fullmatch(name)
+        if match is None or tensor.dim() != 4:
+            continue
+        is_encoded = _CROSS_ATTENTION in name
+        is_constant = is_static and not is_encoded
+        grown = tuple(int(b) - int(a) for a, b in zip(tensor.shape, after[name].shape, strict=True))
+        if grown != ((0, 0, 0, 0) if is_constant or is_encoded else (0, 0, new, 0)):
+            continue
+        if is_encoded and len(encoded) > 1:
+            continue
+        group = _NUMBERS.sub("", match["layers"])
+        batch = f"{group}, batch" if is_batch_dynamic else None
+        length = f"{group}, {tensor.shape[2]} tokens" if not is_constant else None
+        found[name] = (batch, None, length, None)
+    return found

@@ -1,4 +1,7 @@
-"""Prefill and decode as programs. Prefill reads the prompt, and decode reads one token and the cache.
+"""Prefill, decode and chunk as programs.
+
+Prefill reads the prompt, decode reads one token and the cache, and chunk reads any number of tokens and a
+cache, which may be empty.
 
 The cache is passed in and returned as plain named tensors. Alternatively, a static cache is kept in buffers
 that the program writes (`kept_cache`). Layers with a sliding window keep every token, and the attention mask
@@ -9,7 +12,6 @@ always use the count from the example inputs.
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -22,7 +24,7 @@ from torch import nn
 from fakexport._torch.tracing.input_shapes import shared_sizes
 from fakexport.error import type_and_line
 from fakexport.files.documents import CallRecord
-from fakexport.models.sources.generation.cache_slots import CacheLayout
+from fakexport.models.sources.generation.cache_slots import CacheLayout, cache_sizes, is_attended
 from fakexport.models.sources.generation.generation_defaults import generation_defaults
 from fakexport.models.sources.generation.kept_cache import (
     START,
@@ -62,10 +64,10 @@ Patches = Callable[[nn.Module, ExampleInputs], AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class GenerationCall:
-    """A prefill or decode call of a transformers model.
+    """A prefill, decode or chunk call of a transformers model.
 
     Args:
-        workload: `prefill` or `decode`.
+        workload: `prefill`, `decode` or `chunk`.
         batch: Number of sequences in the example inputs. If it is 1, the program only accepts one sequence.
         tokens: Number of tokens in the example's prompt.
         patches: Function that returns a context manager, which patches transformers during the trace.
@@ -115,6 +117,11 @@ class GenerationCall:
                 f"the model does not run on text alone: {type_and_line(error)}"
             ) from error
 
+    @property
+    def _new(self) -> int:
+        """Number of tokens in the example of a call that reads a cache. `torch.export` specializes on 1."""
+        return 3 if self.workload == "chunk" else 1
+
     def _refuse_other_loops(self, module: nn.Module, derived: Mapping[str, Any]) -> None:
         """Reject a model that generates several codebook tokens per step, or samples in its own way."""
         from transformers.generation import GenerationMixin
@@ -128,7 +135,7 @@ class GenerationCall:
             )
 
     def _decoded(self, module: nn.Module, prompt: ExampleInputs, record: CallRecord) -> ExampleInputs:
-        """Run the model on the prompt, and return the inputs of the decode call after it."""
+        """Run the model on the prompt, and return the inputs of the call after it."""
         with torch.no_grad(), self.patches(module, prompt):
             read = _text_of(prompt.kwargs, record)
             returned = module(**read, **self._empty_cache(module))
@@ -137,6 +144,11 @@ class GenerationCall:
             check_text_cache(module, getattr(returned, name), left_out)
             if name == _STATES:
                 record = replace(record, mask=None)
+            if self.workload == "chunk" and (record.has_encoder or not all(map(is_attended, tensors))):
+                raise SourceError(
+                    f"{type(module).__name__} has an encoder or a state other than keys and values, which "
+                    "cannot be empty: use --workload generate"
+                )
             kwargs = self._next(read, record, returned)
             after = module(
                 **kwargs, **self._decoder_mask(module, read, record), **{name: layout.filled(tensors)}
@@ -154,6 +166,7 @@ class GenerationCall:
                 tensors_after,
                 is_batch_dynamic=self.batch > 1,
                 is_static=self.capacity is not None,
+                new=self._new,
             ),
         )
 
@@ -218,15 +231,17 @@ class GenerationCall:
         return {_CACHES[0]: cache}
 
     def _next(self, read: Mapping[str, torch.Tensor], record: CallRecord, returned: Any) -> dict[str, Any]:
-        """Return the inputs of the decode call that follows the prompt, without the cache."""
+        """Return the inputs of the call that follows the prompt, without the cache."""
         tokens = read[record.tokens]
-        kwargs: dict[str, Any] = {record.tokens: tokens[:, :1].clone()}
+        length = tokens.shape[1] + self._new
+        kwargs: dict[str, Any] = {record.tokens: tokens[:, : self._new].clone()}
         if record.mask is not None and record.has_encoder:
             kwargs[record.mask] = read[record.mask]
         elif record.mask is not None:
-            kwargs[record.mask] = read[record.mask].new_ones(self.batch, tokens.shape[1] + 1)
+            kwargs[record.mask] = read[record.mask].new_ones(self.batch, length)
         if record.positions is not None:
-            kwargs[record.positions] = tokens.new_full((self.batch, 1), tokens.shape[1])
+            places = torch.arange(tokens.shape[1], length, device=tokens.device)
+            kwargs[record.positions] = places.expand(self.batch, self._new).clone()
         if record.has_encoder:
             kwargs[_ENCODER_OUTPUTS] = (getattr(returned, _ENCODED),)
         return kwargs
@@ -235,10 +250,11 @@ class GenerationCall:
     def tracing(self, module: nn.Module, inputs: ExampleInputs) -> Iterator[None]:
         """Enter a context in which the module's `forward` accepts and returns the cache as named tensors."""
         original = module.forward
-        options = {_LAST_ONLY: 1} if _LAST_ONLY in inspect.signature(original).parameters else {}
+        parameters = inspect.signature(original).parameters
+        options = {_LAST_ONLY: 1} if _LAST_ONLY in parameters and self.workload != "chunk" else {}
         given = next((name for name in _CACHES if name in inputs.kwargs), None)
         # If images have their own positions, the model counts positions from the start of the cache.
-        has_positions = _POSITIONS in inspect.signature(original).parameters and not any(
+        has_positions = _POSITIONS in parameters and not any(
             hasattr(part, "get_rope_index") for part in module.modules()
         )
 
@@ -347,49 +363,3 @@ def _cache_of(module: nn.Module, returned: Any) -> tuple[str, CacheLayout, dict[
         if state is not None and getattr(returned, "logits", None) is not None:
             return name, *CacheLayout.of(state)
     raise SourceError(f"{type(module).__name__} does not return logits and a cache, so it does not generate")
-
-
-_ATTENDED = re.compile(r"(?P<layers>.+)_(?:keys|values)")
-_CROSS_ATTENTION = "cross_attention_cache_"
-_NUMBERS = re.compile(r"\d+")
-
-
-def cache_sizes(
-    before: Mapping[str, torch.Tensor],
-    after: Mapping[str, torch.Tensor],
-    *,
-    is_batch_dynamic: bool,
-    is_static: bool = False,
-) -> dict[str, tuple[str | None, ...]]:
-    """Return a label for each dimension of the keys and values.
-
-    Dimensions with the same label have equal sizes.
-
-    Layers that grow by one token have the same length, so their keys and values share a label. The encoder's
-    keys and values do not grow. Their length has a label if it is the same in all layers. A dimension without
-    a label is constant. Cache tensors other than keys and values are not included.
-
-    Args:
-        before: The tensors of a cache by name, `[batch, heads, length, width]` for keys and values.
-        after: The same tensors after one more token.
-        is_batch_dynamic: Whether the batch dimension is dynamic.
-        is_static: Whether the cache is static, so that its layers have their full length from the start.
-    """
-    found: dict[str, tuple[str | None, ...]] = {}
-    encoded = {tensor.shape[2:3] for name, tensor in before.items() if _CROSS_ATTENTION in name}
-    for name, tensor in before.items():
-        match = _ATTENDED.fullmatch(name)
-        if match is None or tensor.dim() != 4:
-            continue
-        is_encoded = _CROSS_ATTENTION in name
-        is_constant = is_static and not is_encoded
-        grown = tuple(int(b) - int(a) for a, b in zip(tensor.shape, after[name].shape, strict=True))
-        if grown != ((0, 0, 0, 0) if is_constant or is_encoded else (0, 0, 1, 0)):
-            continue
-        if is_encoded and len(encoded) > 1:
-            continue
-        group = _NUMBERS.sub("", match["layers"])
-        batch = f"{group}, batch" if is_batch_dynamic else None
-        length = f"{group}, {tensor.shape[2]} tokens" if not is_constant else None
-        found[name] = (batch, None, length, None)
-    return found

@@ -14,7 +14,13 @@ from types import ModuleType
 
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport.files import read_file
-from fakexport.models.sources.source_error import SourceError, did_you_mean, first_line, how_to_install
+from fakexport.models.sources.source_error import (
+    SourceError,
+    did_you_mean,
+    first_line,
+    how_to_install,
+    pip_command,
+)
 
 # The modules that `importable` left in `sys.modules`: name -> module and its folder. They are listed here
 # because searching `sys.modules`, which has thousands of modules, several times per check would be slow.
@@ -120,7 +126,9 @@ def import_module(name: str, hint: str = "") -> ModuleType:
             return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-            raise SourceError(f"no module named {error.name!r}{hint}") from error
+            command = pip_command(error.name)
+            rest = hint if command is None else f": run `{command}`"
+            raise SourceError(f"no module named {error.name!r}{rest}") from error
         raise SourceError(f"{name} cannot be imported: {first_line(error)}") from error
     except (Exception, SystemExit) as error:
         raise SourceError(f"{name} cannot be imported: {first_line(error)}") from error

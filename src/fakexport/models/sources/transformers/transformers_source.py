@@ -73,7 +73,7 @@ def transformers_source(
     quantization = take_quantization(config)
     if quantization is None and found.packed:
         quantization = Quantization(", ".join(found.packed), None)
-    use_cache = use_cache or workload.name in ("prefill", "decode")
+    use_cache = use_cache or workload.name in ("prefill", "decode", "chunk")
     chosen: list[tuple[Any, Any]] = []
 
     def choose(config: Any, model_class: Any) -> Any:
