@@ -53,11 +53,27 @@ def runtime_verdict(program: ExportedProgram, runtime: str) -> RuntimeVerdict:
     except CompileFailure as failure:
         verdict = _refused(verdict, failure.diagnostics)
     except FakexportError as error:
+        if not RUNTIMES[runtime].rule:
+            return replace(verdict, result="unknown", notes=(str(error),))
         verdict = _refused(verdict, (rule(RUNTIMES[runtime].rule).diagnostic(notes=(str(error),)),))
     else:
-        result: RuntimeResult = "partly" if found.fallbacks else "rewritten" if found.rewrites else "taken"
-        verdict = replace(verdict, result=result, **vars(found))
+        verdict = replace(
+            verdict,
+            result=_result(found),
+            rewrites=found.rewrites,
+            fallbacks=found.fallbacks,
+            fallback_to=found.fallback_to,
+            notes=found.notes,
+        )
     return replace(verdict, seconds=time.monotonic() - begun)
+
+
+def _result(found: Covered) -> RuntimeResult:
+    if found.fallbacks:
+        return "partly"
+    if not found.is_certain:
+        return "unknown"
+    return "rewritten" if found.rewrites else "taken"
 
 
 def _refused(verdict: RuntimeVerdict, found: tuple[Diagnostic, ...]) -> RuntimeVerdict:
@@ -76,6 +92,10 @@ def _covered(program: ExportedProgram, runtime: str) -> Covered:
             from .coreml import cover_coreml
 
             return cover_coreml(program)
+        case ("tensorrt", *_):
+            from .tensorrt import cover_tensorrt
+
+            return cover_tensorrt(program)
         case ("onnx", *_):
             from ..onnx.coverage import cover_onnx
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from typing import Any, cast
 
 import torch
@@ -46,7 +46,7 @@ def cover_coreml(program: ExportedProgram) -> Covered:
     plain = _decomposed(moved)
     if found := tuple(_unknown(plain)):
         raise CompileFailure(found)
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         _convert(plain, "mlprogram" if is_small else "milinternal")
     notes = ["coremltools converted it for its default deployment target; Core ML did not run it"]
     if not is_small:
@@ -72,8 +72,11 @@ def _unknown(program: ExportedProgram) -> Iterator[Diagnostic]:
 
     nodes: dict[str, list[Node]] = {}
     for node in program.graph.nodes:
-        if node.op == "call_function" and not is_torch_fx_node_supported(node):
-            nodes.setdefault(operator_name(node), []).append(node)
+        with suppress(
+            AssertionError
+        ):  # It rejects `operator.and_` because of its name; the conversion decides.
+            if node.op == "call_function" and not is_torch_fx_node_supported(node):
+                nodes.setdefault(operator_name(node), []).append(node)
     for name, found in nodes.items():
         yield operator_finding(
             _CODE,

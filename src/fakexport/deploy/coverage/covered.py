@@ -14,12 +14,16 @@ from ..composed_program import Compositions, replaced_operators
 
 @dataclass(frozen=True)
 class Covered:
-    """The answer of a runtime that takes a program. The fields are those of `RuntimeVerdict`."""
+    """The answer of a runtime that takes a program.
+
+    `is_certain` is whether all its operators were decided. The other fields are those of `RuntimeVerdict`.
+    """
 
     rewrites: tuple[str, ...] = ()
     fallbacks: tuple[Fallback, ...] = ()
     fallback_to: str = ""
     notes: tuple[str, ...] = ()
+    is_certain: bool = True
 
 
 def on_the_cpu(program: ExportedProgram, runtime: str) -> tuple[ExportedProgram, tuple[str, ...]]:

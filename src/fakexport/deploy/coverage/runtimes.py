@@ -15,8 +15,9 @@ class Runtime:
     """A runtime that can be asked about a program.
 
     Args:
-        packages: Import names of the packages that answer. Each has the same name on PyPI.
-        rule: Code of the diagnostic for a program that the runtime does not take.
+        packages: Import names of the packages that answer. Each has the same name on PyPI. Without packages,
+            a table answers.
+        rule: Code of the diagnostic for a program that the runtime does not take; "" if it takes any program.
     """
 
     packages: tuple[str, ...]
@@ -30,6 +31,7 @@ RUNTIMES: Mapping[str, Runtime] = {
     "executorch:coreml": Runtime(("executorch", "coremltools"), "FE801"),
     "executorch:xnnpack": Runtime(("executorch",), "FE801"),
     "onnx": Runtime(("onnx", "onnxscript", "onnxruntime"), "FE802"),
+    "tensorrt": Runtime((), ""),
 }
 """The runtimes by name, as for `fakexport check --runtime`."""
 
@@ -53,4 +55,8 @@ def check_runtimes(names: Iterable[str]) -> tuple[str, ...]:
 
 def versions_of(runtime: str) -> str:
     """Return the packages that answer for a runtime: `onnxscript 0.7.2, onnxruntime 1.31.1`."""
+    if not RUNTIMES[runtime].packages:
+        from .tensorrt import table
+
+        return f"torch-{runtime} {table()['version']}"
     return ", ".join(f"{package} {version(package)}" for package in RUNTIMES[runtime].packages)
