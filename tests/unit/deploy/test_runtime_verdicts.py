@@ -218,6 +218,23 @@ def test_a_converter_that_ends_its_process_is_an_error(monkeypatch: pytest.Monke
     assert "ended without an answer" in report.diagnostics[0].notes[0]
 
 
+def test_an_error_of_one_converter_leaves_the_other_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fakexport.checking import runtime_answers
+
+    def fail(program: Any, runtime: str) -> fe.RuntimeVerdict:
+        if runtime == "aoti":
+            raise LookupError("no such thing")
+        return fe.runtime_verdict(program, runtime)
+
+    monkeypatch.setattr(runtime_answers, "runtime_verdict", fail)
+
+    report = fe.check(lambda: (nn.Linear(4, 2), (torch.zeros(3, 4),)), runtimes=["aoti", "tensorrt"])
+
+    assert [answer.result for answer in report.verdicts[0].runtimes] == ["unknown", "taken"]
+    assert [found.code for found in report.diagnostics] == ["FE001"]
+    assert "asking aoti failed: LookupError: no such thing" in str(report)
+
+
 def test_an_unknown_runtime_is_one_line_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="unknown runtime 'onxx'; choose from aoti, executorch"):
+    with pytest.raises(ValueError, match="unknown runtime 'onxx'; choose from aoti, coreml, executorch"):
         check_runtimes(["onxx"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 import zipfile
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 import fakexport as fe
+from tests.command_line import fakexport
 from tools import tensorrt_table
 
 
@@ -123,3 +125,25 @@ def test_the_table_is_read_from_sources_that_are_not_run(
             "operator.add": ["static"],
         },
     }
+
+
+def test_the_command_line_asks_the_runtimes_of_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "joined.py").write_text(
+        "import torch\n\n\ndef factory():\n    return torch.nn.Linear(4, 2).eval(), (torch.zeros(3, 4),)\n"
+    )
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.fakexport]\nsources = ["joined.py:factory"]\nruntime = ["tensorrt"]\n'
+    )
+    monkeypatch.chdir(tmp_path)
+
+    found = json.loads(fakexport("check", "--format", "json").stdout)
+    text = fakexport("check", "joined.py:factory", "--target", "H100").stdout
+
+    (answer,) = found["reports"][0]["targets"][0]["runtimes"]
+    assert (answer["runtime"], answer["result"], answer["fallbacks"]) == ("tensorrt", "taken", [])
+    assert "    tensorrt: taken (torch-tensorrt 2." in text
+    assert (
+        "unknown runtime 'trt'" in fakexport("check", "joined.py:factory", "--runtime", "trt", code=2).stderr
+    )
