@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from fakexport.deploy import generate as generate
     from fakexport.deploy import open_program as open_program
     from fakexport.deploy import run as run
+    from fakexport.deploy import runtime_verdict as runtime_verdict
     from fakexport.deploy.benchmark import bench as bench
     from fakexport.deploy.comparison import compare as compare
     from fakexport.emulation.devices import DeviceProfile as DeviceProfile
@@ -109,6 +110,7 @@ if TYPE_CHECKING:
     from fakexport.report import PlanReport as PlanReport
     from fakexport.report import Progress as Progress
     from fakexport.report import Report as Report
+    from fakexport.report import RuntimeVerdict as RuntimeVerdict
     from fakexport.report import Verdict as Verdict
     from fakexport.rules.diagnostics import Diagnostic as Diagnostic
 
@@ -128,7 +130,7 @@ _ROOMS = {
     "files.container": "ArchiveError",
     "deploy": """
         Artifact CompileFailure CompiledFile DeployError Generated Generator LoadedProgram Sampling
-        InputMismatchError adapter_inputs compile generate open_program run
+        InputMismatchError adapter_inputs compile generate open_program run runtime_verdict
     """,
     "emulation.devices": """
         DeviceProfile EmulationUnavailableError ProfileError Topology device_profiles emulate
@@ -149,7 +151,7 @@ _ROOMS = {
     """,
     "exporting.stages": "StageError",
     "exporting.python_source": "PythonSource PythonSourceError to_python write_source",
-    "report": "BenchReport Comparison PlanReport Progress Report Verdict",
+    "report": "BenchReport Comparison PlanReport Progress Report RuntimeVerdict Verdict",
     "models.sources": "SourceError",
     "archive.weights": """
         BindError BuffersReport Checkpoint CheckpointError UncheckedBuffer WeightFinding WeightsReport

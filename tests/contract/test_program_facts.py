@@ -33,6 +33,8 @@ PLACES = {
         "_torch/tracing/program_assembly.py",
         "functional_program",
     ): "copied_metadata, before ExecuTorch",
+    ("_torch/tracing/program_assembly.py", "partly_decomposed"): "no one: only a table is asked about it",
+    ("deploy/coverage/coreml.py", "_decomposed"): "no one: only coremltools reads it",
     ("_torch/tracing/program_schema.py", "programs_of"): "no one: only torch reads the file",
     ("_torch/tracing/program_schema.py", "reading_fault"): "no one: an error's text needs it",
 }

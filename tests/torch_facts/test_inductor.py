@@ -15,7 +15,13 @@ from torch._inductor.utils import is_same_tensor
 from torch.export import ExportedProgram
 
 from fakexport._torch.emulation.fake_tensors import new_fake_mode, real_to_fake
-from fakexport._torch.operators.inductor import AotiPackage, compile_graph, failed_node, root_cause
+from fakexport._torch.operators.inductor import (
+    AotiPackage,
+    compile_graph,
+    failed_node,
+    generated_calls,
+    root_cause,
+)
 from tests.forked import run_python
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -137,3 +143,14 @@ print("as expected")
     ended = run_python(code, tmp_path / "files", tmp_path / "caches")
 
     assert ended.stdout.strip() == "as expected", ended.stderr
+
+
+def test_code_is_generated_without_a_compiler() -> None:
+    class Wrapped(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nanmedian(x @ x.T, dim=-1).values.relu()
+
+    graph = torch.export.export(Wrapped(), (torch.ones(3, 4),)).module(check_guards=False)
+
+    with torch._inductor.config.patch({"cpp.cxx": (None, "/bin/false")}):
+        assert generated_calls(graph, (torch.ones(3, 4),), {}) == ("aten.nanmedian.dim",)

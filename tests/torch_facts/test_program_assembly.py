@@ -15,6 +15,7 @@ from fakexport._torch.tracing.program_assembly import (
     functional_program,
     guards_code,
     leaf_spec,
+    partly_decomposed,
     plain_meta,
     reassemble,
     tree_spec,
@@ -131,3 +132,20 @@ def test_torch_cannot_merge_the_heads_of_what_it_decomposed_and_ours_gives_the_s
 
     torch.testing.assert_close(decomposed.module()(x), Heads()(x))
     assert "scaled_dot_product" not in str(decomposed.graph)
+
+
+def test_only_the_named_and_the_composite_operators_are_decomposed() -> None:
+    class Layers(torch.nn.Module):
+        def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            y = torch.nn.functional.linear(x, weight).t()
+            return torch.lerp(y, y + 1, 0.5) + torch.nn.functional.mish(y).movedim(0, 1)
+
+    program = torch.export.export(Layers(), (torch.ones(3, 3), torch.ones(3, 3)))
+    names = ["aten.mish", "aten.no_such_operator"]
+    nodes = partly_decomposed(program, names, ["aten.linear.default"]).graph.nodes
+    found = {str(node.target) for node in nodes if node.op == "call_function"}
+
+    assert "aten.linear.default" in found  # composite, but kept
+    assert "aten.mish.default" not in found
+    assert "aten.movedim.int" not in found  # composite
+    assert {"aten.t.default", "aten.lerp.Scalar"} <= found  # neither

@@ -15,6 +15,7 @@ from fakexport.checking.forked_targets import ShownProgress, answers, answers_in
 from fakexport.checking.target_check import Answer, Wanted
 from fakexport.checking.targets import DeviceMapText, OneTarget, parse_targets, targets_of
 from fakexport.checking.tried_fixes import with_tried_fixes
+from fakexport.deploy import check_runtimes
 from fakexport.emulation.devices import check_emulation, emulate
 from fakexport.error import InvalidValue
 from fakexport.exporting.capture import Request, build_source, dynamic_of
@@ -49,6 +50,7 @@ def check(
     parallel_plan: Mapping[str, Any] | None = None,
     rank: int | Literal["all"] | None = None,
     assume: Sequence[str] = (),
+    runtimes: Sequence[str] = (),
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Report:
     """Check whether a model exports for each target, how the programs differ, and what blocks the export.
@@ -91,6 +93,8 @@ def check(
         assume: Values to assume for data-dependent conditions, `"modeling_led.py:812=False"`, and for
             integers that Python reads from data, `"model.py:9=7"`. The program raises a RuntimeError for
             inputs that violate them.
+        runtimes: Runtimes to ask whether they take each exported program, such as `"onnx"`. The answers are
+            in `Verdict.runtimes`.
         on_progress: Called at the start of each step.
     Returns:
         One verdict per target in the given order, the differences, and the diagnostics.
@@ -100,7 +104,7 @@ def check(
         TypeError: the factory does not return a module.
     Reports:
         FE001, FE101 to FE105, FE201 to FE210, FE301 to FE305, FE401 to FE407, FE502, FE503, FE505 to
-        FE507, FE601 to FE603, and FE901 to FE914.
+        FE507, FE601 to FE603, FE801 to FE803, FE805, and FE901 to FE914.
 
     Example:
         >>> report = check(lambda: (nn.Linear(4, 2), (torch.zeros(3, 4),)), target=["cpu", "H100"])
@@ -108,8 +112,9 @@ def check(
         [True, True]
     """
     given = locals()
-    on_progress = given.pop("on_progress")
-    return report_on(Request(**given), on_progress=on_progress, wanted=Wanted(programs=True))
+    on_progress, runtimes = given.pop("on_progress"), check_runtimes(given.pop("runtimes"))
+    wanted = Wanted(programs=True, runtimes=runtimes)
+    return report_on(Request(**given), on_progress=on_progress, wanted=wanted)
 
 
 def report_on(

@@ -16,6 +16,7 @@ from torch.export import ExportedProgram
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport._version import __version__
 from fakexport.checking.ranks import RankFailure, summarise_ranks
+from fakexport.checking.runtime_answers import runtime_verdicts
 from fakexport.checking.stages import StagedProgram, diagnose_inseparable, stages_of_ranks
 from fakexport.checking.targets import Target
 from fakexport.emulation.devices import emulate, peak_bytes
@@ -304,6 +305,7 @@ class Wanted:
         fingerprints: Fingerprints of the programs, for a lock.
         compared: Data to compare the program with the programs of other targets.
         tried_fixes: Whether each fix of the report works, if it can be tried within one minute.
+        runtimes: The answers of these runtimes.
     """
 
     progress: bool = False
@@ -312,6 +314,7 @@ class Wanted:
     fingerprints: bool = False
     compared: bool = False
     tried_fixes: bool = False
+    runtimes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -370,6 +373,11 @@ def answer_for(
     if saved is not None and saved.fault is not None:
         left = diagnose_not_saved(saved.fault, versions=versions())
         found = (*found, replace(left, targets=(verdict.target.name,)))
+    if programs and wanted.runtimes:
+        answers = runtime_verdicts(programs[0], wanted.runtimes)
+        verdict = replace(verdict, runtimes=answers)
+        reasons = [diagnostic for answer in answers for diagnostic in answer.diagnostics]
+        found = (*found, *_of_target(target, reasons))
     if wanted.programs:
         verdict = replace(verdict, saved=saved)
     if wanted.fingerprints:

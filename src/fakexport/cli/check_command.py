@@ -23,6 +23,7 @@ from fakexport.cli.options import (
 from fakexport.cli.progress_display import progress_on_stderr
 from fakexport.cli.project_file import CheckOptions, Profiles, ProjectFile, options_for, project_file_of
 from fakexport.cli.quiet import quiet
+from fakexport.deploy import check_runtimes
 
 if TYPE_CHECKING:
     from fakexport.report import Report
@@ -91,11 +92,12 @@ def check_command(
     lock = _lock(context, project, is_whole=source is None, is_locked=locked, is_updating=update_lock)
 
     def checked(source: str, known: CheckOptions) -> Report:
+        runtimes = check_runtimes(known.runtime or ())
         shown = progress_on_stderr(is_shown=not no_progress, limit_s=timeout)
         with shown as on_progress, quiet(is_debug=debug):
             from fakexport.checking import Wanted, report_on
 
-            wanted = Wanted(fingerprints=lock is not None, tried_fixes=verify_fixes)
+            wanted = Wanted(fingerprints=lock is not None, tried_fixes=verify_fixes, runtimes=runtimes)
             request = check_call(source, known, call, target=known.target)
             report = report_on(request, on_progress=on_progress, wanted=wanted)
             return report if lock is None else lock.compared(report, source, dict(asked_options(known, call)))

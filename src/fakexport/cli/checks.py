@@ -73,8 +73,8 @@ def check_call(
     )
 
 
-# `libraries` does not change the exported program; `target` is part of the key of a lock entry.
-_NOT_ASKED = ("target", "libraries")
+# `libraries` and `runtime` do not change the program; `target` is part of the key of a lock entry.
+_NOT_ASKED = ("target", "libraries", "runtime")
 
 
 def asked_options(options: CheckOptions, call: CheckedCall) -> Iterator[tuple[str, str]]:

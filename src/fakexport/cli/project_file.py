@@ -24,6 +24,7 @@ from fakexport.cli.options import (
     UseCache,
 )
 from fakexport.cli.streams import write_note
+from fakexport.deploy import RUNTIMES
 from fakexport.error import FakexportError, InvalidValue
 from fakexport.files import fault_of_owner, open_regular
 from fakexport.files.documents import (
@@ -68,11 +69,22 @@ class ModelOptions:
         return replace(defaults, **given)
 
 
+Runtime = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="RUNTIME",
+        help=f"Ask a runtime whether it takes the exported program: {', '.join(RUNTIMES)}. Repeatable. A "
+        "program that it does not take is an error.",
+    ),
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions(ModelOptions):
     """The options of `fakexport check` that `[tool.fakexport]` can also set."""
 
     target: Target = None
+    runtime: Runtime = None
 
 
 @dataclass(frozen=True)

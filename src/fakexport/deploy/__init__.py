@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from .artifact import Artifact, CompiledFile, CompileFailure, DeployError
     from .compilation import compile, program_to_compile
     from .composed_program import IN_PYTHON, composed
+    from .coverage.answer import runtime_verdict
+    from .coverage.runtimes import RUNTIMES, check_runtimes
     from .forms import OPTIONS_OF, Form, check_form
     from .generation import Generated, Generator, Sampling, Tokenizer, generate
     from .loaded_program import LoadedProgram, call_arguments, run, run_timed
@@ -27,6 +29,8 @@ if not TYPE_CHECKING:  # A type checker would accept any misspelled name.
             "artifact": "Artifact CompiledFile CompileFailure DeployError",
             "compilation": "compile program_to_compile",
             "composed_program": "IN_PYTHON composed",
+            "coverage.answer": "runtime_verdict",
+            "coverage.runtimes": "RUNTIMES check_runtimes",
             "forms": "OPTIONS_OF Form check_form",
             "generation": "Generated Generator Sampling Tokenizer generate",
             "loaded_program": "LoadedProgram call_arguments run run_timed",

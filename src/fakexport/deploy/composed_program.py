@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -91,6 +92,14 @@ def composed(program: ExportedProgram, compositions: Compositions) -> ExportedPr
     return derived_program(
         program, state_dict=program.state_dict, constants=program.constants, graph_module=changed
     )
+
+
+def replaced_operators(program: ExportedProgram, compositions: Compositions) -> dict[str, int]:
+    """Return how many calls of each operator `composed` replaces."""
+    called = (
+        node for each in graph_modules(program.graph_module) for node in _calls(each.graph, compositions)
+    )
+    return Counter(operator_name(node) for node in called if compositions[operator_name(node)](node))
 
 
 def _calls(graph: Graph, compositions: Compositions) -> list[Node]:

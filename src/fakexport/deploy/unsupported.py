@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import CustomObjArgument
 from torch.fx import Node
 
 from fakexport._torch.operators.operator_registry import TORCH_NAMESPACES
+from fakexport._torch.operators.operator_schema import argument_names
 from fakexport._torch.tracing.script_objects import class_of
 from fakexport.exporting.guards import conditions_of
-from fakexport.exporting.program import SourcePaths, graph_modules, module_path, operator_name, source_span
+from fakexport.exporting.program import (
+    SourcePaths,
+    graph_modules,
+    module_path,
+    operator_name,
+    plain_name,
+    source_span,
+)
+from fakexport.report import Fallback
 from fakexport.report.diagnose import labels_at
 from fakexport.rules import rule
 from fakexport.rules.diagnostics import Diagnostic, Fix
@@ -44,10 +54,49 @@ def operator_finding(
         code,
         nodes[0],
         f"{name} {reason}",
-        notes=notes,
+        notes=(*notes, f"its arguments: {arguments_text(nodes[0])}"),
         fix=Fix(custom_fix if is_custom else fix),
         count=len(nodes),
         fault="operator library" if is_custom else "target",
+    )
+
+
+def arguments_text(node: Node) -> str:
+    """Return the arguments of a call: `float32[2, 5], dim=-1`. Names come from the operator's schema."""
+    target: Any = node.target
+    names = argument_names(getattr(target, "_op", target)) if hasattr(target, "_schema") else ()
+    given = [(names[index] if index < len(names) else "", value) for index, value in enumerate(node.args)]
+    texts = []
+    for name, value in (*given, *node.kwargs.items()):
+        text = _argument_text(value)
+        is_tensor = isinstance(value, Node) and isinstance(value.meta.get("val"), torch.Tensor)
+        texts.append(text if is_tensor or not name else f"{name}={text}")
+    return ", ".join(texts)
+
+
+def _argument_text(value: Any) -> str:
+    match value:
+        case Node():
+            held = value.meta.get("val")
+            if isinstance(held, torch.Tensor):
+                return f"{plain_name(held.dtype)}[{', '.join(map(str, held.shape))}]"
+            return str(held)
+        case list() | tuple():
+            return f"[{', '.join(map(_argument_text, value))}]"
+        case torch.dtype() | torch.layout() | torch.memory_format():
+            return plain_name(value)
+        case _:
+            return str(value)
+
+
+def fallbacks_of(called: Iterable[tuple[str, Node, str]]) -> tuple[Fallback, ...]:
+    """Return one fallback for each operator and reason. Each item is an operator's name, a node, a reason."""
+    groups: dict[tuple[str, str], list[Node]] = {}
+    for name, node, reason in called:
+        groups.setdefault((name, reason), []).append(node)
+    return tuple(
+        Fallback(name, reason, arguments_text(nodes[0]), len(nodes), source_span(nodes[0]))
+        for (name, reason), nodes in groups.items()
     )
 
 

@@ -63,6 +63,7 @@ from fakexport.report.planned_costs import Bound, DeviceCost, PlannedCosts, Plan
 from fakexport.report.quantity import Spread, bytes_text, duration_text, latency_text
 from fakexport.report.rank_summary import RankGroup, RankSummary
 from fakexport.report.rule_page import explain, explain_all, render_rules
+from fakexport.report.runtime_verdict import Fallback, RuntimeResult, RuntimeVerdict
 from fakexport.report.sarif import render_sarif
 from fakexport.report.saved_programs import SavedPrograms, archive_of
 from fakexport.report.stage_summary import StageInput, StagesSummary, StageSummary

@@ -32,7 +32,8 @@ VIEWS = {
     # can be compared.
     "Measured": "target=target.name *timings",
     "Verdict": "*target is_exportable failed_stage notes summary transfers memory_left recovered ranks"
-    " stages",
+    " stages runtimes",
+    "RuntimeVerdict": "runtime versions result rewrites fallbacks fallback_to notes codes",
     "TargetDifference": "first second *difference",
     "UnboundConstant": "code ...",
     "ProjectReport": "is_clean reports refused",

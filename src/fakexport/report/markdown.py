@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from fakexport.files import escaped
 from fakexport.report.difference_listing import difference_listing
 from fakexport.report.rank_summary import rank_listing
+from fakexport.report.runtime_verdict import runtime_listing
 from fakexport.report.stage_summary import stage_listing
 from fakexport.report.text import summary_line
 from fakexport.report.verdict import ProjectReport, Report, Verdict, project_summary_line
@@ -31,6 +32,7 @@ def render_markdown(project: ProjectReport) -> str:
     parts = ["### fakexport check", _headline(project), "\n".join(_table(project))]
     parts += _refused(project)
     parts += [part for report in project.reports for part in _ranks(report)]
+    parts += [part for report in project.reports for part in _runtimes(report)]
     parts += [part for report in project.reports for part in _differences(report)]
     parts += _findings(project)
     return "\n\n".join(parts) + "\n"
@@ -75,6 +77,13 @@ def _ranks(report: Report) -> Iterator[str]:
         if verdict.stages is not None:
             listing = "\n".join(stage_listing(verdict.target.name, verdict.stages))
             yield _folded(f"Stages of {report.source}", listing)
+
+
+def _runtimes(report: Report) -> Iterator[str]:
+    for verdict in report.verdicts:
+        if verdict.runtimes:
+            listing = "\n".join(runtime_listing(verdict.target.name, verdict.runtimes, width=_WIDTH))
+            yield _folded(f"Runtimes of {report.source}", listing)
 
 
 def _differences(report: Report) -> Iterator[str]:

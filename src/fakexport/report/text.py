@@ -9,6 +9,7 @@ from fakexport.files import escaped
 from fakexport.report.difference_listing import difference_listing
 from fakexport.report.quantity import bytes_text, plural
 from fakexport.report.rank_summary import rank_listing
+from fakexport.report.runtime_verdict import runtime_listing
 from fakexport.report.stage_summary import stage_listing
 from fakexport.report.transfer_listing import transfer_listing
 from fakexport.report.verdict import Report
@@ -68,6 +69,10 @@ def _parts(report: Report, width: int) -> Iterator[list[str]]:
     )
     yield _titled(
         "Stages", [stage_listing(v.target.name, v.stages) for v in report.verdicts if v.stages is not None]
+    )
+    yield _titled(
+        "Runtimes",
+        [[*runtime_listing(v.target.name, v.runtimes, width=width)] for v in report.verdicts if v.runtimes],
     )
     for diagnostic in report.diagnostics:
         yield [render_text(diagnostic)]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         Transfer,
     )
     from fakexport.report.rank_summary import RankSummary
+    from fakexport.report.runtime_verdict import RuntimeVerdict
     from fakexport.report.saved_programs import SavedPrograms
     from fakexport.report.stage_summary import StagesSummary
 
@@ -94,6 +95,7 @@ class Verdict:
         modules: The tree of the model's modules, for HTML pages; None without a program.
         ranks: Summary of all ranks, if the model is parallel. `program` is then the program of rank 0.
         stages: Summary of the pipeline stages, if they were requested. `program` is the whole program.
+        runtimes: The answers of the requested runtimes for `program`.
         fingerprints: Rank -> fingerprint of its program; empty unless requested for a lock file.
         saved: The programs by rank. Rendered reports contain neither the programs nor `placement`.
     """
@@ -111,6 +113,7 @@ class Verdict:
     modules: ModuleSummary | None = field(default=None, repr=False, compare=False)
     ranks: RankSummary | None = None
     stages: StagesSummary | None = None
+    runtimes: tuple[RuntimeVerdict, ...] = ()
     fingerprints: Mapping[int, Fingerprint] = field(default_factory=dict, repr=False, compare=False)
     saved: SavedPrograms | None = field(default=None, repr=False, compare=False)
 

@@ -45,7 +45,8 @@ class Rule:
         dynamic: Declared ranges as on the command line, such as `{"x.0": "1..64"}`.
         fault: What usually has to be changed to fix the fault.
         links: URLs of further reading.
-        form: Value of `fakexport compile --to`, such as `onnx`, if `fails_on` is `compile`.
+        form: Value of `fakexport compile --to`, such as `onnx`, or of `check --runtime`, if `fails_on` is
+            `compile`.
         is_strict: Whether both models are traced with TorchDynamo (`--strict`).
         exportdb: Tags of ExportDB, torch's own collection of examples, such as `torch.dynamic-shape`.
         torch_error: Part of the error that stock torch raises on the failing model, if `fails_on` is `build`

@@ -10,7 +10,7 @@ Source: `torch/_inductor/graph.py:GraphLowering.codegen`, `torch/_inductor/codeg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -18,7 +18,7 @@ import sympy
 import torch
 from torch.fx import GraphModule, Node
 
-from fakexport._torch.operators.inductor import compile_options
+from fakexport._torch.operators.inductor import Stopped, compile_options, stopped_with, without_compiler
 from fakexport._torch.patching import Patches
 from fakexport._torch.tracing.symbolic_numbers import expression_of
 
@@ -65,14 +65,6 @@ class UnplannedGraph(Exception):
     """Inductor's plan contains lines that this module cannot read."""
 
 
-class _Planned(Exception):
-    """Raised to stop the compilation as soon as memory is planned."""
-
-    def __init__(self, wrapper: PlannedWrapper) -> None:
-        super().__init__()
-        self.wrapper = wrapper
-
-
 def planned_wrapper(
     graph: GraphModule,
     args: tuple[Any, ...],
@@ -86,47 +78,28 @@ def planned_wrapper(
     Raises:
         UnplannedGraph: The graph has control flow.
     """
-    from torch._inductor import aot_compile, cpp_builder, cpu_vec_isa
+    from torch._inductor import aot_compile
     from torch._inductor.graph import GraphLowering
 
     def plan(lowering: Any) -> Any:
-        raise _Planned(_planned(lowering, workspace))
+        try:
+            raise Stopped(_planned(lowering, workspace))
+        except UnplannedGraph as reason:
+            raise Stopped(reason) from None
 
     options = compile_options(graph, has_weights=has_weights)
-    replacements = {
-        (GraphLowering, "codegen_with_cpp_wrapper"): plan,
-        # The stock functions run the C++ compiler to find its vendor and the supported vector instructions.
-        (cpu_vec_isa, "pick_vec_isa"): _vectors(cpu_vec_isa.pick_vec_isa),
-        (cpp_builder, "get_cpp_compiler"): lambda: "c++",
-    }
+    replacements = {(GraphLowering, "codegen_with_cpp_wrapper"): plan, **without_compiler()}
     with torch.no_grad(), Patches(replacements):
         try:
             aot_compile(graph, args, dict(kwargs), options=options)
         except Exception as error:
-            match _within(error):
-                case _Planned(wrapper=wrapper):
+            match stopped_with(error):
+                case Stopped(value=PlannedWrapper() as wrapper):
                     return wrapper
-                case UnplannedGraph() as reason:
+                case Stopped(value=UnplannedGraph() as reason):
                     raise reason from error
             raise
     raise UnplannedGraph("Inductor did not lower the program")
-
-
-def _within(error: BaseException) -> BaseException | None:
-    """Return the `_Planned` or `UnplannedGraph` that is wrapped in an error of Inductor, or None."""
-    found: BaseException | None = error
-    while found is not None and not isinstance(found, (_Planned, UnplannedGraph)):
-        found = getattr(found, "inner_exception", None) or found.__cause__ or found.__context__
-    return found
-
-
-def _vectors(own: Callable[[], Any]) -> Callable[[], Any]:
-    """Return a replacement for `pick_vec_isa` that uses the CPU flags and does not run a compiler."""
-    from torch._inductor.cpu_vec_isa import supported_vec_isa_list, x86_isa_checker
-
-    flags = x86_isa_checker()
-    known = [isa for isa in supported_vec_isa_list if flags and set(str(isa).split()) <= set(flags)]
-    return (lambda: known[0]) if known else own
 
 
 def _planned(lowering: Any, workspace: Workspace) -> PlannedWrapper:

@@ -7,7 +7,7 @@ Source: `torch/_inductor/__init__.py`, `compile_fx.py`, `graph.py`, `codecache.p
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
+
+from fakexport._torch.patching import Patches
 
 # Without these options, the code would depend on the values of weights that are bound later, because
 # `GraphLowering.get_attr` writes small constants into the code.
@@ -53,6 +55,92 @@ def compile_graph(
     with torch.no_grad():
         files: Any = aot_compile(graph, args, dict(kwargs), options=options)
     return tuple(Path(file) for file in files if isinstance(file, str) and file)
+
+
+class Stopped(Exception):
+    """Raised in Inductor to stop it, with the value that is wanted from it."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self.value = value
+
+
+def stopped_with(error: BaseException) -> Stopped | None:
+    """Return the `Stopped` that is wrapped in an error of Inductor, or None."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, Stopped):
+        found = getattr(found, "inner_exception", None) or found.__cause__ or found.__context__
+    return found
+
+
+def without_compiler() -> dict[tuple[Any, str], Any]:
+    """Return replacements for functions of Inductor that run the C++ compiler to find its vendor and the
+    supported vector instructions.
+    """
+    from torch._inductor import cpp_builder, cpu_vec_isa
+
+    return {
+        (cpu_vec_isa, "pick_vec_isa"): _vectors(cpu_vec_isa.pick_vec_isa),
+        (cpp_builder, "get_cpp_compiler"): lambda: "c++",
+    }
+
+
+def _vectors(own: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a replacement for `pick_vec_isa` that uses the CPU flags and does not run a compiler."""
+    from torch._inductor.cpu_vec_isa import supported_vec_isa_list, x86_isa_checker
+
+    flags = x86_isa_checker()
+    known = [isa for isa in supported_vec_isa_list if flags and set(str(isa).split()) <= set(flags)]
+    return (lambda: known[0]) if known else own
+
+
+def generated_calls(
+    graph: GraphModule,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    options: Mapping[str, Any] = MappingProxyType({}),
+) -> tuple[str, ...]:
+    """Generate the code for a graph like `compile_graph`, but compile neither C++ nor Triton.
+
+    For a GPU, Inductor stops before the kernels are compiled, so the host code is not generated either.
+
+    Returns:
+        The operators that the code calls because Inductor does not generate code for them, once per call.
+    Raises:
+        Exception: Any error that Inductor raises; see `failed_node` and `root_cause`.
+    """
+    from torch._inductor import aot_compile
+    from torch._inductor.codecache import AotCodeCompiler
+    from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+    from torch._inductor.virtualized import V
+
+    def stop(lowering: Any, *_: Any, **__: Any) -> Any:
+        raise Stopped(tuple(_fallbacks(lowering)))
+
+    replacements = {
+        (AotCodeCompiler, "compile"): staticmethod(stop),
+        (PythonWrapperCodegen, "generate_and_run_autotune_block"): lambda wrapper: stop(V.graph),
+        **without_compiler(),
+    }
+    options = {**compile_options(graph, has_weights=False), **options}
+    with torch.no_grad(), Patches(replacements):
+        try:
+            aot_compile(graph, args, dict(kwargs), options=options)
+        except Exception as error:
+            if (stopped := stopped_with(error)) is None:
+                raise
+            found: tuple[str, ...] = stopped.value
+            return found
+    raise RuntimeError("Inductor did not generate code")
+
+
+def _fallbacks(lowering: Any) -> Iterator[str]:
+    from torch._inductor.ir import FallbackKernel
+
+    for operation in lowering.operations:
+        if isinstance(operation, FallbackKernel) and operation.op_overload is not None:
+            yield str(operation.op_overload)
 
 
 @contextmanager

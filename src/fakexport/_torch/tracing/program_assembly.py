@@ -7,10 +7,11 @@ Source: `torch/export/exported_program.py`, `torch/_export/verifier.py`,
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 import torch
+from torch._decomp import get_decompositions
 from torch._export.verifier import load_verifier
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram, ExportGraphSignature, default_decompositions
@@ -158,6 +159,32 @@ def reassemble(
         )
     made._guards_code = list(program._guards_code)
     return made
+
+
+def partly_decomposed(
+    program: ExportedProgram, decomposed: Collection[str], kept: Collection[str]
+) -> ExportedProgram:
+    """Decompose composite operators and the operators in `decomposed`, but none in `kept`.
+
+    An operator is named like `aten.fill`, for all its overloads, or like `aten.fill.Scalar`.
+    """
+    every: Mapping[Any, Any] = default_decompositions()
+    composite = {operator: how for operator, how in every.items() if operator._can_decompose()}
+    table = {**composite, **get_decompositions([*filter(None, map(_operator, decomposed))])}
+    chosen = {operator: how for operator, how in table.items() if not _is_named(operator, kept)}
+    return cast(ExportedProgram, program.run_decompositions(chosen))
+
+
+def _operator(name: str) -> Any:
+    """Return an operator or an overload by name, or None if this torch does not have it."""
+    found: Any = torch.ops
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _is_named(operator: Any, names: Collection[str]) -> bool:
+    return str(operator) in names or str(operator).rpartition(".")[0] in names
 
 
 def _copied(signature: ExportGraphSignature) -> ExportGraphSignature:

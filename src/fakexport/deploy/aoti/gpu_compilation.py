@@ -27,18 +27,22 @@ class Compiled:
         files: Files of the package.
         constants: Names of the weights and constants that must be bound.
         kernels: The Triton kernels, in the order in which they were compiled.
+        called: The operators that the code calls, if it was only generated.
     """
 
     files: tuple[Path, ...]
     constants: tuple[str, ...]
     kernels: tuple[CompiledKernel, ...]
+    called: tuple[str, ...] = ()
 
 
 Answer = Compiled | str | tuple[Diagnostic, ...]
 """Output of the process: a result, the message of a `DeployError`, or the findings of a `CompileFailure`."""
 
 
-def compiled_for(gpu: str, archive: bytes, folder: Path, *, is_timed: bool = False) -> Compiled:
+def compiled_for(
+    gpu: str, archive: bytes, folder: Path, *, is_timed: bool = False, is_asked: bool = False
+) -> Compiled:
     """Compile a weight-less program in a new process.
 
     Args:
@@ -46,6 +50,7 @@ def compiled_for(gpu: str, archive: bytes, folder: Path, *, is_timed: bool = Fal
         archive: The program as a weight-less `.pt2` file, with all tensors on `cuda:0` or the CPU.
         folder: A new folder for all files, including the caches of Inductor and Triton.
         is_timed: Whether to choose the configurations of kernels by timing them on this machine's GPU.
+        is_asked: Whether to generate the code without compiling it.
 
     Raises:
         CompileFailure: Inductor cannot compile the program (FE803).
@@ -62,7 +67,7 @@ def compiled_for(gpu: str, archive: bytes, folder: Path, *, is_timed: bool = Fal
     with (folder / _LOG).open("wb") as log:
         ended = run_limited(
             _MODULE,
-            [str(folder), *(["timed"] if is_timed else [])],
+            [str(folder), *(["asked"] if is_asked else ["timed"] if is_timed else [])],
             Limits(seconds=math.inf),
             stdout=log,
             stderr=log,

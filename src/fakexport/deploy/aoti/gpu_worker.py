@@ -1,4 +1,7 @@
-"""The process that compiles for a GPU: `python -m fakexport.deploy.aoti.gpu_worker ALIVE FOLDER [timed]`."""
+"""The process that compiles for a GPU.
+
+It is started as `python -m fakexport.deploy.aoti.gpu_worker ALIVE FOLDER [timed|asked]`.
+"""
 
 from __future__ import annotations
 
@@ -23,20 +26,20 @@ from fakexport.files.processes import end_with_parent
 
 from ..artifact import CompileFailure, DeployError
 from .gpu_compilation import ANSWER, GPU, PROGRAM, Answer, Compiled
-from .graph import compiled_files
+from .graph import called_operators, compiled_files
 from .stand_ins import with_tensors
 
 
 def main(arguments: Sequence[str]) -> None:
     """Compile the program in the folder, and write an `Answer`."""
-    alive, place, *timed = arguments
+    alive, place, *how = arguments
     end_with_parent(int(alive))
     folder = Path(place)
     found: Answer
     gpu: DeviceProfile = pickle.loads((folder / GPU).read_bytes())
     known_profiles.set({gpu.name: gpu})  # It may be a user's own.
     try:
-        found = _compiled(load(folder / PROGRAM, trust=True), gpu, folder, is_timed=bool(timed))
+        found = _compiled(load(folder / PROGRAM, trust=True), gpu, folder, how=how[0] if how else "")
     except CompileFailure as failure:
         found = failure.diagnostics
     except (FakexportError, OSError) as error:
@@ -51,7 +54,8 @@ def main(arguments: Sequence[str]) -> None:
     os._exit(0)  # Skip exit handlers of Inductor's caches.
 
 
-def _compiled(program: ExportedProgram, profile: DeviceProfile, folder: Path, *, is_timed: bool) -> Compiled:
+def _compiled(program: ExportedProgram, profile: DeviceProfile, folder: Path, *, how: str) -> Compiled:
+    is_timed = how == "timed"
     mode, gpu = fake_mode_of(program), _gpu(profile)
     with nullcontext() if is_timed else emulate(profile.name):
         kernels = absent_gpu.prepare(gpu, folder, is_timed=is_timed)
@@ -59,6 +63,8 @@ def _compiled(program: ExportedProgram, profile: DeviceProfile, folder: Path, *,
             prepared = with_tensors(
                 program, lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
             )
+            if how == "asked":
+                return Compiled((), (), (), called_operators(prepared, folder, options=absent_gpu.OPTIONS))
             files = compiled_files(prepared, folder / "code", has_weights=False, options=absent_gpu.OPTIONS)
     absent_gpu.remove_commands(files)
     return Compiled(files, _constant_names(files), tuple(kernels))

@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, TensorArgument
 from torch.fx import GraphModule
 
-from fakexport._torch.operators.inductor import compile_graph, temporary_files_in
+from fakexport._torch.operators.inductor import compile_graph, generated_calls, temporary_files_in
 from fakexport._torch.pytree import tree_unflatten
 from fakexport._torch.tracing.symbolic_numbers import hint_of
 from fakexport.exporting.program import user_inputs
@@ -56,6 +56,22 @@ def compiled_files(
             return compile_graph(
                 graph_of(program), args, kwargs, folder, has_weights=has_weights, options=options
             )
+    except Exception as error:
+        raise failure_of(error) from error
+
+
+def called_operators(
+    program: ExportedProgram, folder: Path, *, options: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[str, ...]:
+    """Generate the code of a prepared program without compiling it. Return the operators that it calls.
+
+    Raises:
+        CompileFailure, DeployError: See `failure_of`.
+    """
+    args, kwargs = example_arguments(program)
+    try:
+        with temporary_files_in(folder, caches=lasting_folder()):
+            return generated_calls(graph_of(program), args, kwargs, options=options)
     except Exception as error:
         raise failure_of(error) from error
 

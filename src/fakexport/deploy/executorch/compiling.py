@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -37,7 +38,14 @@ from ..composed_program import Composition, Compositions, composed, grouped_prod
 from ..signature import InputTensor, Signature
 from ..unsupported import assertion_notes, findings_of_objects
 from .description import METHOD, Backend, Description, write_checked
-from .findings import failed_instruction, findings_of_graph, lowering_failure, short_plans, unbounded_inputs
+from .findings import (
+    calls_outside_of_backend,
+    failed_instruction,
+    findings_of_graph,
+    lowering_failure,
+    short_plans,
+    unbounded_inputs,
+)
 from .native_log import native_log
 from .trial import FailedCall, call_failure, edge_manager, planned_sizes, runs_in_torch, trial_arguments
 
@@ -73,6 +81,35 @@ def compile_executorch(
         FileWriteError: The file cannot be written; an existing file is kept.
     """
     begun, tell = time.monotonic(), report or silent
+    made = lowered(program, backend, tell)
+    tell("calling the program once in the ExecuTorch runtime")
+    notes = (*made.notes, *notes_of_call(made))
+    with new_file(path) as file:
+        write_checked(file, made.content)
+    return CompiledFile.of(Path(path), [Path(path)], begun, notes=notes)
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A program as ExecuTorch will run it.
+
+    Args:
+        program: The program with replaced operators.
+        manager: ExecuTorch's `ExecutorchProgramManager`.
+        content: The bytes of the file, without a checksum.
+        outside: The calls that no backend took.
+        notes: Sentences to show to the user.
+    """
+
+    program: ExportedProgram
+    manager: Any
+    content: bytes
+    outside: tuple[Node, ...]
+    notes: tuple[str, ...]
+
+
+def lowered(program: ExportedProgram, backend: Backend, tell: Report = silent) -> Lowered:
+    """Lower a bound program on the CPU. Nothing is written or called. Raises as `compile_executorch` does."""
     _refuse(program)
     signature = Signature.of(program)
     _fail((*findings_of_objects(program, "FE801", "ExecuTorch"), *unbounded_inputs(program)))
@@ -82,17 +119,18 @@ def compile_executorch(
         functional = _functional(program)
         versions = {name: importlib.metadata.version(name) for name in ("fakexport", "torch", "executorch")}
         description = Description(signature, _arguments(program), _written(functional), backend, versions)
-        lowered = _lowered(functional, backend, description)
-        content = bytes(lowered.buffer)
+        edge = _edge(functional, backend, description)
+        outside = calls_outside_of_backend(edge.exported_program().graph_module)
+        with _lowering(functional), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Mutation on a buffer in the model is detected", UserWarning)
+            manager = edge.to_executorch()
+        content = bytes(manager.buffer)
         tensors = _tensors(description)
         _fail(tuple(short_plans(tensors, planned_sizes(content, list(tensors)))))
-        tell("calling the program once in the ExecuTorch runtime")
-        notes = [*assertion_notes(program, "ExecuTorch"), *_tried(program, lowered)]
+        notes = tuple(assertion_notes(program, "ExecuTorch"))
         if any(spec.kind is OutputKind.BUFFER_MUTATION for spec in functional.graph_signature.output_specs):
-            notes.insert(0, _KEEPS_BUFFERS)
-    with new_file(path) as file:
-        write_checked(file, content)
-    return CompiledFile.of(Path(path), [Path(path)], begun, notes=notes)
+            notes = (_KEEPS_BUFFERS, *notes)
+    return Lowered(program, manager, content, outside, notes)
 
 
 def _refuse(program: ExportedProgram) -> None:
@@ -122,8 +160,8 @@ def _functional(program: ExportedProgram) -> ExportedProgram:
     return copied_metadata(program, functional)
 
 
-def _lowered(program: ExportedProgram, backend: Backend, description: Description) -> Any:
-    """Lower a program to ExecuTorch's `ExecutorchProgramManager`. Its `buffer` is the file's content."""
+def _edge(program: ExportedProgram, backend: Backend, description: Description) -> Any:
+    """Lower a program to ExecuTorch's `EdgeProgramManager`, and check its operators."""
     with native_log():  # When the runtime is loaded, it inspects the processor and logs missing features.
         from executorch.runtime import Runtime
 
@@ -133,9 +171,7 @@ def _lowered(program: ExportedProgram, backend: Backend, description: Descriptio
     edge = manager.exported_program()
     _fail(findings_of_graph(edge.graph_module, kernels))
     _keep_values_of_buffers(edge)
-    with _lowering(program), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Mutation on a buffer in the model is detected", UserWarning)
-        return manager.to_executorch()
+    return manager
 
 
 def _keep_values_of_buffers(edge: ExportedProgram) -> None:
@@ -150,28 +186,29 @@ def _keep_values_of_buffers(edge: ExportedProgram) -> None:
             node.meta["et_init_buffer"] = True
 
 
-def _tried(program: ExportedProgram, lowered: Any) -> tuple[str, ...]:
-    """Call the program once. Return a note if both ExecuTorch and torch reject the arguments of this call,
-    which are zeros if the program has no example inputs.
+def notes_of_call(made: Lowered) -> tuple[str, ...]:
+    """Call a lowered program once. Return a note if both ExecuTorch and torch reject the arguments of this
+    call, which are zeros if the program has no example inputs.
 
     Raises:
         CompileFailure: A kernel rejects its arguments.
     """
-    arguments = trial_arguments(program)
-    failed = call_failure(bytes(lowered.buffer), arguments)
-    if failed is None:
-        return ()
-    if runs_in_torch(program, arguments):
-        _fail((_call_finding(program, lowered, failed),))
+    with pending_symbols_dropped(made.program):
+        arguments = trial_arguments(made.program)
+        failed = call_failure(made.content, arguments)
+        if failed is None:
+            return ()
+        if runs_in_torch(made.program, arguments):
+            _fail((_call_finding(made, failed),))
     return (f"the program has no example inputs to test with, and a call with zeros failed: {failed.reason}",)
 
 
-def _call_finding(program: ExportedProgram, lowered: Any, failed: FailedCall) -> Diagnostic:
+def _call_finding(made: Lowered, failed: FailedCall) -> Diagnostic:
     found = None
     if failed.instruction is not None:
-        graph_module = lowered.exported_program().graph_module
+        graph_module = made.manager.exported_program().graph_module
         found = failed_instruction(graph_module, failed.instruction, failed.reason)
-    return found or lowering_failure(program, DeployError(failed.reason))
+    return found or lowering_failure(made.program, DeployError(failed.reason))
 
 
 def _fail(found: tuple[Diagnostic, ...]) -> None:

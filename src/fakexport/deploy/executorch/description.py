@@ -29,8 +29,10 @@ from fakexport.files.documents import (
 from ..artifact import DeployError
 from ..signature import Signature
 
-Backend = Literal["portable", "xnnpack"]
-"""`portable`: only ExecuTorch's own kernels. `xnnpack`: XNNPACK for the operators that it supports."""
+Backend = Literal["portable", "xnnpack", "coreml"]
+"""`portable`: only ExecuTorch's own kernels. `xnnpack`, `coreml`: a library for the operators that it
+supports. fakexport asks Core ML, but writes no files for it.
+"""
 
 
 def partitioners(backend: Backend) -> list[Any]:
@@ -43,6 +45,10 @@ def partitioners(backend: Backend) -> list[Any]:
     """
     if backend == "portable":
         return []
+    if backend == "coreml":
+        from executorch.backends.apple.coreml.partition import CoreMLPartitioner
+
+        return [CoreMLPartitioner()]
     from executorch.backends.xnnpack.partition.config import ALL_PARTITIONER_CONFIGS
     from executorch.backends.xnnpack.partition.config.gemm_configs import AddmmConfig, GEMMConfig, MMConfig
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner

@@ -84,7 +84,7 @@ def findings_of_graph(graph_module: GraphModule, kernels: Set[str]) -> tuple[Dia
             if node.op != "call_function":
                 continue
             if reason := _unrunnable(node.target, kernels):
-                operators.setdefault((_name(node.target), reason), []).append(node)
+                operators.setdefault((edge_name(node.target), reason), []).append(node)
             for symbol in _unbounded_symbols(node):
                 unbounded.setdefault(symbol, []).append(node)
     unrunnable = {node for nodes in operators.values() for node in nodes}
@@ -95,6 +95,19 @@ def findings_of_graph(graph_module: GraphModule, kernels: Set[str]) -> tuple[Dia
             for symbol, nodes in unbounded.items()
             if origins[symbol] not in unrunnable
         ),
+    )
+
+
+def calls_outside_of_backend(graph_module: GraphModule) -> tuple[Node, ...]:
+    """Return the calls in a lowered graph that compute tensors and are in no part of a backend."""
+    return tuple(
+        node
+        for module in graph_module.modules()
+        if isinstance(module, GraphModule)
+        for node in module.graph.nodes
+        if node.op == "call_function"
+        and hasattr(node.target, "_schema")
+        and any(isinstance(value, torch.Tensor) for value in tree_leaves(node.meta.get("val")))
     )
 
 
@@ -154,7 +167,8 @@ def _kernel_name(schema: Any) -> str:
     return f"{schema.name}.{schema.overload_name}" if schema.overload_name else str(schema.name)
 
 
-def _name(target: Any) -> str:
+def edge_name(target: Any) -> str:
+    """Return the name of an operator, without ExecuTorch's wrapper."""
     return target_name(getattr(target, "_op", target))
 
 
@@ -198,13 +212,13 @@ def _operator_finding(name: str, reason: str, nodes: list[Node], said: str | Non
 
 
 def _size_finding(origin: Node, nodes: list[Node]) -> Diagnostic:
-    name = _name(origin.target)
+    name = edge_name(origin.target)
     return finding_at(
         "FE801",
         origin,
         f"{name} returns a data-dependent size (unbacked SymInt) without an upper bound",
         notes=(
-            f"{_name(nodes[0].target)} at node {nodes[0].name} needs memory of that size, but "
+            f"{edge_name(nodes[0].target)} at node {nodes[0].name} needs memory of that size, but "
             "ExecuTorch plans all memory before a call",
         ),
         fix=Fix("bound the size where it is read: `n = x.item(); torch._check(n <= 64)`"),

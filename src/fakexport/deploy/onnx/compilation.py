@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ from fakexport.rules import rule
 from fakexport.rules.diagnostics import Diagnostic, Fix
 
 from ..artifact import CompiledFile, CompileFailure, DeployError, Names, Report, WeightsPlace, silent
-from ..composed_program import composed, packed_product
+from ..composed_program import Compositions, composed, packed_product
 from ..signature import Signature
 from ..weights_file import FileLayout, file_beside, raw_chunks
 from .conversion import Converted, convert
@@ -93,22 +94,17 @@ def compile_onnx(
     newest = onnx.defs.onnx_opset_version()
     if opset is not None and not _OLDEST_OPSET <= opset <= newest:
         raise InvalidValue(f"opset {opset} is not supported; use a number in {_OLDEST_OPSET}..{newest}")
-    program, notes = _on_the_cpu(program)
-    program = composed(program, {PACKED: packed_product})
-    signature = Signature.of(program)
-    say("converting to ONNX")
-    named = with_optimum_names(signature, facts_of(program).call) if names == "optimum" else None
-    table = {**translations(), **(custom_translation_table or {})}
-    converted = convert(program, signature, table, named=named, opset=opset)
+    program, notes = prepared_program(program)
     tensors = {**program.constants, **program.state_dict}
     is_bound = not unbound_names(program)
-    is_inside = _fits(converted, tensors) and is_bound and weights == "inside"
     beside = file_beside(target)
-    file = "" if is_inside else beside.name
-    description = Description.of(program, named or signature, converted.outputs, file)
-    model = _proto(converted, description, FileLayout.of(description.stored, _ANY_DIGEST))
-    say("checking the model")
-    check_model(model)
+
+    def file_of(converted: Converted) -> str:
+        return "" if _fits(converted, tensors) and is_bound and weights == "inside" else beside.name
+
+    table = custom_translation_table or {}
+    model, description, converted = checked_model(program, file_of, table, names=names, opset=opset, say=say)
+    is_inside = not description.file
     shorten_notes(model)
     if is_inside:
         _fill(model, tensors)
@@ -124,12 +120,47 @@ def compile_onnx(
     return CompiledFile.of(target, files, started, notes=(*converted.notes, *notes))
 
 
-def _on_the_cpu(program: ExportedProgram) -> tuple[ExportedProgram, tuple[str, ...]]:
+COMPOSITIONS: Compositions = MappingProxyType({PACKED: packed_product})
+"""The operators that are replaced before a program is converted."""
+
+
+def checked_model(
+    program: ExportedProgram,
+    file_of: Callable[[Converted], str],
+    custom_translation_table: Mapping[Any, Callable[..., Any]] = MappingProxyType({}),
+    *,
+    names: Names | None = None,
+    opset: int | None = None,
+    say: Report = silent,
+) -> tuple[Any, Description, Converted]:
+    """Convert a prepared program and check the result. Nothing is written. Raises as `compile_onnx` does.
+
+    Args:
+        file_of: Returns the name of the file that will contain the weights, or "" to put them into the model.
+        names, opset: As for `compile_onnx`.
+
+    Returns:
+        The model as protobuf without weights, its description, and the converted graph.
+    """
+    signature = Signature.of(program)
+    say("converting to ONNX")
+    named = with_optimum_names(signature, facts_of(program).call) if names == "optimum" else None
+    table = {**translations(), **custom_translation_table}
+    converted = convert(program, signature, table, named=named, opset=opset)
+    description = Description.of(program, named or signature, converted.outputs, file_of(converted))
+    model = _proto(converted, description, FileLayout.of(description.stored, _ANY_DIGEST))
+    say("checking the model")
+    check_model(model)
+    return model, description, converted
+
+
+def prepared_program(program: ExportedProgram) -> tuple[ExportedProgram, tuple[str, ...]]:
+    """Move a program to the CPU, and replace operators without a translation. Return it with notes."""
     others = [device for device in devices_of_program(program) if device != "cpu"]
     if not others:
-        return program, ()
+        return composed(program, COMPOSITIONS), ()
     note = f"ONNX has no devices: the program for {', '.join(others)} was converted as if for the CPU"
-    return retarget(program, dict.fromkeys(others, "cpu")), (note,)
+    return composed(retarget(program, dict.fromkeys(others, "cpu")), COMPOSITIONS), (note,)
 
 
 def _fits(converted: Converted, tensors: Mapping[str, torch.Tensor]) -> bool:
@@ -204,6 +235,19 @@ def check_model(model: Any) -> None:
     """
     import onnx
 
+    try:
+        onnx.checker.check_model(without_weights(model), full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:
+        if found := _WRONG_NODE.search(str(error)):
+            raise CompileFailure((_finding(model, found),)) from error
+        reason = first_line(error)
+        raise DeployError(f"ONNX's checker rejects the model that torch.onnx produced: {reason}") from error
+
+
+def without_weights(model: Any) -> Any:
+    """Return a copy of a model in which the weights are inputs."""
+    import onnx
+
     alone = onnx.ModelProto()
     alone.CopyFrom(model)
     del alone.graph.initializer[:]
@@ -213,25 +257,28 @@ def check_model(model: Any) -> None:
             alone.graph.input.append(weight)
         else:
             alone.graph.initializer.append(tensor)
-    try:
-        onnx.checker.check_model(alone, full_check=True)
-    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:
-        if found := _WRONG_NODE.search(str(error)):
-            raise CompileFailure((_finding(model, found),)) from error
-        reason = first_line(error)
-        raise DeployError(f"ONNX's checker rejects the model that torch.onnx produced: {reason}") from error
+    return alone
 
 
 def _finding(model: Any, found: re.Match[str]) -> Diagnostic:
-    nodes = (node for node in messages(model, "NodeProto") if node.name == found["node"])
+    return finding_at_node(
+        model,
+        found["node"],
+        f"the ONNX operator {found['operator']} does not accept this",
+        f"ONNX's checker at node {found['node']}: {found['reason']}",
+        Fix("convert the inputs to a dtype that ONNX supports here, and convert the result back"),
+    )
+
+
+def finding_at_node(model: Any, name: str, label: str, note: str, fix: Fix) -> Diagnostic:
+    """Return a finding (FE802) at a node of an ONNX model."""
+    nodes = (node for node in messages(model, "NodeProto") if node.name == name)
     trace = next((entry.value for node in nodes for entry in node.metadata_props if entry.key == _TRACE), "")
     return rule("FE802").diagnostic(
-        labels=labels_at(
-            span_of_trace(trace), (f"the ONNX operator {found['operator']} does not accept this")
-        ),
-        notes=(f"ONNX's checker at node {found['node']}: {found['reason']}",),
-        fix=Fix("convert the inputs to a dtype that ONNX supports here, and convert the result back"),
-        node=found["node"],
+        labels=labels_at(span_of_trace(trace), label),
+        notes=(note,),
+        fix=fix,
+        node=name,
     )
 
 

@@ -23,6 +23,7 @@ from fakexport.report.page.findings import explanations, finding_list
 from fakexport.report.page.module_tree import module_tree
 from fakexport.report.quantity import bytes_text
 from fakexport.report.rank_summary import RankSummary, rank_lines
+from fakexport.report.runtime_verdict import RuntimeVerdict, runtime_details
 from fakexport.report.stage_summary import STAGE_COLUMNS, StagesSummary, shared_lines, stage_cells
 from fakexport.report.text import summary_line
 from fakexport.report.transfer_listing import place_text, route_text
@@ -100,6 +101,8 @@ def _sections(report: Report) -> Iterator[Section]:
     yield Section("Ranks", tuple(part for name, each in ranks if each for part in rank_parts(name, each)))
     stages = ((verdict.target.name, verdict.stages) for verdict in report.verdicts)
     yield Section("Stages", tuple(part for name, each in stages if each for part in stage_parts(name, each)))
+    asked = ((verdict.target.name, verdict.runtimes) for verdict in report.verdicts)
+    yield Section("Runtimes", tuple(runtime_table(name, each) for name, each in asked if each))
     modules = {each.target.name: each.modules for each in report.verdicts if each.modules is not None}
     yield Section("Modules", (module_tree(modules),) if modules else ())
 
@@ -168,6 +171,22 @@ def _remarks(report: Report) -> Iterator[Part]:
     texts = tuple(remark_texts(report))
     if texts:
         yield Items(texts)
+
+
+def runtime_table(name: str, verdicts: tuple[RuntimeVerdict, ...]) -> Table:
+    """Return a row per runtime that was asked about a target's program."""
+    rows = tuple(
+        Row(
+            (
+                Cell(verdict.runtime),
+                Cell(verdict.text, tone="bad" if verdict.codes else "good"),
+                Cell(verdict.versions),
+            ),
+            (Items(tuple(runtime_details(verdict))),),
+        )
+        for verdict in verdicts
+    )
+    return Table(f"Runtimes asked about the program for {name}", ("runtime", "answer", "versions"), rows)
 
 
 def rank_parts(name: str, summary: RankSummary) -> Iterator[Part]:

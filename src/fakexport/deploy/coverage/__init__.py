@@ -1,0 +1,1 @@
+"""Ask runtimes whether they take a program that has no weights."""

@@ -1,0 +1,44 @@
+"""What a runtime says about a program that it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch.export import ExportedProgram
+
+from fakexport.exporting.program import devices_of_program, retarget
+from fakexport.report import Fallback
+
+from ..composed_program import Compositions, replaced_operators
+
+
+@dataclass(frozen=True)
+class Covered:
+    """The answer of a runtime that takes a program.
+
+    `is_certain` is whether all its operators were decided. The other fields are those of `RuntimeVerdict`.
+    """
+
+    rewrites: tuple[str, ...] = ()
+    fallbacks: tuple[Fallback, ...] = ()
+    fallback_to: str = ""
+    notes: tuple[str, ...] = ()
+    is_certain: bool = True
+
+
+def on_the_cpu(program: ExportedProgram, runtime: str) -> tuple[ExportedProgram, tuple[str, ...]]:
+    """Move a program to the CPU. Return it with the rewrites that this takes."""
+    others = [device for device in devices_of_program(program) if device not in ("cpu", "meta")]
+    if not others:
+        return program, ()
+    moves = " ".join(f"--to {device}=cpu" for device in others)
+    rewrite = f"{runtime} needs a program for the CPU: `fakexport retarget PROGRAM.pt2 {moves} -o CPU.pt2`"
+    return retarget(program, dict.fromkeys(others, "cpu")), (rewrite,)
+
+
+def replacements(program: ExportedProgram, compositions: Compositions) -> tuple[str, ...]:
+    """Return a sentence for each operator that fakexport replaces for a runtime."""
+    return tuple(
+        f"{name} becomes a composition of other operators ({count} x)"
+        for name, count in replaced_operators(program, compositions).items()
+    )

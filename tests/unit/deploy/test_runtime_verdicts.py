@@ -1,0 +1,240 @@
+"""Runtimes answer about programs without weights as they answer about real ones."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fakexport as fe
+from fakexport.deploy import RUNTIMES, check_runtimes
+from fakexport.rules import rule
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("torchlib_read_once"),
+    # coremltools calls its own deprecated functions, and leaves folders to the garbage collector.
+    pytest.mark.filterwarnings("ignore:Function _TORCH_OPS_REGISTRY:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning"),
+]
+
+
+class Embedded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.linear, self.norm = nn.Embedding(10, 8), nn.Linear(8, 4), nn.LayerNorm(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(torch.relu(self.linear(self.embedding(x)))).cumsum(-1)
+
+
+def embedded() -> tuple[nn.Module, tuple[torch.Tensor]]:
+    return Embedded().eval(), (torch.zeros(2, 3, dtype=torch.int64),)
+
+
+def needs(runtime: str) -> None:
+    for package in RUNTIMES[runtime].packages:
+        pytest.importorskip(package)
+    if runtime == "aoti" and shutil.which("g++") is None:
+        pytest.skip("needs g++")
+
+
+@pytest.mark.parametrize(
+    ("runtime", "name"), [("executorch", "model.pte"), ("onnx", "model.onnx"), ("aoti", "model.pt2")]
+)
+def test_a_refusal_is_the_diagnostic_of_the_failed_conversion(
+    runtime: str, name: str, tmp_path: Path
+) -> None:
+    needs(runtime)
+    namespace: dict[str, Any] = {"__name__": "refused"}
+    path = tmp_path / "refused.py"
+    path.write_text(rule(RUNTIMES[runtime].rule).failing_model or "")
+    exec(compile(path.read_text(), str(path), "exec"), namespace)
+    program = fe.export(namespace["factory"])
+    bound = fe.bind(program, namespace["factory"]()[0].state_dict())
+
+    answer = fe.runtime_verdict(program, runtime)
+
+    with pytest.raises(fe.CompileFailure) as raised:
+        fe.compile(bound, tmp_path / name, to=runtime)
+    assert answer.result == "refused"
+    assert answer.diagnostics == raised.value.diagnostics
+    assert answer.codes == (RUNTIMES[runtime].rule,)
+    assert answer.diagnostics[0].primary is not None
+
+
+def test_fallbacks_are_the_operators_that_xnnpacks_own_partitioner_leaves_out() -> None:
+    needs("executorch:xnnpack")
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.exir import to_edge_transform_and_lower
+
+    answer = fe.runtime_verdict(fe.export(embedded), "executorch:xnnpack")
+
+    model, inputs = embedded()
+    lowered = to_edge_transform_and_lower(
+        torch.export.export(model, inputs), partitioner=[XnnpackPartitioner()]
+    )
+    left = {
+        str(node.target._op)
+        for node in lowered.exported_program().graph.nodes
+        if node.op == "call_function" and hasattr(node.target, "_op")
+    }
+    assert answer.result == "partly"
+    assert {found.operator for found in answer.fallbacks} == left
+    assert answer.fallbacks[0].arguments == "float32[10, 8], int64[2, 3]"
+    assert all(found.span is not None and found.span.path == __file__ for found in answer.fallbacks)
+
+
+def refused(runtime: str, folder: Path) -> fe.RuntimeVerdict:
+    """The answer of a runtime for the failing model of its rule, and then for the repaired model."""
+    known = rule(RUNTIMES[runtime].rule)
+    answers = []
+    for name, source in (("failing", known.failing_model), ("repaired", known.repaired_model)):
+        path, namespace = folder / f"{name}.py", {"__name__": name}
+        path.write_text(source or "")
+        exec(compile(path.read_text(), str(path), "exec"), namespace)
+        answers.append(fe.runtime_verdict(fe.export(namespace["factory"]), runtime))
+    assert answers[1].result == "taken", answers[1]
+    return answers[0]
+
+
+def test_coremltools_names_an_operator_that_it_does_not_know(tmp_path: Path) -> None:
+    needs("coreml")
+    import coremltools
+
+    answer = refused("coreml", tmp_path)
+
+    (found,) = answer.diagnostics
+    line = (
+        (rule("FE805").failing_model or "")
+        .splitlines()
+        .index("        return torch.nanmedian(x, dim=-1).values  # <- FE805")
+    )
+    assert (answer.result, found.code) == ("refused", "FE805")
+    assert found.primary is not None
+    assert found.primary.span.line == line + 1
+    assert "its arguments: float32[2, 5], -1" in found.notes
+    model = torch.export.export(Embedded().eval(), (torch.zeros(2, 3, dtype=torch.int64),))
+    coremltools.convert(model.run_decompositions({}), skip_model_load=True)
+    assert fe.runtime_verdict(fe.export(embedded), "coreml").result == "taken"
+
+
+def test_coremltools_has_no_bfloat16() -> None:
+    needs("coreml")
+    program = fe.export(lambda: (Halved().eval(), (torch.zeros(2, 8, dtype=torch.bfloat16),)))
+
+    (found,) = fe.runtime_verdict(program, "coreml").diagnostics
+
+    assert "coremltools has no dtype bfloat16" in found.notes[0]
+    assert found.primary is not None
+    assert found.primary.span.path == __file__
+
+
+def test_all_operators_of_a_small_model_run_in_core_ml() -> None:
+    needs("executorch:coreml")
+
+    answer = fe.runtime_verdict(fe.export(embedded), "executorch:coreml")
+
+    assert (answer.result, answer.fallbacks) == ("taken", ())
+
+
+class Halved(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 4, dtype=torch.bfloat16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x)
+
+
+def test_a_dtype_that_onnx_runtime_has_no_kernel_for_is_refused(tmp_path: Path) -> None:
+    needs("onnx")
+    program = fe.export(lambda: (Halved().eval(), (torch.zeros(2, 8, dtype=torch.bfloat16),)))
+
+    answer = fe.runtime_verdict(program, "onnx")
+
+    fe.compile(fe.bind(program, Halved().state_dict()), tmp_path / "model.onnx", to="onnx")
+    with pytest.raises(fe.DeployError, match="no CPU kernel"):
+        fe.open_program(tmp_path / "model.onnx")
+    assert answer.result == "refused"
+    assert "has no kernel for the CPU" in answer.diagnostics[0].notes[0]
+
+
+def test_programs_that_are_taken_run_with_their_weights(tmp_path: Path) -> None:
+    model, inputs = embedded()
+    program = fe.export(lambda: (model, inputs), dynamic_shapes=["x.0=2..8"])
+    bound = fe.bind(program, model.state_dict())
+    for runtime, name in (("onnx", "model.onnx"), ("aoti", "model.pt2")):
+        needs(runtime)
+
+        answer = fe.runtime_verdict(program, runtime)
+
+        assert answer.result == "taken", answer
+        fe.compile(bound, tmp_path / name, to=runtime)
+        opened = fe.open_program(tmp_path / name, trust=True)
+        given = torch.randint(0, 10, (5, 3))
+        assert torch.allclose(next(iter(opened({"x": given}).values())), model(given), atol=1e-5)
+
+
+def test_a_check_asks_about_the_program_of_each_target() -> None:
+    needs("aoti")
+    report = fe.check(embedded, target=["cpu", "H100"], runtimes=["aoti", "aoti"])
+
+    assert report.is_clean, str(report)
+    answers = [verdict.runtimes for verdict in report.verdicts]
+    assert [[answer.result for answer in each] for each in answers] == [["taken"], ["taken"]]
+    assert [any("Triton" in note for note in each[0].notes) for each in answers] == [False, True]
+    assert "aoti: taken (torch " in str(report)
+
+
+def test_a_refused_program_fails_the_check() -> None:
+    needs("onnx")
+    report = fe.check(
+        lambda: (Halved().eval(), (torch.zeros(2, 8, dtype=torch.bfloat16),)), runtimes=["onnx"]
+    )
+
+    assert [found.code for found in report.diagnostics] == ["FE802"]
+    assert report.verdicts[0].is_exportable
+    assert not report.is_clean
+    assert "onnx: not: FE802" in str(report)
+
+
+def test_a_converter_that_ends_its_process_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    from fakexport.checking import runtime_answers
+
+    monkeypatch.setattr(runtime_answers, "runtime_verdict", lambda *_: os._exit(3))
+
+    report = fe.check(embedded, runtimes=["aoti"])
+
+    assert not report.is_clean
+    assert report.verdicts[0].runtimes[0].result == "unknown"
+    assert "ended without an answer" in report.diagnostics[0].notes[0]
+
+
+def test_an_error_of_one_converter_leaves_the_other_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fakexport.checking import runtime_answers
+
+    def fail(program: Any, runtime: str) -> fe.RuntimeVerdict:
+        if runtime == "aoti":
+            raise LookupError("no such thing")
+        return fe.runtime_verdict(program, runtime)
+
+    monkeypatch.setattr(runtime_answers, "runtime_verdict", fail)
+
+    report = fe.check(lambda: (nn.Linear(4, 2), (torch.zeros(3, 4),)), runtimes=["aoti", "tensorrt"])
+
+    assert [answer.result for answer in report.verdicts[0].runtimes] == ["unknown", "taken"]
+    assert [found.code for found in report.diagnostics] == ["FE001"]
+    assert "asking aoti failed: LookupError: no such thing" in str(report)
+
+
+def test_an_unknown_runtime_is_one_line_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="unknown runtime 'onxx'; choose from aoti, coreml, executorch"):
+        check_runtimes(["onxx"])
