@@ -209,6 +209,7 @@ PAGES = {
     "docs/llama_on_h100.md": Page(),
     "docs/onnx_from_transformers.md": Page(),
     "docs/quickstart.md": Page(),
+    "docs/runtimes.md": Page(),
     "docs/size_ranges.md": Page(_readme),
     "docs/weightless_pt2.md": Page(),
     "docs/why.md": Page(),

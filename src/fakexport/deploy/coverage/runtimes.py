@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 
 from fakexport.error import InvalidValue
 
@@ -55,6 +54,8 @@ def check_runtimes(names: Iterable[str]) -> tuple[str, ...]:
 
 def versions_of(runtime: str) -> str:
     """Return the packages that answer for a runtime: `onnxscript 0.7.2, onnxruntime 1.31.1`."""
+    from importlib.metadata import version  # `--help` lists the runtimes, and needs no version.
+
     if not RUNTIMES[runtime].packages:
         from .tensorrt import table
 
