@@ -71,7 +71,7 @@ from .rank_layouts import (
 from .recorded_state import with_state
 from .repeated_calls import check_grad_mode, refuse_other_later_calls
 from .state_dict_hooks import with_load_hooks
-from .traced_program import drop_refused_nodes, drop_unread_constants, read_state_by_name
+from .traced_program import drop_refused_nodes, read_state_by_name
 
 log = logging.getLogger(__name__)
 
@@ -192,7 +192,6 @@ def capture(
         return Captured(None, failure, may_visit_rows=answers.may_visit_rows)
     answers.check(program)
     drop_refused_nodes(program)
-    drop_unread_constants(program)
     if (absent := failure_of_absent_device(program)) is not None:
         return Captured(None, absent)
     recovered = recover_constants(program)

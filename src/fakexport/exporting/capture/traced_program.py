@@ -1,4 +1,4 @@
-"""Repair a traced program: operators that raised an error, weights stored as constants, unused constants.
+"""Repair two faults of a traced program: operators that raised an error, and weights stored as constants.
 
 If a model catches the error of an operator, torch leaves the operator in the program.
 
@@ -42,12 +42,6 @@ def read_state_by_name(program: ExportedProgram) -> None:
         is_changed = True
     if is_changed:
         program.graph_module.recompile()
-
-
-def drop_unread_constants(program: ExportedProgram) -> None:
-    """Remove constants that the program does not read: torch lists all names of a tensor, but reads one."""
-    for name in program.constants.keys() - {spec.target for spec in program.graph_signature.input_specs}:
-        del program.constants[name]
 
 
 def drop_refused_nodes(program: ExportedProgram) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import permutations
+from typing import Any
 
 import torch
 from torch.export import ExportedProgram
@@ -130,15 +131,21 @@ def identity_of(program: ExportedProgram) -> ProgramIdentity:
     """
     return ProgramIdentity(
         canonical=canonicalise(program),
-        contents={name: content_of(program.constants[name]) for name in sorted(program.constants)},
+        contents={name: content_of(constant) for name, constant in sorted(_constants(program).items())},
         properties=tuple(_properties(program)),
     )
+
+
+def _constants(program: ExportedProgram) -> dict[str, Any]:
+    """Return the constants that the program reads. torch lists all names of a tensor, but reads only one."""
+    read = {spec.target for spec in program.graph_signature.input_specs}
+    return {name: constant for name, constant in program.constants.items() if name in read}
 
 
 def _properties(program: ExportedProgram) -> Iterator[Property]:
     tensors = {
         name: value
-        for name, value in {**program.state_dict, **program.constants}.items()
+        for name, value in {**program.state_dict, **_constants(program)}.items()
         if isinstance(value, torch.Tensor)
     }
     trained = set(program.graph_signature.parameters)
