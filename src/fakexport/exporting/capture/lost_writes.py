@@ -54,12 +54,16 @@ class LostWriteError(FakexportError, RuntimeError):
         text: A sentence with the tensor and the reason.
         span: The user's line that writes. If it is unknown, the first line that uses the tensor.
         fix: The fix, as an imperative sentence.
+        label: What the line does.
     """
 
-    def __init__(self, text: str, span: Span | None, fix: str = _OWN_MEMORY) -> None:
+    def __init__(
+        self, text: str, span: Span | None, fix: str = _OWN_MEMORY, label: str = "written here"
+    ) -> None:
         super().__init__(text)
         self.span = span
         self.fix = fix
+        self.label = label
 
 
 def refuse_lost_writes(program: ExportedProgram, effects: Iterable[PythonEffect]) -> None:

@@ -46,6 +46,7 @@ _STATE_IN_A_BUFFER = (
     "register the state as a buffer and write into it: `self.steps += 1`; or take the state as an input and "
     "return it"
 )
+_FROM_OUTSIDE = "take what changes from call to call, such as a time or a counter, as an input of `forward`"
 
 _UNBACKED = re.compile(r"\b(u|zuf)(\d+)\b")  # `u` is an integer, `zuf` is a float.
 _PARTS = re.compile(r"\w+|\S")
@@ -332,7 +333,9 @@ def refuse_other_later_calls(
     what = "computes something different" if calls.are_complete else f"raises {type(error).__name__}: {error}"
     if not changes:
         text = f"calling forward again {what}, although no attribute of the model appears to change"
-        raise LostWriteError(text, calls.first_difference) from error
+        raise LostWriteError(
+            text, calls.first_difference, _FROM_OUTSIDE, "differs in the next call"
+        ) from error
     names = ", ".join(f"{effect.module_path}.{effect.what}".lstrip(".") for effect in changes[:3])
     text = f"forward changes {names}, and its next call {what}, but the program repeats the first call"
     raise LostWriteError(text, changes[0].span or calls.first_difference, _STATE_IN_A_BUFFER) from error

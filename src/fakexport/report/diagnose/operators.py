@@ -130,7 +130,9 @@ def write_lost(failure: CaptureFailure) -> Diagnostic | None:
     if not isinstance(failure.error, LostWriteError):
         return None
     return rule("FE912").diagnostic(
-        labels=labels_of(failure, "written here"), notes=(str(failure.error),), fix=Fix(failure.error.fix)
+        labels=labels_of(failure, failure.error.label),
+        notes=(str(failure.error),),
+        fix=Fix(failure.error.fix),
     )
 
 

@@ -547,3 +547,14 @@ def test_the_model_holds_afterwards_what_it_held():
     fe.export(model, (torch.ones(3, 4),))
 
     assert (model.calls, model.shapes, hasattr(model, "last")) == (0, [], False)
+
+
+def test_a_value_from_outside_of_the_model_should_be_an_input():
+    class Clock(nn.Module):
+        def forward(self, x):
+            return x * time.time()
+
+    (found,) = fe.check(lambda: (Clock(), (torch.ones(2, 4),))).diagnostics
+
+    assert (found.code, found.labels[0].message) == ("FE912", "differs in the next call")
+    assert "such as a time or a counter, as an input of `forward`" in found.fix.message
