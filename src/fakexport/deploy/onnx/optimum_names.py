@@ -67,11 +67,18 @@ def rename_axes(model: Any, names: Mapping[str, str]) -> None:
 
     A symbol that is a number becomes one: torch 2.13 writes a specialized size as the symbol `"3"`.
     """
+    import onnx_ir as ir
+
+    def renamed(size: Any) -> Any:
+        if not isinstance(text := getattr(size, "value", None), str):
+            return size
+        new = _SYMBOL.sub(lambda found: names.get(found[0], found[0]), text)
+        return int(new) if new.isdecimal() else _SORTED.get(new, new)
+
     for value in _values(model):
-        for index, size in enumerate(value.shape or ()):
-            if isinstance(text := getattr(size, "value", None), str):
-                new = _SYMBOL.sub(lambda found: names.get(found[0], found[0]), text)
-                value.shape[index] = int(new) if new.isdecimal() else _SORTED.get(new, new)
+        sizes = [renamed(size) for size in value.shape or ()]
+        if sizes != list(value.shape or ()):
+            value.shape = ir.Shape(sizes)  # Some of torch's shapes cannot be changed.
 
 
 def _axes_of(name: str, call: CallRecord | None) -> tuple[str, list[str]]:
