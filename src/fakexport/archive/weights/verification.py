@@ -189,9 +189,12 @@ def _grouped(code: str, names: tuple[str, ...], causes: Mapping[str, Cause]) -> 
 def _wrong(match: Match, expected: ExpectedWeights, is_converting: bool) -> Iterator[WeightFinding]:
     shapes: dict[Hashable, list[str]] = {}
     dtypes: dict[Hashable, list[str]] = {}
-    wanted = expected.all
+    wanted, aliases = expected.all, expected.aliases()
+    made: dict[Hashable, str] = {}  # A tied tensor counts once.
     for name, found in match.made.items():
-        weight = wanted[name]
+        made.setdefault((aliases.get(name, name), found.shape, found.dtype), name)
+    for name in made.values():
+        weight, found = wanted[name], match.made[name]
         if found.shape != weight.shape:
             shapes.setdefault((template_of(name), weight.shape, found.shape), []).append(name)
         elif found.dtype != weight.dtype and not (
@@ -203,7 +206,7 @@ def _wrong(match: Match, expected: ExpectedWeights, is_converting: bool) -> Iter
         cause = _made_of(names, match) or cause_of_shape(names[0], weight.shape, found.shape)
         yield WeightFinding("FE702", tuple(names), str(weight), str(found), cause)
     for names in dtypes.values():
-        yield _wrong_dtype(tuple(names), wanted[names[0]], match.made[names[0]], len(match.made))
+        yield _wrong_dtype(tuple(names), wanted[names[0]], match.made[names[0]], len(made))
 
 
 def _made_of(names: list[str], match: Match) -> Cause | None:

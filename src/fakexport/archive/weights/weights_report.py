@@ -135,10 +135,12 @@ class WeightsReport:
         errors = [f for f in self.findings if f.diagnostic.severity == "error"]
         if not errors:
             return f"all {self.weights} weights fit"
-        count = len({name for finding in errors for name in finding.names})
+        # FE705 is about the names of one tied weight, so its first name stands for all.
+        names = [(f.code, f.names[:1] if f.code == "FE705" else f.names) for f in errors]
+        count = len({name for _, each in names for name in each})
         codes: dict[str, int] = {}
-        for finding in errors:
-            codes[finding.code] = codes.get(finding.code, 0) + len(finding.names)
+        for code, each in names:
+            codes[code] = codes.get(code, 0) + len(each)
         listed = ", ".join(f"{code} ({number})" for code, number in codes.items())
         return f"{count} of {self.weights} weights do not fit: {listed}"
 
