@@ -19,7 +19,7 @@ from fakexport.archive.stored_tensor import StoredObject
 from fakexport.emulation.fake import is_fake
 from fakexport.emulation.history import DataReadError, constant_value
 from fakexport.error import InvalidValue
-from fakexport.exporting.program import UnboundConstant, names_by_tensor
+from fakexport.exporting.program import UnboundConstant, constants_read, names_by_tensor
 from fakexport.files.container import Content, Streamed
 from fakexport.files.documents import UnboundName
 
@@ -105,9 +105,7 @@ def constants_payload(
     A C++ object gets a record with its state. Raises ValueError for other kinds of constants and for
     unsupported states.
     """
-    # torch lists all names of a tensor, but the program reads only one of them.
-    read = {spec.target for spec in program.graph_signature.input_specs}
-    constants = {name: constant for name, constant in program.constants.items() if name in read}
+    constants = constants_read(program)
     objects = {name: c for name, c in constants.items() if isinstance(c, torch.ScriptObject)}
     tensors = {name: c for name, c in constants.items() if isinstance(c, torch.Tensor)}
     if other := sorted(constants.keys() - objects.keys() - tensors.keys()):

@@ -131,10 +131,7 @@ def compile_aoti(
     program = composed(on_target(program, first), IN_PYTHON)
     if gpu is not None and (foreign := (*library_operators(program), *library_classes(program))):
         if not gpu.is_here or tune:
-            raise DeployError(
-                f"the program uses {foreign[0]}, which a library defines, so it can only be compiled on a "
-                f"machine that has the GPU, {gpu.profile}{', without --tune' if tune else ''}"
-            )
+            raise DeployError(gpu.refusal(foreign[0]) + (", without --tune" if tune else ""))
         gpu = None  # The other process does not import the library.
     # Building the signature raises for unsupported programs before the compilation starts.
     signature, orders = Signature.of(program), input_orders(program)

@@ -33,10 +33,7 @@ def cover_aoti(program: ExportedProgram) -> Covered:
     foreign = (*library_operators(program), *library_classes(program))
     gpu = nvidia_gpu(program, None)
     if gpu is not None and foreign and not gpu.is_here:
-        raise DeployError(
-            f"the program uses {foreign[0]}, which a library defines, so it can only be compiled on a "
-            f"machine that has the GPU, {gpu.profile}"
-        )
+        raise DeployError(gpu.refusal(foreign[0]))
     with tempfile.TemporaryDirectory(prefix="fakexport-aoti-", ignore_cleanup_errors=True) as folder:
         if gpu is None or foreign:
             called = called_operators(with_stand_ins(program), Path(folder))

@@ -43,6 +43,13 @@ class Gpu:
     profile: str
     is_here: bool
 
+    def refusal(self, operator: str) -> str:
+        """Return why a program with an operator or a class of a library needs the GPU itself."""
+        return (
+            f"the program uses {operator}, which a library defines, so it can only be compiled on a machine "
+            f"that has the GPU, {self.profile}"
+        )
+
 
 def nvidia_gpu(program: ExportedProgram, target: str | None, *, command: str | None = None) -> Gpu | None:
     """Return the NVIDIA GPU to compile for.

@@ -20,10 +20,9 @@ from fakexport.rules.diagnostics import Diagnostic, Fix
 from ..aoti.stand_ins import with_stand_ins, with_tensors
 from ..artifact import CompileFailure
 from ..unsupported import arguments_text, finding_at, findings_of_objects, operator_finding
-from .covered import Covered, on_the_cpu
+from .covered import Covered, has_large_weights, on_the_cpu
 
 _CODE = "FE805"
-_MOST_BYTES_TO_WRITE = 256 << 20
 _FIX = "use operators that coremltools converts, or run this part of the model outside of Core ML"
 
 
@@ -37,9 +36,7 @@ def cover_coreml(program: ExportedProgram) -> Covered:
     moved, rewrites = on_the_cpu(program, "coremltools")
     if held := tuple(findings_of_objects(moved, _CODE, "Core ML")):
         raise CompileFailure(held)
-    tensors = (*moved.state_dict.values(), *moved.constants.values())
-    size = sum(tensor.nbytes for tensor in tensors if isinstance(tensor, torch.Tensor))
-    is_small = size <= _MOST_BYTES_TO_WRITE
+    is_small = not has_large_weights(moved)
     if unbound_names(moved):
         # The passes of coremltools remove additions of zeros, which real weights would not be.
         moved = with_tensors(moved, _random) if is_small else with_stand_ins(moved)
@@ -72,9 +69,7 @@ def _unknown(program: ExportedProgram) -> Iterator[Diagnostic]:
 
     nodes: dict[str, list[Node]] = {}
     for node in program.graph.nodes:
-        with suppress(
-            AssertionError
-        ):  # It rejects `operator.and_` because of its name; the conversion decides.
+        with suppress(AssertionError):  # Raised for `operator.and_`, which the conversion decides.
             if node.op == "call_function" and not is_torch_fx_node_supported(node):
                 nodes.setdefault(operator_name(node), []).append(node)
     for name, found in nodes.items():

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch.export import ExportedProgram
 
 from fakexport.exporting.program import devices_of_program, retarget
 from fakexport.report import Fallback
 
 from ..composed_program import Compositions, replaced_operators
+
+_MOST_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,12 @@ def on_the_cpu(program: ExportedProgram, runtime: str) -> tuple[ExportedProgram,
     moves = " ".join(f"--to {device}=cpu" for device in others)
     rewrite = f"{runtime} needs a program for the CPU: `fakexport retarget PROGRAM.pt2 {moves} -o CPU.pt2`"
     return retarget(program, dict.fromkeys(others, "cpu")), (rewrite,)
+
+
+def has_large_weights(program: ExportedProgram) -> bool:
+    """Return whether converters that copy the weights would need more than 256 MiB for them."""
+    held = (*program.state_dict.values(), *program.constants.values())
+    return sum(value.nbytes for value in held if isinstance(value, torch.Tensor)) > _MOST_BYTES
 
 
 def replacements(program: ExportedProgram, compositions: Compositions) -> tuple[str, ...]:

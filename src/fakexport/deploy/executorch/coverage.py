@@ -7,20 +7,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
 from fakexport.exporting.program import unbound_names
 
 from ..aoti.stand_ins import with_stand_ins
-from ..coverage.covered import Covered, on_the_cpu, replacements
+from ..coverage.covered import Covered, has_large_weights, on_the_cpu, replacements
 from ..unsupported import fallbacks_of
 from .compiling import WITHOUT_KERNEL, lowered, notes_of_call
 from .description import Backend
 from .findings import edge_name
 
-_MOST_BYTES_TO_CALL = 256 << 20
 _LIBRARIES: Mapping[str, tuple[str, str]] = {
     "xnnpack": ("XNNPACK", "executorch.backends.xnnpack"),
     "coreml": ("Core ML", "executorch.backends.apple.coreml"),
@@ -34,8 +32,7 @@ def cover_executorch(program: ExportedProgram, backend: Backend) -> Covered:
     """
     moved, rewrites = on_the_cpu(program, "ExecuTorch")
     rewrites += replacements(moved, WITHOUT_KERNEL)
-    held = (*moved.state_dict.values(), *moved.constants.values())
-    size = sum(value.nbytes for value in held if isinstance(value, torch.Tensor))
+    is_large = has_large_weights(moved)
     if unbound_names(moved):
         moved = with_stand_ins(moved)
     with _reasons(backend) as reasons:
@@ -43,7 +40,7 @@ def cover_executorch(program: ExportedProgram, backend: Backend) -> Covered:
     notes = made.notes
     if backend == "coreml":
         notes += ("the program was not called: ExecuTorch runs Core ML only on Apple devices",)
-    elif size > _MOST_BYTES_TO_CALL:
+    elif is_large:
         notes += ("the program was not called, because its weights are large: a kernel may reject arguments",)
     else:
         notes += notes_of_call(made)

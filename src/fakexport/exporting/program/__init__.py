@@ -86,7 +86,12 @@ from fakexport.exporting.program.summary import (
     summarise,
     summary_of,
 )
-from fakexport.exporting.program.tensor_identity import is_lifted, names_by_tensor, tensor_identity
+from fakexport.exporting.program.tensor_identity import (
+    constants_read,
+    is_lifted,
+    names_by_tensor,
+    tensor_identity,
+)
 from fakexport.exporting.program.tensor_spec import (
     Spelling,
     SymbolRange,

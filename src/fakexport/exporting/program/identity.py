@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import permutations
-from typing import Any
 
 import torch
 from torch.export import ExportedProgram
@@ -29,7 +28,7 @@ from fakexport.exporting.program.constant_content import content_of, digest
 from fakexport.exporting.program.marked_text import DEVICE_MARK, MarkedText, plain_repr
 from fakexport.exporting.program.node_names import star
 from fakexport.exporting.program.program_facts import ProgramFacts, UnboundConstant, facts_of
-from fakexport.exporting.program.tensor_identity import names_by_tensor, tensor_identity
+from fakexport.exporting.program.tensor_identity import constants_read, names_by_tensor, tensor_identity
 from fakexport.exporting.program.tensor_spec import Spelling
 from fakexport.exporting.program.written_state import written_state
 
@@ -131,21 +130,15 @@ def identity_of(program: ExportedProgram) -> ProgramIdentity:
     """
     return ProgramIdentity(
         canonical=canonicalise(program),
-        contents={name: content_of(constant) for name, constant in sorted(_constants(program).items())},
+        contents={name: content_of(constant) for name, constant in sorted(constants_read(program).items())},
         properties=tuple(_properties(program)),
     )
-
-
-def _constants(program: ExportedProgram) -> dict[str, Any]:
-    """Return the constants that the program reads. torch lists all names of a tensor, but reads only one."""
-    read = {spec.target for spec in program.graph_signature.input_specs}
-    return {name: constant for name, constant in program.constants.items() if name in read}
 
 
 def _properties(program: ExportedProgram) -> Iterator[Property]:
     tensors = {
         name: value
-        for name, value in {**program.state_dict, **_constants(program)}.items()
+        for name, value in {**program.state_dict, **constants_read(program)}.items()
         if isinstance(value, torch.Tensor)
     }
     trained = set(program.graph_signature.parameters)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from fakexport._torch.emulation.wrapper_subclasses import inner_tensors, is_wrapper
@@ -46,3 +48,9 @@ def is_lifted(name: str) -> bool:
     Another program of the same model may have a different tensor under this name.
     """
     return name.rpartition(".")[2].startswith("lifted_tensor_")
+
+
+def constants_read(program: ExportedProgram) -> dict[str, Any]:
+    """Return the constants that a program reads. torch lists all names of a tensor, but reads only one."""
+    read = {spec.target for spec in program.graph_signature.input_specs}
+    return {name: constant for name, constant in program.constants.items() if name in read}
