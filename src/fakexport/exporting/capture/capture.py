@@ -69,7 +69,7 @@ from .rank_layouts import (
     check_sharded_weights,
 )
 from .recorded_state import with_state
-from .repeated_calls import check_grad_mode, refuse_other_later_calls
+from .repeated_calls import check_later_calls
 from .state_dict_hooks import with_load_hooks
 from .traced_program import drop_refused_nodes, read_state_by_name
 
@@ -169,8 +169,7 @@ def capture(
                 refuse_lost_transforms(program)
                 read_state_by_name(program)
                 refuse_lost_writes(program, effects)
-                refuse_other_later_calls(program, module, tuple(effects), state, again)
-                check_grad_mode(program, module, effects, state, again)
+                check_later_calls(program, module, effects, state, again)
         add_guards(program, declared_guards(dynamic, inputs, tree_leaves((args, kwargs))))
         program = flattened(program)
         if known.component is not None:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from types import FrameType, ModuleType
 from typing import Any, Literal
 
-import torch
 from torch import nn
 
 from fakexport._torch.patching import Patches, in_force, original_of, outside_of_patches
@@ -23,7 +22,7 @@ from fakexport._torch.tracing.watched_calls import (
     default_generators_watched,
     texts_watched,
 )
-from fakexport.exporting.program import is_model_code, is_user_code
+from fakexport.exporting.program import is_user_code
 from fakexport.models.sources import patched_forward
 from fakexport.rules.diagnostics import Span, function_of, is_only_told, written_places
 
@@ -69,7 +68,8 @@ class PythonEffect:
             modifies a variable of a class or file, or an argument that is a list, dict or set; `text`:
             formats an unknown number or tensor; `unseen`: `forward` can only be traced in strict mode, which
             hides effects; `padding`: calls an `nn.TransformerEncoder` with a padding mask; `mask`: attention
-            gets a causal mask that eager mode drops; `grad_mode`: asks whether gradients are enabled.
+            gets a causal mask that eager mode drops; `grad_mode`: computes something different in the other grad
+            mode (added by `check_later_calls`).
         what: The called function (`print`, `random.random`, `numpy.random.rand`, `torch.random.manual_seed`),
             the name of the attribute or variable, the text, or the error of the non-strict trace.
         span: The line of user code, if known.
@@ -115,7 +115,6 @@ def watch_forward(module: nn.Module) -> Iterator[PythonEffects]:
             texts_watched(lambda text, frame: _add_text(effects, text, frame)),
             _padding_watched(module, effects),
             masks_watched(lambda layer, frame: _add_mask(effects, module, layer, frame)),
-            _grad_mode_watched(effects),
         ):
             result = original(*args, **kwargs)
         for change in before.changes():
@@ -127,22 +126,6 @@ def watch_forward(module: nn.Module) -> Iterator[PythonEffects]:
 
     with patched_forward(module, forward):
         yield effects
-
-
-@contextmanager
-def _grad_mode_watched(effects: PythonEffects) -> Iterator[None]:
-    """Enter a context that records where the user's own code asks for the grad mode of its caller."""
-    asked = in_force(torch, "is_grad_enabled")
-    of_caller = asked()
-
-    def is_grad_enabled() -> bool:
-        frame = outside_of_patches(sys._getframe(1))
-        if frame is not None and is_model_code(frame.f_code.co_filename) and asked() == of_caller:
-            effects[PythonEffect("grad_mode", "torch.is_grad_enabled", calling_span(frame))] = None
-        return bool(asked())
-
-    with Patches({(torch, "is_grad_enabled"): is_grad_enabled}):
-        yield
 
 
 def _add_choice(effects: PythonEffects, frame: FrameType | None) -> None:

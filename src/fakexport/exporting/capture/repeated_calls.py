@@ -13,10 +13,9 @@ import re
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from types import CodeType, FrameType
 from typing import Any
 
@@ -293,19 +292,30 @@ def _digest(array: Any) -> str:
 
 
 def _is_of_people(module: nn.Module) -> bool:
-    """Return whether the `forward` of any submodule is defined in a file outside of installed packages."""
-    functions = (inspect.unwrap(type(part).forward) for part in module.modules())
+    """Return whether `forward` or a hook of any submodule is defined outside of installed packages."""
+    functions = (
+        inspect.unwrap(function)
+        for part in module.modules()
+        for function in (
+            type(part).forward,
+            *part._forward_pre_hooks.values(),
+            *part._forward_hooks.values(),
+        )
+    )
     return any(is_model_code(f.__code__.co_filename) for f in functions if inspect.isfunction(f))
 
 
-def refuse_other_later_calls(
+def check_later_calls(
     program: ExportedProgram,
     module: nn.Module,
-    effects: Sequence[PythonEffect],
+    effects: PythonEffects,
     state: ModelState,
     trace: Callable[[], Exception | None],
 ) -> None:
-    """Raise `LostWriteError` if `forward` changes state that affects the results of its next call.
+    """Compare what later calls of `forward` compute with the first call, also in the other grad mode.
+
+    Programs usually run without gradients, but a trace has them. If only the grad mode makes a difference,
+    the effect `grad_mode` is added to `effects`.
 
     Args:
         program: The traced program.
@@ -314,54 +324,52 @@ def refuse_other_later_calls(
             it contains user code. The models of libraries are tested with each library version instead.
         state: The state of the model before the trace.
         trace: Function that traces the module and returns the error that it raised, or None.
+
+    Raises:
+        LostWriteError: `forward` changes state that affects the results of its next call.
     """
     changes = [effect for effect in effects if effect.kind in ("attribute", "variable")]
     is_told = any(effect.kind in ("random", "text", "unseen") for effect in effects)
     if not changes and (is_told or not _is_of_people(module)):
         return
-    state.put_back()
-    times = CALLS if changes else 2
-    with (
-        calls_repeated(module, written_state(program), times) as calls,
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("ignore")  # The first trace has already warned.
-        error = trace()
-    state.put_back()
-    if not calls.differ:
+
+    def called_again(later: Callable[[], AbstractContextManager[Any]]) -> tuple[RepeatedCalls, str, Any]:
+        state.put_back()
+        times = CALLS if changes else 2
+        with (
+            calls_repeated(module, written_state(program), times, later) as calls,
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")  # The first trace has already warned.
+            error = trace()
+        state.put_back()
+        raised = "" if error is None else f"{type(error).__name__}: {error}"
+        return calls, "computes something different" if calls.are_complete else f"raises {raised}", error
+
+    in_other_mode, what, _ = called_again(_other_grad_mode)
+    if not in_other_mode.differ:
         return
-    what = "computes something different" if calls.are_complete else f"raises {type(error).__name__}: {error}"
-    if not changes:
-        text = f"calling forward again {what}, although no attribute of the model appears to change"
+    calls, later, error = called_again(nullcontext)
+    if not calls.differ:
+        effects[PythonEffect("grad_mode", what, in_other_mode.first_difference)] = None
+    elif changes:
+        names = ", ".join(f"{effect.module_path}.{effect.what}".lstrip(".") for effect in changes[:3])
+        text = f"forward changes {names}, and its next call {later}, but the program repeats the first call"
+        raise LostWriteError(text, changes[0].span or calls.first_difference, _STATE_IN_A_BUFFER) from error
+    else:
+        text = f"calling forward again {later}, although no attribute of the model appears to change"
         raise LostWriteError(
             text, calls.first_difference, _FROM_OUTSIDE, "differs in the next call"
         ) from error
-    names = ", ".join(f"{effect.module_path}.{effect.what}".lstrip(".") for effect in changes[:3])
-    text = f"forward changes {names}, and its next call {what}, but the program repeats the first call"
-    raise LostWriteError(text, changes[0].span or calls.first_difference, _STATE_IN_A_BUFFER) from error
 
 
-def check_grad_mode(
-    program: ExportedProgram,
-    module: nn.Module,
-    effects: PythonEffects,
-    state: ModelState,
-    trace: Callable[[], Exception | None],
-) -> None:
-    """Remove the effects `grad_mode` unless `forward` computes something different in the other grad mode.
-
-    Args:
-        program, module, state, trace: As for `refuse_other_later_calls`.
-        effects: Side effects of `forward`.
-    """
-    asked = [effect for effect in effects if effect.kind == "grad_mode"]
-    if not asked:
-        return
-    other = partial(torch.set_grad_enabled, not torch.is_grad_enabled())
-    with calls_repeated(module, written_state(program), 2, other) as calls, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        trace()
-    state.put_back()
-    if not calls.differ:
-        for effect in asked:
-            del effects[effect]
+@contextmanager
+def _other_grad_mode() -> Iterator[None]:
+    """Enter the other grad mode, but without the fused kernels of `nn.TransformerEncoder` for inference."""
+    has_fast_path = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.set_grad_enabled(not torch.is_grad_enabled()):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(has_fast_path)
