@@ -17,6 +17,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from fakexport._torch.emulation.fake_tensors import FakeTensor, FakeTensorMode
 from fakexport._torch.kernels.kernel_mode import alias_of, kernel_mode
+from fakexport._torch.tracing.data_dependent_questions import catches_questions
 
 from .symbolic_arithmetic import SymbolicArithmetic
 
@@ -158,6 +159,7 @@ class OperatorCall:
         first: dict[int, int] = {}
         return tuple([first.setdefault(id(number.node), at) for at, number in enumerate(self.numbers)])
 
+    @catches_questions
     def is_compared(self, tensor: torch.Tensor) -> bool:
         """Return whether the contiguity of a tensor with symbolic sizes is already computed.
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import sympy
 import torch
@@ -38,10 +38,12 @@ from fakexport._torch.patching import Patches, in_force
 from .decided_branches import asking_file
 
 Answer = bool | int | float
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 Kind = Literal["truth", "integer", "float"]
 
 _MODULI = (Mod, PythonMod)
-_WRITES_ENTRY = FakeTensorMode._get_output_info_for_cache_entry.__code__
+# Code that catches the error itself. Fake mode does when it writes to its dispatch cache.
+_CATCHING = {FakeTensorMode._get_output_info_for_cache_entry.__code__}
 _ASSERT = torch.ops.aten._assert_scalar.default
 _ASSERTED = re.compile(r"Runtime assertion failed for expression (.+) on node '[^']*'")
 _TRUTH_BOUND = re.compile(r"u[0-9]+ (?:>= 0|<= 1)")
@@ -220,9 +222,18 @@ def _is_bound_of_truth(node: torch.fx.Node) -> bool:
     return asserted is not None and _TRUTH_BOUND.fullmatch(asserted[1]) is not None
 
 
+def catches_questions(function: _Function) -> _Function:
+    """Mark a function that catches the error of a query. Its queries are not answered and not kept.
+
+    A kept error would keep the frames of its traceback and thereby the results of operators. C++ functions
+    such as `torch.full_like` return a copy of a result that Python holds, and a trace does not know the copy.
+    """
+    _CATCHING.add(function.__code__)
+    return function
+
+
 def _is_caught(frame: FrameType | None) -> bool:
-    """Return whether torch catches the error itself, as when fake mode writes to its dispatch cache."""
-    while frame is not None and frame.f_code is not _WRITES_ENTRY:
+    while frame is not None and frame.f_code not in _CATCHING:
         frame = frame.f_back
     return frame is not None
 

@@ -71,7 +71,7 @@ from .rank_layouts import (
 from .recorded_state import with_state
 from .repeated_calls import check_later_calls
 from .state_dict_hooks import with_load_hooks
-from .traced_program import drop_refused_nodes, read_state_by_name
+from .traced_program import drop_refused_nodes, has_lost_result, read_state_by_name
 
 log = logging.getLogger(__name__)
 
@@ -280,7 +280,10 @@ def _traced_quickly(
     )
     try:
         with memo.active():
-            return trace(constants.given())
+            program = trace(constants.given())
+        if not has_lost_result(program):
+            return program
+        log.debug("the trace lost a result; tracing again without the cache of operator results")
     except TraceNeeded as error:
         log.debug("tracing again without the cache of operator results: %s", error)
     except Exception as error:

@@ -68,8 +68,8 @@ class PythonEffect:
             modifies a variable of a class or file, or an argument that is a list, dict or set; `text`:
             formats an unknown number or tensor; `unseen`: `forward` can only be traced in strict mode, which
             hides effects; `padding`: calls an `nn.TransformerEncoder` with a padding mask; `mask`: attention
-            gets a causal mask that eager mode drops; `grad_mode`: computes something different in the other grad
-            mode (added by `check_later_calls`).
+            gets a causal mask that eager mode drops; `grad_mode`: computes something different in the other
+            grad mode (`check_later_calls` adds it).
         what: The called function (`print`, `random.random`, `numpy.random.rand`, `torch.random.manual_seed`),
             the name of the attribute or variable, the text, or the error of the non-strict trace.
         span: The line of user code, if known.

@@ -1,4 +1,4 @@
-"""Repair two faults of a traced program: operators that raised an error, and weights stored as constants.
+"""Detect or repair faults of a traced program: results and weights stored as constants, and failed operators.
 
 If a model catches the error of an operator, torch leaves the operator in the program.
 
@@ -9,11 +9,13 @@ checkpoints do not contain.
 
 from __future__ import annotations
 
-from torch import Tensor
+from torch import Tensor, strided
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
+from torch.multiprocessing.reductions import StorageWeakRef
 
+from fakexport._torch.emulation.fake_tensors import FakeTensor
 from fakexport._torch.operators.operator_registry import OpOverload
 from fakexport._torch.operators.operator_schema import returns_tensor
 from fakexport.exporting.program import graph_modules, input_nodes, tensor_identity
@@ -42,6 +44,27 @@ def read_state_by_name(program: ExportedProgram) -> None:
         is_changed = True
     if is_changed:
         program.graph_module.recompile()
+
+
+def has_lost_result(program: ExportedProgram) -> bool:
+    """Return whether the trace treats the result of an operator as a constant.
+
+    C++ functions such as `torch.full_like` return a copy of the operator's result if something in Python
+    holds that result. A trace knows the result, but not the copy. Both have the same memory.
+    """
+    constants = {memory for value in program.constants.values() if (memory := _memory(value)) is not None}
+    return bool(constants) and any(
+        (memory := _memory(node.meta.get("val"))) in constants
+        and all(_memory(source.meta.get("val")) != memory for source in node.all_input_nodes)
+        for node in program.graph.nodes
+        if node.op == "call_function"
+    )
+
+
+def _memory(value: object) -> StorageWeakRef | None:
+    if not isinstance(value, FakeTensor) or value.layout is not strided:
+        return None
+    return StorageWeakRef(value.untyped_storage())
 
 
 def drop_refused_nodes(program: ExportedProgram) -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from torch import nn
 from torch import is_grad_enabled as has_gradients
+from torch import nn
 from torch.nn.attention.flex_attention import flex_attention
 
 import fakexport as fe

@@ -16,6 +16,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import fakexport as fe
+from fakexport._torch.speed.operator_memo import OperatorMemo
 from fakexport.emulation.devices import emulate
 from fakexport.exporting.capture.capture import capture
 from tests.identity import first_difference
@@ -396,6 +398,56 @@ def test_a_literal_that_is_written_to():
         return x + held * held[0]
 
     check(Repeats(step), (X,))
+
+
+@pytest.fixture
+def kept_rows():
+    """An operator that returns as many rows as there are positive values."""
+    with torch.library._scoped_library("memo_attack_rows", "DEF") as library:
+        library.define("kept(Tensor x) -> Tensor")
+        library.impl("kept", lambda x: torch.nonzero(x > 0)[:, 0], "CPU")
+
+        @torch.library.register_fake("memo_attack_rows::kept", lib=library)
+        def _(x):
+            return x.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.int64)
+
+        yield torch.ops.memo_attack_rows.kept
+
+
+class Numbered(nn.Module):
+    """torch's C++ code copies the result of `full_like` if Python holds it."""
+
+    def __init__(self, kept):
+        super().__init__()
+        self.kept = kept
+
+    def forward(self, x):
+        rows = x[self.kept(x)[:6]][:, None].repeat(1, 4)
+        return torch.cat([torch.full_like(rows[:, :1], 7.0), rows], dim=1)
+
+
+def check_any_number_of_rows(program, model):
+    for x in (torch.ones(8), -torch.ones(8), torch.tensor([1.0] + [-1.0] * 7), torch.arange(8.0) - 4):
+        assert torch.equal(program.module()(x), model(x))
+
+
+def test_a_result_with_an_unknown_number_of_rows(kept_rows):
+    model = Numbered(kept_rows)
+
+    program = capture(model, (torch.ones(8),)).program
+
+    check_any_number_of_rows(program, model)
+
+
+def test_a_result_that_something_holds(kept_rows, monkeypatch):
+    held = []
+    recorded = OperatorMemo._recorded
+    monkeypatch.setattr(OperatorMemo, "_recorded", lambda *args: held.append(recorded(*args)) or held[-1])
+
+    program = fe.export(lambda: (Numbered(kept_rows), (torch.ones(8),)))
+
+    assert held
+    check_any_number_of_rows(program, Numbered(kept_rows))
 
 
 def test_threads_have_memos_of_their_own():
