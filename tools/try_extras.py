@@ -59,6 +59,7 @@ USES = {
     "text": ["fakexport generate llm.pt2 llm --prompt 3 --tokenizer tokenizer.json --max-new-tokens 2"],
     "peft": ["python lora.py", "fakexport check hf:llm --adapter lora"],
     "timm": ["fakexport check timm:resnet18 --target H100"],
+    "torchvision": ["fakexport check torchvision:resnet18 --target H100"],
     "diffusers": ["fakexport check diffusers:configs/sdxl-vae.json --component decoder"],
     "torchao": ["fakexport check quantized.py:factory"],
     "executorch": ["fakexport compile bound.pt2 --to executorch -o mlp.pte"],

@@ -20,8 +20,8 @@ class Library:
         package: The import name of the library, which is also the `kind` of its sources.
         prefix: The part of a source's text before the colon.
         forms: The forms that the text of a source can have, for help texts and errors.
-        needs_torchvision: Whether the library depends on torchvision. Each version of torchvision needs one
-            version and build of torch, so the install command pins the installed torch.
+        needs_torchvision: Whether the library is torchvision or depends on it. Each version of torchvision
+            needs one version and build of torch, so the install command pins the installed torch.
         modules: Python modules that most of the library's models import.
     """
 
@@ -46,6 +46,9 @@ LIBRARIES = (
         modules=("diffusers.models.modeling_utils",),
     ),
     Library("timm", "timm", ("timm:NAME",), needs_torchvision=True, modules=("timm",)),
+    Library(
+        "torchvision", "torchvision", ("torchvision:NAME",), needs_torchvision=True, modules=("torchvision",)
+    ),
 )
 PACKAGES = tuple(library.package for library in LIBRARIES)
 """Import names of the libraries."""

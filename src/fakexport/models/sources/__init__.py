@@ -1,4 +1,4 @@
-"""Sources of models and example inputs: a Python factory, transformers, diffusers, timm."""
+"""Sources of models and example inputs: a Python factory, transformers, diffusers, timm, torchvision."""
 
 from fakexport.models.sources.adapters.adapted_model import lora_layers
 from fakexport.models.sources.adapters.adapter import adapter_source, check_mergeable, split_name

@@ -17,6 +17,7 @@ from fakexport.models.sources.python.python_factory import check_arguments, chec
 from fakexport.models.sources.source import Source
 from fakexport.models.sources.source_error import SourceError
 from fakexport.models.sources.timm_models import timm_source
+from fakexport.models.sources.torchvision_models import torchvision_source
 from fakexport.models.sources.transformers.transformers_source import transformers_source
 from fakexport.models.sources.workload import FORWARD, Workload
 
@@ -25,6 +26,7 @@ _OF_PREFIX: Mapping[str, Callable[..., Source]] = {
     "hf": transformers_source,
     "diffusers": lambda spec, name, **options: diffusers_source(spec, name),
     "timm": lambda spec, name, **options: timm_source(spec, name),
+    "torchvision": lambda spec, name, **options: torchvision_source(spec, name),
 }
 
 

@@ -32,8 +32,7 @@ _PACKAGES = {
 # Each version of these packages, or of their dependencies, requires one build of torch, so pip might replace
 # the installed torch.
 _OF_ONE_TORCH = frozenset(
-    {"torchaudio", "torchvision", "xformers"}
-    | {library.package for library in LIBRARIES if library.needs_torchvision}
+    {"torchaudio", "xformers"} | {library.package for library in LIBRARIES if library.needs_torchvision}
 )
 # Message of transformers' `requires_backends` for a package that is not installed.
 _ASKED_BY_TRANSFORMERS = re.compile(r"requires the (\w+) library but it was not found in your environment")

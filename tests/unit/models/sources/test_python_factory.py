@@ -192,13 +192,13 @@ def test_an_unknown_package_is_named():
 
 
 def test_a_known_package_that_is_missing_is_named_with_its_command(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torchvision", None)  # As if it were not installed.
+    monkeypatch.setitem(sys.modules, "torchaudio", None)  # As if it were not installed.
 
-    message = message_of("torchvision:fasterrcnn_resnet50_fpn")
+    message = message_of("torchaudio:wav2vec2_base")
 
     installed = importlib.metadata.version("torch")
-    assert message.startswith("no module named 'torchvision': run `")
-    assert f" -m pip install torch=={installed} torchvision" in message
+    assert message.startswith("no module named 'torchaudio': run `")
+    assert f" -m pip install torch=={installed} torchaudio" in message
 
 
 def test_a_package_that_raises_on_import_is_named(write, monkeypatch):
