@@ -13,6 +13,7 @@ import transformers
 from torch import nn
 
 import fakexport as fe
+from fakexport.models.sources.transformers import decode_inputs
 from tests.architectures.architecture import Architecture
 
 BATCH, CONTEXT = 3, 40
@@ -93,6 +94,20 @@ def test_a_model_that_loops_over_tokens_is_planned_for_any_context(tmp_path: Pat
     planned = [_state(source, "decode", context) for context in (40, 2**20)]
 
     assert planned == [_real(model, 40, 1)] * 2
+
+
+@pytest.mark.slow
+def test_a_loop_over_tokens_needs_sizes_that_are_constant_or_the_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode_inputs, "_LOOPED", 0)  # Any long prompt is a loop.
+    source, model = _changed("gemma3_text", MIXED["gemma3_text"], tmp_path)
+
+    assert _state(source, "decode", 300) == _real(model, 300, 1)
+
+    source, _ = _changed("deepseek_v4", MIXED["deepseek_v4"], tmp_path)
+    with pytest.raises(ValueError, match=r"unknown: past_key_values_\d+.1 is 19 after 79 tokens"):
+        fe.plan(source, target="cpu", context=300, workload="decode")
 
 
 @pytest.mark.slow

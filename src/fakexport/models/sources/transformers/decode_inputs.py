@@ -144,17 +144,20 @@ def _labels(read: _Read, other: _Read, batch: int) -> Iterator[tuple[str, tuple[
         batch: Number of sequences of both.
     """
     lengths = read.length, other.length
-    for index, leaves in enumerate(zip(tree_leaves(read.cache), tree_leaves(other.cache), strict=True)):
-        if isinstance(leaves[0], torch.Tensor):
+    leaves, others = tree_leaves(read.cache), tree_leaves(other.cache)
+    for index, leaf in enumerate(leaves):
+        if isinstance(leaf, torch.Tensor):
+            # A cache that gets more tensors with more tokens has unknown sizes.
+            twin = others[index].shape if len(others) == len(leaves) else [None] * leaf.dim()
             labels: list[str | None] = []
-            for dim, sizes in enumerate(zip(*(leaf.shape for leaf in leaves), strict=True)):
+            for dim, sizes in enumerate(zip(leaf.shape, twin, strict=True)):
                 if sizes[0] == sizes[1]:
                     labels.append(_BATCH if dim == 0 and sizes[0] == batch else None)
                 elif sizes == lengths:
                     labels.append(_TOKENS)
                 else:
                     pairs = zip(sizes, lengths, strict=True)
-                    after = " and ".join(f"{size:,} after {length:,} tokens" for size, length in pairs)
+                    after = " and ".join(f"{size} after {length:,} tokens" for size, length in pairs)
                     labels.append(f"{read.name}_{index}.{dim} is {after}")
             yield str(index), tuple(labels)
 
