@@ -13,6 +13,7 @@ import transformers
 from torch import nn
 
 import fakexport as fe
+from fakexport.models.sources.transformers import decode_inputs
 from tests.architectures.architecture import Architecture
 
 BATCH, CONTEXT = 3, 40
@@ -42,19 +43,86 @@ def test_the_state_is_that_of_a_real_cache(model_type: str, tmp_path: Path) -> N
     assert planned == [_real(model, CONTEXT, steps) for steps in (0, 1)]
 
 
+# Layers of different kinds in one model, at contexts within the windows, at their length, and beyond.
+MIXED: dict[str, dict[str, Any]] = {
+    "mistral": {"sliding_window": 16},
+    "gemma3_text": {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 16},
+    "qwen3_next": {"layer_types": ["linear_attention", "full_attention"], "dtype": "bfloat16"},
+    "deepseek_v4": {
+        "layer_types": [
+            "sliding_attention",
+            "compressed_sparse_attention",
+            "heavily_compressed_attention",
+        ],
+        "mlp_layer_types": ["hash_moe", "moe", "moe"],
+        "num_hidden_layers": 3,
+        "sliding_window": 16,
+        "dtype": "bfloat16",
+    },
+}
+CONTEXTS = {"mistral": (12, 16, 17, 200), "deepseek_v4": (12, 130)}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("context", [12, CONTEXT])
-def test_windows_in_every_layer_are_those_of_a_real_cache(context: int, tmp_path: Path) -> None:
-    """As Mistral 7B has them: no cache shows that it is shorter than another one."""
-    architecture = Architecture("mistral", "AutoModelForCausalLM", is_common=False)
-    source = _with_cache(architecture.source(tmp_path))
+@pytest.mark.parametrize("model_type", MIXED)
+def test_each_layer_caches_as_much_as_in_a_real_run_for_every_context(
+    model_type: str, tmp_path: Path
+) -> None:
+    source, model = _changed(model_type, MIXED[model_type], tmp_path)
+    contexts = CONTEXTS.get(model_type, (12, 200))
+
+    planned = [_state(source, "decode", context) for context in contexts]
+
+    assert planned == [_real(model, context, 1) for context in contexts]
+
+
+def _changed(model_type: str, changes: dict[str, Any], folder: Path) -> tuple[str, nn.Module]:
+    source = _with_cache(Architecture(model_type, "AutoModelForCausalLM", is_common=False).source(folder))
     path = Path(source.split(":")[1])
-    path.write_text(json.dumps({**json.loads(path.read_text()), "sliding_window": 16}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    config = transformers.AutoConfig.from_pretrained(path)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=changes.get("dtype"))
+    model.save_pretrained(folder / "saved")  # Loading it keeps some weights in float32, as for a user.
+    return source, transformers.AutoModelForCausalLM.from_pretrained(folder / "saved").eval()
 
-    planned = _state(source, "decode", context)
 
-    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(path))
-    assert planned == _real(model.eval(), context, 1)
+@pytest.mark.slow
+def test_a_model_that_loops_over_tokens_is_planned_for_any_context(tmp_path: Path) -> None:
+    """A run of a million tokens would take hours."""
+    source, model = _changed("mamba", {}, tmp_path)
+
+    planned = [_state(source, "decode", context) for context in (40, 2**20)]
+
+    assert planned == [_real(model, 40, 1)] * 2
+
+
+@pytest.mark.slow
+def test_a_loop_over_tokens_needs_sizes_that_are_constant_or_the_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode_inputs, "_LOOPED", 0)  # Any long prompt is a loop.
+    source, model = _changed("gemma3_text", MIXED["gemma3_text"], tmp_path)
+
+    assert _state(source, "decode", 300) == _real(model, 300, 1)
+
+    source, _ = _changed("deepseek_v4", MIXED["deepseek_v4"], tmp_path)
+    with pytest.raises(ValueError, match=r"unknown: past_key_values_\d+.1 is 19 after 79 tokens"):
+        fe.plan(source, target="cpu", context=300, workload="decode")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("context", [12, 16, 40])
+def test_the_largest_context_counts_a_window_once(context: int, tmp_path: Path) -> None:
+    """A program for a context within the window does not show it, and that of the window has a fixed mask."""
+    source, model = _changed("mistral", MIXED["mistral"], tmp_path)
+
+    found = fe.plan(
+        source, target="RTX-4090", batch=1, context=context, workload="decode", maximum=["context"]
+    )
+
+    cache = _cache(model(input_ids=torch.ones(1, 8, dtype=torch.long), use_cache=True))
+    per_token = sum(tensor.nbytes for tensor in _tensors(cache, set()) if tensor.dim()) // 8
+    assert (found.greatest[0].size or 0) * per_token > 24 * 2**30, "keys and values of all tokens do not fit"
 
 
 def _with_cache(source: str) -> str:

@@ -29,7 +29,7 @@ from fakexport.planning.automatic_placement import AUTO, automatic_placement
 from fakexport.planning.memory import OptimizerName, SizeRequest, parse_bounds, parse_dims
 from fakexport.planning.planned_ranges import PlannedRanges
 from fakexport.planning.point import PlannedProgram
-from fakexport.planning.search import greatest, smallest_machines
+from fakexport.planning.search import greatest_of_source, smallest_machines
 from fakexport.planning.source_programs import PlanSource, SourcePrograms
 from fakexport.planning.source_runs import SourceColumns, SourceRuns, Training
 from fakexport.report import Greatest, PlannedModule, PlannedPoint, PlanReport, Progress
@@ -294,7 +294,7 @@ def _of_source(
     found: tuple[Greatest, ...] = ()
     modules: tuple[PlannedModule, ...] = ()
     if isinstance(planned, SourcePrograms):
-        found = tuple(_greatest(planned, role, requests[0]) for role in asked.maximum)
+        found = tuple(greatest_of_source(planned, role, requests[0]) for role in asked.maximum)
         modules = planned.program_at(requests[0]).modules(requests[0]) if asked.has_modules else ()
     return PlanReport(
         subject=planned.source.spec,
@@ -344,18 +344,6 @@ def _defaults(asked: SizeRequest, completed: SizeRequest) -> list[str]:
         for role, (given, size) in sizes.items()
         if given is None and size is not None
     ]
-
-
-def _greatest(programs: SourcePrograms, role: str, request: SizeRequest) -> Greatest:
-    """Return the largest size that fits. The size must be dynamic. A batch of 1 needs a separate program."""
-    free = request if role == "context" else replace(request, batch=2)
-    found = greatest(programs.program(free), role, free)
-    if role == "context" or found.size is not None or not programs.is_derived:
-        return found
-    single = programs.at(replace(request, batch=1))
-    if single.fit not in ("fits", "may not fit"):
-        return found
-    return replace(found, size=1, fits_surely=1 if single.fit == "fits" else None)
 
 
 def _versions() -> dict[str, str]:

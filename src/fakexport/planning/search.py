@@ -15,6 +15,8 @@ from fakexport.planning.source_programs import SourcePrograms
 from fakexport.report import Greatest, Machine, PlannedPoint
 
 _NO_BOUND = 2**40
+# A prompt of more tokens may be too long to run: the number of bytes of its mask overflows.
+_LONGEST_PROMPT = 2**20
 
 
 def greatest(program: PlannedProgram, role: str, request: SizeRequest) -> Greatest:
@@ -43,6 +45,31 @@ def greatest(program: PlannedProgram, role: str, request: SizeRequest) -> Greate
         return Greatest(role, most, surely, "range", None)
     full = next(d.name for d in at(lowest if most is None else most + 1).devices if d.fit == "does not fit")
     return Greatest(role, most, surely, "memory", full)
+
+
+def greatest_of_source(programs: SourcePrograms, role: str, request: SizeRequest) -> Greatest:
+    """Return the largest size that fits. The size must be dynamic. A batch of 1 needs a separate program.
+
+    The program of a decode step is exact only at its own context. It is therefore exported again for the
+    context that was found, until both agree.
+    """
+    free = request if role == "context" else replace(request, batch=2)
+    program = programs.program(free)
+    if role == "context" and free.context and not program.sizes.is_dynamic(role):
+        # A mask that is exactly as long as the window of every layer has a fixed size.
+        program = programs.program(replace(free, context=free.context + 1))
+    while (found := greatest(program, role, free)).size is not None and role == "context":
+        largest = replace(free, context=min(found.size, _LONGEST_PROMPT))
+        exact = programs.program(largest)
+        if exact is program or exact.totals_at(largest).devices == program.totals_at(largest).devices:
+            break
+        program = exact
+    if role == "context" or found.size is not None or not programs.is_derived:
+        return found
+    single = programs.at(replace(request, batch=1))
+    if single.fit not in ("fits", "may not fit"):
+        return found
+    return replace(found, size=1, fits_surely=1 if single.fit == "fits" else None)
 
 
 def _last(is_good: Callable[[int], bool], lowest: int, bound: int) -> int | None:

@@ -164,7 +164,9 @@ def _inputs(
     def derived() -> ExampleInputs:
         if built.has_inputs:
             return ExampleInputs(built.args, built.kwargs)
-        return source.example_inputs(built.module, device, dtype)
+        inputs = source.example_inputs(built.module, device, dtype)
+        # A rank is compared with the whole model, whose cache has more heads: no size of it may be constant.
+        return inputs if source.parallel is None else replace(inputs, sizes={})
 
     # Deriving the inputs of a generation step runs the model itself, on all of its devices.
     with built.mode, recording(built.mode), install_transfers(built.module, built.placement):

@@ -129,14 +129,16 @@ class ProgramSizes:
                 values[symbol] = self._of_example(dim, symbol)
                 left.append((dim, values[symbol]))
         windows = tuple((dim, size) for dim, size in asked.items() if self._is_window(dim, request))
-        self._refuse_unknown_caches([dim for dim, _ in left], windows)
+        self._refuse_unknown_caches([dim for dim, _ in left], request)
         named = {symbol.name: value for symbol, value in values.items()}
         named.update(self._bounded(request, named))
         return ChosenSizes(
             values=named,
             batch=self._means("batch", values),
             context=self._means("context", values),
-            as_in_example=tuple(left),
+            as_in_example=tuple(
+                (dim, size) for dim, size in left if not (is_cache(dim.name) and self._is_example(request))
+            ),
             windows=windows,
         )
 
@@ -192,31 +194,34 @@ class ProgramSizes:
                 f"{other}): choose each with --size NAME.DIM=N"
             )
 
-    def _refuse_unknown_caches(
-        self, left: Sequence[InputDim], windows: Sequence[tuple[InputDim, int]]
-    ) -> None:
-        """Reject a context length if all caches of tokens are windows, but there are caches of other forms.
+    def _refuse_unknown_caches(self, left: Sequence[InputDim], request: SizeRequest) -> None:
+        """Reject a context other than that of the example inputs if it does not determine a cache's size.
 
         The caches of DeepSeek-V4 have an entry for every 4 or 128 tokens, and the program does not show this.
         """
-        tokens = [dim for dim in self.dims if dim.role == "cached"]
-        names = {dim.name for dim in tokens}
-        own = [dim for dim in left if is_cache(dim.name) and not dim.role and dim.name not in names]
-        if own and windows and len(windows) == len(tokens):
+        if request.context is None or self._is_example(request):
+            return
+        tokens = {dim.name for dim in self.dims if dim.role == "cached"}
+        own = [dim for dim in left if is_cache(dim.name) and not dim.role and dim.name not in tokens]
+        if own:
             raise InvalidValue(
-                f"it is not known how many entries {own[0]} has for this context: choose it with "
-                f"--size {own[0]}=N, as for {len(own):,} sizes of this cache"
+                f"--context {request.context:,}: the number of entries in {own[0]} is unknown for this "
+                f"context; choose it with --size {own[0]}=N, as for {len(own):,} sizes of this cache"
             )
+
+    def _is_example(self, request: SizeRequest) -> bool:
+        """Return whether the requested context is that of the example inputs, so that their cache fits it."""
+        return request.context == self._longest_cache + self._new_tokens
 
     def _size_of(self, dim: InputDim, context: int) -> int:
         """Return the size of a dimension for a context length. A cache is shorter by the number of new
         tokens.
 
-        A cache is a fixed window if, in the example inputs, it is shorter than the other caches or than the
-        mask implies.
+        A cache with a dynamic size is a fixed window if, in the example inputs, it is shorter than the other
+        caches or than the mask implies.
         """
         if dim.role != "cached":
-            return context
+            return self._new_tokens if dim.is_query and self._longest_cache and self._new_tokens else context
         size = context - self._new_tokens
         example = self._example(dim)
         return min(size, example) if example is not None and example < self._longest_cache else size

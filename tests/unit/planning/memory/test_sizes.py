@@ -129,13 +129,26 @@ def test_a_context_does_not_tell_the_size_of_a_compressed_cache():
     }
     sizes = ProgramSizes(fe.export(Compressing, (), inputs, dynamic_shapes="auto"))
 
-    with pytest.raises(ValueError, match=r"how many entries past_key_values_1.1 has for this context"):
+    with pytest.raises(ValueError, match=r"number of entries in past_key_values_1.1 is unknown for this"):
         sizes.chosen(SizeRequest(context=100))
     chosen = sizes.chosen(
         SizeRequest(context=100, dims={("past_key_values_1", 1): 25, ("past_key_values_1", 2): 4})
     )
     assert {str(dim) for dim, _ in chosen.windows} == {"past_key_values_0.2"}
     assert sizes.chosen(SizeRequest(batch=5)).context == 40
+    assert sizes.chosen(SizeRequest(context=40)).context == 40
+
+
+def test_a_compressed_cache_next_to_one_of_all_tokens_is_not_known_either():
+    inputs = {
+        "input_ids": torch.zeros(2, 1, dtype=torch.long),
+        "attention_mask": torch.ones(2, 40, dtype=torch.long),
+        "past_key_values": (torch.zeros(2, 3, 39, 4), torch.zeros(2, 9, 4)),
+    }
+    sizes = ProgramSizes(fe.export(Compressing, (), inputs, dynamic_shapes="auto"))
+
+    with pytest.raises(ValueError, match=r"number of entries in past_key_values_1.1 is unknown for this"):
+        sizes.chosen(SizeRequest(context=100))
 
 
 def test_what_was_chosen_is_told_in_the_words_of_the_question(decoder):

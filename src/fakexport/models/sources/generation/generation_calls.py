@@ -37,9 +37,9 @@ from fakexport.models.sources.media_inputs.processor_inputs import Processor
 from fakexport.models.sources.patched_forward import patched_forward
 from fakexport.models.sources.source import ExampleInputs
 from fakexport.models.sources.source_error import SourceError
+from fakexport.models.sources.transformers.decode_inputs import check_text_cache
 from fakexport.models.sources.transformers.input_request import InputRequest
 from fakexport.models.sources.transformers.transformers_inputs import derive_inputs
-from fakexport.models.sources.transformers.workload_inputs import check_text_cache
 
 # The cache of a model without attention. The mask of such a model covers only the new tokens, because a
 # longer mask would broadcast to the wrong size.

@@ -26,6 +26,7 @@ from fakexport.models.sources.quantized.quantization import Quantization
 from fakexport.models.sources.source import ExampleInputs, Source
 from fakexport.models.sources.source_error import SourceError, import_library, note_default_config
 from fakexport.models.sources.transformers.config_limits import nothing_downloaded, within_limits
+from fakexport.models.sources.transformers.decode_inputs import labelled_sizes
 from fakexport.models.sources.transformers.exporter_patches import (
     import_exporter,
     trace_patches,
@@ -243,6 +244,7 @@ def _patched(module: nn.Module, inputs: ExampleInputs) -> Iterator[None]:
         torchs_own,
         reset_model_state(module),
         nothing_downloaded(),
+        labelled_sizes(inputs),
     ):
         yield
 
