@@ -53,6 +53,7 @@ RUNTIMES = ("onnx", "coreml", "aoti", "executorch:xnnpack")
 SIZES = {
     "onnx": ("static", "auto"),
     "coreml": ("static",),
+    "litert": ("static",),
     "aoti": ("static", "auto"),
     "executorch": ("static", "bounded"),
 }
@@ -250,6 +251,14 @@ def really_run(model: Model, runtime: str, folder: Path) -> list[torch.Tensor] |
 
         coremltools.convert(model.bound.run_decompositions({}), skip_model_load=True)
         return None
+    if runtime == "litert":
+        import litert_torch
+
+        converted = litert_torch.convert(model.bound.module(), sample_kwargs=dict(model.inputs))
+        given = (value.int() if value.dtype == torch.int64 else value for value in model.inputs.values())
+        found = converted(**{name: value.numpy() for name, value in zip(model.inputs, given, strict=True)})
+        named = found.values() if isinstance(found, dict) else found if isinstance(found, tuple) else [found]
+        return [torch.from_numpy(value) for value in named]
     form, _, backend = runtime.partition(":")
     path = folder / {"aoti": "model.pt2", "executorch": "model.pte", "onnx": "model.onnx"}[form]
     fe.compile(model.bound, path, to=form, backend=backend or None)  # type: ignore[arg-type]

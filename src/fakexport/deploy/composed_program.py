@@ -47,6 +47,11 @@ def packed_product(node: Node) -> Composition:
     return Composition(tuple(node.all_input_nodes), composed_packed_product)
 
 
+def all_true(node: Node) -> Composition:
+    """Return the composition for torch's check that a tensor is true everywhere."""
+    return Composition(tuple(node.all_input_nodes), torch.all)
+
+
 def _of_fbgemm(function: Callable[..., Any], names: tuple[str, ...], node: Node) -> Composition | None:
     """Return the composition for an FBGEMM operator, or None if FBGEMM itself is installed."""
     target: Any = node.target
