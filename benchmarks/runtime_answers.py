@@ -249,7 +249,13 @@ def really_run(model: Model, runtime: str, folder: Path) -> list[torch.Tensor] |
     if runtime == "coreml":
         import coremltools
 
-        coremltools.convert(model.bound.run_decompositions({}), skip_model_load=True)
+        from fakexport.deploy.coverage.coreml import more_decompositions
+
+        try:
+            coremltools.convert(model.bound.run_decompositions({}), skip_model_load=True)
+        except Exception:
+            plain = model.bound.run_decompositions(more_decompositions())
+            coremltools.convert(plain, skip_model_load=True)
         return None
     if runtime == "litert":
         import litert_torch

@@ -52,6 +52,13 @@ def all_true(node: Node) -> Composition:
     return Composition(tuple(node.all_input_nodes), torch.all)
 
 
+def kept_size(node: Node) -> Composition | None:
+    """Return a copy for `squeeze` of a size other than 1, which torch keeps; otherwise None."""
+    (source,) = node.all_input_nodes
+    is_kept = node.meta["val"].dim() == source.meta["val"].dim()
+    return Composition((source,), torch.clone) if is_kept else None
+
+
 def _of_fbgemm(function: Callable[..., Any], names: tuple[str, ...], node: Node) -> Composition | None:
     """Return the composition for an FBGEMM operator, or None if FBGEMM itself is installed."""
     target: Any = node.target

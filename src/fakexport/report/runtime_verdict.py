@@ -57,7 +57,7 @@ class RuntimeVerdict:
             `fallbacks` run in `fallback_to`; `refused`: the report's diagnostics with a code in `codes` say
             why; `unknown`: the runtime could not be asked, for the reason in the first note.
         rewrites: Changes to the program, one sentence each. `fakexport compile` makes those that name no
-            command.
+            command and no Python code.
         fallbacks: Operators that run outside of the runtime's own backend.
         fallback_to: What runs these operators.
         notes: Facts that the user should know, one sentence each.

@@ -124,6 +124,27 @@ def test_coremltools_names_an_operator_that_it_does_not_know(tmp_path: Path) -> 
     assert fe.runtime_verdict(fe.export(embedded), "coreml").result == "taken"
 
 
+class Masked(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.where(x > x.new_ones(2), x, 0.5)
+
+
+def test_coremltools_takes_more_after_the_printed_decompositions() -> None:
+    needs("coreml")
+    import coremltools
+
+    program = fe.export(lambda: (Masked(), (torch.rand(3, 2),)))
+
+    answer = fe.runtime_verdict(program, "coreml")
+
+    assert answer.result == "rewritten"
+    assert answer.rewrites[0].endswith("(for aten.new_ones.default, aten.where.ScalarOther)")
+    with pytest.raises(NotImplementedError, match="Unsupported fx node"):
+        coremltools.convert(program.run_decompositions({}), skip_model_load=True)
+    code = answer.rewrites[0].split("`")[1]
+    coremltools.convert(eval(code, {"program": program, "torch": torch}), skip_model_load=True)
+
+
 class Checking(nn.Module):
     """A check of a whole tensor, as the vision models of transformers make it."""
 
@@ -142,6 +163,24 @@ def test_a_check_of_a_whole_tensor_is_rewritten(runtime: str, name: str, tmp_pat
     opened = fe.open_program(tmp_path / name, trust=True)
     for x in (torch.ones(2, 3), torch.full((2, 3), 2.0)):
         assert torch.equal(opened({"x": x})["output"], Checking()(x))
+
+
+class Squeezing(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.squeeze(0) + x.squeeze(1) + x.unsqueeze(-1).squeeze(-1)
+
+
+def test_onnx_keeps_a_size_that_squeeze_keeps(tmp_path: Path) -> None:
+    needs("onnx")
+    x = torch.rand(3, 2)
+    sizes = {0: torch.export.Dim("rows", min=2, max=8)}
+    program = fe.export(lambda: (Squeezing(), (x,)), dynamic_shapes=(sizes,))
+
+    fe.compile(program, tmp_path / "model.onnx", to="onnx")
+
+    assert fe.runtime_verdict(program, "onnx").result == "rewritten"
+    opened = fe.open_program(tmp_path / "model.onnx")
+    assert torch.equal(opened({"x": x[:2]})["output"], 3 * x[:2])
 
 
 class Counting(nn.Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from contextlib import redirect_stderr, redirect_stdout
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch.export import ExportedProgram
@@ -27,6 +27,10 @@ _COREMLTOOLS = Converter(
     "use operators that coremltools converts, or run this part of the model outside of Core ML",
     "register a function for {name} with coremltools' `register_torch_op`",
 )
+_REWRITE = (
+    "coremltools needs `program.run_decompositions({**torch.export.default_decompositions(), "
+    "torch.ops.aten.alias.default: torch.clone})`"
+)
 
 
 def cover_coreml(program: ExportedProgram) -> Covered:
@@ -43,9 +47,12 @@ def cover_coreml(program: ExportedProgram) -> Covered:
     if unbound_names(moved):
         # The passes of coremltools remove additions of zeros, which real weights would not be.
         moved = with_tensors(moved, random_values) if is_small else with_stand_ins(moved)
-    plain = _decomposed(moved)
-    if found := tuple(_COREMLTOOLS.unknown(plain, _is_known)):
-        raise CompileFailure(found)
+    plain = _decomposed(moved, {})
+    if unknown := tuple(_COREMLTOOLS.unknown(plain, _is_known)):
+        plain = _decomposed(moved, more_decompositions())
+        if found := tuple(_COREMLTOOLS.unknown(plain, _is_known)):
+            raise CompileFailure(found)
+        rewrites += (f"{_REWRITE} (for {', '.join(sorted(map(_operator, unknown)))})",)
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         _convert(plain, "mlprogram" if is_small else "milinternal")
     notes = ["coremltools converted it for its default deployment target; Core ML did not run it"]
@@ -54,10 +61,19 @@ def cover_coreml(program: ExportedProgram) -> Covered:
     return Covered(rewrites, notes=tuple(notes))
 
 
-def _decomposed(program: ExportedProgram) -> ExportedProgram:
-    """Return the program in the form that coremltools' documentation asks for."""
+def more_decompositions() -> dict[Any, Any]:
+    """Return the decompositions of `_REWRITE`, for operators that coremltools does not have."""
+    return {**torch.export.default_decompositions(), torch.ops.aten.alias.default: torch.clone}
+
+
+def _decomposed(program: ExportedProgram, table: dict[Any, Any]) -> ExportedProgram:
+    """Return the program in the form that coremltools' documentation asks for if the table is empty."""
     with torch.no_grad():
-        return cast(ExportedProgram, program.run_decompositions({}))
+        return cast(ExportedProgram, program.run_decompositions(table))
+
+
+def _operator(found: Diagnostic) -> str:
+    return found.notes[0].partition(" ")[0]
 
 
 def _is_known(node: Node) -> bool:
