@@ -132,10 +132,16 @@ def _replace(graph: Graph, node: Node, made: Composition) -> None:
             copies[old].meta = {**node.meta, "val": old.meta["val"]}
     results: Any = traced.output_node().args[0]
     if isinstance(results, Node):
-        node.replace_all_uses_with(copies[results])
+        _take_place(graph, node, copies[results])
     else:
         for user in list(node.users):
             assert user.target is getitem
-            user.replace_all_uses_with(copies[results[user.args[1]]])
-            graph.erase_node(user)
-    graph.erase_node(node)
+            _take_place(graph, user, copies[results[user.args[1]]])
+        graph.erase_node(node)
+
+
+def _take_place(graph: Graph, old: Node, new: Node) -> None:
+    """Replace a node. The new one gets its name, by which the signature of a program knows its outputs."""
+    old.replace_all_uses_with(new)
+    graph.erase_node(old)
+    new.name = old.name
