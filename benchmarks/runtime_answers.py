@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +58,16 @@ SIZES = {
     "executorch": ("static", "bounded"),
 }
 TAKEN = ("taken", "rewritten", "partly")
-_PACKAGES = ("torch", "transformers", "onnxscript", "onnxruntime", "executorch", "coremltools")
+_PACKAGES = (
+    *("torch", "transformers", "onnxscript", "onnxruntime", "executorch", "coremltools"),
+    "litert-torch",
+)
 _IMPORTED = (
     *("coremltools", "onnxscript", "onnxscript.optimizer", "torch.onnx._internal.exporter._core"),
     *("executorch.backends.xnnpack.partition.xnnpack_partitioner", "executorch.exir"),
     *("torch._inductor.compile_fx", "torch._inductor.codegen.cpp_wrapper_cpu", "transformers"),
 )
+_COUNT = 150
 _LIMIT_S = 120  # Of processor time.
 _NOISE = 0.3
 
@@ -73,7 +77,7 @@ Row = dict[str, Any]
 def main() -> int:
     parser = argparse.ArgumentParser(description="Compares the answers of runtimes with real conversions.")
     parser.add_argument("--out", type=Path, required=True, help="a file of JSON lines, to add rows to")
-    parser.add_argument("--count", type=int, default=150, help="so many architectures, of all families")
+    parser.add_argument("--count", type=int, default=_COUNT, help="so many architectures, of all families")
     parser.add_argument("--only", type=lambda names: names.split(","), help="types, separated by commas")
     parser.add_argument("--runtimes", type=lambda names: names.split(","), default=list(RUNTIMES))
     parser.add_argument(
@@ -314,8 +318,9 @@ def _groups(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
 def section(rows: list[Row]) -> str:
     """Return the section of the page with the figures."""
     models = len({row["model"] for row in rows if "real" in row})
-    left_out = sorted({row["model"] for row in rows if "real" not in row})
-    versions = ", ".join(f"{package} {version(package)}" for package in _PACKAGES)
+    left_out = [f"`{row['model']}` ({row['runtime']}, {row['dynamic']})" for row in rows if "real" not in row]
+    installed = {package for found in packages_distributions().values() for package in found}
+    versions = ", ".join(f"{package} {version(package)}" for package in _PACKAGES if package in installed)
     wrong = [row for row in rows if is_false_pass(row) or is_false_refusal(row)]
     listed = "\n".join(
         f"- `{row['model']}`, `{row['runtime']}`, {row['dynamic']}: answered {row['answer']}, really "
@@ -324,13 +329,14 @@ def section(rows: list[Row]) -> str:
     )
     return f"""
 The answers for small models of {models} types of transformers, without weights, compared with real
-conversions with weights. Files for ONNX, ExecuTorch and AOTInductor were also called once, and compared with
-eager mode to 1e-4 of the largest value. A *false pass* is a program that a runtime answered to take, but that
-was not converted, did not run or returned other values; a *false refusal* is the opposite. The time is the
-median processor time of one answer, after all packages were imported.
+conversions with weights. Files for ONNX, ExecuTorch, LiteRT and AOTInductor were also called once, and
+compared with eager mode to 1e-4 of the largest value. A *false pass* is a program that a runtime answered to
+take, but that was not converted, did not run or returned other values; a *false refusal* is the opposite. The
+time is the median processor time of one answer, after all packages were imported.
 
-Sizes are static; `auto`, from `--dynamic auto`, and then the file was called with other sizes than the
-export; or `bounded`, which is the same with an upper bound for each size, because ExecuTorch needs one.
+With `auto`, sizes are those of `--dynamic auto`, and the file was called with other sizes than the export.
+The benchmark takes {_COUNT} types by default, in an order that mixes all families. The missing ones were not
+measured: they take hours.
 
 | runtime | sizes | models | both take it | both refuse it | false passes | false refusals | time |
 |---|---|---:|---:|---:|---:|---:|---:|
@@ -346,7 +352,7 @@ export; or `bounded`, which is the same with an upper bound for each size, becau
 def _left_out(names: list[str]) -> str:
     if not names:
         return ""
-    return f"\nNot compared, because the export failed or took too long: {', '.join(names)}.\n"
+    return f"\nNot compared, because the export failed, or took more than two minutes: {', '.join(names)}.\n"
 
 
 if __name__ == "__main__":
