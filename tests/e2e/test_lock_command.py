@@ -5,6 +5,7 @@ import shlex
 
 import pytest
 
+from fakexport.deploy.coverage.tensorrt import table
 from tests.command_line import fakexport_here as fakexport
 
 MODEL = """\
@@ -194,6 +195,23 @@ def test_other_versions_are_a_note_where_the_program_is_the_same(locked, monkeyp
     assert (
         done.stderr == "note: fakexport.lock was written with different versions: fakexport 0.1.0 -> 9.9.9\n"
     )
+
+
+def test_another_answer_of_a_runtime_is_a_change(repository, monkeypatch):
+    (repository / "pyproject.toml").write_text(TABLE + 'runtime = "tensorrt"\n')
+    fakexport("lock", "--no-progress")
+    before = table()
+    converters = {name: found for name, found in before["converters"].items() if "relu" not in name}
+    later = {**before, "version": "99.0", "converters": converters}
+
+    fakexport("check", "--locked", "--no-progress")
+    monkeypatch.setattr("fakexport.deploy.coverage.tensorrt.table", lambda: later)
+    said = fakexport("check", "--locked", "--no-progress", code=1).stdout
+
+    assert "1 operator falls back to PyTorch: aten.relu.default" in " ".join(said.split())
+    assert f"torch-tensorrt {before['version']} -> 99.0" in " ".join(said.split())
+    fakexport("lock", "--no-progress")
+    fakexport("check", "--locked", "--no-progress")
 
 
 @pytest.mark.parametrize("content", [None, "<<<<<<< HEAD\n", "format = 9\n"])

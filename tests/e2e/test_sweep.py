@@ -71,6 +71,20 @@ def test_a_sweep_is_killed_goes_on_and_is_compared(tmp_path):
     assert compared.stdout.splitlines()[-1] == "0 worse, 3 missing, 1 better, 0 new, 0 the same"
 
 
+def test_the_answers_of_runtimes_are_a_table(tmp_path):
+    (tmp_path / "models.py").write_text(MODELS)
+    (tmp_path / "zoo.yaml").write_text(
+        "models: [models.py:fine, models.py:branch]\nruntimes: [aoti, tensorrt]"
+    )
+
+    done = fakexport(tmp_path, "sweep", "zoo.yaml", "-o", "run.jsonl")
+
+    lines = done.stdout.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.split() == ["aoti", "tensorrt", "check"])
+    assert lines[at + 1].split()[:2] == ["taken", "taken"]
+    assert lines[at + 2].split()[0] == "fakexport"
+
+
 FRESH = """
 import sys
 assert "transformers" not in sys.modules, "transformers was imported for another source"

@@ -22,7 +22,7 @@ from fakexport.report import Report
 from .sizes import Shapes, accepts, as_shapes, dynamic_dims, other_sizes
 from .values import real_inputs
 
-__all__ = ["TARGETS", "eager", "real_model", "template_of", "why", "write_case"]
+__all__ = ["TARGETS", "calls_of", "eager", "real_model", "template_of", "why", "write_case"]
 
 TARGETS = ("cpu", "H100")
 _SEED = 0
@@ -61,17 +61,25 @@ def write_case(
         case["class"] = type(module).__name__
         template = template_of(source, module, next(iter(programs.values())))
         _write_checkpoint(module, folder / "checkpoint")
-        example = as_shapes(template)
-        case["example"] = example
-        fixed = _fixed_values(source, module)
-        sets = _sizes(module, template, fixed, example, list(programs.values()))
-        for number, shapes in enumerate(sets or [example], start=1):
-            inputs, outputs, is_padded = _called(module, template, fixed, shapes, number)
+        case["example"] = as_shapes(template)
+        calls = calls_of(source, module, list(programs.values()))
+        for number, (shapes, inputs, outputs, is_padded) in enumerate(calls, start=1):
             save_file(inputs, folder / f"inputs-{number}.safetensors")
             save_file(_numbered(outputs), folder / f"outputs-{number}.safetensors")
             case["sizes"].append(shapes)
             case["padded"].append(is_padded)
     (folder / "case.json").write_text(json.dumps(case))
+
+
+def calls_of(
+    source: Source, module: nn.Module, programs: list[ExportedProgram]
+) -> Iterator[tuple[Shapes, dict[str, torch.Tensor], list[torch.Tensor], bool]]:
+    """Sizes, inputs, eager's outputs, whether a row is padded; at sizes other than those of the export."""
+    template = template_of(source, module, programs[0])
+    example, fixed = as_shapes(template), _fixed_values(source, module)
+    sets = _sizes(module, template, fixed, example, programs)
+    for number, shapes in enumerate(sets or [example], start=1):
+        yield shapes, *_called(module, template, fixed, shapes, number)
 
 
 def _programs(

@@ -161,13 +161,23 @@ def _outcome(record: SweepRecord) -> str:
 
 
 def _summary(records: list[SweepRecord]) -> str:
-    """Return the checks that did not export, each with its reason, and the number of checks per status."""
-    from fakexport.checking.sweep import STATUSES
+    """Return the checks that did not export, each with its reason; the answers of the runtimes; and the
+    number of checks per status.
+    """
+    from fakexport.checking.sweep import STATUSES, answers_of
+    from fakexport.report import RESULT_TEXTS, layout
 
     lines: list[str] = []
     for record in records:
         if record.status != "exports":
             lines += [f"{record.status}: {record.command}", f"    {record.reason}"]
+    answers = {record.command: answers_of(record) for record in records}
+    if names := list(dict.fromkeys(name for found in answers.values() for name in found)):
+        rows = [
+            [*(RESULT_TEXTS[found[name]] if name in found else "" for name in names), command]
+            for command, found in answers.items()
+        ]
+        lines += [*([""] if lines else []), *layout([[*names, "check"], *rows])]
     statuses = [record.status for record in records]
     counts = ", ".join(f"{statuses.count(each)} {each}" for each in STATUSES if each in statuses)
     checks = f"{len(records)} {'check' if len(records) == 1 else 'checks'}"

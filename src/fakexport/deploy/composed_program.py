@@ -47,6 +47,18 @@ def packed_product(node: Node) -> Composition:
     return Composition(tuple(node.all_input_nodes), composed_packed_product)
 
 
+def all_true(node: Node) -> Composition:
+    """Return the composition for torch's check that a tensor is true everywhere."""
+    return Composition(tuple(node.all_input_nodes), torch.all)
+
+
+def kept_size(node: Node) -> Composition | None:
+    """Return a copy for `squeeze` of a size other than 1, which torch keeps; otherwise None."""
+    (source,) = node.all_input_nodes
+    is_kept = node.meta["val"].dim() == source.meta["val"].dim()
+    return Composition((source,), torch.clone) if is_kept else None
+
+
 def _of_fbgemm(function: Callable[..., Any], names: tuple[str, ...], node: Node) -> Composition | None:
     """Return the composition for an FBGEMM operator, or None if FBGEMM itself is installed."""
     target: Any = node.target
@@ -120,10 +132,16 @@ def _replace(graph: Graph, node: Node, made: Composition) -> None:
             copies[old].meta = {**node.meta, "val": old.meta["val"]}
     results: Any = traced.output_node().args[0]
     if isinstance(results, Node):
-        node.replace_all_uses_with(copies[results])
+        _take_place(graph, node, copies[results])
     else:
         for user in list(node.users):
             assert user.target is getitem
-            user.replace_all_uses_with(copies[results[user.args[1]]])
-            graph.erase_node(user)
-    graph.erase_node(node)
+            _take_place(graph, user, copies[results[user.args[1]]])
+        graph.erase_node(node)
+
+
+def _take_place(graph: Graph, old: Node, new: Node) -> None:
+    """Replace a node. The new one gets its name, by which the signature of a program knows its outputs."""
+    old.replace_all_uses_with(new)
+    graph.erase_node(old)
+    new.name = old.name

@@ -63,10 +63,11 @@ from fakexport.report.planned_costs import Bound, DeviceCost, PlannedCosts, Plan
 from fakexport.report.quantity import Spread, bytes_text, duration_text, latency_text
 from fakexport.report.rank_summary import RankGroup, RankSummary
 from fakexport.report.rule_page import explain, explain_all, render_rules
-from fakexport.report.runtime_verdict import Fallback, RuntimeResult, RuntimeVerdict
+from fakexport.report.runtime_verdict import RESULT_TEXTS, Fallback, RuntimeResult, RuntimeVerdict
 from fakexport.report.sarif import render_sarif
 from fakexport.report.saved_programs import SavedPrograms, archive_of
 from fakexport.report.stage_summary import StageInput, StagesSummary, StageSummary
+from fakexport.report.table import layout
 from fakexport.report.text import render_github, render_report, render_weights
 from fakexport.report.transfer_listing import render_device_literals, render_diagnostics
 from fakexport.report.verdict import (

@@ -8,7 +8,7 @@ from fakexport.models import LIBRARIES, packages_of
 
 # Import name of a package that some commands need -> the extra that installs it; "" if there is none.
 _EXTRAS = {
-    **dict.fromkeys(("torch", "safetensors", "coremltools"), ""),
+    **dict.fromkeys(("torch", "safetensors", "coremltools", "litert_torch"), ""),
     **{library.package: library.package for library in LIBRARIES},
     "executorch": "executorch",
     **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "onnx"),

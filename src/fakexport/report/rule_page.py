@@ -72,8 +72,8 @@ def _how_to_run(known: Rule) -> str:
         return f"`{export}`, then `fakexport inspect model.pt2 --devices`"
     if known.fails_on == "compile":
         export = f"fakexport export model.py:factory --target {known.target} -o model.pt2"
-        if known.form == "coreml":
-            return f"`{_command(known)} --runtime coreml`"
+        if known.form in ("coreml", "litert"):
+            return f"`{_command(known)} --runtime {known.form}`"
         out = f"model{_SUFFIXES.get(str(known.form), f'.{known.form}')}"
         return f"`{export}`, then `fakexport compile model.pt2 --to {known.form} -o {out}`"
     return f"`{_command(known)}`"

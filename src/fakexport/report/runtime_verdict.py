@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -14,13 +14,15 @@ from fakexport.rules.diagnostics import Diagnostic, Span
 
 RuntimeResult = Literal["taken", "rewritten", "partly", "refused", "unknown"]
 
-_RESULTS: dict[RuntimeResult, str] = {
+RESULT_TEXTS: Mapping[RuntimeResult, str] = {
     "taken": "taken",
     "rewritten": "taken with rewrites",
     "partly": "partly",
-    "refused": "not",
     "unknown": "unknown",
+    "refused": "not",
 }
+"""The results as reports show them, from good to bad."""
+
 _INDENT = " " * 4
 _MOST_LINES = 8
 
@@ -55,7 +57,7 @@ class RuntimeVerdict:
             `fallbacks` run in `fallback_to`; `refused`: the report's diagnostics with a code in `codes` say
             why; `unknown`: the runtime could not be asked, for the reason in the first note.
         rewrites: Changes to the program, one sentence each. `fakexport compile` makes those that name no
-            command.
+            command and no Python code.
         fallbacks: Operators that run outside of the runtime's own backend.
         fallback_to: What runs these operators.
         notes: Facts that the user should know, one sentence each.
@@ -78,7 +80,7 @@ class RuntimeVerdict:
     @property
     def text(self) -> str:
         """The result in one line: `partly: 3 operators fall back to ExecuTorch's portable kernels`."""
-        found = _RESULTS[self.result]
+        found = RESULT_TEXTS[self.result]
         match self.result:
             case "partly":
                 verb = "falls" if len(self.fallbacks) == 1 else "fall"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from benchmarks import runtime_answers
@@ -14,11 +16,15 @@ from tests.architectures import ARCHITECTURES
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning", "ignore:Implicitly:ResourceWarning"
 )
-def test_what_is_taken_is_really_converted(name: str, dynamic: str, runtime: str) -> None:
+def test_what_is_taken_is_really_converted(tmp_path: Path, name: str, dynamic: str, runtime: str) -> None:
     pytest.importorskip("onnxruntime" if runtime == "onnx" else "coremltools")
     architecture = next(each for each in ARCHITECTURES if each.model_type == name)
 
-    row = runtime_answers.in_a_process(lambda: runtime_answers.compared(architecture, dynamic, runtime))
+    def compared() -> runtime_answers.Row:
+        model = runtime_answers.Model.of(architecture, dynamic, tmp_path)
+        return runtime_answers.compared(model, runtime, tmp_path)
+
+    row = runtime_answers.in_a_process(compared)
 
     assert "answer" in row, row
     assert not runtime_answers.is_false_pass(row), row
@@ -43,15 +49,17 @@ def test_false_answers_are_counted_and_listed() -> None:
         row("partly", "refused"),
         row("refused", "refused"),
         row("refused", "taken"),
+        row("taken", "differs"),
     ]
 
     text = runtime_answers.section(
         [*rows, {"model": "vit", "dynamic": "static", "reason": "no", "runtime": "onnx"}]
     )
 
-    assert "| `onnx` | static | 4 | 1 | 1 | 1 | 1 | 1.0 s |" in text
+    assert "| `onnx` | static | 5 | 1 | 1 | 2 | 1 | 1.0 s |" in text
     assert "- `bert`, `onnx`, static: answered partly, really refused. it does not load" in text
-    assert "Not compared, because the export failed or took too long: vit." in text
+    assert "- `bert`, `onnx`, static: answered taken, really differs. it does not load" in text
+    assert "took more than two minutes: `vit` (onnx, static)." in text
 
 
 def test_the_page_has_the_figures_of_the_benchmark() -> None:

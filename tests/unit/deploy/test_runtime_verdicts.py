@@ -124,6 +124,98 @@ def test_coremltools_names_an_operator_that_it_does_not_know(tmp_path: Path) -> 
     assert fe.runtime_verdict(fe.export(embedded), "coreml").result == "taken"
 
 
+class Masked(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.where(x > x.new_ones(2), x, 0.5)
+
+
+def test_coremltools_takes_more_after_the_printed_decompositions() -> None:
+    needs("coreml")
+    import coremltools
+
+    program = fe.export(lambda: (Masked(), (torch.rand(3, 2),)))
+
+    answer = fe.runtime_verdict(program, "coreml")
+
+    assert answer.result == "rewritten"
+    assert answer.rewrites[0].endswith("(for aten.new_ones.default, aten.where.ScalarOther)")
+    with pytest.raises(NotImplementedError, match="Unsupported fx node"):
+        coremltools.convert(program.run_decompositions({}), skip_model_load=True)
+    code = answer.rewrites[0].split("`")[1]
+    coremltools.convert(eval(code, {"program": program, "torch": torch}), skip_model_load=True)
+
+
+class Checking(nn.Module):
+    """A check of a whole tensor, as the vision models of transformers make it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch._check(torch._is_all_true(x > 0).item())  # type: ignore[arg-type]
+        return x * torch._is_all_true(x > 1)
+
+
+@pytest.mark.parametrize(("runtime", "name"), [("executorch", "model.pte"), ("onnx", "model.onnx")])
+def test_a_check_of_a_whole_tensor_is_rewritten(runtime: str, name: str, tmp_path: Path) -> None:
+    needs(runtime)
+    program = fe.export(lambda: (Checking(), (torch.ones(2, 3),)))
+
+    assert fe.runtime_verdict(program, runtime).result == "rewritten"
+    fe.compile(program, tmp_path / name, to=runtime)
+    opened = fe.open_program(tmp_path / name, trust=True)
+    for x in (torch.ones(2, 3), torch.full((2, 3), 2.0)):
+        assert torch.equal(opened({"x": x})["output"], Checking()(x))
+
+
+class Squeezing(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.squeeze(0) + x.unsqueeze(-1).squeeze(-1), x.squeeze(1)
+
+
+def test_onnx_keeps_a_size_that_squeeze_keeps(tmp_path: Path) -> None:
+    needs("onnx")
+    x = torch.rand(3, 2)
+    sizes = {0: torch.export.Dim("rows", min=2, max=8)}
+    program = fe.export(lambda: (Squeezing(), (x,)), dynamic_shapes=(sizes,))
+
+    fe.compile(program, tmp_path / "model.onnx", to="onnx")
+
+    assert fe.runtime_verdict(program, "onnx").result == "rewritten"
+    first, second = fe.open_program(tmp_path / "model.onnx")({"x": x[:2]}).values()
+    assert torch.equal(first, 2 * x[:2])
+    assert torch.equal(second, x[:2])
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.calls.add_(1)
+
+
+def test_litert_torch_names_an_operator_without_a_lowering(tmp_path: Path) -> None:
+    needs("litert")
+    import litert_torch
+
+    (found,) = refused("litert", tmp_path).diagnostics
+    sizes = {0: torch.export.Dim("batch", max=8)}
+    dynamic = fe.runtime_verdict(fe.export(embedded, dynamic_shapes=(sizes,)), "litert")
+    state = fe.runtime_verdict(fe.export(lambda: (Counting(), (torch.zeros(2),))), "litert")
+
+    assert found.primary is not None
+    assert found.primary.span.line == 7
+    assert "its arguments: float32[2, 5], -1" in found.notes
+    assert dynamic.diagnostics[0].primary is not None
+    assert dynamic.diagnostics[0].primary.span.path == __file__
+    assert "a call changes the buffer calls" in state.diagnostics[0].notes[0]
+    model, (ids,) = embedded()
+    converted = litert_torch.convert(model, (ids,))
+    torch.testing.assert_close(torch.tensor(converted(ids.int().numpy())), model(ids).detach())
+    assert fe.runtime_verdict(fe.export(embedded), "litert").result == "taken"
+    with pytest.raises(Exception, match="Shapes must be 1D sequences"):
+        litert_torch.convert(model, (ids,), dynamic_shapes=({0: torch.export.Dim("batch", max=8)},))
+
+
 def test_coremltools_has_no_bfloat16() -> None:
     needs("coreml")
     program = fe.export(lambda: (Halved().eval(), (torch.zeros(2, 8, dtype=torch.bfloat16),)))

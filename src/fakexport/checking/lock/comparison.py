@@ -110,6 +110,9 @@ def _notes(known: LockEntry, entry: LockEntry) -> Iterator[str]:
     if known.program is not None and entry.program is not None:
         yield from _weights(known.weights, entry.weights)
         yield from _ranks(known, entry)
+        for name in sorted(known.runtimes.keys() | entry.runtimes.keys()):
+            answers = (each.runtimes.get(name, "not asked") for each in (known, entry))
+            yield from _field(name, *answers)
 
 
 def _weights(known: Mapping[str, int], now: Mapping[str, int]) -> Iterator[str]:

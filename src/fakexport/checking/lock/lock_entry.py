@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fakexport.report import Report, Verdict
+from fakexport.report import Report, RuntimeVerdict, Verdict
 
 if TYPE_CHECKING:
     from fakexport.exporting.program import Fingerprint
@@ -28,6 +28,7 @@ class LockEntry:
         weights: Bytes of parameters, buffers and constants by device.
         program: Fingerprint of the program, of rank 0 if the model is parallel; None without a program.
         ranks: Digests of the programs of the other traced ranks, by rank.
+        runtimes: Answers of the requested runtimes with the operators that fall back, by runtime.
     """
 
     source: str
@@ -40,6 +41,7 @@ class LockEntry:
     weights: Mapping[str, int]
     program: Fingerprint | None
     ranks: Mapping[str, str] = field(default_factory=dict)
+    runtimes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def key(self) -> Key:
@@ -62,10 +64,11 @@ def _entry(report: Report, verdict: Verdict, source: str, options: Mapping[str, 
         topology=verdict.target.topology,
         verdict=verdict_text(verdict),
         codes=tuple(sorted(found)),
-        versions=dict(report.versions),
+        versions={**report.versions, **_versions(verdict.runtimes)},
         weights=_weights(verdict),
         program=fingerprints.get(0),
         ranks={str(rank): found.digest for rank, found in sorted(fingerprints.items()) if rank},
+        runtimes=dict(sorted((each.runtime, _answer(each)) for each in verdict.runtimes)),
     )
 
 
@@ -75,6 +78,16 @@ def _fingerprints(verdict: Verdict) -> Mapping[int, Fingerprint]:
     from fakexport.exporting.program import fingerprint  # Needs torch, but reading a lock does not.
 
     return {rank: fingerprint(program) for rank, program in verdict.saved.programs.items()}
+
+
+def _versions(answers: Iterable[RuntimeVerdict]) -> Mapping[str, str]:
+    packages = (package.partition(" ") for each in answers for package in each.versions.split(", "))
+    return {name: version for name, _, version in packages if name}
+
+
+def _answer(found: RuntimeVerdict) -> str:
+    operators = sorted({each.operator for each in found.fallbacks})
+    return ": ".join([found.text, *([", ".join(operators)] if operators else [])])
 
 
 def verdict_text(verdict: Verdict) -> str:

@@ -124,8 +124,7 @@ _OF_PROGRAM: Mapping[str, Callable[[Any], Any]] = {
 
 def _data(entry: LockEntry) -> dict[str, Any]:
     found = {name: _plain(getattr(entry, {"diagnostics": "codes"}.get(name, name))) for name in _FIELDS}
-    if entry.ranks:
-        found["ranks"] = dict(entry.ranks)
+    found |= {name: dict(given) for name in _OPTIONAL if (given := getattr(entry, name))}
     if entry.program is not None:
         found |= {name: _plain(getattr(entry.program, name)) for name in _OF_PROGRAM}
     return found
@@ -146,8 +145,8 @@ def _checksum(data: Mapping[str, Any]) -> str:
 def _entry(value: Any) -> LockEntry:
     given = value if isinstance(value, dict) else {}
     of_program = _OF_PROGRAM if "digest" in given else {}
-    of_ranks = {"ranks": _ranks} if "ranks" in given else {}
-    fields = record(value, {**_FIELDS, **of_ranks, **of_program, "checksum": text})
+    optional = {name: read for name, read in _OPTIONAL.items() if name in given}
+    fields = record(value, {**_FIELDS, **optional, **of_program, "checksum": text})
     if fields.pop("checksum") != _checksum(
         {name: item for name, item in given.items() if name != "checksum"}
     ):
@@ -164,6 +163,9 @@ def _ranks(value: Any) -> dict[str, str]:
     if unknown := next((rank for rank in found if not rank.isdecimal()), None):
         raise DocumentError(f"expected a rank number, got {unknown!r}").within("ranks")
     return found
+
+
+_OPTIONAL: Mapping[str, Callable[[Any], Any]] = {"ranks": _ranks, "runtimes": _texts}
 
 
 def _line(value: Any, texts: int) -> list[Any]:

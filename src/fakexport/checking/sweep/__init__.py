@@ -1,7 +1,7 @@
 """Check many models, each in its own process; compare and display the results. Does not import torch."""
 
 from .changed_items import changed_items
-from .comparison import compare_runs
+from .comparison import answers_of, compare_runs
 from .ray_tasks import ray_cluster, ray_records
 from .results import collect_results, results_text
 from .results_page import results_document

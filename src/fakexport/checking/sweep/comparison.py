@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from fakexport.files.documents import DocumentError, field, items, mapping, text
+from fakexport.files.documents import DocumentError, field, items, mapping, one_of, text
+from fakexport.report import RESULT_TEXTS, RuntimeResult
 
 from .run_file import STATUSES, SweepRecord
 
@@ -25,7 +26,8 @@ class SweepComparison:
     """Two runs, the older one first.
 
     Args:
-        worse: Checks that no longer export, have a worse status, or have additional error codes.
+        worse: Checks that no longer export, have a worse status, additional error codes or worse answers of
+            runtimes.
         missing: Checks that the newer run lacks; these count as worse.
         better, new: The opposite of `worse` and of `missing`.
         same: Number of checks with the same outcome.
@@ -57,9 +59,15 @@ def compare_runs(before: Mapping[str, SweepRecord], after: Mapping[str, SweepRec
 
 
 def is_worse(before: SweepRecord, after: SweepRecord) -> bool:
-    """Return whether a check ends in a worse status than before, or has additional error codes."""
+    """Return whether a check has a worse status than before, additional error codes or worse answers."""
     rank = STATUSES.index(after.status) - STATUSES.index(before.status)
-    return rank > 0 or (rank == 0 and bool(_errors(after) - _errors(before)))
+    return rank > 0 or (rank == 0 and (bool(_errors(after) - _errors(before)) or _has_lost(before, after)))
+
+
+def _has_lost(before: SweepRecord, after: SweepRecord) -> bool:
+    """Return whether the answer of a runtime is worse than before."""
+    order, now = list(RESULT_TEXTS), answers_of(after)
+    return any(order.index(now.get(name, old)) > order.index(old) for name, old in answers_of(before).items())
 
 
 def _errors(record: SweepRecord) -> set[str]:
@@ -86,9 +94,27 @@ def findings_of(record: SweepRecord) -> tuple[Finding, ...]:
         return ()
 
 
+def answers_of(record: SweepRecord) -> dict[str, RuntimeResult]:
+    """Return the answers of the runtimes by name; none if the record has no report in a known format."""
+    try:
+        targets = field(record.report or {}, "targets", _mappings, [])
+        found = [each for target in targets for each in field(target, "runtimes", _mappings, [])]
+        return {field(each, "runtime", text): field(each, "result", _result) for each in found}
+    except DocumentError:
+        return {}
+
+
+def _result(value: Any) -> RuntimeResult:
+    return cast("RuntimeResult", one_of(RESULT_TEXTS, "result")(value))
+
+
+def _mappings(value: Any) -> list[dict[str, Any]]:
+    return items(value, mapping)
+
+
 def _finding(value: Any) -> Finding:
     found = mapping(value)
-    labels = field(found, "labels", lambda each: items(each, mapping), [])
+    labels = field(found, "labels", _mappings, [])
     primary = next((label for label in labels if label.get("is_primary") is True), {})
     fix = found.get("fix")
     return Finding(

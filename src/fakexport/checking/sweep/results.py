@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fakexport.error import FakexportError
-from fakexport.report import to_dict
+from fakexport.report import RuntimeResult, to_dict
 
-from .comparison import findings_of, is_worse
+from .comparison import answers_of, findings_of, is_worse
 from .run_file import STATUSES, SweepRecord
 
 NOT_RUN = "not run"
@@ -98,6 +98,12 @@ class SweepResults:
             if (record := check.records[run]) is not None and record.status != STATUSES[0]
         )
         return [(*key, count) for key, count in sorted(found.items(), key=lambda each: (-each[1], each[0]))]
+
+    @property
+    def runtimes(self) -> tuple[str, ...]:
+        """The runtimes that were asked, in order of first use."""
+        records = (record for check in self.checks for record in check.records if record is not None)
+        return tuple(dict.fromkeys(name for record in records for name in answers_of(record)))
 
     @property
     def run_environments(self) -> tuple[frozenset[int], ...]:
@@ -197,6 +203,7 @@ class SweepResult:
         peak_bytes: Peak resident memory of the check's process.
         environment: Index in `environments`, from 0.
         codes: Distinct codes of the diagnostics.
+        runtimes: Answers of the requested runtimes, such as `{"onnx": "taken"}`.
     """
 
     status: str
@@ -205,6 +212,7 @@ class SweepResult:
     peak_bytes: int
     environment: int
     codes: tuple[str, ...]
+    runtimes: Mapping[str, RuntimeResult]
 
 
 @dataclass(frozen=True)
@@ -277,4 +285,5 @@ def _result(results: SweepResults, record: SweepRecord) -> SweepResult:
         record.peak_bytes,
         results.environment(record),
         tuple(dict.fromkeys(finding.code for finding in findings_of(record))),
+        answers_of(record),
     )

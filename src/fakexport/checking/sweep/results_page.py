@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from fakexport.report import (
+    RESULT_TEXTS,
     Cell,
     Code,
     Document,
@@ -13,6 +14,7 @@ from fakexport.report import (
     Paragraph,
     Part,
     Row,
+    RuntimeResult,
     Section,
     Table,
     Tone,
@@ -21,7 +23,7 @@ from fakexport.report import (
 )
 from fakexport.report import Finding as ShownFinding
 
-from .comparison import Finding, findings_of
+from .comparison import Finding, answers_of, findings_of
 from .results import NOT_RUN, CheckResults, SweepResults
 from .run_file import STATUSES, SweepRecord
 
@@ -33,6 +35,7 @@ _MOST_REASONS = 200
 _MOST_CHARACTERS = 200
 _RUN_COLUMNS = ("status", "reason", "seconds", "peak memory")
 _ENVIRONMENT = "environment"
+_TONES: Mapping[RuntimeResult, Tone] = {"refused": "bad", "unknown": "warn"}
 
 
 def results_document(results: SweepResults) -> Document:
@@ -95,9 +98,9 @@ def _reasons(results: SweepResults) -> Iterator[Table]:
 
 
 def _titles(results: SweepResults) -> tuple[str, ...]:
-    """Return the columns of a run. The environment is one of them if a run has several."""
+    """Return the columns of a run. Runtimes are among them, and the environment if a run has several."""
     is_mixed = any(len(each) > 1 for each in results.run_environments)
-    return (*_RUN_COLUMNS, _ENVIRONMENT) if is_mixed else _RUN_COLUMNS
+    return (*_RUN_COLUMNS, *results.runtimes, *([_ENVIRONMENT] if is_mixed else []))
 
 
 def _checks(results: SweepResults) -> Table:
@@ -106,7 +109,8 @@ def _checks(results: SweepResults) -> Table:
     change = () if is_one else ("change",)
     titles = _titles(results)
     columns = ("model", "options", *change, *(each + title for each in prefixes for title in titles))
-    choices = ("options", *change, *(each + title for each in prefixes for title in ("status", _ENVIRONMENT)))
+    chosen = ("status", *titles[len(_RUN_COLUMNS) :], _ENVIRONMENT)
+    choices = ("options", *change, *(each + title for each in prefixes for title in chosen))
     ordered = sorted(results.checks, key=_rank)
     rows = tuple(_row(results, check, titles) for check in ordered)
     return Table("One row per check; expand it for the command and the findings", columns, rows, choices)
@@ -133,9 +137,15 @@ def _result(results: SweepResults, record: SweepRecord | None, titles: tuple[str
         Cell(f"{record.seconds:.1f}", record.seconds),
         Cell(bytes_text(record.peak_bytes), record.peak_bytes),
     ]
+    answers = answers_of(record)
+    cells += [_answer(answers.get(name)) for name in titles if name not in (*_RUN_COLUMNS, _ENVIRONMENT)]
     if _ENVIRONMENT in titles:
         cells.append(Cell(_letter(results.environment(record))))
     return cells
+
+
+def _answer(result: RuntimeResult | None) -> Cell:
+    return Cell("") if result is None else Cell(RESULT_TEXTS[result], tone=_TONES.get(result))
 
 
 def _details(results: SweepResults, check: CheckResults) -> Iterator[Part]:

@@ -179,6 +179,7 @@ _KEYS: Mapping[str, tuple[str, Callable[[Any], list[tuple[str, ...]]]]] = {
     "dtypes": ("--dtype", _each(_text)),
     "dynamic": ("--dynamic", _each(_sizes)),
     "workloads": ("--workload", _each(_workload)),
+    "runtimes": ("--runtime", _texts),
     "component": ("--component", lambda value: [_text(value)]),
     "assume": ("--assume", _texts),
     "inputs": ("--input", _texts),
@@ -193,6 +194,7 @@ _SPELLINGS = {
     "target": "targets",
     "dtype": "dtypes",
     "workload": "workloads",
+    "runtime": "runtimes",
     "input": "inputs",
     "library": "libraries",
 }

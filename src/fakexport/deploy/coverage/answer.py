@@ -92,6 +92,10 @@ def _covered(program: ExportedProgram, runtime: str) -> Covered:
             from .coreml import cover_coreml
 
             return cover_coreml(program)
+        case ("litert", *_):
+            from .litert import cover_litert
+
+            return cover_litert(program)
         case ("tensorrt", *_):
             from .tensorrt import cover_tensorrt
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch.export import ExportedProgram
 
+from fakexport._torch.operators.real_execution import real_execution
 from fakexport.exporting.program import devices_of_program, retarget
 from fakexport.report import Fallback
 
@@ -43,6 +44,13 @@ def has_large_weights(program: ExportedProgram) -> bool:
     """Return whether converters that copy the weights would need more than 256 MiB for them."""
     held = (*program.state_dict.values(), *program.constants.values())
     return sum(value.nbytes for value in held if isinstance(value, torch.Tensor)) > _MOST_BYTES
+
+
+def random_values(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a real tensor for converters whose passes depend on values, such as additions of zeros."""
+    with real_execution():
+        made = torch.zeros(tensor.shape, dtype=tensor.dtype)
+        return made.normal_() if made.is_floating_point() else made
 
 
 def replacements(program: ExportedProgram, compositions: Compositions) -> tuple[str, ...]:

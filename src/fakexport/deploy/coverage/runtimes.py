@@ -29,6 +29,7 @@ RUNTIMES: Mapping[str, Runtime] = {
     "executorch": Runtime(("executorch",), "FE801"),
     "executorch:coreml": Runtime(("executorch", "coremltools"), "FE801"),
     "executorch:xnnpack": Runtime(("executorch",), "FE801"),
+    "litert": Runtime(("litert_torch", "ai_edge_litert"), "FE806"),
     "onnx": Runtime(("onnx", "onnxscript", "onnxruntime"), "FE802"),
     "tensorrt": Runtime((), ""),
 }
@@ -60,4 +61,5 @@ def versions_of(runtime: str) -> str:
         from .tensorrt import table
 
         return f"torch-{runtime} {table()['version']}"
-    return ", ".join(f"{package} {version(package)}" for package in RUNTIMES[runtime].packages)
+    packages = (package.replace("_", "-") for package in RUNTIMES[runtime].packages)
+    return ", ".join(f"{package} {version(package)}" for package in packages)

@@ -34,7 +34,14 @@ from fakexport.files import new_file
 from fakexport.rules.diagnostics import Diagnostic
 
 from ..artifact import CompiledFile, CompileFailure, DeployError, Report, silent
-from ..composed_program import Composition, Compositions, composed, grouped_product, packed_product
+from ..composed_program import (
+    Composition,
+    Compositions,
+    all_true,
+    composed,
+    grouped_product,
+    packed_product,
+)
 from ..signature import InputTensor, Signature
 from ..unsupported import assertion_notes, findings_of_objects
 from .description import METHOD, Backend, Description, write_checked
@@ -281,6 +288,7 @@ def _histogram(node: Node) -> Composition | None:
 
 WITHOUT_KERNEL: Compositions = MappingProxyType(
     {
+        "aten._is_all_true.default": all_true,
         "aten.empty_like.default": _empty,
         "aten.histc.default": _histogram,
         "aten.sort.default": _sort,

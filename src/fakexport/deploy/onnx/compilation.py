@@ -31,7 +31,7 @@ from fakexport.rules import rule
 from fakexport.rules.diagnostics import Diagnostic, Fix
 
 from ..artifact import CompiledFile, CompileFailure, DeployError, Names, Report, WeightsPlace, silent
-from ..composed_program import Compositions, composed, packed_product
+from ..composed_program import Compositions, all_true, composed, kept_size, packed_product
 from ..signature import Signature
 from ..weights_file import FileLayout, file_beside, raw_chunks
 from .conversion import Converted, convert
@@ -120,7 +120,9 @@ def compile_onnx(
     return CompiledFile.of(target, files, started, notes=(*converted.notes, *notes))
 
 
-COMPOSITIONS: Compositions = MappingProxyType({PACKED: packed_product})
+COMPOSITIONS: Compositions = MappingProxyType(
+    {PACKED: packed_product, "aten._is_all_true.default": all_true, "aten.squeeze.dim": kept_size}
+)
 """The operators that are replaced before a program is converted."""
 
 

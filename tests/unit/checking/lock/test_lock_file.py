@@ -31,7 +31,12 @@ EXPORTS = LockEntry(
     weights={"cuda:0": 256},
     program=PROGRAM,
 )
-RANKS = replace(EXPORTS, options={"parallel": "tp=2"}, ranks={"1": "sha256:01"})
+MORE = replace(
+    EXPORTS,
+    options={"parallel": "tp=2"},
+    ranks={"1": "sha256:01"},
+    runtimes={"onnx": "taken", "executorch:xnnpack": "not"},
+)
 FAILS = replace(EXPORTS, source="bad.py:f", verdict="fails at capture", program=None, weights={})
 
 
@@ -45,10 +50,10 @@ def test_what_is_written_is_read(path):
     assert read_lock(path) == {entry.key: entry for entry in (EXPORTS, FAILS)}
 
 
-def test_the_ranks_of_a_parallel_model_are_read(tmp_path):
-    write_lock(tmp_path / "fakexport.lock", [RANKS, EXPORTS])
+def test_the_ranks_of_a_parallel_model_and_the_answers_of_runtimes_are_read(tmp_path):
+    write_lock(tmp_path / "fakexport.lock", [MORE, EXPORTS])
 
-    assert read_lock(tmp_path / "fakexport.lock")[RANKS.key] == RANKS
+    assert read_lock(tmp_path / "fakexport.lock")[MORE.key] == MORE
 
 
 def test_the_order_of_the_checks_does_not_change_the_bytes(path):

@@ -6,7 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from fakexport.checking.sweep import SweepRecord, collect_results, results_document, results_text
+from fakexport.checking.sweep import (
+    SweepRecord,
+    collect_results,
+    compare_runs,
+    results_document,
+    results_text,
+)
 from fakexport.checking.sweep.results import ResultsError
 from fakexport.report import render_page
 from tests.page_reading import HOSTILE, assert_loads_nothing, read_page, rows
@@ -82,6 +88,37 @@ def test_a_row_opens_to_its_command_and_findings():
     texts = [" ".join(each.text.split()) for each in finding.all() if each.tag in ("p", "dd", "code")]
     assert texts == ["error FE201 data-dependent branch", "model.py:7", "torch says so", "torch.where"]
     assert rows(root, "Environments of the checks") == [["E1", "r", "a machine", "torch 2.13"]]
+
+
+def asked(records, **answers):
+    """The records with the answers of runtimes."""
+    found = [{"runtime": name, "result": result} for name, result in answers.items()]
+    return {key: replace(each, report={"targets": [{"runtimes": found}]}) for key, each in records.items()}
+
+
+def test_the_answers_of_runtimes_are_columns():
+    runs = {
+        "old": asked(run(a="exports"), onnx="taken", aoti="rewritten") | run(b="exports"),
+        "new": asked(run(a="exports"), onnx="partly", aoti="taken") | run(b="exports"),
+    }
+    results = collect_results(list(runs.items()))
+
+    table = rows(page_of(results), "One row per check")
+    compared = compare_runs(*runs.values())
+
+    assert table[0] == [
+        *("hf:a", "--target H100", "worse"),
+        *("exports", "", "1.5", "1.0 GiB", "taken", "taken with rewrites"),
+        *("exports", "", "1.5", "1.0 GiB", "partly", "taken"),
+    ]
+    assert table[1][-2:] == ["", ""]
+    found = json.loads(results_text(results))["checks"][0]["results"]
+    assert [each["runtimes"] for each in found] == [
+        {"onnx": "taken", "aoti": "rewritten"},
+        {"onnx": "partly", "aoti": "taken"},
+    ]
+    assert [change.command for change in compared.worse] == [command("a")]
+    assert not compared.better
 
 
 def test_a_code_links_to_its_explanation():

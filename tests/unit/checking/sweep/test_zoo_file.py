@@ -44,6 +44,15 @@ def test_every_combination_in_the_order_of_the_file(tmp_path):
     assert (found.limits.seconds, found.limits.bytes) == (90.0, 3 * 2**29)
 
 
+def test_all_runtimes_are_asked_in_one_check(tmp_path):
+    found = zoo(tmp_path, "models: [hf:llama, {source: hf:opt, runtime: aoti}]\nruntimes: [onnx, tensorrt]")
+
+    assert [item.command for item in found.items] == [
+        "fakexport check hf:llama --target cpu --runtime onnx --runtime tensorrt",
+        "fakexport check hf:opt --target cpu --runtime aoti",
+    ]
+
+
 def test_code_of_a_repository_is_trusted_for_each_model_or_for_all(tmp_path):
     found = zoo(
         tmp_path,

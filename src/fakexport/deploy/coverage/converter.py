@@ -1,0 +1,83 @@
+"""Findings about a converter that translates one operator after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from fakexport.error import type_and_line
+from fakexport.exporting.program import operator_name
+from fakexport.rules import rule
+from fakexport.rules.diagnostics import Diagnostic, Fix
+
+from ..unsupported import arguments_text, finding_at, operator_finding
+
+
+@dataclass(frozen=True)
+class Converter:
+    """A converter with a registry of operators.
+
+    Args:
+        name: Name of its package.
+        code: Code of the diagnostic for what it does not convert.
+        registry: What is missing for an operator that it does not know, for a sentence.
+        step: Name of its function that converts a node. The function has a local variable `node`.
+        fix: What to do about an operator of torch.
+        custom_fix: What to do about an operator `{name}` of a library.
+    """
+
+    name: str
+    code: str
+    registry: str
+    step: str
+    fix: str
+    custom_fix: str
+
+    def unknown(self, program: ExportedProgram, is_known: Callable[[Node], bool]) -> Iterator[Diagnostic]:
+        """Yield a finding for each operator that is not in the registry."""
+        nodes: dict[str, list[Node]] = {}
+        for node in program.graph.nodes:
+            if node.op == "call_function" and not is_known(node):
+                nodes.setdefault(operator_name(node), []).append(node)
+        for name, found in nodes.items():
+            yield operator_finding(
+                self.code,
+                found,
+                name,
+                f"is not an operator that {self.name} converts",
+                (f"{name} at node {found[0].name} has no {self.registry}",),
+                self.fix,
+                self.custom_fix.format(name=name),
+            )
+
+    def failure(self, program: ExportedProgram, error: Exception) -> Diagnostic:
+        """Return the finding for an error of the converter, at the node that it was converting."""
+        said = f"{self.name}: {type_and_line(error)}"
+        name = self._converted(error)
+        node = next((each for each in program.graph.nodes if each.name == name), None)
+        if node is None:
+            return rule(self.code).diagnostic(notes=(said,))
+        operator = operator_name(node)
+        operator = node.name if "<" in operator else operator  # The converter replaced it with a function.
+        return finding_at(
+            self.code,
+            node,
+            f"{self.name} does not convert {operator} with these arguments",
+            notes=(said, f"the arguments of {operator}: {arguments_text(node)}"),
+            fix=Fix(self.fix),
+        )
+
+    def _converted(self, error: Exception) -> str | None:
+        """Return the name of the node that was being converted, read from the error's traceback."""
+        found: str | None = None
+        link = error.__traceback__
+        while link is not None:
+            if link.tb_frame.f_code.co_name == self.step:
+                node: Any = link.tb_frame.f_locals.get("node")
+                found = getattr(node, "name", found)
+            link = link.tb_next
+        return found

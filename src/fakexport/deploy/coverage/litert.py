@@ -1,0 +1,122 @@
+"""Ask litert-torch whether it takes a program that has no weights."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from typing import Any, cast
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from fakexport._torch.operators.operator_registry import OpOverload
+from fakexport._torch.pytree import tree_leaves
+from fakexport.error import type_and_line
+from fakexport.exporting.program import stand_in_inputs, unbound_names, user_inputs, written_state
+from fakexport.rules import rule
+from fakexport.rules.diagnostics import Diagnostic, Fix
+
+from ..aoti.stand_ins import with_stand_ins, with_tensors
+from ..artifact import CompileFailure
+from ..unsupported import assertion_notes, findings_of_objects
+from .converter import Converter
+from .covered import Covered, has_large_weights, on_the_cpu, random_values
+
+_LITERT = Converter(
+    "litert-torch",
+    "FE806",
+    "lowering in litert-torch's registry",
+    "run_node",
+    "use operators that litert-torch converts, or run this part of the model outside of LiteRT",
+    "register a lowering for {name} with `litert_torch.backend.lowerings.lower`",
+)
+_NARROWED = (torch.int64, torch.float64)
+
+
+def cover_litert(program: ExportedProgram) -> Covered:
+    """Convert a program with litert-torch's defaults, and call it once with zeros in LiteRT if it is small.
+
+    Raises:
+        CompileFailure: litert-torch does not convert the program, or LiteRT does not run it (FE806). All
+            operators that litert-torch does not know are reported at once.
+    """
+    moved, rewrites = on_the_cpu(program, "litert-torch")
+    if held := (*findings_of_objects(moved, _LITERT.code, "LiteRT"), *_state(moved)):
+        raise CompileFailure(held)
+    is_small = not has_large_weights(moved)
+    if unbound_names(moved):
+        # The passes of the converter remove additions of zeros, which real weights would not be.
+        moved = with_tensors(moved, random_values) if is_small else with_stand_ins(moved)
+    inputs = {
+        spec.name: value
+        for (spec, _), value in zip(
+            user_inputs(moved), tree_leaves(stand_in_inputs(moved, device="cpu")), strict=True
+        )
+    }
+    notes = list(assertion_notes(moved, "LiteRT"))
+    if any(isinstance(value, torch.Tensor) and value.dtype in _NARROWED for value in inputs.values()):
+        notes.append("inputs of 64 bits become inputs of 32 bits")
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        plain = _decomposed(moved)
+        if found := tuple(_LITERT.unknown(plain, _is_known)):
+            raise CompileFailure(found)
+        content = _converted(plain, list(inputs))
+        if is_small:
+            _call(content, inputs)
+        else:
+            notes.append("the program was not called, because its weights are large")
+    return Covered(rewrites, notes=tuple(notes))
+
+
+def _state(program: ExportedProgram) -> Iterator[Diagnostic]:
+    """Yield a finding if a call changes weights: litert-torch drops these changes without an error."""
+    if written := sorted(written_state(program)):
+        more = f" and {len(written) - 1} more" if len(written) > 1 else ""
+        yield rule(_LITERT.code).diagnostic(
+            notes=(f"a call changes the buffer {written[0]}{more}, but litert-torch drops the new values",),
+            fix=Fix("pass the state to `forward` as an input, and return its new value"),
+        )
+
+
+def _decomposed(program: ExportedProgram) -> ExportedProgram:
+    """Return the program as litert-torch converts it, after the passes of its `convert`."""
+    from litert_torch import fx_infra
+    from litert_torch._convert import core
+
+    first, last = fx_infra.decomp.pre_convert_decomp(), fx_infra.decomp.pre_lower_decomp()
+    with torch.no_grad():
+        plain = fx_infra.safe_run_decompositions(program, first, can_skip=False)
+        plain.example_inputs = stand_in_inputs(program, device="cpu")
+        plain = fx_infra.safe_run_decompositions(core._run_convert_passes(plain), last, can_skip=False)
+    return cast(ExportedProgram, plain)
+
+
+def _is_known(node: Node) -> bool:
+    from litert_torch.backend import lowerings
+
+    return not isinstance(node.target, OpOverload) or lowerings.lookup(node.target) is not None
+
+
+def _converted(program: ExportedProgram, names: list[str]) -> bytes:
+    from litert_torch._convert import litert_converter, signature
+
+    wanted = signature.Signature("serving_default", torch.nn.Module(), (), dict.fromkeys(names))
+    try:
+        content: bytes = litert_converter.exported_programs_to_flatbuffer([program], [wanted]).to_bytes()
+    except Exception as error:  # Its functions raise whatever their checks raise.
+        raise CompileFailure((_LITERT.failure(program, error),)) from error
+    return content
+
+
+def _call(content: bytes, inputs: Mapping[str, Any]) -> None:
+    from ai_edge_litert.interpreter import Interpreter
+
+    try:
+        runner = Interpreter(model_content=content).get_signature_runner()
+        details = runner.get_input_details()
+        runner(**{name: inputs[name].numpy().astype(found["dtype"]) for name, found in details.items()})
+    except (RuntimeError, ValueError) as error:
+        said = f"LiteRT does not run the converted model: {type_and_line(error)}"
+        raise CompileFailure((rule(_LITERT.code).diagnostic(notes=(said,)),)) from error
