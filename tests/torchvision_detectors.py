@@ -103,19 +103,23 @@ def last_layers(model: nn.Module) -> list[Any]:
 
 def set_bias(model: nn.Module, bias: float) -> None:
     """Add to the score of the background, or where a model has none, subtract from all scores."""
-    has_background = not hasattr(model, "head") or hasattr(model.head.classification_head, "module_list")
     with torch.no_grad():
         for layer in last_layers(model):
             classes = layer.bias.zero_().view(-1, _CLASSES)
-            if has_background:
+            if has_background(model):
                 classes[:, 0] = bias
             else:
                 classes[:] = -bias
 
 
+def has_background(model: Any) -> bool:
+    return not hasattr(model, "head") or hasattr(model.head.classification_head, "module_list")
+
+
 def biases(model: nn.Module, image: Tensor) -> list[float]:
     """Return biases that leave many objects, one, and none. One is left out if rounding decides on it."""
-    many, none = low, high = -20.0, 60.0
+    # Without a background, a greater score would round to 1 for many boxes.
+    many, none = low, high = (-20.0 if has_background(model) else 0.0), 60.0
     for _ in range(12):
         bias = (low + high) / 2
         set_bias(model, bias)
