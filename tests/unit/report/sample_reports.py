@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fakexport.exporting.capture import Recovered, UnboundConstant
+from fakexport.exporting.interface import SymbolRange, ValueSummary
 from fakexport.exporting.program import (
     NodeGroup,
     ProgramDifference,
     ProgramSummary,
     SignatureDifference,
-    SymbolRange,
     Transfer,
-    ValueSummary,
 )
 from fakexport.exporting.program.differences.program_difference import (
     ConstantDifference,

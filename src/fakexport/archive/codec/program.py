@@ -21,7 +21,8 @@ from fakexport.archive.codec.node_metadata import MetadataDecoder, MetadataEncod
 from fakexport.archive.codec.operator_lookup import Operators
 from fakexport.archive.codec.signature import SignatureDecoder, SignatureEncoder
 from fakexport.archive.codec.values import Json, ValueDecoder, ValueEncoder
-from fakexport.exporting.guards import UnreadableCondition, conditions_of
+from fakexport.exporting.guards import conditions_of
+from fakexport.exporting.interface import UnreadableCondition
 from fakexport.exporting.program import SourcePaths, with_plain_indexing
 from fakexport.files.documents import (
     DocumentError,

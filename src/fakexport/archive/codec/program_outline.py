@@ -10,8 +10,16 @@ from typing import Any
 
 from fakexport._torch.tracing.script_objects import class_of
 from fakexport._torch.tracing.symbolic_numbers import SymbolTable, finite_bound, value_range
-from fakexport.exporting.guards import InputLeaf, UnreadableCondition, input_leaves, read_condition
-from fakexport.exporting.program import Spelling, SymbolRange, ValueSummary, leaf_names
+from fakexport.exporting.interface import (
+    InputLeaf,
+    SymbolRange,
+    UnreadableCondition,
+    ValueSummary,
+    input_leaves,
+    leaf_names,
+    read_condition,
+)
+from fakexport.exporting.program import Spelling
 from fakexport.files.documents import (
     DocumentError,
     entries,

@@ -44,7 +44,7 @@ from fakexport.exporting.program.node_names import (
     target_name,
 )
 from fakexport.exporting.program.opened_modes import Mode, with_open_modes
-from fakexport.exporting.program.output_names import leaf_names, output_names, user_inputs, user_outputs
+from fakexport.exporting.program.output_names import output_names, user_inputs, user_outputs
 from fakexport.exporting.program.program_copy import copied_graph, graph_modules, with_plain_indexing
 from fakexport.exporting.program.program_facts import (
     ProgramFacts,
@@ -82,7 +82,6 @@ from fakexport.exporting.program.stand_in_inputs import (
 )
 from fakexport.exporting.program.summary import (
     ProgramSummary,
-    ValueSummary,
     summarise,
     summary_of,
 )
@@ -94,7 +93,6 @@ from fakexport.exporting.program.tensor_identity import (
 )
 from fakexport.exporting.program.tensor_spec import (
     Spelling,
-    SymbolRange,
     plain_name,
     symbol_ranges,
     tensors_in,
