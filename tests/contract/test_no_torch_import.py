@@ -14,7 +14,7 @@ from fakexport.checking.sweep.run_file import RunFile
 from fakexport.cli.app import app
 from fakexport.models import PACKAGES
 
-HEAVY = ("torch", *dict.fromkeys((*PACKAGES, "diffusers", "accelerate", "numpy", "safetensors")))
+HEAVY = ("torch", "sympy", *dict.fromkeys((*PACKAGES, "diffusers", "accelerate", "numpy", "safetensors")))
 COMMANDS = [command.name for command in app.registered_commands]
 MODEL = """
 import torch
@@ -55,6 +55,10 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     (folder / "model.py").write_text(MODEL)
     fe.save(fe.export(f"{folder}/model.py:factory"), folder / "model.pt2")
+    fe.save(fe.export(f"{folder}/model.py:factory", dynamic_shapes="auto"), folder / "dynamic.pt2")
+    batch = {0: torch.export.Dim.AUTO}
+    stock = torch.export.export(torch.nn.Linear(4, 2), (torch.zeros(3, 4),), dynamic_shapes=(batch,))
+    torch.export.save(stock, folder / "stock.pt2")
     save_file({"weight": torch.zeros(2, 4), "bias": torch.zeros(2)}, folder / "model.safetensors")
     with closing(RunFile(folder / "run.jsonl", resume=False)) as run:
         run.add(
@@ -94,6 +98,9 @@ def test_help_imports_no_torch(tmp_path):
         "devices",
         "devices H100",
         "verify-weights model.pt2 model.safetensors",
+        "inspect model.pt2",
+        "inspect dynamic.pt2",
+        "inspect stock.pt2 --format json",
         "sweep-compare run.jsonl run.jsonl",
         "sweep-report run.jsonl -o page.html",
     ],
@@ -113,7 +120,6 @@ def test_the_process_that_prints_leaves_torch_to_its_child(command, files):
 def test_commands_that_read_an_archive_import_no_model_library(files):
     """They decode the program with the symbols and operators of torch, so they need torch itself."""
     found = after_commands(
-        "inspect model.pt2",
         "diff model.pt2 model.pt2",
         "source model.pt2",
         "view model.pt2 -o graph.json",
@@ -123,7 +129,7 @@ def test_commands_that_read_an_archive_import_no_model_library(files):
         folder=files,
     )
 
-    assert set(found) <= {"torch", "numpy"}
+    assert set(found) <= {"torch", "sympy", "numpy"}
 
 
 @pytest.mark.parametrize("module", ["archive.manifest_json", "files.container"])
