@@ -26,6 +26,7 @@ from fakexport.exporting.program.differences.program_difference import (
 )
 from fakexport.exporting.program.differing_numbers import differing_numbers
 from fakexport.exporting.program.fingerprint import ConstantLine, Fingerprint, NodeLine, PortLine, fingerprint
+from fakexport.exporting.program.flattening import flattened
 from fakexport.exporting.program.library_operators import (
     library_classes,
     library_modules,
