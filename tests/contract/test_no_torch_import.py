@@ -24,6 +24,19 @@ def factory():
 """
 
 
+@torch.library.custom_op("of_start_up::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return 2 * x
+
+
+twice.register_fake(torch.empty_like)
+
+
+class CallsALibrary(torch.nn.Module):
+    def forward(self, x):
+        return torch.ops.of_start_up.twice(x)
+
+
 def heavy_imports(code: str) -> list[str]:
     """The heavy packages that a fresh interpreter has loaded after running `code`."""
     report = f"import sys; print('loaded:', *[name for name in {HEAVY} if name in sys.modules])"
@@ -59,6 +72,7 @@ def files(tmp_path_factory):
     batch = {0: torch.export.Dim.AUTO}
     stock = torch.export.export(torch.nn.Linear(4, 2), (torch.zeros(3, 4),), dynamic_shapes=(batch,))
     torch.export.save(stock, folder / "stock.pt2")
+    fe.save(torch.export.export(CallsALibrary(), (torch.ones(3),)), folder / "custom.pt2")
     save_file({"weight": torch.zeros(2, 4), "bias": torch.zeros(2)}, folder / "model.safetensors")
     with closing(RunFile(folder / "run.jsonl", resume=False)) as run:
         run.add(
@@ -101,6 +115,9 @@ def test_help_imports_no_torch(tmp_path):
         "inspect model.pt2",
         "inspect dynamic.pt2",
         "inspect stock.pt2 --format json",
+        "inspect custom.pt2",
+        "diff dynamic.pt2 dynamic.pt2",
+        "diff model.pt2 model.pt2 --html difference.html",
         "sweep-compare run.jsonl run.jsonl",
         "sweep-report run.jsonl -o page.html",
     ],
@@ -120,7 +137,6 @@ def test_the_process_that_prints_leaves_torch_to_its_child(command, files):
 def test_commands_that_read_an_archive_import_no_model_library(files):
     """They decode the program with the symbols and operators of torch, so they need torch itself."""
     found = after_commands(
-        "diff model.pt2 model.pt2",
         "source model.pt2",
         "view model.pt2 -o graph.json",
         "retarget model.pt2 --to cpu=cuda:0 -o moved.pt2",

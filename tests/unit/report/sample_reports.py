@@ -5,21 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fakexport.exporting.capture import Recovered, UnboundConstant
-from fakexport.exporting.interface import SymbolRange, ValueSummary
-from fakexport.exporting.program import (
-    NodeGroup,
-    ProgramDifference,
-    ProgramSummary,
-    SignatureDifference,
-    Transfer,
-)
-from fakexport.exporting.program.differences.program_difference import (
+from fakexport.exporting.interface import (
     ConstantDifference,
     DeviceChange,
     NodeChange,
-    OperatorDifference,
-    RangeDifference,
+    NodeGroup,
+    ProgramDifference,
+    SignatureDifference,
+    SymbolRange,
+    Transfer,
+    ValueSummary,
 )
+from fakexport.exporting.interface.program_difference import OperatorDifference, RangeDifference
+from fakexport.exporting.program import ProgramSummary
 from fakexport.exporting.program.summary import TensorTotals
 from fakexport.report import Report, TargetDifference, TargetSpec, Timings, Verdict
 from fakexport.rules.diagnostics import Diagnostic, Fix, Label, Span

@@ -36,7 +36,7 @@ from .operator_names import is_of_a_library, missing_reason, reach_of
 from .structure import read_structure
 from .value_reader import ValueReader, read_object
 
-_MAX_DEPTH = 30
+MAX_DEPTH = 30
 
 
 @dataclass(frozen=True)
@@ -202,19 +202,19 @@ def _structure_names(module: dict[str, Any]) -> tuple[str, ...]:
 
 def _targets(graph: Any, depth: int) -> Iterator[str]:
     """Yield the operator of each call in a graph and its subgraphs."""
-    if depth > _MAX_DEPTH:
+    if depth > MAX_DEPTH:
         raise DocumentError(f"the graph is nested {depth} levels deep")
     for node in field(mapping(graph), "nodes", lambda v: items(v, mapping)):
         yield field(node, "target", lambda v: text(v, 1000))
         for argument in field(node, "inputs", lambda v: items(v, mapping)):
-            for inner in _graphs(dict([field(argument, "arg", union)])):
-                yield from _targets(inner, depth + 1)
+            for held in subgraph_arguments(argument):
+                yield from _targets(field(held, "graph", mapping), depth + 1)
 
 
-def _graphs(argument: Any) -> Iterator[Any]:
+def subgraph_arguments(argument: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the subgraphs in an argument. FlexAttention nests them in tuples and dictionaries."""
-    for value in _objects(argument, "as_graph"):
-        yield field(mapping(value["as_graph"]), "graph", mapping)
+    for value in _objects(dict([field(argument, "arg", union)]), "as_graph"):
+        yield mapping(value["as_graph"])
 
 
 def _objects(value: Any, key: str, *, is_nested: bool = False) -> Iterator[dict[str, Any]]:

@@ -19,11 +19,6 @@ from fakexport.exporting.program.devices import (
 from fakexport.exporting.program.differences.alignment import align
 from fakexport.exporting.program.differences.difference import ComparedProgram, compared, diff, diff_compared
 from fakexport.exporting.program.differences.fingerprint_difference import diff_fingerprints
-from fakexport.exporting.program.differences.program_difference import (
-    NodeGroup,
-    ProgramDifference,
-    SignatureDifference,
-)
 from fakexport.exporting.program.differing_numbers import differing_numbers
 from fakexport.exporting.program.fingerprint import ConstantLine, Fingerprint, NodeLine, PortLine, fingerprint
 from fakexport.exporting.program.flattening import flattened
@@ -99,7 +94,7 @@ from fakexport.exporting.program.tensor_spec import (
     tensors_in,
 )
 from fakexport.exporting.program.training_mode import training_operators
-from fakexport.exporting.program.transfers import Transfer, example_size, moved_tensor, transfers
+from fakexport.exporting.program.transfers import example_size, moved_tensor, transfers
 from fakexport.exporting.program.unchecked import without_checks
 from fakexport.exporting.program.unused_parameters import UnusedParameters, unused_parameters
 from fakexport.exporting.program.walk import Visit, attribute, input_nodes, subgraphs_of, walk
