@@ -94,7 +94,7 @@ def _timed(name: str, folder: Path) -> tuple[float, float, bool]:
         [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False
     )
     taken, after = time.monotonic() - start, os.times()
-    if done.returncode not in (0, 1) or done.returncode and not name.startswith("diff "):
+    if done.returncode not in (0, 1) or (done.returncode and not name.startswith("diff ")):
         raise SystemExit(f"{name} failed with exit code {done.returncode}:\n{done.stderr}")
     used = after.children_user + after.children_system - before.children_user - before.children_system
     return taken, used, name in IMPORTS or done.stderr.endswith("\ntorch\n")

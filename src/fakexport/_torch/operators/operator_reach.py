@@ -66,17 +66,19 @@ def outside_reason(name: str) -> str | None:
 
     Args:
         name: A name such as `aten.from_file.default`, or `aten.from_file` for all overloads. The operator
-            need not be registered. torch is imported only for operators that it does not list in its wheel.
+            need not be registered. If torch is not imported yet, it is imported only for operators that its
+            wheel does not list.
     """
     namespace, _, rest = name.partition(".")
     operator = rest.partition(".")[0]
     qualified = f"{namespace}::{operator}"
     if found := _NAMESPACES.get(namespace) or _OPERATORS.get(qualified):
         return found
-    if arguments := aten_arguments(operator) if namespace == "aten" else ():
-        return _reason_of(arguments)
-    if namespace not in TORCH_NAMESPACES and "torch" not in sys.modules:
-        return None  # Without torch, no library has registered an operator.
+    if "torch" not in sys.modules:
+        if namespace == "aten" and (arguments := aten_arguments(operator)):
+            return _reason_of(arguments)
+        if namespace not in TORCH_NAMESPACES:
+            return None  # Without torch, no library has registered an operator.
     if namespace == "aten" and qualified not in _dispatched():
         return INTERPRETER if list(_registered_arguments(qualified)) else None
     return _reason_of(_registered_arguments(qualified))
