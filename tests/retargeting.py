@@ -13,7 +13,8 @@ from torch.export import ExportedProgram
 from fakexport.emulation.devices import emulate
 from fakexport.emulation.fake import build
 from fakexport.exporting.capture import capture
-from fakexport.exporting.program import ProgramDifference, RetargetError, diff, retargeted
+from fakexport.exporting.interface import ProgramDifference
+from fakexport.exporting.program import RetargetError, diff, retargeted
 from fakexport.exporting.program.retargeting.retarget import Retargeted
 from fakexport.models.sources import Source, resolve
 from tests.architectures import Architecture

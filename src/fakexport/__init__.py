@@ -79,13 +79,13 @@ if TYPE_CHECKING:
     from fakexport.exporting.capture import UnboundConstants as UnboundConstants
     from fakexport.exporting.capture import components as components
     from fakexport.exporting.capture import export as export
+    from fakexport.exporting.interface import ProgramDifference as ProgramDifference
+    from fakexport.exporting.interface import Transfer as Transfer
     from fakexport.exporting.program import DeviceListing as DeviceListing
     from fakexport.exporting.program import ModuleSummary as ModuleSummary
-    from fakexport.exporting.program import ProgramDifference as ProgramDifference
     from fakexport.exporting.program import ProgramSummary as ProgramSummary
     from fakexport.exporting.program import RetargetError as RetargetError
     from fakexport.exporting.program import RetargetWarning as RetargetWarning
-    from fakexport.exporting.program import Transfer as Transfer
     from fakexport.exporting.program import WeightsNotBoundError as WeightsNotBoundError
     from fakexport.exporting.program import diff as diff
     from fakexport.exporting.program import inspect_devices as inspect_devices
@@ -144,9 +144,10 @@ _ROOMS = {
     "files": "FileWriteError",
     "planning": "PlanError plan split",
     "files.processes": "SharedProcess",
+    "exporting.interface": "ProgramDifference Transfer",
     "exporting.program": """
-        DeviceListing ModuleSummary ProgramDifference ProgramSummary RetargetError RetargetWarning
-        Transfer WeightsNotBoundError diff inspect_devices retarget transfers summary
+        DeviceListing ModuleSummary ProgramSummary RetargetError RetargetWarning
+        WeightsNotBoundError diff inspect_devices retarget transfers summary
         without_checks
     """,
     "exporting.stages": "StageError",

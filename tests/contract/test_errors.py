@@ -40,7 +40,7 @@ AS_BUILTIN = {
     ("src/fakexport/deploy/benchmark/outcome.py", "StepFailed"),
     ("src/fakexport/report/diagnose/custom_operators.py", "NotComparable"),
     ("src/fakexport/emulation/history/replay.py", "_Unreplayable"),
-    ("src/fakexport/exporting/guards/reading.py", "_Unreadable"),
+    ("src/fakexport/exporting/interface/reading.py", "_Unreadable"),
     ("src/fakexport/exporting/program/retargeting/operator_run.py", "_Clash"),
     ("src/fakexport/models/sources/transformers/input_request.py", "Underivable"),
     ("src/fakexport/models/sources/media_inputs/encoder_runs.py", "_LanguageReached"),

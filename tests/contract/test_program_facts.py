@@ -13,7 +13,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 import fakexport as fe
-from fakexport.exporting.capture import flattened
+from fakexport.exporting.program import flattened
 from fakexport.exporting.program.derived_program import derived_program
 from fakexport.exporting.program.program_facts import ProgramFacts, facts_of
 from fakexport.exporting.program.stand_in_inputs import checked_module

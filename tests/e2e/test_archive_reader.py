@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fakexport._torch.tracing.program_schema import DTYPE_CODES
 from fakexport.archive import load_bundle, save
+from fakexport.archive.codec.value_reader import DTYPES
 from fakexport.files.container import ArchiveError, read_container
 from tests.unit.archive.programs import tiny
 from tools import archive_vectors
@@ -100,7 +100,7 @@ def test_the_page_names_every_vector_and_every_dtype():
     assert not [name for name in VALID if name not in page]
     constants = page.partition("## Constants")[2]
     listed = {int(code): dtype for code, dtype in re.findall(r"\| (\d+) \| `(\w+)`", constants)}
-    assert listed == {code: str(dtype).removeprefix("torch.") for dtype, code in DTYPE_CODES.items()}
+    assert listed == DTYPES
 
 
 def test_the_reader_knows_the_fields_that_the_page_lists():

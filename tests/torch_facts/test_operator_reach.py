@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fakexport._torch.operators.operator_reach import outside_reason
-from fakexport._torch.operators.operator_registry import TORCH_NAMESPACES
+from fakexport._torch.operators.packaged_operators import TORCH_NAMESPACES
 
 JUDGED = Path(__file__).with_name("operators_that_only_compute.txt")
 """Operators with an argument that could name something outside (a text, an object, anything) and that were

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from fakexport._torch.operators.operator_registry import (
-    TORCH_NAMESPACES,
     has_tensor_list_return,
     higher_order_operator,
     operator_text,
@@ -17,6 +16,7 @@ from fakexport._torch.operators.operator_registry import (
     return_count,
     schema_arguments,
 )
+from fakexport._torch.operators.packaged_operators import TORCH_NAMESPACES
 
 
 def test_an_operator_is_found_by_its_name():

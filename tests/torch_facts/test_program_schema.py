@@ -8,11 +8,11 @@ import operator
 import pytest
 import torch
 from torch._export.serde import schema
+from torch._export.serde.serialize import _TORCH_TO_SERIALIZE_DTYPE
 from torch._functorch import predispatch
 from torch.export.pt2_archive._package import package_pt2
 
 from fakexport._torch.tracing.program_schema import (
-    DTYPE_CODES,
     LAYOUT_CODES,
     MEMORY_FORMAT_CODES,
     PYTHON_FUNCTIONS,
@@ -22,6 +22,9 @@ from fakexport._torch.tracing.program_schema import (
     programs_of,
     reading_fault,
 )
+from fakexport.archive.codec.structure import TREESPEC_VERSION
+from fakexport.archive.codec.value_reader import DEVICE_TYPES, DTYPES, STRIDED
+from fakexport.archive.manifest import DTYPE_BYTES
 from tests.forked import run_python
 from tests.torchbind import LIBRARY
 
@@ -29,13 +32,25 @@ from tests.torchbind import LIBRARY
 def test_the_schema_is_the_one_that_was_understood():
     assert SCHEMA_VERSION[0] == 8
     assert list(schema.Graph.__dataclass_fields__)[:4] == ["inputs", "outputs", "nodes", "tensor_values"]
-    assert DTYPE_CODES[torch.bfloat16] == schema.ScalarType.BFLOAT16 == 13
     assert LAYOUT_CODES[torch.strided] == schema.Layout.Strided == 7
     assert MEMORY_FORMAT_CODES[torch.channels_last] == schema.MemoryFormat.ChannelsLast == 2
     assert SYMBOLIC_OPERATORS["_operator.mul"] is operator.mul
     assert SYMBOLIC_OPERATORS["torch.sym_max"] is torch.sym_max
     assert PYTHON_FUNCTIONS["math.ceil"] is math.ceil
     assert aten_version() >= 10
+
+
+def test_the_codes_that_are_read_without_torch_are_those_of_torch():
+    codes = {
+        int(code): str(dtype).removeprefix("torch.") for dtype, code in _TORCH_TO_SERIALIZE_DTYPE.items()
+    }
+    assert codes == DTYPES
+    assert {name: getattr(torch, name).itemsize for name in DTYPES.values()}.items() <= DTYPE_BYTES.items()
+    floats = {n for n in DTYPES.values() if (d := getattr(torch, n)).is_floating_point or d.is_complex}
+    assert floats == {name for name in DTYPES.values() if name.startswith(("float", "bfloat", "complex"))}
+    assert LAYOUT_CODES[torch.strided] == STRIDED
+    assert schema.TREESPEC_VERSION == TREESPEC_VERSION
+    assert {str(torch.device(kind, 1)) for kind in DEVICE_TYPES} == {f"{kind}:1" for kind in DEVICE_TYPES}
 
 
 class Tangent(torch.nn.Module):

@@ -61,7 +61,8 @@ def test_a_class_is_registered_under_its_name():
 def test_torch_registers_classes_in_these_namespaces_only():
     code = """
 import torch
-from fakexport._torch.tracing.script_objects import TORCH_CLASS_NAMESPACES, class_of
+from fakexport._torch.operators.packaged_operators import class_of
+from fakexport._torch.tracing.script_objects import TORCH_CLASS_NAMESPACES
 for schema in torch._C._jit_get_custom_class_schemas():
     owner = schema.arguments[0].type
     name = class_of(owner.annotation_str)

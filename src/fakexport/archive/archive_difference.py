@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from fakexport._torch.operators.real_execution import real_execution
-from fakexport.archive.weights import are_equal
-from fakexport.emulation.fake import is_fake
-from fakexport.exporting.program import ProgramDifference, diff
+from fakexport.exporting.interface import ProgramDifference
+from fakexport.files.container import ArchiveError, faults_named, read_container
+from fakexport.files.documents import collection_paused, mapping
 
-from .loading import LoadedArchive, load_archive
+from .codec.node_count import node_count
+from .codec.program_outline import outline
 from .manifest import MethodManifest, TensorEntry
-from .methods import methods_of
+from .manifest_json import verify_records
+from .methods import methods_of, read_methods
+from .stored_tensor import MethodRecords
+
+if TYPE_CHECKING:
+    from .loading import LoadedArchive
 
 _FACTS = ("source", "topology", "dtype", "dynamic_shapes")
 
@@ -82,6 +88,8 @@ def diff_archives(
 ) -> ArchiveDifference:
     """Return how the second archive differs from the first. If both are bound, all weights are compared.
 
+    Programs with equal records are the same, so they are not decoded, and torch is not imported.
+
     Args:
         method: The method to compare; at least one of the archives must be a bundle that has it. If the other
             archive is not a bundle, its only program is compared.
@@ -89,6 +97,12 @@ def diff_archives(
     """
     paths = os.fspath(a), os.fspath(b)
     methods = _methods(paths, method, trust=trust)
+    if not trust and methods[0] == methods[1] and (same := _of_equal_records(paths, methods[0])):
+        return same
+    from fakexport.exporting.program import diff
+
+    from .loading import load_archive
+
     first, second = (
         load_archive(path, method=own, trust=trust) for path, own in zip(paths, methods, strict=True)
     )
@@ -97,9 +111,50 @@ def diff_archives(
         *paths,
         program=diff(first.program, second.program),
         weights=tuple(_weights(first, second)),
-        facts=tuple(_facts(first, second)),
+        facts=tuple(_facts(first.only, second.only)),
         notes=tuple(f"{path}: {note}" for path, loaded in both for note in loaded.notes),
     )
+
+
+@collection_paused()
+def _of_equal_records(paths: tuple[str, str], method: str | None) -> ArchiveDifference | None:
+    """Return the difference between archives whose records are all equal, or None if it is not that simple.
+
+    None also for archives that `load` could not load here, because it raises the error.
+    """
+    try:
+        with read_container(paths[0]) as first, read_container(paths[1]) as second:
+            methods, others = read_methods(first), read_methods(second)
+            name = methods.chosen(paths[0], method)
+            if not methods.has_manifest or methods.manifest.records != others.manifest.records:
+                return None
+            a, b = methods.manifest.methods[name], others.manifest.methods[name]
+            if _without_facts(a) != _without_facts(b) or not _is_loaded_alike(a):
+                return None
+            for container in (first, second):
+                verify_records(container)
+            with faults_named(first.path, MethodRecords(name).model):
+                document = first.json(MethodRecords(name).model)
+                program = outline(document)
+                module = mapping(document["graph_module"])
+                count = node_count(module["graph"])
+    except ArchiveError:
+        return None
+    if program.missing_operators or program.refused_operators or program.library_classes:
+        return None
+    same = ProgramDifference(True, True, node_count_a=count, node_count_b=count)
+    return ArchiveDifference(*paths, program=same, weights=(), facts=tuple(_facts(a, b)), notes=())
+
+
+def _is_loaded_alike(manifest: MethodManifest) -> bool:
+    """Return whether every machine can load the weights, without other files."""
+    is_inside = manifest.weights == "inside" and set(manifest.totals.by_device) <= {"cpu"}
+    return manifest.weights == "none" or is_inside
+
+
+def _without_facts(manifest: MethodManifest) -> MethodManifest:
+    """Return the manifest without the metadata that does not count as a difference."""
+    return replace(manifest, source="", topology=None, dtype=None, dynamic_shapes=None, versions={})
 
 
 def _methods(paths: tuple[str, str], method: str | None, *, trust: bool) -> list[str | None]:
@@ -145,6 +200,10 @@ def _properties(tensor: TensorEntry) -> Iterator[tuple[str, str]]:
 
 def _has_other_data(a: LoadedArchive, b: LoadedArchive, name: str) -> bool:
     """Return whether a weight has equal shapes and dtypes in both archives, but different data."""
+    from fakexport._torch.operators.real_execution import real_execution
+    from fakexport.archive.weights import are_equal
+    from fakexport.emulation.fake import is_fake
+
     one, other = a.program.state_dict[name], b.program.state_dict[name]
     if is_fake(one) or is_fake(other) or (one.shape, one.dtype) != (other.shape, other.dtype):
         return False
@@ -152,11 +211,11 @@ def _has_other_data(a: LoadedArchive, b: LoadedArchive, name: str) -> bool:
         return not are_equal(one.detach(), other.detach().to(one.device))
 
 
-def _facts(a: LoadedArchive, b: LoadedArchive) -> Iterator[FactDifference]:
-    yield from _fact("rank", *(_rank(archive.only) for archive in (a, b)))
+def _facts(a: MethodManifest, b: MethodManifest) -> Iterator[FactDifference]:
+    yield from _fact("rank", _rank(a), _rank(b))
     for field in (*_FACTS, "weights"):
-        yield from _fact(field, getattr(a.only, field), getattr(b.only, field))
-    versions_a, versions_b = a.only.versions, b.only.versions
+        yield from _fact(field, getattr(a, field), getattr(b, field))
+    versions_a, versions_b = a.versions, b.versions
     for package in sorted(versions_a.keys() | versions_b.keys()):
         yield from _fact(package, versions_a.get(package), versions_b.get(package))
 

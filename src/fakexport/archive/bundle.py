@@ -9,8 +9,7 @@ from torch.export import ExportedProgram
 
 from fakexport.emulation.fake import is_fake
 from fakexport.error import InvalidType, InvalidValue
-from fakexport.exporting.capture import flattened
-from fakexport.exporting.program import facts_of
+from fakexport.exporting.program import facts_of, flattened
 from fakexport.files.container import fault_of_name
 
 from .manifest import ALONE, METHOD_NAME, MOST_METHODS, Prefix

@@ -151,9 +151,9 @@ def _constants(
     return tuple(
         StoredConstant(
             name=name,
-            dtype=str(tensor.dtype).removeprefix("torch."),
+            dtype=tensor.dtype,
             shape=tensor.shape,
-            device=str(tensor.device),
+            device=tensor.device,
             bytes=tensor.nbytes,
             reason=reasons.get(name),
         )

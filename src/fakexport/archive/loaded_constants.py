@@ -8,8 +8,9 @@ from typing import Any, cast
 import torch
 from torch.export import ExportedProgram
 
+from fakexport._torch.operators.packaged_operators import class_of
 from fakexport._torch.operators.real_execution import real_execution
-from fakexport._torch.tracing.script_objects import class_of, is_class_of_torch, qualified_name
+from fakexport._torch.tracing.script_objects import is_class_of_torch, qualified_name
 from fakexport.emulation.history import remember_filled, set_constant_value, withhold_value
 from fakexport.files.container import UNTRUSTED, ArchiveError, Container, faults_named
 from fakexport.files.documents import DocumentError, field
@@ -96,7 +97,8 @@ class _Reading:
 def _tensor(container: Container, stored: StoredTensor, fake: Any) -> torch.Tensor:
     """Return the real tensor if its device is the CPU, otherwise `fake` with the value attached."""
     record = f"data/constants/{stored.record}"
-    if (stored.shape, stored.dtype, len(stored.stride)) != (tuple(fake.shape), fake.dtype, fake.dim()):
+    dtype = getattr(torch, stored.dtype)
+    if (stored.shape, dtype, len(stored.stride)) != (tuple(fake.shape), fake.dtype, fake.dim()):
         raise ArchiveError(container.path, "has a different shape or dtype in the graph", record)
     content = bytearray(container.record(record))
     needed = stored.needed_bytes
@@ -104,10 +106,10 @@ def _tensor(container: Container, stored: StoredTensor, fake: Any) -> torch.Tens
         raise ArchiveError(container.path, f"has {len(content)} bytes, but its tensor needs {needed}", record)
     with real_execution():
         if needed:
-            flat = torch.frombuffer(content, dtype=stored.dtype, count=needed // stored.dtype.itemsize)
+            flat = torch.frombuffer(content, dtype=dtype, count=needed // dtype.itemsize)
             value = flat.as_strided(stored.shape, stored.stride, stored.offset)
         else:
-            value = torch.empty(stored.shape, dtype=stored.dtype)
+            value = torch.empty(stored.shape, dtype=dtype)
         if value.numel() > 1 and not any(stored.stride) and fake.is_contiguous():
             # A value that repeats one element, such as the initial value of a large state, takes no memory
             # before binding.

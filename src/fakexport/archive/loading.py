@@ -43,8 +43,9 @@ from .manifest_json import MANIFEST, verify_records
 from .methods import check_method, made_up_prefixes, read_methods, stored_methods
 from .saved_object import refuse_unregistered_classes
 from .sharing import unify
-from .stock_archive import TRUSTED, describe_trusted, is_left_to_torch, load_with_torch
+from .stock_archive import is_left_to_torch
 from .stored_tensor import MethodRecords, read_config
+from .trusted_archive import TRUSTED, describe_trusted, load_with_torch
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,14 @@
-"""Read archives that `torch.export.save` wrote: derive a manifest, or let torch read trusted archives."""
+"""Read archives that `torch.export.save` wrote, and derive a manifest."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-from torch.export import ExportedProgram
-
-from fakexport._torch.tracing.program_schema import programs_of, reading_fault, unregistered_class
-from fakexport.error import type_and_line
 from fakexport.files.container import ArchiveError, Container, faults_named
 from fakexport.files.documents import DocumentError, UnboundName
 
-from .manifest import ALONE, Location, MethodManifest, TensorEntry
-from .payload import weights_payload
-from .saved_object import unregistered
+from .manifest import Location, MethodManifest, TensorEntry
 from .stored_tensor import MethodRecords, StoredObject, StoredTensor, read_config, read_constant
 
 NO_MANIFEST = "no manifest with hashes: records are only checked against their CRC-32"
@@ -122,8 +114,8 @@ def _entry(names: Sequence[str], stored: _Stored, *, is_bound: bool) -> TensorEn
         shape=tensor.shape,
         stride=tensor.stride,
         storage_offset=tensor.offset,
-        dtype=str(tensor.dtype).removeprefix("torch."),
-        device=str(tensor.device),
+        dtype=tensor.dtype,
+        device=tensor.device,
         is_parameter=tensor.is_parameter,
         requires_grad=tensor.requires_grad,
         persistent=True,
@@ -141,31 +133,3 @@ def _notes(without: int, lost: int) -> Iterator[str]:
         )
     if lost:
         yield f"{lost} constants have no data because torch saved a fake program"
-
-
-TRUSTED = "trusted: torch read the file, which can run code from it"
-"""Note on an archive that torch loaded."""
-
-
-def load_with_torch(path: str | os.PathLike[str], *, is_package: bool) -> dict[str, ExportedProgram]:
-    """Load all programs of a package with torch's `load_pt2`, or the single program of another file."""
-    try:
-        return programs_of(os.fspath(path)) if is_package else {ALONE: torch.export.load(os.fspath(path))}
-    except Exception as error:
-        fault = reading_fault(os.fspath(path), error)
-        name = unregistered_class(fault)
-        reader = "torch's load_pt2" if is_package else "torch.export.load"
-        reason = f"{reader} cannot read it: {type_and_line(fault)}" if name is None else unregistered(name)
-        raise ArchiveError(path, reason) from error
-
-
-def describe_trusted(program: ExportedProgram) -> MethodManifest:
-    """Derive the manifest of a program that torch loaded."""
-    weights = weights_payload(program)
-    return MethodManifest(
-        versions={},
-        source="",
-        device_map={},
-        weights="inside" if weights.tensors else "none",
-        tensors=weights.tensors,
-    )

@@ -7,12 +7,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import torch
-
-from fakexport.archive.codec.values import read_device, read_dtype
-from fakexport.archive.manifest import extent
+from fakexport.archive.manifest import DTYPE_BYTES, extent
 from fakexport.files.container import Container, faults_named, is_object_record
 from fakexport.files.documents import DocumentError, boolean, entries, field, items, mapping, text
+
+from .codec.value_reader import read_device, read_dtype
 
 
 @dataclass(frozen=True)
@@ -77,6 +76,7 @@ class StoredTensor:
         record: Record name without its folder, such as `weight_0`. Several tensors may share a record.
         is_parameter: Whether it is a `torch.nn.Parameter`.
         is_pickled: Whether the record is a pickle; otherwise it contains the tensor's bytes.
+        dtype, device: Names as in torch, such as `float32` and `cuda:0`.
         shape, stride: Sizes and strides in elements.
         offset: Position of the tensor's first element in the record, in elements.
     """
@@ -84,8 +84,8 @@ class StoredTensor:
     record: str
     is_parameter: bool
     is_pickled: bool
-    dtype: torch.dtype
-    device: torch.device
+    dtype: str
+    device: str
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
@@ -114,13 +114,13 @@ class StoredTensor:
     @property
     def nbytes(self) -> int:
         """Size of the elements in bytes."""
-        return math.prod(self.shape) * self.dtype.itemsize
+        return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
 
     @property
     def needed_bytes(self) -> int:
         """Bytes from the start of the record to the end of the tensor; 0 if the tensor has no elements."""
         elements = extent(self.shape, self.stride)
-        return (self.offset + elements) * self.dtype.itemsize if elements else 0
+        return (self.offset + elements) * DTYPE_BYTES[self.dtype] if elements else 0
 
 
 @dataclass(frozen=True)

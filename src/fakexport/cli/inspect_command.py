@@ -108,11 +108,13 @@ def inspect_command(
         raise typer.BadParameter("--devices prints only text: remove --format json")
 
     def described() -> str:
-        from fakexport.archive import describe, load
-        from fakexport.exporting.program import inspect_devices
+        from fakexport.archive import describe
         from fakexport.report import json_text, render_archive, render_device_literals, to_dict
 
         if devices:
+            from fakexport.archive import load
+            from fakexport.exporting.program import inspect_devices
+
             return render_device_literals(inspect_devices(load(subject, method=method, trust=trust)))
         found = describe(subject, method=method, trust=trust)
         return json_text(to_dict(found)) if format_ == "json" else render_archive(found, width=width)

@@ -17,7 +17,8 @@ from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
 from fakexport._torch.tracing.symbolic_numbers import expression_of, size_value
 from fakexport.exporting.guards import linear_size
-from fakexport.exporting.program import leaf_names, user_inputs
+from fakexport.exporting.interface import leaf_names
+from fakexport.exporting.program import user_inputs
 
 from .artifact import Artifact, DeployError
 from .loaded_program import LoadedProgram

@@ -16,19 +16,17 @@ from fakexport._torch.emulation.fake_tensors import storage_identity
 from fakexport._torch.tracing.program_assembly import guards_code
 from fakexport._torch.tracing.tensor_questions import has_property
 from fakexport.error import FakexportError, InvalidValue
-from fakexport.exporting.guards import (
+from fakexport.exporting.guards import conditions_of, has_identity_guard, linear_size
+from fakexport.exporting.interface import (
     Condition,
     Operation,
     Question,
+    SymbolRange,
     conditions_from_json,
-    conditions_of,
     conditions_to_json,
-    has_identity_guard,
-    linear_size,
 )
 from fakexport.exporting.program import (
     Spelling,
-    SymbolRange,
     plain_name,
     symbol_ranges,
     user_inputs,

@@ -11,9 +11,8 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import CustomObjArgument
 from torch.fx import Node
 
-from fakexport._torch.operators.operator_registry import TORCH_NAMESPACES
 from fakexport._torch.operators.operator_schema import argument_names
-from fakexport._torch.tracing.script_objects import class_of
+from fakexport._torch.operators.packaged_operators import TORCH_NAMESPACES, class_of
 from fakexport.exporting.guards import conditions_of
 from fakexport.exporting.program import (
     SourcePaths,

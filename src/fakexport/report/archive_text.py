@@ -12,7 +12,7 @@ from fakexport.report.table import layout, paragraphs, wrapped
 
 if TYPE_CHECKING:
     from fakexport.archive import ArchiveDescription, MethodDescription, MethodManifest
-    from fakexport.exporting.program import SymbolRange, ValueSummary
+    from fakexport.exporting.interface import SymbolRange, ValueSummary
 
 _MARGIN = 14
 _WEIGHTS = {

@@ -13,12 +13,7 @@ from fakexport.report.verdict import TargetDifference
 
 if TYPE_CHECKING:
     from fakexport.archive import ArchiveDifference, FactDifference, WeightDifference
-    from fakexport.exporting.program import (
-        NodeGroup,
-        ProgramDifference,
-        SignatureDifference,
-        Transfer,
-    )
+    from fakexport.exporting.interface import NodeGroup, ProgramDifference, SignatureDifference, Transfer
 
 
 def difference_listing(difference: TargetDifference, *, width: int) -> list[str]:

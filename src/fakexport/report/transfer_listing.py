@@ -13,7 +13,8 @@ from fakexport.report.verdict import Verdict
 from fakexport.rules.diagnostics import Diagnostic, Span, render_text
 
 if TYPE_CHECKING:
-    from fakexport.exporting.program import DeviceListing, DeviceLiteral, Transfer
+    from fakexport.exporting.interface import Transfer
+    from fakexport.exporting.program import DeviceListing, DeviceLiteral
 
 _MOST_SINGLE_LINES = 20
 _MOST_LINES = 40

@@ -14,13 +14,8 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from fakexport.exporting.capture import Recovered
-    from fakexport.exporting.program import (
-        Fingerprint,
-        ModuleSummary,
-        ProgramDifference,
-        ProgramSummary,
-        Transfer,
-    )
+    from fakexport.exporting.interface import ProgramDifference, Transfer
+    from fakexport.exporting.program import Fingerprint, ModuleSummary, ProgramSummary
     from fakexport.report.rank_summary import RankSummary
     from fakexport.report.runtime_verdict import RuntimeVerdict
     from fakexport.report.saved_programs import SavedPrograms

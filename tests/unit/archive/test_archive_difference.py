@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.export import ExportedProgram
 
 import fakexport as fe
-from fakexport.archive import diff_archives, save
+from fakexport.archive import diff_archives, load, loading, save
+from fakexport.exporting.program import summarise
+from fakexport.files.container import ArchiveError
 from fakexport.report import render_archive_difference
 from tests.known_facts import with_facts
+from tests.unit.archive.programs import branches, every_kind, flexible
 from tests.unit.archive.test_save_and_load import exported, factory
 
 
 def linear(out: int = 2, *, bias: bool = True, dtype: torch.dtype = torch.float32) -> Callable[[], nn.Module]:
     return lambda: nn.Linear(4, out, bias=bias, dtype=dtype)
+
+
+class Sends(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        return torch.ops._c10d_functional.wait_tensor(torch.ops._c10d_functional.all_reduce(x, "sum", "0"))
 
 
 def archive(path: Path, make: Callable[[], nn.Module], *, is_bound: bool = False) -> Path:
@@ -35,6 +45,48 @@ def test_the_same_archive_is_the_same(tmp_path: Path) -> None:
     assert found.is_same
     assert (found.weights, found.facts, found.notes) == ((), (), ())
     assert render_archive_difference(found).endswith("identical\n\nsame program, same weights\n")
+
+
+@pytest.mark.parametrize("make", [every_kind, branches, flexible], ids=lambda make: make.__name__)
+def test_equal_records_are_told_as_the_decoded_programs_are(
+    make: Callable[..., ExportedProgram], tmp_path: Path
+) -> None:
+    program = make(is_dynamic=True) if make is every_kind else make()
+    save(with_facts(program, source="b.py:model"), tmp_path / "b.pt2")
+    save(with_facts(program, source="a.py:model"), tmp_path / "a.pt2")
+
+    found = diff_archives(tmp_path / "a.pt2", tmp_path / "b.pt2")
+
+    assert found == diff_archives(tmp_path / "a.pt2", tmp_path / "b.pt2", trust=True)
+    assert found.program.node_count_a == summarise(program).node_count
+    assert [(item.field, item.a, item.b) for item in found.facts] == [("source", "a.py:model", "b.py:model")]
+
+
+def test_equal_programs_are_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [archive(tmp_path / f"{name}.pt2", linear(), is_bound=True) for name in ("a", "b")]
+    paths[1].write_bytes(paths[0].read_bytes())
+    monkeypatch.setattr(loading, "load_archive", lambda *_, **__: pytest.fail("the programs are decoded"))
+
+    assert diff_archives(*paths).is_same
+
+
+def test_a_damaged_archive_is_refused_although_its_manifest_is_equal(tmp_path: Path) -> None:
+    path, damaged = archive(tmp_path / "a.pt2", linear(), is_bound=True), tmp_path / "b.pt2"
+    weight = load(path).state_dict["weight"].detach().numpy().tobytes()
+    content = path.read_bytes()
+    assert content.count(weight) == 1
+    damaged.write_bytes(content.replace(weight, bytes([weight[0] ^ 1]) + weight[1:]))
+
+    with pytest.raises(ArchiveError, match="data/weights/weight_0"):
+        diff_archives(path, damaged)
+
+
+def test_a_program_that_cannot_be_loaded_here_is_refused(tmp_path: Path) -> None:
+    program = torch.export.export(Sends(), (torch.zeros(3),))
+    save(program, tmp_path / "a.pt2")
+
+    with pytest.raises(ArchiveError, match="exchanges data with other processes"):
+        diff_archives(tmp_path / "a.pt2", tmp_path / "a.pt2")
 
 
 def test_devices_and_targets_are_told(tmp_path: Path) -> None:

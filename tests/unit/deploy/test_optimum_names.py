@@ -17,7 +17,7 @@ import fakexport as fe  # noqa: E402
 from fakexport.deploy.onnx import compile_onnx, open_onnx  # noqa: E402
 from fakexport.deploy.onnx.optimum_names import with_optimum_names  # noqa: E402
 from fakexport.deploy.signature import Dimension, InputTensor, OutputTensor, Signature  # noqa: E402
-from fakexport.exporting.guards import Condition, Operation, Question  # noqa: E402
+from fakexport.exporting.interface import Condition, Operation, Question  # noqa: E402
 from fakexport.files.documents import CallRecord, StateTensor  # noqa: E402
 
 

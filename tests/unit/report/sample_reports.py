@@ -5,22 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fakexport.exporting.capture import Recovered, UnboundConstant
-from fakexport.exporting.program import (
+from fakexport.exporting.interface import (
+    ConstantDifference,
+    DeviceChange,
+    NodeChange,
     NodeGroup,
     ProgramDifference,
-    ProgramSummary,
     SignatureDifference,
     SymbolRange,
     Transfer,
     ValueSummary,
 )
-from fakexport.exporting.program.differences.program_difference import (
-    ConstantDifference,
-    DeviceChange,
-    NodeChange,
-    OperatorDifference,
-    RangeDifference,
-)
+from fakexport.exporting.interface.program_difference import OperatorDifference, RangeDifference
+from fakexport.exporting.program import ProgramSummary
 from fakexport.exporting.program.summary import TensorTotals
 from fakexport.report import Report, TargetDifference, TargetSpec, Timings, Verdict
 from fakexport.rules.diagnostics import Diagnostic, Fix, Label, Span

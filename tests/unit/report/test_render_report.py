@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fakexport.exporting.capture import Recovered
-from fakexport.exporting.program.differences.program_difference import OperatorDifference
+from fakexport.exporting.interface.program_difference import OperatorDifference
 from fakexport.exporting.program.summary import TensorTotals
 from fakexport.report import TargetDifference, TargetSpec, render_report
 from fakexport.report.difference_listing import difference_listing

@@ -12,9 +12,11 @@ Seen on torch 2.13. Source: `torch._C._jit_get_all_schemas()`.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable, Iterator
 from functools import cache
 
-import torch
+from .packaged_operators import TORCH_NAMESPACES, aten_arguments
 
 FILES = "opens or writes a file named by the program"
 PROCESSES = "exchanges data with other processes"
@@ -64,15 +66,22 @@ def outside_reason(name: str) -> str | None:
 
     Args:
         name: A name such as `aten.from_file.default`, or `aten.from_file` for all overloads. The operator
-            need not be registered.
+            need not be registered. If torch is not imported yet, it is imported only for operators that its
+            wheel does not list.
     """
     namespace, _, rest = name.partition(".")
-    qualified = f"{namespace}::{rest.partition('.')[0]}"
+    operator = rest.partition(".")[0]
+    qualified = f"{namespace}::{operator}"
     if found := _NAMESPACES.get(namespace) or _OPERATORS.get(qualified):
         return found
+    if "torch" not in sys.modules:
+        if namespace == "aten" and (arguments := aten_arguments(operator)):
+            return _reason_of(arguments)
+        if namespace not in TORCH_NAMESPACES:
+            return None  # Without torch, no library has registered an operator.
     if namespace == "aten" and qualified not in _dispatched():
-        return INTERPRETER if torch._C._jit_get_schemas_for_operator(qualified) else None
-    return _reason_of_schemas(qualified)
+        return INTERPRETER if list(_registered_arguments(qualified)) else None
+    return _reason_of(_registered_arguments(qualified))
 
 
 def outside_reach(kind: str, name: str) -> str | None:
@@ -90,16 +99,22 @@ def outside_reach(kind: str, name: str) -> str | None:
     return None
 
 
-def _reason_of_schemas(qualified: str) -> str | None:
+def _reason_of(arguments: Iterable[tuple[str, str]]) -> str | None:
+    # The type matters: the argument `path` of `einsum` is a list of integers, not a file.
+    return next(filter(None, (outside_reach(kind, name) for kind, name in arguments)), None)
+
+
+def _registered_arguments(qualified: str) -> Iterator[tuple[str, str]]:
+    """Yield the type and the name of each argument of the operator's registered overloads."""
+    import torch
+
     for schema in torch._C._jit_get_schemas_for_operator(qualified):
-        for argument in schema.arguments:
-            # The type matters: the argument `path` of `einsum` is a list of integers, not a file.
-            if found := outside_reach(str(argument.type), argument.name):
-                return found
-    return None
+        yield from ((str(argument.type), argument.name) for argument in schema.arguments)
 
 
 @cache
 def _dispatched() -> frozenset[str]:
     """Return the operators that have kernels. Other operators belong to the TorchScript interpreter."""
+    import torch
+
     return frozenset(name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names())

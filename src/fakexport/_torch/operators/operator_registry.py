@@ -14,18 +14,6 @@ from torch._ops import OpOverload as OpOverload
 from torch._ops import _higher_order_ops
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
-TORCH_NAMESPACES = frozenset(
-    (
-        *("_c10d_functional", "_c10d_functional_autograd", "_dtensor", "_native", "_native_aot"),
-        *("_quantized", "_test", "aten", "c10d", "c10d_functional", "coor", "cuda", "debug_mode_ops"),
-        *("debugprims", "device_mesh", "export", "flex_gemm", "flex_lib", "fsdp", "inductor"),
-        *("inductor_prims", "mkl", "mkldnn", "mkldnn_prepacked", "onednn", "onnx", "onnx_symbolic"),
-        *("prepacked", "prim", "prims", "profiler", "quantization", "quantized"),
-        *("quantized_decomposed", "rngprims", "sparse", "static_runtime", "streams", "symm_mem"),
-    )
-)
-"""Namespaces of operators of torch and its submodules. All other namespaces belong to libraries."""
-
 _LIST_KINDS = {"bool": "as_bools", "int": "as_ints", "float": "as_floats", "str": "as_strings"} | {
     "Tensor": "as_tensors",
     "SymInt": "as_ints",

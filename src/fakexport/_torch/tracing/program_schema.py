@@ -16,10 +16,8 @@ from typing import Any
 import torch
 import torch._functorch.predispatch
 from torch._export.serde.schema import SCHEMA_VERSION as SCHEMA_VERSION
-from torch._export.serde.schema import TREESPEC_VERSION as TREESPEC_VERSION
 from torch._export.serde.serialize import (
     _SYM_OPS,
-    _TORCH_TO_SERIALIZE_DTYPE,
     _TORCH_TO_SERIALIZE_LAYOUT,
     _TORCH_TO_SERIALIZE_MEMORY_FORMAT,
 )
@@ -29,7 +27,6 @@ from torch.export.pt2_archive._package import load_pt2
 
 _UNKNOWN_CLASS = re.compile(r"Couldn't resolve type .*__torch__\.torch\.classes\.(\w+)\.(\w+)")
 
-DTYPE_CODES: dict[torch.dtype, int] = {key: int(code) for key, code in _TORCH_TO_SERIALIZE_DTYPE.items()}
 LAYOUT_CODES: dict[torch.layout, int] = {key: int(code) for key, code in _TORCH_TO_SERIALIZE_LAYOUT.items()}
 MEMORY_FORMAT_CODES: dict[torch.memory_format, int] = {
     key: int(code) for key, code in _TORCH_TO_SERIALIZE_MEMORY_FORMAT.items()

@@ -21,6 +21,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from fakexport._torch.emulation.fake_tensors import FakeTensorMode
+from fakexport._torch.operators.packaged_operators import CLASS_PREFIX, class_of
 
 TORCH_CLASS_NAMESPACES = frozenset((
     "_nnapi", "aten", "backendutils", "c10d", "cuda", "dist_c10d", "dist_rpc", "mkldnn",
@@ -28,8 +29,6 @@ TORCH_CLASS_NAMESPACES = frozenset((
     "xnnpack",
 ))  # fmt: skip
 """Namespaces of the classes that torch itself registers in any of its builds."""
-
-_PREFIX = "__torch__.torch.classes."
 
 
 @dataclass(frozen=True)
@@ -72,11 +71,6 @@ def class_name(script_object: torch.ScriptObject) -> str:
     return class_of(str(script_object._type()))
 
 
-def class_of(qualified: str) -> str:
-    """Return the C++ class name for a qualified name. This is the inverse of `qualified_name`."""
-    return qualified.removeprefix(_PREFIX).replace(".", "::")
-
-
 def is_class_of_torch(name: str) -> bool:
     """Return whether torch itself registers this class, so that no library must be loaded for it."""
     return name.partition("::")[0] in TORCH_CLASS_NAMESPACES
@@ -84,7 +78,7 @@ def is_class_of_torch(name: str) -> bool:
 
 def qualified_name(name: str) -> str:
     """Return the class name used in programs, `__torch__.torch.classes.signal_ops.Polynomial`."""
-    return _PREFIX + name.replace("::", ".")
+    return CLASS_PREFIX + name.replace("::", ".")
 
 
 def is_class_registered(name: str) -> bool:

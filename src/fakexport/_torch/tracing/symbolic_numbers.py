@@ -29,50 +29,6 @@ from torch.utils._traceback import CapturedTraceback
 
 from fakexport._torch.pytree import tree_leaves
 
-_NAMES = [
-    "BitwiseFn_bitwise_and",
-    "BitwiseFn_bitwise_or",
-    "BitwiseFn_bitwise_xor",
-    "CeilDiv",
-    "CeilToInt",
-    "CleanDiv",
-    "FloatPow",
-    "FloatTrueDiv",
-    "FloorDiv",
-    "FloorToInt",
-    "Identity",
-    "IntTrueDiv",
-    "IsNonOverlappingAndDenseIndicator",
-    "LShift",
-    "Max",
-    "Min",
-    "Mod",
-    "ModularIndexing",
-    "OpaqueUnaryFn_acos",
-    "OpaqueUnaryFn_asin",
-    "OpaqueUnaryFn_atan",
-    "OpaqueUnaryFn_cos",
-    "OpaqueUnaryFn_cosh",
-    "OpaqueUnaryFn_exp",
-    "OpaqueUnaryFn_log",
-    "OpaqueUnaryFn_log2",
-    "OpaqueUnaryFn_sin",
-    "OpaqueUnaryFn_sinh",
-    "OpaqueUnaryFn_sqrt",
-    "OpaqueUnaryFn_tan",
-    "OpaqueUnaryFn_tanh",
-    "PowByNatural",
-    "PythonMod",
-    "RShift",
-    "RoundDecimal",
-    "RoundToInt",
-    "ToFloat",
-    "TruncToFloat",
-    "TruncToInt",
-    "Where",
-]
-
-
 _SYMBOLS: tuple[dict[str, bool], ...] = (
     {"positive": True, "integer": True},
     {"integer": True},
@@ -91,9 +47,9 @@ def assumptions_of(symbol: Any) -> dict[str, bool]:
     return next((kind for kind in _SYMBOLS if sympy.Symbol("x", **kind).assumptions0 == derived), derived)
 
 
-def shape_functions() -> dict[str, Any]:
-    """Return the functions that torch adds to sympy for shape expressions, by serialized name."""
-    return {name: getattr(functions, name) for name in _NAMES if hasattr(functions, name)}
+def shape_functions(names: Iterable[str]) -> dict[str, Any]:
+    """Return the functions of shape expressions that this torch has, by serialized name."""
+    return {name: getattr(functions, name) for name in names if hasattr(functions, name)}
 
 
 def infinite_integer() -> Any:

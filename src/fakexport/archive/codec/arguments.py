@@ -5,7 +5,6 @@ As in torch's schema, the kind of an encoded argument names its type, such as `a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch.fx import GraphModule, Node
 from fakexport._torch.operators.operator_registry import HigherOrderOperator, OpOverload
 from fakexport._torch.tracing.program_schema import LAYOUT_CODES, MEMORY_FORMAT_CODES
 from fakexport.archive.codec.operator_lookup import Operators, readable_name
+from fakexport.archive.codec.value_reader import read_object as read_object_names
 from fakexport.archive.codec.values import (
     Json,
     device_json,
@@ -33,7 +33,6 @@ from fakexport.files.documents import (
     decimal,
     entries,
     field,
-    identifier,
     integer,
     items,
     mapping,
@@ -177,7 +176,6 @@ _SCALARS: dict[type, Callable[[Any], Json]] = {
 _LAYOUTS = {code: layout for layout, code in LAYOUT_CODES.items()}
 _MEMORY_FORMATS = {code: memory_format for memory_format, code in MEMORY_FORMAT_CODES.items()}
 _MAX_DEPTH = 50
-_CLASS = re.compile(r"__torch__\.torch\.classes(\.[A-Za-z_]\w*){2,}", re.ASCII)
 _SYMBOLIC = ("as_sym_int", "as_sym_float", "as_sym_bool")
 
 
@@ -290,10 +288,7 @@ def output_name(value: Any) -> tuple[str, str]:
 
 def read_object(value: Any) -> CustomObjArgument:
     """Decode the name and class of a C++ object that a graph uses."""
-    owner = mapping(value)
-    name, class_name = field(owner, "name", identifier), field(owner, "class_fqn", text)
-    if not _CLASS.fullmatch(class_name):
-        raise DocumentError(f"{class_name[:80]!r} is not the name of a C++ class").within("class_fqn")
+    name, class_name = read_object_names(value)
     return CustomObjArgument(name=name, class_fqn=class_name)
 
 

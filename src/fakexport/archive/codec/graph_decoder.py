@@ -31,7 +31,8 @@ from fakexport.files.documents import (
 from .arguments import ArgumentDecoder, output_name, read_object
 from .node_metadata import GRAPH_NAMES, MetadataDecoder
 from .operator_lookup import Operators
-from .values import Description, ValueDecoder
+from .value_reader import Description
+from .values import ValueDecoder
 
 _MAX_DEPTH = 20
 _POSITIONAL, _KEYWORD = 1, 2

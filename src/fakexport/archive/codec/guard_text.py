@@ -14,7 +14,7 @@ import torch
 
 from fakexport.files.documents import DocumentError
 
-from .shape_expression import parse_expression
+from .shape_tree import parse_expression
 
 _COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 _FUNCTIONS = frozenset(("max", "min", "abs", "round", "IsNonOverlappingAndDenseIndicator"))

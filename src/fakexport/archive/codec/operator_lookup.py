@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
@@ -13,25 +13,19 @@ from fakexport._torch.kernels import fbgemm_products
 from fakexport._torch.kernels.fp8_products import NAMESPACE, register_fp8_products
 from fakexport._torch.kernels.grouped_products import TRANSFORMERS, register_grouped_product
 from fakexport._torch.kernels.mxfp4_products import PACKED, register_mxfp4_product
-from fakexport._torch.operators.operator_reach import outside_reason
 from fakexport._torch.operators.operator_registry import (
-    TORCH_NAMESPACES,
     OpOverload,
     higher_order_operator,
     operator_text,
     registered_overload,
 )
+from fakexport._torch.operators.packaged_operators import TORCH_NAMESPACES
 from fakexport._torch.tracing.program_schema import PYTHON_FUNCTIONS, SYMBOLIC_OPERATORS
 from fakexport.error import InvalidValue
 from fakexport.files.documents import DocumentError
 
-_MOST_NAMED = 8
-_OPERATORS = "torch.ops."
+from .operator_names import OF_FBGEMM, OVERLOAD, reach_of, short_name, unregistered
 
-_OF_FBGEMM = dict.fromkeys(
-    (fbgemm_products.QUANTIZED, fbgemm_products.PRODUCT), "fbgemm_gpu.experimental.gen_ai"
-)
-_OVERLOAD = re.compile(r"torch\.ops\.([A-Za-z_]\w*)\.([A-Za-z_]\w*)\.([A-Za-z_]\w*)", re.ASCII)
 _HIGHER_ORDER = re.compile(r"torch\.ops\.higher_order\.([A-Za-z_]\w*)", re.ASCII)
 _HIGHER_ORDER_NAMES = frozenset({
     "associative_scan", "auto_functionalized", "auto_functionalized_v2", "call_torchbind", "cond",
@@ -64,7 +58,7 @@ class Operators:
         found = self._known.get(name)
         if found is None:
             if not self._trust and (reason := reach_of(name)):
-                what = f"calls {_short(name)}, which {reason}; pass --trust only for files you built"
+                what = f"calls {short_name(name)}, which {reason}; pass --trust only for files you built"
                 raise DocumentError(what, is_trust_missing=True)
             found = self._known[name] = _target(name, self._modules)
         return found
@@ -93,25 +87,11 @@ def readable_name(target: Any) -> str:
     return name
 
 
-def reach_of(name: str) -> str | None:
-    """Return the side effect of an operator that only trusted programs may call, or None for other operators.
-
-    The name is the one that torch writes, such as `torch.ops.aten.from_file.default`.
-    """
-    return outside_reason(name.removeprefix(_OPERATORS)) if _OVERLOAD.fullmatch(name) else None
-
-
-def is_of_a_library(name: str) -> bool:
-    """Return whether an operator such as `torch.ops.acme.scale.default` is defined outside torch."""
-    match = _OVERLOAD.fullmatch(name)
-    return match is not None and match[1] not in TORCH_NAMESPACES
-
-
 def refuse_unregistered(names: Iterable[str], modules: Mapping[str, str] = MappingProxyType({})) -> None:
     """Raise a `DocumentError` if some operators are not registered. The error names them and the fix."""
     missing = [name for name in names if _registered(name) is None]
     if missing:
-        raise DocumentError(_unregistered(missing, modules))
+        raise DocumentError(unregistered(missing, modules))
 
 
 def _registered(name: str) -> OpOverload | None:
@@ -133,26 +113,10 @@ def _registrar(name: str) -> Callable[[], None] | None:
         return register_grouped_product
     if name == PACKED:
         return register_mxfp4_product
-    if name in _OF_FBGEMM:
+    if name in OF_FBGEMM:
         is_installed = fbgemm_products.is_fbgemm_installed()
         return None if is_installed else fbgemm_products.register_fbgemm_products
     return register_fp8_products if name.startswith(f"{NAMESPACE}.") else None
-
-
-def _unregistered(names: Sequence[str], modules: Mapping[str, str]) -> str:
-    modules = {**modules, **_OF_FBGEMM}
-    libraries = ", ".join(
-        dict.fromkeys(f"`{modules.get(name, name.partition('.')[0][:80])}`" for name in names)
-    )
-    if len(names) == 1:
-        what, of_it = f"the operator {names[0][:200]} is", "the operator library "
-    else:
-        listed = ", ".join(name[:200] for name in names[:_MOST_NAMED])
-        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        what, of_it = f"the operators {listed}{more} are", "the code that registers "
-    if all(name in modules for name in names):
-        return f"{what} not registered: import {libraries} first, or pass it with --library"
-    return f"{what} not registered: import {of_it}{libraries} first, or pass its file with --library"
 
 
 def _target(name: str, modules: Mapping[str, str]) -> Any:
@@ -165,20 +129,16 @@ def _target(name: str, modules: Mapping[str, str]) -> Any:
         if found is None:
             raise DocumentError(f"unsupported higher-order operator {match[1][:80]}")
         return found
-    if match := _OVERLOAD.fullmatch(name):
-        overload = _registered(_short(name))
+    if match := OVERLOAD.fullmatch(name):
+        overload = _registered(short_name(name))
         if overload is None:
             if match[1] not in TORCH_NAMESPACES:
-                raise DocumentError(_unregistered([name.removeprefix(_OPERATORS)], modules))
+                raise DocumentError(unregistered([short_name(name)], modules))
             raise DocumentError(
-                f"the operator {_short(name)} is not registered: this torch version does not have it"
+                f"the operator {short_name(name)} is not registered: this torch version does not have it"
             )
         return overload
     raise DocumentError(f"{name[:200]!r} is not an operator")
-
-
-def _short(name: str) -> str:
-    return name.removeprefix(_OPERATORS)[:200]
 
 
 def _loaded_name(name: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from torch.export.graph_signature import CustomObjArgument, InputKind
 from fakexport._torch.tracing.program_assembly import DIALECTS, as_parameter, assemble, guards_code
 from fakexport._torch.tracing.program_schema import SCHEMA_VERSION, aten_version
 from fakexport._torch.tracing.symbolic_numbers import SymbolTable, finite_bound, value_range
+from fakexport.archive.codec.document import check_version, read_guards, read_range
 from fakexport.archive.codec.graph_decoder import GraphDecoder, Shared
 from fakexport.archive.codec.graph_encoder import GraphEncoder
 from fakexport.archive.codec.guard_text import checked_guard
@@ -21,23 +21,19 @@ from fakexport.archive.codec.node_metadata import MetadataDecoder, MetadataEncod
 from fakexport.archive.codec.operator_lookup import Operators
 from fakexport.archive.codec.signature import SignatureDecoder, SignatureEncoder
 from fakexport.archive.codec.values import Json, ValueDecoder, ValueEncoder
-from fakexport.exporting.guards import UnreadableCondition, conditions_of
+from fakexport.exporting.guards import conditions_of
+from fakexport.exporting.interface import UnreadableCondition
 from fakexport.exporting.program import SourcePaths, with_plain_indexing
 from fakexport.files.documents import (
     DocumentError,
     collection_paused,
     entries,
     field,
-    integer,
     items,
     mapping,
     one_of,
-    optional,
     text,
 )
-
-MOST_GUARDS = 20_000
-MOST_GUARD_CHARACTERS = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -84,7 +80,8 @@ def program_from_json(document: Any, *, trust: bool = False) -> ExportedProgram:
 def _program(document: Any, operators: Operators) -> ExportedProgram:
     owner = mapping(document)
     field(owner, "schema_version", check_version)
-    ranges = field(owner, "range_constraints", lambda v: entries(v, read_range))
+    bounds = field(owner, "range_constraints", lambda v: entries(v, read_range))
+    ranges = {name: value_range(found.lower, found.upper) for name, found in bounds.items()}
     dialects = field(owner, "verifiers", lambda v: items(v, one_of(DIALECTS, "dialect")), ["ATEN"])
     guards = field(
         owner, "guards_code", lambda v: read_guards(v, lambda guard: checked_guard(text(guard))), []
@@ -119,34 +116,6 @@ def _program(document: Any, operators: Operators) -> ExportedProgram:
         guards=guards,
         meta={"custom": shared.metadata.custom(meta["custom"])} if "custom" in meta else {},
     )
-
-
-def check_version(value: Any) -> None:
-    """Reject a schema version that this torch version cannot read."""
-    owner = mapping(value)
-    major, minor = field(owner, "major", integer), field(owner, "minor", integer)
-    if major != SCHEMA_VERSION[0]:
-        reads = ".".join(map(str, SCHEMA_VERSION))
-        raise DocumentError(
-            f"the program has schema version {major}.{minor}; torch {torch.__version__} reads {reads}"
-        )
-
-
-def read_range(value: Any) -> Any:
-    """Return the range of a symbol as a torch value range."""
-    owner = mapping(value)
-    lower, upper = (field(owner, name, lambda v: optional(v, integer)) for name in ("min_val", "max_val"))
-    if lower is not None and upper is not None and lower > upper:
-        raise DocumentError(f"the range from {lower} to {upper} is empty")
-    return value_range(lower, upper)
-
-
-def read_guards(value: Any, read: Callable[[Any], str]) -> list[str]:
-    """Read the guards on the inputs with `read`. Their total length is limited, because torch parses them."""
-    guards = items(value, read, MOST_GUARDS)
-    if sum(map(len, guards)) > MOST_GUARD_CHARACTERS:
-        raise DocumentError(f"the guards have more than {MOST_GUARD_CHARACTERS:,} characters in total")
-    return guards
 
 
 def _fakes(main: GraphDecoder, signature: ExportGraphSignature) -> tuple[dict[str, Any], dict[str, Any]]:

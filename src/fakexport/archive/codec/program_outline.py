@@ -8,10 +8,16 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from fakexport._torch.tracing.script_objects import class_of
-from fakexport._torch.tracing.symbolic_numbers import SymbolTable, finite_bound, value_range
-from fakexport.exporting.guards import InputLeaf, UnreadableCondition, input_leaves, read_condition
-from fakexport.exporting.program import Spelling, SymbolRange, ValueSummary, leaf_names
+from fakexport._torch.operators.packaged_operators import class_of
+from fakexport.exporting.interface import (
+    InputLeaf,
+    SymbolRange,
+    UnreadableCondition,
+    ValueSummary,
+    input_leaves,
+    leaf_names,
+    read_condition,
+)
 from fakexport.files.documents import (
     DocumentError,
     entries,
@@ -25,13 +31,12 @@ from fakexport.files.documents import (
     union,
 )
 
-from .arguments import read_object
-from .operator_lookup import Operators, is_of_a_library, reach_of
-from .program import check_version, read_guards, read_range
-from .signature import tree_spec_from_text
-from .values import ValueDecoder
+from .document import check_version, read_guards, read_range
+from .operator_names import is_of_a_library, missing_reason, reach_of
+from .structure import read_structure
+from .value_reader import ValueReader, read_object
 
-_MAX_DEPTH = 30
+MAX_DEPTH = 30
 
 
 @dataclass(frozen=True)
@@ -73,11 +78,11 @@ def outline(document: Any, modules: Mapping[str, str] = MappingProxyType({})) ->
     """
     owner = mapping(document)
     field(owner, "schema_version", check_version)
-    ranges = field(owner, "range_constraints", lambda v: entries(v, _bounds))
+    ranges = field(owner, "range_constraints", lambda v: entries(v, read_range))
     module = field(owner, "graph_module", mapping)
     graph = field(module, "graph", mapping)
     signature = field(module, "signature", mapping)
-    values = _Values(graph, ranges)
+    values = _Values(graph)
     inputs = field(signature, "input_specs", lambda v: items(v, values.input))
     outputs = field(signature, "output_specs", lambda v: items(v, values.output))
     operators = Counter(_targets(graph, 0))
@@ -100,15 +105,11 @@ def outline(document: Any, modules: Mapping[str, str] = MappingProxyType({})) ->
 
 
 class _Values:
-    """Summarize the inputs and outputs in a signature. Sizes are printed as in `program.summarise`."""
+    """Summarize the inputs and outputs in a signature. Sizes have the same text as in `summarise`."""
 
-    def __init__(self, graph: dict[str, Any], ranges: Mapping[str, SymbolRange]) -> None:
-        table = SymbolTable(
-            {name: value_range(bounds.lower, bounds.upper) for name, bounds in ranges.items()}
-        )
-        self._decoder = ValueDecoder(table)
+    def __init__(self, graph: dict[str, Any]) -> None:
+        self._reader = ValueReader()
         self._graph = graph
-        self._spelling = Spelling()
 
     def input(self, value: Any) -> ValueSummary | None:
         """Return an input that the caller passes; None for weights, constants and tokens."""
@@ -135,21 +136,20 @@ class _Values:
         owner = content if type(content) is dict else {}
         if of == "as_tensor":
             node = field(owner, "name", _name)
-            meta = self._decoder.describe(self._value("tensor_values", node))
+            meta = self._reader.describe(self._value("tensor_values", node))
             return ValueSummary(
                 name=name or node,
                 kind=kind,
                 node=node,
-                dtype=str(meta.dtype).removeprefix("torch."),
-                shape=tuple(map(self._spelling.size, meta.sizes)),
-                device=str(meta.device),
+                dtype=meta.dtype,
+                shape=tuple(map(str, meta.sizes)),
+                device=meta.device,
             )
         if of in _SYMBOLIC and "as_name" in owner:
             python_type, values, read = _SYMBOLIC[of]
             node = field(owner, "as_name", _name)
-            number = getattr(self._decoder, read)(self._value(values, node))
-            text_of = self._spelling.size(number)
-            return ValueSummary(name or node, kind, node, python_type, value=text_of)
+            number = getattr(self._reader, read)(self._value(values, node))
+            return ValueSummary(name or node, kind, node, python_type, value=str(number))
         return _constant(name, kind, of, content)
 
     def _value(self, values: str, name: str) -> Any:
@@ -181,7 +181,7 @@ def _class(value: Any) -> str | None:
     kind, content = union(value)
     if kind != "custom_obj":
         return None
-    return class_of(field(mapping(content), "arg", read_object).class_fqn)
+    return class_of(field(mapping(content), "arg", read_object)[1])
 
 
 def _named(outputs: list[tuple[str, ValueSummary]], names: tuple[str, ...]) -> Iterator[ValueSummary]:
@@ -197,24 +197,24 @@ def _structure_names(module: dict[str, Any]) -> tuple[str, ...]:
     signature = mapping(calls[0]).get("signature") if calls else None
     if signature is None:
         return ()
-    return leaf_names(field(mapping(signature), "out_spec", tree_spec_from_text))
+    return leaf_names(field(mapping(signature), "out_spec", read_structure))
 
 
 def _targets(graph: Any, depth: int) -> Iterator[str]:
     """Yield the operator of each call in a graph and its subgraphs."""
-    if depth > _MAX_DEPTH:
+    if depth > MAX_DEPTH:
         raise DocumentError(f"the graph is nested {depth} levels deep")
     for node in field(mapping(graph), "nodes", lambda v: items(v, mapping)):
         yield field(node, "target", lambda v: text(v, 1000))
         for argument in field(node, "inputs", lambda v: items(v, mapping)):
-            for inner in _graphs(dict([field(argument, "arg", union)])):
-                yield from _targets(inner, depth + 1)
+            for held in subgraph_arguments(argument):
+                yield from _targets(field(held, "graph", mapping), depth + 1)
 
 
-def _graphs(argument: Any) -> Iterator[Any]:
+def subgraph_arguments(argument: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the subgraphs in an argument. FlexAttention nests them in tuples and dictionaries."""
-    for value in _objects(argument, "as_graph"):
-        yield field(mapping(value["as_graph"]), "graph", mapping)
+    for value in _objects(dict([field(argument, "arg", union)]), "as_graph"):
+        yield mapping(value["as_graph"])
 
 
 def _objects(value: Any, key: str, *, is_nested: bool = False) -> Iterator[dict[str, Any]]:
@@ -239,22 +239,14 @@ def _operator_arguments(graph: Any) -> Iterator[str]:
 
 
 def _missing(operators: Mapping[str, int], modules: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    known = Operators(modules, trust=True)
     for name in sorted(operators):
-        try:
-            known.target(name)
-        except DocumentError as error:
-            yield _short(name), error.reason
+        if (reason := missing_reason(name, modules)) is not None:
+            yield _short(name), reason
 
 
 def _short(name: str) -> str:
     """Shorten an operator's name as `program.summarise` does: `aten.mul.Tensor`, `operator.add`."""
     return name.removeprefix("torch.ops.").removeprefix("_" if name.startswith("_operator.") else "")
-
-
-def _bounds(value: Any) -> SymbolRange:
-    bounds = read_range(value)
-    return SymbolRange(finite_bound(bounds.lower), finite_bound(bounds.upper))
 
 
 def _name(value: Any) -> str:
@@ -290,7 +282,7 @@ def _leaves(module: dict[str, Any], inputs: Sequence[ValueSummary]) -> tuple[Inp
     calls = field(module, "module_call_graph", sequence)
     signature = field(mapping(calls[0] if calls else None), "signature", mapping)
     names = field(signature, "forward_arg_names", lambda v: optional(v, lambda n: items(n, identifier)), None)
-    structure = field(signature, "in_spec", tree_spec_from_text)
+    structure = field(signature, "in_spec", read_structure)
     leaves = [(value.name, *_rank_and_constant(value)) for value in inputs]
     return input_leaves(structure, names or (), leaves)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
-from json import dumps, loads  # A model may replace them in `json`.
+from json import dumps  # A model may replace it in `json`.
 from typing import Any, cast
 
 from torch.export import ExportGraphSignature, ModuleCallEntry, ModuleCallSignature
@@ -23,7 +22,6 @@ from torch.export.graph_signature import (
 )
 
 from fakexport._torch.tracing.program_assembly import leaf_spec, tree_spec
-from fakexport._torch.tracing.program_schema import TREESPEC_VERSION
 from fakexport.archive.codec.arguments import (
     ArgumentDecoder,
     ArgumentEncoder,
@@ -32,6 +30,13 @@ from fakexport.archive.codec.arguments import (
     read_object,
 )
 from fakexport.archive.codec.operator_lookup import Operators
+from fakexport.archive.codec.structure import (
+    DICTIONARIES,
+    SEQUENCES,
+    TREESPEC_VERSION,
+    Structure,
+    read_structure,
+)
 from fakexport.archive.codec.values import Json
 from fakexport.error import InvalidValue
 from fakexport.files.documents import (
@@ -46,11 +51,7 @@ from fakexport.files.documents import (
     union,
 )
 
-_SEQUENCES = {"builtins.tuple": tuple, "builtins.list": list}
-_DICTIONARIES = {"builtins.dict": dict, "collections.OrderedDict": OrderedDict}
-_KINDS = {kind: name for name, kind in (_SEQUENCES | _DICTIONARIES).items()}
-_MAX_DEPTH = 100
-_MAX_PARTS = 200_000
+_KINDS = {kind: name for name, kind in (SEQUENCES | DICTIONARIES).items()}
 
 
 def tree_spec_to_text(spec: Any) -> str:
@@ -66,7 +67,7 @@ def _part(spec: Any) -> Json:
             f"an input or output contains a {spec.type.__module__}.{spec.type.__qualname__}: only tuples, "
             "lists and dictionaries can be read without importing code"
         )
-    if spec.type in _DICTIONARIES.values() and not all(type(key) in (str, int) for key in spec.context):
+    if spec.type in DICTIONARIES.values() and not all(type(key) in (str, int) for key in spec.context):
         raise InvalidValue(
             "a dictionary in the inputs or outputs has a key that is not a string or an integer"
         )
@@ -75,55 +76,14 @@ def _part(spec: Any) -> Json:
 
 
 def tree_spec_from_text(value: Any) -> Any:
-    """Decode a structure from text that torch wrote. Only plain containers are accepted."""
-    document = _json(value)
-    if type(document) is not list or len(document) != 2 or document[0] != TREESPEC_VERSION:
-        raise DocumentError(f"expected a tree spec of version {TREESPEC_VERSION}")
-    return _Reading().part(document[1], 0)
+    """Decode a structure as torch's `TreeSpec`. Only plain containers are accepted."""
+    return _tree_spec(read_structure(value))
 
 
-def _json(value: Any) -> Any:
-    written = text(value)
-    try:
-        return loads(written)
-    except (ValueError, RecursionError):
-        raise DocumentError("not valid JSON") from None
-
-
-class _Reading:
-    def __init__(self) -> None:
-        self._count = 0
-
-    def part(self, value: Any, depth: int) -> Any:
-        part = mapping(value)
-        self._count += 1
-        if depth > _MAX_DEPTH or self._count > _MAX_PARTS:
-            raise DocumentError("the tree spec is too large")
-        children = field(part, "children_spec", lambda c: items(c, lambda child: self.part(child, depth + 1)))
-        kind = part.get("type")
-        if kind is None:
-            if children or part.get("context") is not None:
-                raise DocumentError("a leaf of the tree spec has children")
-            return leaf_spec()
-        if type(kind) is str and kind in _SEQUENCES:
-            if part.get("context") not in (None, "null"):
-                raise DocumentError(f"a {kind} in the tree spec has a context")
-            return tree_spec(_SEQUENCES[kind], None, children)
-        if type(kind) is str and kind in _DICTIONARIES:
-            keys = field(part, "context", _keys)
-            if len(set(keys)) != len(keys) or len(keys) != len(children):
-                raise DocumentError("the keys of a dictionary do not match its children")
-            return tree_spec(_DICTIONARIES[kind], keys, children)
-        raise DocumentError(
-            f"a container of type {str(kind)[:80]!r}; only tuples, lists and dictionaries are supported"
-        ).within("type")
-
-
-def _keys(value: Any) -> list[str | int]:
-    keys = _json(value)
-    if type(keys) is not list or not all(type(key) in (str, int) for key in keys):
-        raise DocumentError("expected a list of keys that are strings or integers")
-    return keys
+def _tree_spec(part: Structure) -> Any:
+    if part.is_leaf():
+        return leaf_spec()
+    return tree_spec(part.type, part.context, [_tree_spec(child) for child in part.children()])
 
 
 # Kind -> name in torch's schema, and the key for the name of the weight or input, if any.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import sympy
@@ -13,23 +13,15 @@ from sympy.logic.boolalg import BooleanAtom
 from sympy.printing.repr import ReprPrinter
 
 from fakexport._torch.tracing.program_assembly import fake_of, plain_meta
-from fakexport._torch.tracing.program_schema import DTYPE_CODES, LAYOUT_CODES
+from fakexport._torch.tracing.program_schema import LAYOUT_CODES
 from fakexport._torch.tracing.symbolic_numbers import SymbolTable, assumptions_of, expression_of, hint_of
 from fakexport.archive.codec.shape_expression import ShapeExpressions
 from fakexport.error import InvalidValue
-from fakexport.files.documents import (
-    MAX_INTEGER,
-    DocumentError,
-    boolean,
-    decimal,
-    field,
-    integer,
-    items,
-    mapping,
-    optional,
-    text,
-    union,
-)
+from fakexport.files.documents import DocumentError
+
+from .value_reader import DTYPES, Description, ValueReader, refuse_other_kind
+from .value_reader import read_device as read_device_name
+from .value_reader import read_dtype as read_dtype_name
 
 Json = dict[str, Any]
 
@@ -124,10 +116,14 @@ def device_json(device: torch.device) -> Json:
     return {"type": device.type, "index": device.index}
 
 
+_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPES.values()}
+_CODES = {_DTYPES[name]: code for code, name in DTYPES.items()}
+
+
 def dtype_json(dtype: torch.dtype) -> int:
-    if dtype not in DTYPE_CODES:
+    if dtype not in _CODES:
         raise InvalidValue(f"torch's format does not support tensors of {dtype}")
-    return DTYPE_CODES[dtype]
+    return _CODES[dtype]
 
 
 def integer_json(value: int) -> int:
@@ -143,34 +139,10 @@ def float_json(value: float) -> float | str:
     return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
-_DTYPES = {code: dtype for dtype, code in DTYPE_CODES.items()}
-_STRIDED = LAYOUT_CODES[torch.strided]
-_MAX_RANK = 64
-_DEVICE_TYPES = frozenset(
-    ("cpu", "cuda", "xpu", "mps", "meta", "hpu", "mtia", "xla", "privateuseone", "maia", "ipu")
-)
+_device = cache(torch.device)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Description:
-    """The validated description of a tensor in a document.
-
-    Args:
-        shape_key: Key that is equal for tensors with the same dtype, offset, sizes and strides; None if all
-            of these numbers are static. Symbolic numbers are compared by identity, because comparing their
-            values would query the shape environment.
-    """
-
-    dtype: torch.dtype
-    sizes: tuple[Any, ...]
-    strides: tuple[Any, ...]
-    offset: Any
-    device: torch.device
-    requires_grad: bool
-    shape_key: Hashable | None
-
-
-class ValueDecoder:
+class ValueDecoder(ValueReader):
     """Create the values of one program. Equal descriptions are decoded once.
 
     Args:
@@ -178,34 +150,10 @@ class ValueDecoder:
     """
 
     def __init__(self, table: SymbolTable) -> None:
+        super().__init__()
         self.table = table
         self._expressions = ShapeExpressions(table.declare)
-        self._numbers: dict[tuple[str, str, Any], Any] = {}
-        self._devices: dict[tuple[Any, Any], torch.device] = {}
         self._metas: dict[Hashable, torch.Tensor] = {}
-
-    def describe(self, value: Any) -> Description:
-        """Check the description of a tensor and declare its symbols, without creating a tensor."""
-        owner = mapping(value)
-        dtype = field(owner, "dtype", read_dtype)
-        sizes = tuple(field(owner, "sizes", lambda v: items(v, self.size)))
-        strides = tuple(field(owner, "strides", lambda v: items(v, self.size)))
-        offset = field(owner, "storage_offset", lambda v: _not_negative(self.sym_int(v, "offset")))
-        device = field(owner, "device", self._device)
-        requires_grad = field(owner, "requires_grad", boolean)
-        if field(owner, "layout", integer) != _STRIDED:
-            raise DocumentError("only strided tensors are supported").within("layout")
-        if len(sizes) != len(strides) or len(sizes) > _MAX_RANK:
-            raise DocumentError(f"{len(sizes)} sizes but {len(strides)} strides")
-        if requires_grad and not (dtype.is_floating_point or dtype.is_complex):
-            raise DocumentError(f"{dtype} tensors cannot require gradients").within("requires_grad")
-        shape_key = None
-        numbers = (offset, *sizes, *strides)
-        if all(type(number) is int for number in numbers):
-            _refuse_beyond_memory(sizes, strides, offset, dtype.itemsize)
-        else:
-            shape_key = (dtype, *(n if type(n) is int else (id(n),) for n in numbers))
-        return Description(dtype, sizes, strides, offset, device, requires_grad, shape_key)
 
     def tensor(self, description: Description, *, is_own_storage: bool) -> torch.Tensor:
         """Return a new fake tensor.
@@ -213,22 +161,18 @@ class ValueDecoder:
         Inputs and weights need a separate (empty) storage, because torch checks their aliasing. Other values
         with equal symbolic shapes share a storage, because creating one takes 0.2 ms.
         """
-        key = None if is_own_storage else description.shape_key
+        key = None if is_own_storage else _shape_key(description)
         meta = None if key is None else self._metas.get(key)
         if meta is None:
             try:
                 meta = plain_meta(
-                    description.sizes, description.strides, description.offset, description.dtype
+                    description.sizes, description.strides, description.offset, _DTYPES[description.dtype]
                 )
             except Exception as error:  # any torch error about these sizes and strides
                 raise DocumentError(f"torch cannot create such a tensor: {error}") from error
             if key is not None:
                 self._metas[key] = meta
-        return fake_of(self.table.mode, meta, description.device, description.requires_grad)
-
-    def size(self, value: Any) -> Any:
-        """Return a size or a stride, which must not be negative."""
-        return _not_negative(self.sym_int(value))
+        return fake_of(self.table.mode, meta, _device(description.device), description.requires_grad)
 
     def are_offsets_alone(self, names: Iterable[str]) -> bool:
         """Return whether these symbols occur only in storage offsets, so that a run does not need them.
@@ -240,93 +184,37 @@ class ValueDecoder:
         used = {symbol.name for expression in others for symbol in expression.free_symbols}
         return used.isdisjoint(names)
 
-    def sym_int(self, value: Any, place: str = "int") -> Any:
-        return self._symbolic(value, "integer", "as_int", integer, place)
-
-    def sym_float(self, value: Any) -> Any:
-        return self._symbolic(value, "float", "as_float", decimal, "float")
-
-    def sym_bool(self, value: Any) -> Any:
-        return self._symbolic(value, "boolean", "as_bool", boolean, "bool")
-
-    def _symbolic(self, value: Any, what: str, fixed: str, read: Callable[[Any], Any], place: str) -> Any:
-        kind, content = union(value)
-        if kind == fixed:
-            return read(content)
-        if kind != "as_expr":
-            raise DocumentError(f"{kind[:40]!r} is not a kind of symbolic {what}")
-        owner = mapping(content)
-        hint = owner.get("hint")
-        if hint is not None:
-            hint = field(owner, "hint", lambda v: field(mapping(v), fixed, read))
-        return self._number((place, field(owner, "expr_str", text), None if place == "bool" else hint))
-
-    def _number(self, key: tuple[str, str, Any]) -> Any:
-        number = self._numbers.get(key)
-        if number is None:
-            kind, written, hint = key
-            try:
-                number = self._numbers[key] = self._new_number(kind, self._expressions.read(written), hint)
-            except DocumentError as error:
-                raise error.within("expr_str") from None
-            except (
-                Exception
-            ) as error:  # torch and sympy raise various exceptions for a contradictory range or hint
-                raise DocumentError(f"torch rejects the symbolic number: {error}") from error
-        return number
-
-    def _new_number(self, kind: str, expression: Any, hint: Any) -> Any:
+    def new_number(self, place: str, written: str, hint: Any) -> Any:
+        expression = self._expressions.read(written)
         is_truth = getattr(expression, "is_Boolean", False) or getattr(expression, "is_Relational", False)
-        if is_truth is not (kind == "bool"):
-            raise DocumentError("a boolean instead of a number, or a number instead of a boolean")
-        if hint is not None and not expression.is_number:
-            self.table.remember_hint(expression, hint)
-        if kind in ("int", "offset"):
-            return self.table.integer(expression, hint)
-        return self.table.floating(expression, hint) if kind == "float" else self.table.boolean(expression)
-
-    def _device(self, value: Any) -> torch.device:
-        owner = mapping(value)
-        key = (owner.get("type"), owner.get("index"))
+        refuse_other_kind(place, is_truth)
         try:
-            return self._devices[key]
-        except (KeyError, TypeError):
-            device = read_device(value)
-            self._devices[device.type, device.index] = device
-            return device
+            if hint is not None and not expression.is_number:
+                self.table.remember_hint(expression, hint)
+            if place in ("int", "offset"):
+                return self.table.integer(expression, hint)
+            if place == "float":
+                return self.table.floating(expression, hint)
+            return self.table.boolean(expression)
+        except Exception as error:  # torch and sympy raise various types for a contradictory range or hint
+            raise DocumentError(f"torch rejects the symbolic number: {error}") from error
 
 
-def _not_negative(number: Any) -> Any:
-    if type(number) is int and number < 0:
-        raise DocumentError("a negative size, stride or offset")
-    return number
+def _shape_key(description: Description) -> Hashable | None:
+    """Return a key that is equal for tensors with the same dtype, offset, sizes and strides.
+
+    None if all of these numbers are static. Symbolic numbers are compared by identity, because comparing
+    their values would query the shape environment.
+    """
+    numbers = (description.offset, *description.sizes, *description.strides)
+    if all(type(number) is int for number in numbers):
+        return None
+    return (description.dtype, *(n if type(n) is int else (id(n),) for n in numbers))
 
 
 def read_dtype(value: Any) -> torch.dtype:
-    code = integer(value)
-    if code not in _DTYPES:
-        raise DocumentError(f"{code} is not the code of a dtype")
-    return _DTYPES[code]
+    return _DTYPES[read_dtype_name(value)]
 
 
 def read_device(value: Any) -> torch.device:
-    owner = mapping(value)
-    kind = field(owner, "type", text)
-    index = field(owner, "index", lambda v: optional(v, lambda number: integer(number, 0, 127)), None)
-    if kind not in _DEVICE_TYPES:
-        raise DocumentError(f"{kind[:40]!r} is not a device type").within("type")
-    try:
-        return torch.device(kind) if index is None else torch.device(kind, index)
-    except RuntimeError:
-        raise DocumentError(f"this torch version does not have the device type {kind!r}").within(
-            "type"
-        ) from None
-
-
-def _refuse_beyond_memory(
-    sizes: tuple[Any, ...], strides: tuple[Any, ...], offset: Any, itemsize: int
-) -> None:
-    count = math.prod(sizes)
-    last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) if count else 0
-    if max(count, offset + last + 1) * itemsize > MAX_INTEGER:
-        raise DocumentError("a tensor larger than any memory")
+    return _device(read_device_name(value))

@@ -12,10 +12,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from fakexport._torch.emulation.wrapper_subclasses import flat_tensors
-from fakexport.emulation.devices import emulate
-from fakexport.exporting.capture import build_source
 from fakexport.exporting.program import has_value, names_by_tensor
-from fakexport.models.sources import resolve
 
 ModelSource = str | nn.Module | Callable[[], Any]
 
@@ -108,6 +105,10 @@ def fake_model(
     """Build the module that a source describes, without data. If the source is a module, return it."""
     if isinstance(source, nn.Module):
         return source
+    from fakexport.emulation.devices import emulate
+    from fakexport.exporting.capture import build_source
+    from fakexport.models.sources import resolve
+
     found = resolve(source, trust_remote_code=trust_remote_code)
     with emulate(topology) as devices:
         return build_source(found, devices, dtype=dtype).module

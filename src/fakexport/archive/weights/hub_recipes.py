@@ -21,7 +21,6 @@ from fakexport.archive.weights.layout import (
 from fakexport.archive.weights.recipe import NotRecordable, cut, recipe_of
 from fakexport.emulation.fake import is_fake
 from fakexport.emulation.history import Provenance
-from fakexport.exporting.capture import value_or_reason
 from fakexport.exporting.program import facts_of
 from fakexport.files.documents import Recipe, Shard
 
@@ -164,6 +163,8 @@ def initial_values(model: nn.Module | None, missing: Mapping[str, Weight]) -> di
     on other weights. Marian's position tables are an example. The result is empty for models of other
     libraries.
     """
+    from fakexport.exporting.capture import value_or_reason  # Needed only to read a model.
+
     named = _candidates(model, missing)
     provenance = _provenance(model, named)
     outcomes = {name: value_or_reason(tensor, provenance) for name, tensor in named.items()}

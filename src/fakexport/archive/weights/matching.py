@@ -20,7 +20,6 @@ from fakexport.archive.weights.layout import (
     is_transformers_model,
 )
 from fakexport.archive.weights.recipe import by_recipes
-from fakexport.exporting.capture import load_hooks_of
 from fakexport.files.documents import Recipe
 
 
@@ -74,6 +73,8 @@ def match(
     if is_transformers_model(model):
         conversions = hub_layout(checkpoint.entries, model, expected.all)
     elif recipes or model is not None:
+        from fakexport.exporting.capture import load_hooks_of  # Needed only to read a model.
+
         hooks = () if model is None else load_hooks_of(model).recipes
         conversions = by_recipes(recipes or hooks, checkpoint.entries)
     else:

@@ -12,7 +12,7 @@ from fakexport.rules import rule
 from fakexport.rules.diagnostics import Diagnostic, Fix, Label, Span, fold
 
 if TYPE_CHECKING:
-    from fakexport.exporting.program import NodeGroup, ProgramDifference
+    from fakexport.exporting.interface import NodeGroup, ProgramDifference
 
 LOCK = "fakexport.lock"
 _MOST_ITEMS = 3

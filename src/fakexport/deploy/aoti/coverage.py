@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch.export import ExportedProgram
 
-from fakexport._torch.operators.operator_registry import TORCH_NAMESPACES
+from fakexport._torch.operators.packaged_operators import TORCH_NAMESPACES
 from fakexport.exporting.program import library_classes, library_operators, operator_name, walk
 
 from ..artifact import DeployError

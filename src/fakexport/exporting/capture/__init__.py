@@ -7,7 +7,6 @@ from fakexport.exporting.capture.exploration import capture_or_explore
 from fakexport.exporting.capture.explored import Exploration, Problem
 from fakexport.exporting.capture.export import PartialExportWarning, UnboundConstants, export, exported
 from fakexport.exporting.capture.failure import CaptureFailure, guard_span, user_spans
-from fakexport.exporting.capture.flattening import flattened
 from fakexport.exporting.capture.lost_writes import FunctorchError, LostWriteError
 from fakexport.exporting.capture.plain_forward import bound_inputs, plain, plain_forward
 from fakexport.exporting.capture.preparation import (

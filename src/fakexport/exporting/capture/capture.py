@@ -37,6 +37,7 @@ from fakexport.error import InvalidValue, missing_in_torch, raise_missing
 from fakexport.exporting.guards import InputSizes, always_guards
 from fakexport.exporting.program import (
     ProgramFacts,
+    flattened,
     is_library_code,
     is_model_code,
     is_user_code,
@@ -54,7 +55,6 @@ from .constant_answers import ConstantAnswers
 from .constants import Recovered, recover_constants
 from .dynamic_dims import as_torch_shapes, declared_guards, varying_inputs
 from .failure import CaptureFailure
-from .flattening import flattened
 from .given_inputs import with_unsupported_input
 from .input_questions import InputQuestions
 from .left_fakes import ModelState, fakes_taken_back

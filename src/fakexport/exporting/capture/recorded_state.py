@@ -7,7 +7,8 @@ from dataclasses import replace
 from torch.export import ExportedProgram
 
 from fakexport.error import InvalidValue
-from fakexport.exporting.program import leaf_names, output_names, user_inputs
+from fakexport.exporting.interface import leaf_names
+from fakexport.exporting.program import output_names, user_inputs
 from fakexport.files.documents import CallRecord, StateTensor
 
 _LEAST = 2

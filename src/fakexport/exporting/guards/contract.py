@@ -20,10 +20,9 @@ from torch.export import ExportedProgram
 
 from fakexport._torch.tracing.symbolic_numbers import expression_of, expression_python
 from fakexport._torch.tracing.tensor_questions import Property, has_property
+from fakexport.exporting.interface import WHILE_EXPORTING, InputLeaf
 
 from .guards_of_program import leaves_of
-from .input_leaves import InputLeaf
-from .reading import WHILE_EXPORTING
 
 _SYMBOL = re.compile(r"\b[a-z]\w*\b")
 _IS_DEVICE_GUARD = re.compile(r"L\['flat_args'\]\[\d+\]\.device\.type == '\w+'")

@@ -13,11 +13,16 @@ from torch.export.graph_signature import ConstantArgument, CustomObjArgument, In
 
 from fakexport._torch.tracing.program_assembly import guards_code
 from fakexport._torch.tracing.symbolic_numbers import expression_of, expression_python
-
-from .condition import Condition
-from .expression import Expression, Operation, Question
-from .input_leaves import InputLeaf, input_leaves
-from .reading import read_condition, read_expression
+from fakexport.exporting.interface import (
+    Condition,
+    Expression,
+    InputLeaf,
+    Operation,
+    Question,
+    input_leaves,
+    read_condition,
+    read_expression,
+)
 
 
 def conditions_of(program: ExportedProgram) -> tuple[Condition, ...]:

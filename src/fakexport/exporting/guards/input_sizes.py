@@ -20,10 +20,9 @@ from fakexport._torch.tracing.symbolic_numbers import (
     symbols_of,
 )
 from fakexport.error import InvalidValue
+from fakexport.exporting.interface import Condition, Operation, Question
 from fakexport.files.documents import SizeRange
 
-from .condition import Condition
-from .expression import Operation, Question
 from .guards_of_program import conditions_of, leaves_of, linear_size
 
 _MOST_SIZES = 2**20

@@ -19,13 +19,9 @@ from fakexport.exporting.program.devices import (
 from fakexport.exporting.program.differences.alignment import align
 from fakexport.exporting.program.differences.difference import ComparedProgram, compared, diff, diff_compared
 from fakexport.exporting.program.differences.fingerprint_difference import diff_fingerprints
-from fakexport.exporting.program.differences.program_difference import (
-    NodeGroup,
-    ProgramDifference,
-    SignatureDifference,
-)
 from fakexport.exporting.program.differing_numbers import differing_numbers
 from fakexport.exporting.program.fingerprint import ConstantLine, Fingerprint, NodeLine, PortLine, fingerprint
+from fakexport.exporting.program.flattening import flattened
 from fakexport.exporting.program.library_operators import (
     library_classes,
     library_modules,
@@ -44,7 +40,7 @@ from fakexport.exporting.program.node_names import (
     target_name,
 )
 from fakexport.exporting.program.opened_modes import Mode, with_open_modes
-from fakexport.exporting.program.output_names import leaf_names, output_names, user_inputs, user_outputs
+from fakexport.exporting.program.output_names import output_names, user_inputs, user_outputs
 from fakexport.exporting.program.program_copy import copied_graph, graph_modules, with_plain_indexing
 from fakexport.exporting.program.program_facts import (
     ProgramFacts,
@@ -82,7 +78,6 @@ from fakexport.exporting.program.stand_in_inputs import (
 )
 from fakexport.exporting.program.summary import (
     ProgramSummary,
-    ValueSummary,
     summarise,
     summary_of,
 )
@@ -94,13 +89,12 @@ from fakexport.exporting.program.tensor_identity import (
 )
 from fakexport.exporting.program.tensor_spec import (
     Spelling,
-    SymbolRange,
     plain_name,
     symbol_ranges,
     tensors_in,
 )
 from fakexport.exporting.program.training_mode import training_operators
-from fakexport.exporting.program.transfers import Transfer, example_size, moved_tensor, transfers
+from fakexport.exporting.program.transfers import example_size, moved_tensor, transfers
 from fakexport.exporting.program.unchecked import without_checks
 from fakexport.exporting.program.unused_parameters import UnusedParameters, unused_parameters
 from fakexport.exporting.program.walk import Visit, attribute, input_nodes, subgraphs_of, walk

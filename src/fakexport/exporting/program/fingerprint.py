@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from torch.export import ExportedProgram
 
+from fakexport.exporting.interface import NodeGroup
 from fakexport.exporting.program.canonical import CanonicalNode, CanonicalProgram, Port
 from fakexport.exporting.program.constant_content import digest
 from fakexport.exporting.program.differences.constant_difference import CONSTANT_KINDS
-from fakexport.exporting.program.differences.program_difference import NodeGroup
 from fakexport.exporting.program.identity import ProgramIdentity, identity_of
 from fakexport.exporting.program.marked_text import DEVICE_MARK, NODE_MARK, fill
 from fakexport.exporting.program.node_names import star

@@ -16,13 +16,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from fakexport._torch.emulation.wrapper_subclasses import is_wrapper
 from fakexport._torch.tracing.program_assembly import guards_code
-from fakexport.exporting.guards import (
-    InputLeaf,
-    UnreadableCondition,
-    argument_names_of,
-    leaves_of,
-    read_condition,
-)
+from fakexport.exporting.guards import argument_names_of, leaves_of
+from fakexport.exporting.interface import InputLeaf, UnreadableCondition, read_condition
 from fakexport.exporting.program.canonical import CanonicalProgram, MarkedLine, canonicalise
 from fakexport.exporting.program.constant_content import content_of, digest
 from fakexport.exporting.program.marked_text import DEVICE_MARK, MarkedText, plain_repr

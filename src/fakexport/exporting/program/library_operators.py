@@ -7,8 +7,9 @@ from collections.abc import Iterable
 import torch
 from torch.export import ExportedProgram
 
-from fakexport._torch.operators.operator_registry import TORCH_NAMESPACES, OpOverload
+from fakexport._torch.operators.operator_registry import OpOverload
 from fakexport._torch.operators.operator_schema import defining_module, is_python_operator
+from fakexport._torch.operators.packaged_operators import TORCH_NAMESPACES
 from fakexport._torch.tracing.script_objects import class_name, is_class_of_torch
 from fakexport.exporting.program.walk import walk
 

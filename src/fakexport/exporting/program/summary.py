@@ -15,18 +15,13 @@ from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec,
 from fakexport._torch.emulation.wrapper_subclasses import inner_tensors
 from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.error import InvalidType
+from fakexport.exporting.interface import SymbolRange, ValueSummary
 from fakexport.exporting.program.module_summary import ModuleSummary, inspect_module
 from fakexport.exporting.program.node_names import operator_name
 from fakexport.exporting.program.output_names import output_names
 from fakexport.exporting.program.program_facts import facts_of
 from fakexport.exporting.program.tensor_identity import tensor_identity
-from fakexport.exporting.program.tensor_spec import (
-    Spelling,
-    SymbolRange,
-    plain_name,
-    symbol_ranges,
-    tensors_in,
-)
+from fakexport.exporting.program.tensor_spec import Spelling, plain_name, symbol_ranges, tensors_in
 from fakexport.exporting.program.walk import Visit, walk
 from fakexport.exporting.program.written_state import written_state
 
@@ -52,31 +47,6 @@ class TensorTotals:
     def total_bytes(self) -> int:
         """Bytes on all devices together."""
         return sum(self.bytes_per_device.values())
-
-
-@dataclass(frozen=True)
-class ValueSummary:
-    """One input or output.
-
-    Args:
-        name: The argument's name for an input (`input_ids`), the path in the returned structure for an
-            output (`logits`, `hidden_states.0`; `output` if a single value is returned), the weight's
-            name for a mutated buffer or parameter.
-        kind: torch's name for the kind, in lowercase: `user_input`, `user_output`, `buffer_mutation`.
-        node: Name of the graph node; "" for a constant output.
-        dtype: Dtype of a tensor, such as `float32`. For other values, the Python type, such as `int`.
-        shape: Sizes of a tensor as text, such as `("s77", "128")`. None for other values.
-        device: Device of a tensor, such as `cuda:0`. None for other values.
-        value: The text of a constant or a symbolic number. None for a tensor.
-    """
-
-    name: str
-    kind: str
-    node: str
-    dtype: str
-    shape: tuple[str, ...] | None = None
-    device: str | None = None
-    value: str | None = None
 
 
 @dataclass(frozen=True)

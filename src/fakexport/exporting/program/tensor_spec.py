@@ -12,6 +12,7 @@ import torch
 from torch.export import ExportedProgram
 
 from fakexport._torch.tracing.symbolic_numbers import assumptions_of
+from fakexport.exporting.interface import SymbolRange
 
 _LETTERS = re.compile(r"[A-Za-z_]*")
 
@@ -110,19 +111,6 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, dict):
         for item in value.values():
             yield from tensors_in(item)
-
-
-@dataclass(frozen=True)
-class SymbolRange:
-    """The range of a symbol's values.
-
-    Args:
-        lower: The smallest value, or None for minus infinity.
-        upper: The greatest value, or None for infinity.
-    """
-
-    lower: int | None
-    upper: int | None
 
 
 def symbol_ranges(program: ExportedProgram, spelling: Spelling) -> dict[str, SymbolRange]:

@@ -2,56 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
 from fakexport._torch.tracing.symbolic_numbers import hint_of
 from fakexport._torch.tracing_lock import one_at_a_time
+from fakexport.exporting.interface import Transfer
 from fakexport.exporting.program.node_names import is_factory, operator_name
 from fakexport.exporting.program.tensor_spec import Spelling, tensors_in
 from fakexport.exporting.program.walk import Visit, walk
-from fakexport.rules.diagnostics import Span
 
 # The moved input of operators with several tensor inputs.
 _MOVED_INPUT = {"aten.copy_.default": 1, "aten.copy.default": 1, "aten.to.other": 0}
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """A move of one tensor between devices that happens in each run of the program.
-
-    Args:
-        node: Name of the graph node.
-        operator: Name of the operator, such as `aten.to.device`.
-        source: The old device of the tensor.
-        target: The new device of the tensor.
-        dtype: Dtype of the result. torch converts the tensor before moving it.
-        shape: Shape of the result, sizes as text: `("s77", "4096")`.
-        bytes: Bytes of the result. Symbolic sizes are evaluated for the example inputs. None if a size is
-            unbacked, because the example inputs do not determine it.
-        bytes_expression: Bytes as an expression of the program's symbols, such as `16384*s77`. None if all
-            sizes are static.
-        span: The user's line, if the node has one.
-        module_path: Path of the module that moves the tensor.
-        graph: Name of the subgraph that contains the node, or "" for the main graph.
-        index: Position of the node in the order of execution, starting at 0.
-    """
-
-    node: str
-    operator: str
-    source: str
-    target: str
-    dtype: str
-    shape: tuple[str, ...]
-    bytes: int | None
-    bytes_expression: str | None
-    span: Span | None
-    module_path: str
-    graph: str
-    index: int
 
 
 @one_at_a_time

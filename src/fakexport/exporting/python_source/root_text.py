@@ -15,15 +15,8 @@ from torch.export.graph_signature import OutputKind
 from torch.fx import Graph, Node
 
 from fakexport._torch.tracing.symbolic_numbers import expression_of, finite_bound
-from fakexport.exporting.guards import (
-    InputLeaf,
-    UnreadableCondition,
-    argument_names_of,
-    conditions_of,
-    expression_text,
-    leaves_of,
-    linear_size,
-)
+from fakexport.exporting.guards import argument_names_of, conditions_of, leaves_of, linear_size
+from fakexport.exporting.interface import InputLeaf, UnreadableCondition, expression_text
 from fakexport.exporting.program import input_nodes
 
 from .class_text import ClassWriter, assigned, class_text, defined_constructor

@@ -17,7 +17,8 @@ from fakexport._torch.costs.operator_memory import is_composite, tensors_in
 from fakexport._torch.emulation.fake_tensors import FakeTensorMode, mode_of
 from fakexport._torch.operators.functional_collectives import collective_of
 from fakexport._torch.operators.operator_effects import effects_of
-from fakexport._torch.operators.operator_registry import TORCH_NAMESPACES, OpOverload
+from fakexport._torch.operators.operator_registry import OpOverload
+from fakexport._torch.operators.packaged_operators import TORCH_NAMESPACES
 from fakexport._torch.tracing.symbolic_numbers import symbols_of, without_new_guards
 from fakexport.exporting.program import (
     Visit,

@@ -11,8 +11,8 @@ import torch
 from torch.fx import Node
 
 from fakexport._torch.kernels import fbgemm_products, fp8_products, mxfp4_products
-from fakexport._torch.operators.operator_registry import TORCH_NAMESPACES
 from fakexport._torch.operators.operator_schema import is_python_operator
+from fakexport._torch.operators.packaged_operators import TORCH_NAMESPACES
 from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport._torch.tracing.symbolic_numbers import hint_of
 from fakexport.error import type_and_line

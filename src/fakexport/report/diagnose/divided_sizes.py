@@ -9,7 +9,8 @@ from torch.export import ExportedProgram
 
 from fakexport._torch.tracing.guard_locations import Guard, guards_of_program
 from fakexport.exporting.capture import guard_span
-from fakexport.exporting.guards import UnreadableCondition, refused_size
+from fakexport.exporting.guards import refused_size
+from fakexport.exporting.interface import UnreadableCondition
 from fakexport.exporting.program import ProgramSummary
 from fakexport.files.documents import SizeRange, sizes_text
 from fakexport.models import DynamicDims

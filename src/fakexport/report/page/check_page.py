@@ -45,7 +45,7 @@ from fakexport.report.verdict_table import (
 
 if TYPE_CHECKING:
     from fakexport.archive import ArchiveDifference
-    from fakexport.exporting.program import Transfer
+    from fakexport.exporting.interface import Transfer
 
 _ELSEWHERE = "fakexport check --format json"
 _HEAD = (*FACTS_HEAD, MEMORY_LEFT)

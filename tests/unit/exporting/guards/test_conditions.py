@@ -8,17 +8,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fakexport.exporting.guards import (
+from fakexport.exporting.guards import conditions_of
+from fakexport.exporting.interface import (
     Condition,
+    InputLeaf,
     Operation,
     Question,
     UnreadableCondition,
     conditions_from_json,
-    conditions_of,
     conditions_to_json,
     read_condition,
 )
-from fakexport.exporting.guards.input_leaves import InputLeaf
 from fakexport.files.documents.document_error import DocumentError
 from fakexport.files.documents.parsing import parse_json
 from tests.guarded_models import CASES

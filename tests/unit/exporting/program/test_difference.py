@@ -12,12 +12,9 @@ from torch.export import Dim, ExportedProgram
 from torch.fx import Node
 from transformers import AutoModelForCausalLM, MixtralConfig
 
+from fakexport.exporting.interface import ConstantDifference, DeviceChange
+from fakexport.exporting.interface.program_difference import RangeDifference
 from fakexport.exporting.program import diff, transfers
-from fakexport.exporting.program.differences.program_difference import (
-    ConstantDifference,
-    DeviceChange,
-    RangeDifference,
-)
 from tests.unit.exporting.program import small_models
 from tests.unit.exporting.program.small_models import MLP, Blocks, export_for
 

@@ -10,7 +10,8 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
-from fakexport.exporting.program import SymbolRange, summarise, summary_of
+from fakexport.exporting.interface import SymbolRange
+from fakexport.exporting.program import summarise, summary_of
 from tests.unit.exporting.program.small_models import MLP
 
 

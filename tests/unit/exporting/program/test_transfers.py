@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from fakexport.exporting.program import Transfer, summarise, transfers
+from fakexport.exporting.interface import Transfer
+from fakexport.exporting.program import summarise, transfers
 from tests.unit.exporting.program import small_models
 from tests.unit.exporting.program.small_models import BATCH, TwoDevices, export_for
 

@@ -10,9 +10,9 @@ import torch
 
 from fakexport._torch.tracing.script_objects import class_name, pickled_object, state_text
 from fakexport.emulation.history import bits
+from fakexport.exporting.interface import ConstantDifference
 from fakexport.exporting.program.canonical import CanonicalNode, CanonicalProgram
 from fakexport.exporting.program.constant_content import data_of
-from fakexport.exporting.program.differences.program_difference import ConstantDifference
 
 # Kinds of inputs that are compared here rather than with the signature.
 CONSTANT_KINDS = ("CONSTANT_TENSOR", "CUSTOM_OBJ")

@@ -10,6 +10,18 @@ from itertools import pairwise
 from torch.export import ExportedProgram
 
 from fakexport._torch.tracing_lock import one_at_a_time
+from fakexport.exporting.interface import (
+    DeviceChange,
+    NodeChange,
+    NodeGroup,
+    ProgramDifference,
+    PropertyDifference,
+    SignatureDifference,
+    Transfer,
+    operator_differences,
+    range_differences,
+    structure_differences,
+)
 from fakexport.exporting.program.canonical import CanonicalNode, CanonicalProgram, Port
 from fakexport.exporting.program.differences.alignment import align
 from fakexport.exporting.program.differences.constant_difference import (
@@ -18,20 +30,9 @@ from fakexport.exporting.program.differences.constant_difference import (
     constant_differences,
     constant_values,
 )
-from fakexport.exporting.program.differences.program_difference import (
-    DeviceChange,
-    NodeChange,
-    NodeGroup,
-    ProgramDifference,
-    PropertyDifference,
-    SignatureDifference,
-    operator_differences,
-    range_differences,
-    structure_differences,
-)
 from fakexport.exporting.program.identity import ProgramIdentity, identity_of
 from fakexport.exporting.program.node_names import star, star_common
-from fakexport.exporting.program.transfers import Transfer, transfers
+from fakexport.exporting.program.transfers import transfers
 
 
 @one_at_a_time

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from fakexport.exporting.program.differences.program_difference import (
+from fakexport.exporting.interface import (
     ConstantDifference,
     DeviceChange,
     NodeChange,

@@ -26,7 +26,11 @@ from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport.emulation.fake import UnsupportedSubclassError, check_input, is_fake
 from fakexport.emulation.history import hand_on_value
 from fakexport.error import type_and_line
-from fakexport.exporting.program import copied_graph, derived_program, input_nodes, source_span
+
+from .derived_program import derived_program
+from .program_copy import copied_graph
+from .source_span import source_span
+from .walk import input_nodes
 
 _access = torch.ops.export.access_subclass_inner_tensor.default
 _KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)

@@ -5,8 +5,42 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fakexport.exporting.program.transfers import Transfer
 from fakexport.rules.diagnostics import Span
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A move of one tensor between devices that happens in each run of the program.
+
+    Args:
+        node: Name of the graph node.
+        operator: Name of the operator, such as `aten.to.device`.
+        source: The old device of the tensor.
+        target: The new device of the tensor.
+        dtype: Dtype of the result. torch converts the tensor before moving it.
+        shape: Shape of the result, sizes as text: `("s77", "4096")`.
+        bytes: Bytes of the result. Symbolic sizes are evaluated for the example inputs. None if a size is
+            unbacked, because the example inputs do not determine it.
+        bytes_expression: Bytes as an expression of the program's symbols, such as `16384*s77`. None if all
+            sizes are static.
+        span: The user's line, if the node has one.
+        module_path: Path of the module that moves the tensor.
+        graph: Name of the subgraph that contains the node, or "" for the main graph.
+        index: Position of the node in the order of execution, starting at 0.
+    """
+
+    node: str
+    operator: str
+    source: str
+    target: str
+    dtype: str
+    shape: tuple[str, ...]
+    bytes: int | None
+    bytes_expression: str | None
+    span: Span | None
+    module_path: str
+    graph: str
+    index: int
 
 
 @dataclass(frozen=True)
