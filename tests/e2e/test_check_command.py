@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from fakexport.cli import main
 from tests.command_line import fakexport
@@ -93,6 +94,48 @@ def test_two_targets_and_their_difference(run):
     assert code == 0
     assert "  cpu -> H100: identical except for devices\n" in out
     assert out.endswith("2 of 2 targets export; 0 errors, 0 warnings\n")
+
+
+def test_runtimes_are_asked_about_an_archive(run, tmp_path):
+    archive = str(tmp_path / "mlp.pt2")
+    assert run("export", f"{MLP}:gpu", "--target", "H100", "-o", archive)[0] == 0
+
+    code, out, err = run("check", archive, "--runtime", "onnx", "--runtime", "tensorrt", "--format", "json")
+
+    assert (code, err) == (0, "")
+    (target,) = (report := json.loads(out))["targets"]
+    validate(report, "Report")
+    assert target["name"] == "H100-80GB"
+    assert [answer["result"] for answer in target["runtimes"]] == ["taken", "taken"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "is exported already: ask runtimes about it with --runtime"),
+        (["--runtime", "onnx", "--target", "cpu"], "--target applies to models, not to archives"),
+        (["--runtime", "onnx", "--dynamic", "auto"], "--dynamic applies to models, not to archives"),
+        (["--runtime", "onnx", "--update-lock"], "--locked and --update-lock apply to models"),
+    ],
+)
+def test_what_an_archive_is_not_checked_for(run, tmp_path, options, said):
+    code, _, err = run("check", str(tmp_path / "model.pt2"), *options)
+
+    assert code == 2
+    assert said in err
+
+
+def test_several_programs_of_an_archive_are_rows(run, tmp_path):
+    import fakexport as fe
+
+    archive = str(tmp_path / "two.pt2")
+    model, row = torch.nn.Linear(2, 2), torch.zeros(1, 2)
+    fe.save_bundle({"one": fe.export(model, (row,)), "two": fe.export(model, (row.repeat(2, 1),))}, archive)
+
+    code, out, _ = run("check", archive, "--runtime", "tensorrt", "--format", "json")
+
+    assert code == 0
+    assert [target["name"] for target in json.loads(out)["targets"]] == ["one", "two"]
 
 
 def test_json_is_valid_and_the_same_in_every_run(run):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fakexport._lazy_face import lazy_names
 
 if TYPE_CHECKING:
+    from .archive_check import report_on_archive
     from .conductor import check, inspect, report_on
     from .forked_targets import bundled
     from .target_check import Wanted
@@ -16,6 +17,7 @@ if not TYPE_CHECKING:  # A type checker would accept any misspelled name otherwi
     __getattr__ = lazy_names(
         __name__,
         {
+            "archive_check": "report_on_archive",
             "target_check": "Wanted",
             "conductor": "check inspect report_on",
             "forked_targets": "bundled",

@@ -10,6 +10,7 @@ import typer
 
 from fakexport.cli.check_output import CheckOutput, parse_writes
 from fakexport.cli.checks import CheckedCall, asked_options, check_call, check_project
+from fakexport.cli.isolated_work import isolated
 from fakexport.cli.lock_session import LockSession, lock_session
 from fakexport.cli.options import (
     Debug,
@@ -82,7 +83,8 @@ def check_command(
 ) -> None:
     """Check whether a model exports for each target, how the programs differ, and what to fix.
 
-    Without SOURCE, check every source that [tool.fakexport] in pyproject.toml lists.
+    Without SOURCE, check every source that [tool.fakexport] in pyproject.toml lists. For an archive, ask the
+    runtimes of --runtime whether they take its programs.
 
     Exit code 0: every target exports without errors. 1: an export failed or errors were reported. 2: bad
     usage or environment.
@@ -93,6 +95,9 @@ def check_command(
 
     def checked(source: str, known: CheckOptions) -> Report:
         runtimes = check_runtimes(known.runtime or ())
+        if source.endswith(".pt2"):
+            others = [*(["target"] if options.target else []), *dict(asked_options(options, call))]
+            return _of_archive(source, runtimes, known, others=others, has_lock=lock is not None, debug=debug)
         shown = progress_on_stderr(is_shown=not no_progress, limit_s=timeout)
         with shown as on_progress, quiet(is_debug=debug):
             from fakexport.checking import Wanted, report_on
@@ -113,6 +118,33 @@ def check_command(
     has_stale = lock is not None and lock.end(refused=len(found.refused))
     if code := max(found.exit_code, int(has_stale)):
         raise typer.Exit(code)
+
+
+def _of_archive(
+    path: str,
+    runtimes: tuple[str, ...],
+    known: CheckOptions,
+    *,
+    others: list[str],
+    has_lock: bool,
+    debug: bool,
+) -> Report:
+    if others or has_lock:
+        said = f"--{others[0]} applies" if others else "--locked and --update-lock apply"
+        raise typer.BadParameter(f"{said} to models, not to archives")
+    if not runtimes:
+        raise typer.BadParameter(
+            f"{path} is exported already: ask runtimes about it with --runtime, or describe it with "
+            "`fakexport inspect`"
+        )
+
+    def asked() -> Report:
+        from fakexport.checking import report_on_archive
+
+        return report_on_archive(path, runtimes)
+
+    with quiet(is_debug=debug):
+        return isolated(asked, known.libraries, runs_code=False)
 
 
 def _lock(

@@ -18,8 +18,15 @@ from torch.fx import Node
 
 from fakexport._torch.pytree import tree_leaves
 from fakexport._torch.tracing.program_assembly import partly_decomposed
-from fakexport.exporting.program import devices_of_program, operator_name, plain_name, walk
+from fakexport.exporting.program import (
+    devices_of_program,
+    operator_name,
+    plain_name,
+    unbound_names,
+    walk,
+)
 
+from ..aoti.stand_ins import with_stand_ins
 from ..unsupported import fallbacks_of
 from .covered import Covered, on_the_cpu
 
@@ -42,6 +49,8 @@ def cover_tensorrt(program: ExportedProgram) -> Covered:
     if all(device in ("cpu", "meta") for device in devices_of_program(program)):
         notes.append("Torch-TensorRT needs a program for a GPU: use a target such as `H100`")
     moved, _ = on_the_cpu(program, "the table")
+    if unbound_names(moved):
+        moved = with_stand_ins(moved)
     plain = partly_decomposed(moved, table()["decomposed"], table()["kept"])
     outside, doubts = [], dict[str, set[str]]()
     for visit in walk(plain):
