@@ -84,9 +84,10 @@ def built(name: str, image: Tensor) -> nn.Module:
 
 
 def spread(layer: Any, args: Any, computed: Tensor) -> Tensor:
-    """Scale the weight so that the scores have a standard deviation of 4."""
+    """Scale the weight so that the scores have a standard deviation of 4, and note their mean."""
     factor = 4 / computed.std()
     layer.weight.mul_(factor)
+    layer.mean_score = computed.mean() * factor
     return computed * factor
 
 
@@ -109,7 +110,7 @@ def set_bias(model: nn.Module, bias: float) -> None:
             if has_background(model):
                 classes[:, 0] = bias
             else:
-                classes[:] = -bias
+                classes[:] = -bias - layer.mean_score
 
 
 def has_background(model: Any) -> bool:
@@ -118,7 +119,7 @@ def has_background(model: Any) -> bool:
 
 def biases(model: nn.Module, image: Tensor) -> list[float]:
     """Return biases that leave many objects, one, and none. One is left out if rounding decides on it."""
-    # Without a background, a greater score would round to 1 for many boxes.
+    # Without a background, scores above this would round to 1 for many boxes, and have no order.
     many, none = low, high = (-20.0 if has_background(model) else 0.0), 60.0
     for _ in range(12):
         bias = (low + high) / 2
