@@ -84,7 +84,12 @@ def built(name: str, image: Tensor) -> nn.Module:
 
 
 def spread(layer: Any, args: Any, computed: Tensor) -> Tensor:
-    """Scale the weight so that the scores have a standard deviation of 4, and note their mean."""
+    """Scale the weight so that the scores have a standard deviation of 4, and note their mean.
+
+    A layer may be called for several resolutions: the first one decides.
+    """
+    if hasattr(layer, "mean_score"):
+        return computed
     factor = 4 / computed.std()
     layer.weight.mul_(factor)
     layer.mean_score = computed.mean() * factor
