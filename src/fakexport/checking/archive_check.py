@@ -10,7 +10,7 @@ from dataclasses import replace
 from fakexport.archive import load_bundle
 from fakexport.checking.runtime_answers import runtime_verdicts
 from fakexport.checking.target_check import versions
-from fakexport.emulation.devices.host_memory import peak_bytes
+from fakexport.emulation.devices import peak_bytes
 from fakexport.exporting.program import facts_of, summarise, transfers
 from fakexport.report import Report, TargetSpec, Timings, Verdict
 from fakexport.rules.diagnostics import Diagnostic, fold
