@@ -94,6 +94,7 @@ def test_a_model_that_loops_over_tokens_is_planned_for_any_context(tmp_path: Pat
     planned = [_state(source, "decode", context) for context in (40, 2**20)]
 
     assert planned == [_real(model, 40, 1)] * 2
+    assert torch.is_grad_enabled()
 
 
 @pytest.mark.slow

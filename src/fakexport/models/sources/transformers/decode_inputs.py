@@ -176,7 +176,8 @@ class _CallLimit(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.count += 1
         if self.count > self._limit:
-            raise _TooManyCallsError(f"more than {self._limit:,} calls of torch functions")
+            limit, self._limit = self._limit, math.inf  # Leaving `torch.no_grad()` is a call too.
+            raise _TooManyCallsError(f"more than {limit:,} calls of torch functions")
         return func(*args, **(kwargs or {}))
 
 
