@@ -244,7 +244,7 @@ def compared(model: Model, runtime: str, folder: Path) -> Row:
     difference = _difference(outputs, model.expected)
     if difference and not _difference(list(fe.run(model.bound, dict(model.inputs)).values()), model.expected):
         return row | {"real": "differs", "reason": difference}
-    # A program that differs from eager mode without a runtime is no fault of the runtime.
+    # If the program itself differs from eager mode, the runtime is not the cause.
     return row | {"real": "taken", "reason": f"the program itself: {difference}" if difference else ""}
 
 

@@ -59,9 +59,8 @@ def check(
 
     Args:
         source: `file.py:factory`, `package.module:factory`, `hf:org/name`, `hf:config.json`,
-            `hf:MODEL_TYPE[:CLASS]`, `diffusers:FOLDER`, `timm:NAME`,
-            `torchvision:NAME`; or a factory; or a module, whose weights
-            are not read.
+            `hf:MODEL_TYPE[:CLASS]`, `diffusers:FOLDER`, `timm:NAME`, `torchvision:NAME`; or a factory;
+            or a module, whose weights are not read.
         args, kwargs: Example inputs, real or fake, as for `export`. Default: the inputs from the factory, or
             derived inputs.
         target: A topology, such as `"H100"`, or a list of several. An item can also be a mapping with

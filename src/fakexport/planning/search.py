@@ -58,11 +58,18 @@ def greatest_of_source(programs: SourcePrograms, role: str, request: SizeRequest
     if role == "context" and free.context and not program.sizes.is_dynamic(role):
         # A mask that is exactly as long as the window of every layer has a fixed size.
         program = programs.program(replace(free, context=free.context + 1))
+    tried = set[int | None]()
     while (found := greatest(program, role, free)).size is not None and role == "context":
         largest = replace(free, context=min(found.size, _LONGEST_PROMPT))
         exact = programs.program(largest)
         if exact is program or exact.totals_at(largest).devices == program.totals_at(largest).devices:
             break
+        if largest.context in tried:  # Each program finds the other's context.
+            raise InvalidValue(
+                f"--max context: the memory near {found.size:,} tokens depends on the length of the prompt "
+                "in an unknown way: plan the contexts of interest with --context"
+            )
+        tried.add(largest.context)
         program = exact
     if role == "context" or found.size is not None or not programs.is_derived:
         return found
