@@ -95,11 +95,18 @@ def findings_of(record: SweepRecord) -> tuple[Finding, ...]:
 
 
 def answers_of(record: SweepRecord) -> dict[str, RuntimeResult]:
-    """Return the answers of the runtimes by name; none if the record has no report in a known format."""
+    """Return the answers of the runtimes by name, for several targets the worst.
+
+    There are none if the record has no report in a known format.
+    """
     try:
         targets = field(record.report or {}, "targets", _mappings, [])
         found = [each for target in targets for each in field(target, "runtimes", _mappings, [])]
-        return {field(each, "runtime", text): field(each, "result", _result) for each in found}
+        answers: dict[str, RuntimeResult] = {}
+        for each in found:
+            name, result = field(each, "runtime", text), field(each, "result", _result)
+            answers[name] = max(answers.get(name, result), result, key=list(RESULT_TEXTS).index)
+        return answers
     except DocumentError:
         return {}
 

@@ -8,6 +8,7 @@ import pytest
 
 from fakexport.checking.sweep import (
     SweepRecord,
+    answers_of,
     collect_results,
     compare_runs,
     results_document,
@@ -119,6 +120,15 @@ def test_the_answers_of_runtimes_are_columns():
     ]
     assert [change.command for change in compared.worse] == [command("a")]
     assert not compared.better
+
+
+def test_the_worst_answer_counts_for_several_targets():
+    (record,) = run(a="exports").values()
+    rows = [[{"runtime": "onnx", "result": result}] for result in ("taken", "refused", "partly")]
+
+    found = answers_of(replace(record, report={"targets": [{"runtimes": row} for row in rows]}))
+
+    assert found == {"onnx": "refused"}
 
 
 def test_a_code_links_to_its_explanation():
