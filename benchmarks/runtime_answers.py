@@ -235,7 +235,8 @@ def compared(model: Model, runtime: str, folder: Path) -> Row:
     notes = [note for found in answer.diagnostics for note in found.notes[:1]]
     row: Row = {"answer": answer.result, "seconds": round(seconds, 2), "reason": "; ".join(notes)}
     try:
-        outputs = really_run(model, runtime, folder)
+        with warnings.catch_warnings(action="ignore"):  # A warning of a converter is not a refusal.
+            outputs = really_run(model, runtime, folder)
     except Exception as error:
         said = f"{type(error).__name__}: {first_line(error)}"
         return row | {"real": "refused", "reason": row["reason"] or said}

@@ -13,8 +13,9 @@ Seen on torch 2.13. Source: `torch._C._jit_get_all_schemas()`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
+from typing import Any
 
 from .packaged_operators import TORCH_NAMESPACES, aten_arguments
 
@@ -79,9 +80,10 @@ def outside_reason(name: str) -> str | None:
             return _reason_of(arguments)
         if namespace not in TORCH_NAMESPACES:
             return None  # Without torch, no library has registered an operator.
+    schemas = _registered_schemas(qualified)
     if namespace == "aten" and qualified not in _dispatched():
-        return INTERPRETER if list(_registered_arguments(qualified)) else None
-    return _reason_of(_registered_arguments(qualified))
+        return INTERPRETER if schemas else None
+    return _reason_of((str(each.type), each.name) for schema in schemas for each in schema.arguments)
 
 
 def outside_reach(kind: str, name: str) -> str | None:
@@ -104,12 +106,11 @@ def _reason_of(arguments: Iterable[tuple[str, str]]) -> str | None:
     return next(filter(None, (outside_reach(kind, name) for kind, name in arguments)), None)
 
 
-def _registered_arguments(qualified: str) -> Iterator[tuple[str, str]]:
-    """Yield the type and the name of each argument of the operator's registered overloads."""
+def _registered_schemas(qualified: str) -> list[Any]:
+    """Return the schemas of the operator's registered overloads."""
     import torch
 
-    for schema in torch._C._jit_get_schemas_for_operator(qualified):
-        yield from ((str(argument.type), argument.name) for argument in schema.arguments)
+    return torch._C._jit_get_schemas_for_operator(qualified)
 
 
 @cache
