@@ -5,7 +5,7 @@ Source: `torch/fx/experimental/proxy_tensor.py:proxy_call`, `torch/_subclasses/f
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -24,10 +24,32 @@ from .symbolic_arithmetic import SymbolicArithmetic
 _CONSTANTS = frozenset(
     {int, bool, str, type(None), torch.dtype, torch.layout, torch.memory_format, type(...)}
 )
+# An attribute of tensors with symbolic sizes whose contiguity stock torch would have computed by now.
+_UNCOMPARED = "_fakexport_uncompared"
 
 
 class NoKey(Exception):
     """A call has an argument that a key of the memo cannot represent."""
+
+
+def compare_later(tensor: FakeTensor) -> None:
+    """Leave it to `compare` to compute the contiguity of a tensor with symbolic sizes.
+
+    This takes a sixth of a trace, and only few tensors reach code that asks for it, outside of the memo.
+    """
+    tensor.__dict__[_UNCOMPARED] = True
+
+
+def compare(values: Iterable[Any]) -> None:
+    """Compute and cache the contiguity that is due for tensors, also in lists, without adding guards."""
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            compare(value)
+        elif type(value) is FakeTensor and value.__dict__.pop(_UNCOMPARED, False):
+            environment = value.fake_mode.shape_env
+            unguarded = nullcontext() if environment is None else environment.suppress_guards()
+            with proxy_tensor.disable_proxy_modes_tracing(), kernel_mode(value.fake_mode), unguarded:
+                value.is_contiguous()
 
 
 class OperatorCall:
@@ -168,6 +190,8 @@ class OperatorCall:
         """
         if not tensor._has_symbolic_sizes_strides:
             return False
+        if _UNCOMPARED in tensor.__dict__:
+            return True
         environment = self.fake_mode.shape_env
         unguarded = nullcontext() if environment is None else environment.suppress_guards()
         with proxy_tensor.disable_proxy_modes_tracing(), kernel_mode(self.fake_mode), unguarded:
@@ -178,12 +202,6 @@ class OperatorCall:
             except GuardOnDataDependentSymNode:
                 return False
             return self._arithmetic.operations == before
-
-    def compare(self, tensor: torch.Tensor) -> None:
-        """Compute and cache the contiguity of a tensor with symbolic sizes, without adding guards."""
-        environment = self.fake_mode.shape_env
-        with nullcontext() if environment is None else environment.suppress_guards():
-            tensor.is_contiguous()
 
     def versions(self) -> list[int]:
         """Return the version counter of each tensor."""

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 import torch.autograd
+from torch._export.non_strict_utils import _NonStrictTorchFunctionHandler
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode as _Mode
 from torch.autograd import graph
@@ -33,12 +34,13 @@ from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.proxy_tensor import _ModuleStackTracer, _ProxyTensor, track_tensor_tree
 
 from fakexport._torch.emulation.fake_tensors import FakeTensor, FakeTensorMode
+from fakexport._torch.kernels.kernel_mode import alias_of
 from fakexport._torch.operators.dispatcher_kernels import KernelOrigins
 from fakexport._torch.patching import Patches, in_force
 from fakexport._torch.tracing.torch_settings import TorchSettings
 
 from .new_fakes import NewFakes
-from .operator_call import NoKey, OperatorCall
+from .operator_call import NoKey, OperatorCall, compare
 from .operator_nodes import OperatorNodes, check_numbers, only_node, track
 from .operator_results import AnsweredOperator, NotRepeatable, RepeatedResults
 from .quick_handlers import quick_handlers
@@ -50,6 +52,8 @@ _C: Any = torch._C
 # Fake mode does not cache these operators because of shared storage, which the memo reproduces, or because
 # they return a SymInt in addition to tensors, as cuDNN attention does.
 _REPEATED = frozenset({"unsafe view", "CompositeImplicitAutograd", "non-FakeTensor output"})
+# Python functions that query contiguity before any operator is called.
+_ASKING = frozenset({torch.Tensor.is_contiguous, torch.Tensor.contiguous, alias_of})
 
 
 @dataclass(slots=True)
@@ -104,14 +108,27 @@ class OperatorMemo:
     def active(self) -> Iterator[None]:
         """Enter the context around a non-strict export, which may raise `TraceNeeded`."""
         stock = in_force(proxy_tensor, "proxy_call")
+        stock_function = in_force(_NonStrictTorchFunctionHandler, "__torch_function__")
+
+        def compute(mode: Any, func: Any, pre_dispatch: bool, args: Any, kwargs: Any) -> Any:
+            compare((*args, *kwargs.values()))
+            return stock(mode, func, pre_dispatch, args, kwargs)
+
+        def torch_function(handler: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func in _ASKING:
+                compare(args)
+            return stock_function(handler, func, types, args, kwargs)
 
         def proxy_call(mode: Any, func: Any, pre_dispatch: bool, args: Any, kwargs: Any) -> Any:
             fake_mode = self._fake_mode(mode, func, pre_dispatch)
             if fake_mode is None:
-                return stock(mode, func, pre_dispatch, args, kwargs)
-            return self._call(stock, mode, fake_mode, func, args, kwargs)
+                return compute(mode, func, pre_dispatch, args, kwargs)
+            return self._call(compute, mode, fake_mode, func, args, kwargs)
 
-        replacements = {(proxy_tensor, "proxy_call"): proxy_call}
+        replacements = {
+            (proxy_tensor, "proxy_call"): proxy_call,
+            (_NonStrictTorchFunctionHandler, "__torch_function__"): torch_function,
+        }
         with (
             Patches(replacements),
             quick_handlers(),
@@ -156,7 +173,7 @@ class OperatorMemo:
 
     def _call(
         self,
-        stock: Callable[..., Any],
+        compute: Callable[..., Any],
         mode: Any,
         fake_mode: FakeTensorMode,
         func: OpOverload,
@@ -167,7 +184,7 @@ class OperatorMemo:
         try:
             key = (self._settings.number(), *call.key())
         except NoKey:
-            return stock(mode, func, True, args, kwargs)
+            return compute(mode, func, True, args, kwargs)
         entry = self._entries.get(key)
         if entry is not None and entry.knowledge == (knowledge := self._known(call)):
             if not call.numbers or (devices := tuple(call.devices)) in entry.devices:
@@ -179,9 +196,9 @@ class OperatorMemo:
                 self.answered += 1
                 return self._answer(first, call)
         if key in self._refused:
-            return stock(mode, func, True, args, kwargs)
+            return compute(mode, func, True, args, kwargs)
         self.computed += 1
-        return self._recorded(key, call, lambda: stock(mode, func, True, args, kwargs))
+        return self._recorded(key, call, lambda: compute(mode, func, True, args, kwargs))
 
     def _known(self, call: OperatorCall) -> tuple[int, ...]:
         return self._knowledge.of(call.fake_mode.shape_env)

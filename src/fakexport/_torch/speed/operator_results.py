@@ -12,7 +12,6 @@ Seen on torch 2.13. Source: `torch/csrc/autograd/VariableTypeUtils.h:as_view`,
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any
 
 import torch
 from sympy.core.function import Application
+from torch.fx.experimental.sym_node import SymNode
 from torch.fx.passes.shape_prop import TensorMetadata
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -28,7 +28,7 @@ from fakexport._torch.kernels.kernel_mode import alias_of, kernel_mode
 from fakexport._torch.tracing.dispatch_observer import observed
 
 from .new_fakes import NewFakes, reserved
-from .operator_call import OperatorCall
+from .operator_call import OperatorCall, compare_later
 
 _C: Any = torch._C
 _DEVICE = torch.ops.prim.device.default
@@ -166,8 +166,6 @@ class RepeatedResults:
         """
         fresh: dict[int, Any] = {}
         with kernel_mode(call.fake_mode):
-            for at in self.compared:
-                call.compare(call.tensors[at])
             if not self.is_one:
                 return [self._made(one, call, fresh) for one in self.results], None
             one = self.results[0]
@@ -202,15 +200,12 @@ class RepeatedResults:
                 return call.numbers[value.at]
             node = value.number.node
             if id(node) not in fresh:
-                fresh[id(node)] = torch.SymInt(copy.copy(node))
+                fresh[id(node)] = torch.SymInt(_copy(node))
             return fresh[id(node)]
 
         shape, strides, offset, bytes_ = one.layout
         sizes = tuple(map(number, shape)), tuple(map(number, strides)), number(offset)
-        made = reserved(number(bytes_), *sizes, one.dtype)
-        if one.is_compared:
-            call.compare(made)
-        return made
+        return reserved(number(bytes_), *sizes, one.dtype)
 
 
 class AnsweredOperator(TorchDispatchMode):
@@ -226,6 +221,17 @@ class AnsweredOperator(TorchDispatchMode):
 
     def run(self, results: RepeatedResults, call: OperatorCall) -> tuple[Any, FakeTensor | None]:
         """Return the result of the call as the module's docstring describes, and the value of its node."""
+        for at in results.compared:
+            compare_later(call.tensors[at])
+        found, value = self._found(results, call)
+        for one, tensor in zip(
+            results.results, [found] if results.container is None else found, strict=True
+        ):
+            if one.is_compared and one.argument is None:
+                compare_later(tensor)
+        return found, value
+
+    def _found(self, results: RepeatedResults, call: OperatorCall) -> tuple[Any, FakeTensor | None]:
         made, value = results.made(call)
         if results.is_direct:
             answer = made[0] if results.container is None else results.container(made)
@@ -356,6 +362,13 @@ def _result(tensor: Any, call: OperatorCall, is_direct: bool, numbers: dict[int,
         raise NotRepeatable("it returns a tensor on a device that no argument is on")
     facts = (tensor.dtype, device, tensor.requires_grad)
     return _Result(at, sharing, is_view, creation, layout, *facts, data, is_compared)
+
+
+def _copy(node: SymNode) -> SymNode:
+    """Return `copy.copy(node)`, in a quarter of the time."""
+    made = SymNode.__new__(SymNode)
+    made.__dict__ = node.__dict__.copy()
+    return made
 
 
 def _device(one: _Result, call: OperatorCall) -> torch.device:
