@@ -5,7 +5,8 @@
 `python -m tests.round_trip --work FOLDER [--only llama] --steps sizes,sizes-page`
 `python -m tests.round_trip --work FOLDER --only llama --steps sizes,sizes-update` keeps the other rows
 `python -m tests.round_trip --work FOLDER [--only llama] --steps ranks,ranks-page`, of types with a plan
-`python -m tests.round_trip --work FOLDER [--only llama] --steps onnx,onnx-page`, in ONNX Runtime
+`python -m tests.round_trip --work FOLDER [--only llama] --steps onnx,onnx-page`, in ONNX Runtime;
+the page keeps its other rows
 `python -m tests.round_trip --work FOLDER [--only llama] --steps tokens,onnx-page`, of generated tokens
 """
 
@@ -60,10 +61,10 @@ def main() -> None:
     if "sizes-update" in steps:
         _write_sizes_page(options.work, is_update=True)
     if "onnx-page" in steps:
-        from .onnx_page import PAGE, render, rows_in
+        from .onnx_page import PAGE, render, rows_with
 
         old = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(render(rows_in(options.work), old, _versions()), encoding="utf-8")
+        PAGE.write_text(render(rows_with(options.work), old, _versions()), encoding="utf-8")
     if "ranks-page" in steps:
         from .ranks_page import PAGE, read_rows, render
 

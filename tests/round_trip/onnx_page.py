@@ -62,6 +62,12 @@ def rows_in(work: Path) -> list[OnnxRow]:
     return calls + [_of_tokens(path.parent.name, _read(path)) for path in sorted(work.glob("*/tokens.json"))]
 
 
+def rows_with(work: Path) -> list[OnnxRow]:
+    """The rows of the page, replaced by those of the cases in a folder, in the order of the page."""
+    rows = {(row.type_name is None, row.name): row for row in (*published(), *rows_in(work))}
+    return [rows[key] for key in sorted(rows)]
+
+
 def _read(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(path.read_text())
     return found
