@@ -72,7 +72,7 @@ def cover_tensorrt(program: ExportedProgram) -> Covered:
     if doubts:
         listed = ", ".join(f"{name} ({', '.join(sorted(each))})" for name, each in doubts.items())
         notes.append(f"not certain: functions of Torch-TensorRT inspect the arguments of {listed}")
-    return Covered((), fallbacks_of(outside), "PyTorch", tuple(notes), is_certain=not doubts)
+    return Covered((), fallbacks_of(outside, "tensorrt"), "PyTorch", tuple(notes), is_certain=not doubts)
 
 
 def _constants(program: ExportedProgram) -> set[Node]:
