@@ -212,6 +212,21 @@ class Places(nn.Module):
         return nn.functional.max_pool2d(x, 2, return_indices=True)
 
 
+class Flattened(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.view(6) + 1
+
+
+def test_litert_torch_does_not_change_the_program() -> None:
+    needs("litert")
+    program = fe.export(lambda: (Flattened(), (torch.rand(2, 3),)))
+    before = [node.target for node in program.graph.nodes]
+
+    fe.runtime_verdict(program, "litert")
+
+    assert [node.target for node in program.graph.nodes] == before
+
+
 def test_indices_that_litert_torch_computes_wrongly_are_refused() -> None:
     needs("litert")
     import litert_torch

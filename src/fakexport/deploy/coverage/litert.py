@@ -16,6 +16,8 @@ from fakexport._torch.operators.operator_registry import OpOverload
 from fakexport._torch.pytree import tree_leaves
 from fakexport.error import type_and_line
 from fakexport.exporting.program import (
+    copied_graph,
+    derived_program,
     operator_name,
     stand_in_inputs,
     unbound_names,
@@ -112,8 +114,10 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
     from litert_torch._convert import core
 
     first, last = fx_infra.decomp.pre_convert_decomp(), fx_infra.decomp.pre_lower_decomp()
+    held = {"state_dict": program.state_dict, "constants": program.constants}
+    own = derived_program(program, **held, graph_module=copied_graph(program))  # litert-torch changes it.
     with torch.no_grad():
-        plain = fx_infra.safe_run_decompositions(program, first, can_skip=False)
+        plain = fx_infra.safe_run_decompositions(own, first, can_skip=False)
         plain.example_inputs = stand_in_inputs(program, device="cpu")
         plain = fx_infra.safe_run_decompositions(core._run_convert_passes(plain), last, can_skip=False)
     return cast(ExportedProgram, plain)
