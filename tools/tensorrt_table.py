@@ -22,12 +22,14 @@ _FOLDER = "torch_tensorrt/dynamo/"
 _SETS = {"torch_enabled_decompositions": "decomposed", "torch_disabled_decompositions": "kept"}
 _REGISTER = "register_torch_trt_decomposition"
 _ATTENTION = "ATTENTION_DECOMPOSITION_OPS"
+_COMPLEX, _SAFE = "_complex_unpacker", "_ELEMENTWISE_SAFE"
 _ABOUT = """\
 # Operators that Torch-TensorRT converts. Written by tools/tensorrt_table.py, which reads its sources.
 # `converters`: operator -> one text per converter: "dynamic" if it accepts dynamic shapes, else "static";
 # then the name of the function that inspects the arguments of a call, if there is one.
 # Before, `decomposed` operators are decomposed as torch does, `replaced` ones by Torch-TensorRT's own
-# functions, and `kept` ones never. `aten.fill` stands for all overloads of the operator.
+# functions, and `kept` ones never. `aten.fill` stands for all overloads of the operator. Afterwards,
+# `complex` operators are rewritten for real numbers, if possible with their arguments.
 """
 
 
@@ -45,8 +47,9 @@ def main(wheel: Path) -> None:
     sets = dict(_sets(parsed["_decomposition_groups"]))
     sets["replaced"] = set(_registered(parsed["_decompositions"]))
     sets["kept"] |= set(_attention(parsed["_decompositions"]))
+    sets["complex"] = set(_rewritten(parsed["complex_graph_rewrite"]))
     lines = [_ABOUT, f'version = "{wheel.name.split("-")[1]}"', ""]
-    for name in ("decomposed", "replaced", "kept"):
+    for name in ("decomposed", "replaced", "kept", "complex"):
         lines += [f"{name} = [", *(f'    "{operator}",' for operator in sorted(sets[name])), "]", ""]
     lines.append("[converters]")
     lines += [
@@ -94,6 +97,18 @@ def _registered(tree: ast.Module) -> Iterator[str]:
             is_registered = isinstance(each, ast.Call) and _name(each.func) == _REGISTER
             if is_registered and (name := _operator(each.args[0])):
                 yield name
+
+
+def _rewritten(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        listed: list[ast.expr] = []
+        if isinstance(node, ast.Call) and _name(node.func) == _COMPLEX:
+            listed = node.args
+        elif isinstance(node, ast.AnnAssign) and _name(node.target) == _SAFE:
+            assert isinstance(node.value, ast.Call)
+            assert isinstance(node.value.args[0], ast.Set)
+            listed = node.value.args[0].elts
+        yield from (name for each in listed if "." in (name := _operator(each)))
 
 
 def _operator(node: ast.expr) -> str:

@@ -23,7 +23,7 @@ from fakexport.exporting.program import (
     source_span,
 )
 from fakexport.report import Fallback
-from fakexport.report.diagnose import labels_at
+from fakexport.report.diagnose import known_repair, labels_at
 from fakexport.rules import rule
 from fakexport.rules.diagnostics import Diagnostic, Fix
 
@@ -35,10 +35,15 @@ _ASSERTIONS = frozenset(
 
 
 def finding_at(code: str, node: Node, label: str, **facts: Any) -> Diagnostic:
-    """Return a finding at a node and its source line. `facts` are passed on to `Rule.diagnostic`."""
+    """Return a finding at a node and its source line. `facts` are passed on to `Rule.diagnostic`.
+
+    If `repairs.toml` has a fix for the notes, it replaces the general fix in `facts`.
+    """
+    known = known_repair("unsupported", " ".join(facts.get("notes", ())), rule(code).form or "")
+    fix = {"fix": Fix(known)} if known else {}
     return rule(code).diagnostic(
         labels=labels_at(source_span(node), label),
-        **{"node": node.name, "module_path": module_path(node) or None, **facts},
+        **{"node": node.name, "module_path": module_path(node) or None, **facts, **fix},
     )
 
 
@@ -88,13 +93,19 @@ def _argument_text(value: Any) -> str:
             return str(value)
 
 
-def fallbacks_of(called: Iterable[tuple[str, Node, str]]) -> tuple[Fallback, ...]:
-    """Return one fallback for each operator and reason. Each item is an operator's name, a node, a reason."""
+def fallbacks_of(called: Iterable[tuple[str, Node, str]], runtime: str = "") -> tuple[Fallback, ...]:
+    """Return one fallback for each operator and reason, with the fix that `repairs.toml` has for the runtime.
+
+    Each item is an operator's name, a node, a reason.
+    """
     groups: dict[tuple[str, str], list[Node]] = {}
     for name, node, reason in called:
         groups.setdefault((name, reason), []).append(node)
+    fixes = {each: known_repair("unsupported", ": ".join(each), runtime) for each in groups}
     return tuple(
-        Fallback(name, reason, arguments_text(nodes[0]), len(nodes), source_span(nodes[0]))
+        Fallback(
+            name, reason, arguments_text(nodes[0]), len(nodes), source_span(nodes[0]), fixes[name, reason]
+        )
         for (name, reason), nodes in groups.items()
     )
 

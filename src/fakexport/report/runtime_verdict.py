@@ -37,6 +37,7 @@ class Fallback:
         arguments: Arguments of its first call: dtypes and shapes of tensors, and values of attributes.
         count: Number of its calls.
         span: Source line of the first call; None if unknown.
+        fix: How to change the model so that the backend runs it; None if no fix is known.
     """
 
     operator: str
@@ -44,6 +45,7 @@ class Fallback:
     arguments: str
     count: int
     span: Span | None
+    fix: str | None = None
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,8 @@ def runtime_details(verdict: RuntimeVerdict) -> Iterator[str]:
     for found in verdict.fallbacks[:_MOST_LINES]:
         times = f" x {found.count}" if found.count > 1 else ""
         place = f" at {place_text(found.span)}" if found.span is not None else ""
-        yield f"{found.operator}({found.arguments}){times}{place}: {found.reason}"
+        fix = f"; fix: {found.fix}" if found.fix else ""
+        yield f"{found.operator}({found.arguments}){times}{place}: {found.reason}{fix}"
     if (more := len(verdict.fallbacks) - _MOST_LINES) > 0:
         yield f"and {more:,} more; --format json lists them all"
     yield from (f"note: {text}" for text in verdict.notes)

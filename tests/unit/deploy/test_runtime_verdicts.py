@@ -145,6 +145,20 @@ def test_coremltools_takes_more_after_the_printed_decompositions() -> None:
     coremltools.convert(eval(code, {"program": program, "torch": torch}), skip_model_load=True)
 
 
+class Unshuffled(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.pixel_unshuffle(x, 2)
+
+
+def test_a_program_that_coremltools_converts_only_after_decompositions_is_taken() -> None:
+    needs("coreml")
+
+    answer = fe.runtime_verdict(fe.export(lambda: (Unshuffled(), (torch.rand(1, 1, 4, 4),))), "coreml")
+
+    assert answer.result == "rewritten"
+    assert answer.rewrites[0].endswith("(for aten.pixel_unshuffle.default)")
+
+
 class Checking(nn.Module):
     """A check of a whole tensor, as the vision models of transformers make it."""
 
@@ -191,6 +205,41 @@ class Counting(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + self.calls.add_(1)
+
+
+class Places(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return nn.functional.max_pool2d(x, 2, return_indices=True)
+
+
+class Flattened(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.view(6) + 1
+
+
+def test_litert_torch_does_not_change_the_program() -> None:
+    needs("litert")
+    program = fe.export(lambda: (Flattened(), (torch.rand(2, 3),)))
+    before = [node.target for node in program.graph.nodes]
+
+    fe.runtime_verdict(program, "litert")
+
+    assert [node.target for node in program.graph.nodes] == before
+
+
+def test_indices_that_litert_torch_computes_wrongly_are_refused() -> None:
+    needs("litert")
+    import litert_torch
+
+    x = torch.rand(1, 2, 4, 4)
+
+    (found,) = fe.runtime_verdict(fe.export(lambda: (Places(), (x,))), "litert").diagnostics
+
+    assert "litert-torch computes wrong indices" in found.notes[0]
+    values, indices = litert_torch.convert(Places().eval(), (x,))(x.numpy())
+    expected = Places()(x)
+    torch.testing.assert_close(torch.tensor(values), expected[0])
+    assert not torch.equal(torch.tensor(indices).long(), expected[1])
 
 
 def test_litert_torch_names_an_operator_without_a_lowering(tmp_path: Path) -> None:

@@ -75,6 +75,24 @@ def test_operators_and_dtypes_without_a_converter_run_in_pytorch() -> None:
     assert {each.span.line for each in found.fallbacks if each.span} == {line + 1}
 
 
+class Pooled(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rotated = torch.view_as_real(torch.view_as_complex(x.view(2, 4, 2)) * torch.polar(x, x)[:, :4])
+        return (
+            rotated,
+            nn.functional.max_pool2d(x[None], 2),
+            torch.tril_indices(2, 2, device=x.device) + x.sum(),
+        )
+
+
+def test_passes_of_torch_tensorrt_come_before_its_converters() -> None:
+    found = answer(Pooled)
+
+    assert (found.result, found.fallbacks) == ("unknown", ())
+    assert "aten.max_pool2d.default (max_pool_param_validator)" in found.notes[-1]
+    assert "aten.view_as_complex.default (complex_graph_detection)" in found.notes[-1]
+
+
 @pytest.mark.parametrize(("dynamic", "result"), [(None, "taken"), (["x.0=2..8"], "partly")])
 def test_a_converter_for_static_shapes_does_not_take_dynamic_ones(dynamic: list[str], result: str) -> None:
     assert answer(Distances, dynamic).result == result
@@ -103,6 +121,12 @@ def test_the_table_is_read_from_sources_that_are_not_run(
             @register_torch_trt_decomposition(aten.rsqrt, registry=TORCH_TRT)
             def replaced(): ...
         """,
+        "lowering/passes/complex_graph_rewrite": """
+            _ELEMENTWISE_SAFE: FrozenSet[Any] = frozenset({torch.ops.aten.neg.default})
+            class Rewriter:
+                @_complex_unpacker(torch.ops.aten.abs.default)
+                def rewritten(self): ...
+        """,
     }
     wheel = tmp_path / "torch_tensorrt-9.8.7-any.whl"
     with zipfile.ZipFile(wheel, "w") as files:
@@ -119,6 +143,7 @@ def test_the_table_is_read_from_sources_that_are_not_run(
         "decomposed": ["aten.fill", "aten.lerp"],
         "replaced": ["aten.rsqrt"],
         "kept": ["aten.attention.default", "aten.linear.default"],
+        "complex": ["aten.abs.default", "aten.neg.default"],
         "converters": {
             "aten.cat.default": ["static cat_validator"],
             "aten.mul.Tensor": ["dynamic"],

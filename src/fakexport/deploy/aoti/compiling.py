@@ -30,6 +30,7 @@ from ..composed_program import IN_PYTHON, composed
 from ..signature import Signature
 from ..size_ranges import written_by_any
 from ..weights_file import FileLayout, file_beside
+from .faults import refuse_sparse
 from .graph import input_orders
 from .host import (
     absent_gpu,
@@ -133,6 +134,7 @@ def compile_aoti(
         if not gpu.is_here or tune:
             raise DeployError(gpu.refusal(foreign[0]) + (", without --tune" if tune else ""))
         gpu = None  # The other process does not import the library.
+    refuse_sparse(program)
     # Building the signature raises for unsupported programs before the compilation starts.
     signature, orders = Signature.of(program), input_orders(program)
     profile = None if gpu is None else gpu.profile

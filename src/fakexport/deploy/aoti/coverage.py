@@ -16,6 +16,7 @@ from ..composed_program import IN_PYTHON, composed
 from ..coverage.covered import Covered, replacements
 from ..signature import Signature
 from ..unsupported import fallbacks_of
+from .faults import refuse_sparse
 from .gpu_compilation import compiled_for
 from .graph import called_operators, input_orders
 from .host import nvidia_gpu
@@ -29,6 +30,7 @@ def cover_aoti(program: ExportedProgram) -> Covered:
     """
     rewrites = replacements(program, IN_PYTHON)
     program = composed(program, IN_PYTHON)
+    refuse_sparse(program)
     Signature.of(program), input_orders(program)  # They raise for unsupported programs.
     foreign = (*library_operators(program), *library_classes(program))
     gpu = nvidia_gpu(program, None)

@@ -7,8 +7,12 @@ import os
 import re
 from collections.abc import Iterator
 
+import torch
+from torch.export import ExportedProgram
+
 from fakexport._torch.operators.inductor import failed_node, is_compiler_fault, root_cause
-from fakexport.exporting.program import operator_name
+from fakexport._torch.pytree import tree_leaves
+from fakexport.exporting.program import operator_name, walk
 from fakexport.rules import rule
 
 from ..artifact import CompileFailure, DeployError
@@ -55,6 +59,20 @@ def failure_of(error: Exception) -> DeployError:
     name = str(node.meta.get("original_aten") or operator_name(node))
     said = (f"the operator is `{name}`", *notes)
     return CompileFailure((finding_at("FE803", node, f"`{name}` comes from here", notes=said),))
+
+
+def refuse_sparse(program: ExportedProgram) -> None:
+    """Check that no call returns a sparse tensor. Inductor's code for them fails when it runs (torch 2.13).
+
+    Raises:
+        CompileFailure: A call returns a sparse tensor (FE803).
+    """
+    for visit in walk(program):
+        for value in tree_leaves(visit.node.meta.get("val")):
+            if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
+                note = f"{operator_name(visit.node)} returns a sparse tensor, but AOTInductor has none"
+                found = finding_at("FE803", visit.node, "this tensor is sparse", notes=(note,))
+                raise CompileFailure((found,))
 
 
 def _lines_of_compiler(text: str) -> Iterator[str]:

@@ -10,12 +10,12 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from fakexport.exporting.program import plain_name, unbound_names
-from fakexport.rules.diagnostics import Diagnostic, Fix
+from fakexport.exporting.program import operator_name, unbound_names
+from fakexport.rules.diagnostics import Diagnostic
 
 from ..aoti.stand_ins import with_stand_ins, with_tensors
 from ..artifact import CompileFailure
-from ..unsupported import finding_at, findings_of_objects
+from ..unsupported import findings_of_objects
 from .converter import Converter
 from .covered import Covered, has_large_weights, on_the_cpu, random_values
 
@@ -26,6 +26,7 @@ _COREMLTOOLS = Converter(
     "convert_single_node",
     "use operators that coremltools converts, or run this part of the model outside of Core ML",
     "register a function for {name} with coremltools' `register_torch_op`",
+    "export with `--dtype float32`: coremltools converts it to float16 by default",
 )
 _REWRITE = (
     "coremltools needs `program.run_decompositions({**torch.export.default_decompositions(), "
@@ -48,13 +49,14 @@ def cover_coreml(program: ExportedProgram) -> Covered:
         # The passes of coremltools remove additions of zeros, which real weights would not be.
         moved = with_tensors(moved, random_values) if is_small else with_stand_ins(moved)
     plain = _decomposed(moved, {})
-    if unknown := tuple(_COREMLTOOLS.unknown(plain, _is_known)):
+    unknown = tuple(_COREMLTOOLS.unknown(plain, _is_known))
+    if refused := unknown or _failure_of_conversion(plain, is_small):
+        nodes = {found.node for found in refused}
+        names = {operator_name(node) for node in plain.graph.nodes if node.name in nodes}
         plain = _decomposed(moved, more_decompositions())
-        if found := tuple(_COREMLTOOLS.unknown(plain, _is_known)):
-            raise CompileFailure(found)
-        rewrites += (f"{_REWRITE} (for {', '.join(sorted(map(_operator, unknown)))})",)
-    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        _convert(plain, "mlprogram" if is_small else "milinternal")
+        if found := tuple(_COREMLTOOLS.unknown(plain, _is_known)) or _failure_of_conversion(plain, is_small):
+            raise CompileFailure(found if unknown else refused)
+        rewrites += (f"{_REWRITE} (for {', '.join(sorted(names)) or 'a part of the program'})",)
     notes = ["coremltools converted it for its default deployment target; Core ML did not run it"]
     if not is_small:
         notes.append("the weights are large, so the last passes, which write the model, were not run")
@@ -72,10 +74,6 @@ def _decomposed(program: ExportedProgram, table: dict[Any, Any]) -> ExportedProg
         return cast(ExportedProgram, program.run_decompositions(table))
 
 
-def _operator(found: Diagnostic) -> str:
-    return found.notes[0].partition(" ")[0]
-
-
 def _is_known(node: Node) -> bool:
     from coremltools.converters.mil.frontend.torch import is_torch_fx_node_supported
 
@@ -85,33 +83,20 @@ def _is_known(node: Node) -> bool:
         return True
 
 
-def _convert(program: ExportedProgram, form: str) -> None:
+def _failure_of_conversion(program: ExportedProgram, is_small: bool) -> tuple[Diagnostic, ...]:
+    """Return why coremltools does not convert a program; nothing if it does."""
     import coremltools
 
+    more = {"skip_model_load": True} if is_small else {"convert_to": "milinternal"}
     try:
-        more = {} if form == "milinternal" else {"skip_model_load": True}
-        coremltools.convert(program, convert_to=form, **more)
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            coremltools.convert(program, **more)
     except Exception as error:  # Its functions raise whatever their checks raise.
-        raise CompileFailure((_failure(program, error),)) from error
+        return (_failure(program, error),)
+    return ()
 
 
 def _failure(program: ExportedProgram, error: Exception) -> Diagnostic:
     if isinstance(error, KeyError) and error.args and isinstance(error.args[0], torch.dtype):
-        return _dtype(program, error.args[0])
+        return _COREMLTOOLS.dtype_failure(program, error.args[0])
     return _COREMLTOOLS.failure(program, error)
-
-
-def _dtype(program: ExportedProgram, dtype: torch.dtype) -> Diagnostic:
-    """Return the finding for a dtype that coremltools does not have, at the first call that returns it."""
-    values = ((node, node.meta.get("val")) for node in program.graph.nodes)
-    held = [node for node, value in values if isinstance(value, torch.Tensor) and value.dtype == dtype]
-    calls = [node for node in held if node.op == "call_function"]
-    name = plain_name(dtype)
-    return finding_at(
-        _COREMLTOOLS.code,
-        (calls or held)[0],
-        f"this tensor is {name}",
-        notes=(f"coremltools has no dtype {name}, which {len(held)} tensors of the program have",),
-        fix=Fix("export with `--dtype float32`: coremltools converts it to float16 by default"),
-        count=len(held),
-    )

@@ -5,6 +5,7 @@ Torch-TensorRT cannot be imported without CUDA, so tools/tensorrt_table.py reads
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -23,6 +24,7 @@ from fakexport.exporting.program import (
     operator_name,
     plain_name,
     unbound_names,
+    user_inputs,
     walk,
 )
 
@@ -31,6 +33,7 @@ from ..unsupported import fallbacks_of
 from .covered import Covered, on_the_cpu
 
 _OUTSIDE = (torch.float64, torch.complex64, torch.complex128)
+_POOL_WITH_INDICES = re.compile(r"aten\.max_pool\dd_with_indices\.default")
 
 
 @cache
@@ -53,10 +56,11 @@ def cover_tensorrt(program: ExportedProgram) -> Covered:
         moved = with_stand_ins(moved)
     plain = partly_decomposed(moved, table()["decomposed"], table()["kept"])
     outside, doubts = [], dict[str, set[str]]()
+    constant = _constants(plain)
     for visit in walk(plain):
-        node, name = visit.node, operator_name(visit.node)
+        node, name = visit.node, _name(visit.node)
         # An item is converted if its tuple is, and Torch-TensorRT removes assertions.
-        if node.op != "call_function" or node.target is getitem or "_assert" in name:
+        if node.op != "call_function" or node.target is getitem or "_assert" in name or node in constant:
             continue
         if not any(isinstance(value, torch.Tensor) for value in tree_leaves(node.meta.get("val"))):
             continue
@@ -68,13 +72,36 @@ def cover_tensorrt(program: ExportedProgram) -> Covered:
     if doubts:
         listed = ", ".join(f"{name} ({', '.join(sorted(each))})" for name, each in doubts.items())
         notes.append(f"not certain: functions of Torch-TensorRT inspect the arguments of {listed}")
-    return Covered((), fallbacks_of(outside), "PyTorch", tuple(notes), is_certain=not doubts)
+    return Covered((), fallbacks_of(outside, "tensorrt"), "PyTorch", tuple(notes), is_certain=not doubts)
+
+
+def _constants(program: ExportedProgram) -> set[Node]:
+    """Return the calls that depend on no input: Torch-TensorRT computes them before it converts the rest."""
+    varying = {node for _, node in user_inputs(program)}
+    constant = set()
+    for node in program.graph.nodes:
+        is_random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        if is_random or not varying.isdisjoint(node.all_input_nodes):
+            varying.add(node)
+        elif node.op == "call_function":
+            constant.add(node)
+    return constant
+
+
+def _name(node: Node) -> str:
+    """Return the operator that is converted. Torch-TensorRT removes unused indices of pools."""
+    name = operator_name(node)
+    if _POOL_WITH_INDICES.fullmatch(name) and all(user.args[1] == 0 for user in node.users):
+        return name.replace("_with_indices", "")
+    return name
 
 
 def _answer(name: str, node: Node) -> tuple[str, tuple[str, ...]]:
     """Return why Torch-TensorRT does not convert a call, or "" and the functions that it depends on."""
     known = table()
     for dtype in (value.dtype for value in _tensors(node)):
+        if dtype is torch.complex64 and name in known["complex"]:
+            return "", ("complex_graph_detection",)
         if dtype in _OUTSIDE:
             return f"TensorRT has no {plain_name(dtype)}", ()
     packet = name.rpartition(".")[0]

@@ -299,8 +299,13 @@ _END = 2**63 - 1
 
 
 def translations() -> Mapping[Any, Callable[..., Any]]:
-    """Return ONNX translations of grouped matrix products. Rows after the last group become zeros."""
+    """Return ONNX translations of grouped matrix products, and of means by `scatter_reduce`.
+
+    Rows after the last group become zeros. The translation that torch uses for `scatter_reduce` computes a
+    wrong result instead of the mean, without an error (onnxscript 0.7.2).
+    """
     from onnxscript import opset18
+    from onnxscript.function_libs.torch_lib.ops.core import aten_scatter_reduce
 
     op: Any = opset18
 
@@ -326,8 +331,26 @@ def translations() -> Mapping[Any, Callable[..., Any]]:
         zero = op.CastLike(op.Constant(value_float=0.0), rows)
         return op.Concat(*made, op.Expand(zero, size), axis=0)
 
+    def scattered(
+        kept: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True
+    ) -> Any:
+        if reduce != "mean":
+            return aten_scatter_reduce(kept, dim, index, source, reduce, include_self)
+        if not kept.dtype.is_floating_point():
+            raise NotImplementedError("scatter_reduce computes means only of floating-point numbers")
+        zero, one = (op.CastLike(op.Constant(value_float=value), kept) for value in (0.0, 1.0))
+
+        def total(first: Any, values: Any) -> Any:
+            if not include_self:
+                first = op.ScatterElements(first, index, op.Expand(zero, op.Shape(source)), axis=dim)
+            return op.ScatterElements(first, index, values, axis=dim, reduction="add")
+
+        ones = (op.Expand(one, op.Shape(each)) for each in (kept, source))
+        return op.Div(total(kept, source), total(*ones))
+
     found = {name: registered_overload(*name.split(".")) for name in (TORCHS, TRANSFORMERS)}
-    return {operator: product for operator in found.values() if operator is not None}
+    products = {operator: product for operator in found.values() if operator is not None}
+    return {**products, torch.ops.aten.scatter_reduce.two: scattered}
 
 
 def messages(message: Any, kind: str) -> Iterator[Any]:

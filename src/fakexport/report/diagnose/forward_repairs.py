@@ -30,12 +30,14 @@ _NONE_IN_CONSTRUCTOR = (
 )
 
 
-def known_repair(table: str, message: str) -> str | None:
+def known_repair(table: str, message: str, runtime: str = "") -> str | None:
     """Look up an error message in a table of `repairs.toml`, such as `forward`.
 
-    Returns the fix, or None if no entry matches.
+    Returns the fix, or None if no entry matches. Entries that list runtimes match only for `runtime`.
     """
     for entry in REPAIRS[table]:
+        if runtime not in entry.get("runtimes", (runtime,)):
+            continue
         if (match := re.search(entry["error"], message)) is not None:
             return QUANTIZED if entry["fix"] == "quantized" else match.expand(entry["fix"])
     return None
