@@ -224,9 +224,7 @@ class AnsweredOperator(TorchDispatchMode):
         for at in results.compared:
             compare_later(call.tensors[at])
         found, value = self._found(results, call)
-        for one, tensor in zip(
-            results.results, [found] if results.container is None else found, strict=True
-        ):
+        for one, tensor in zip(results.results, [found] if results.container is None else found, strict=True):
             if one.is_compared and one.argument is None:
                 compare_later(tensor)
         return found, value
