@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -125,12 +126,15 @@ def assert_nothing_left(started, kept=()):
     assert [each for each in started.left() if each.name not in kept] == []
 
 
+chosen = partial(pytest.param, marks=pytest.mark.chosen)
+
+
 @pytest.mark.parametrize(
     ("name", "options", "source"),
     [
-        ("check", ["--target", "cpu", "--target", "H100", "--html", "page.html"], "built"),
-        ("check", ["--target", "H100"], "traced"),
-        ("export", ["-o", "model.pt2"], "built"),
+        chosen("check", ["--target", "cpu", "--target", "H100", "--html", "page.html"], "built"),
+        chosen("check", ["--target", "H100"], "traced"),
+        chosen("export", ["-o", "model.pt2"], "built"),
         pytest.param("plan", ["--html", "page.html"], "traced", marks=pytest.mark.exhaustive),
         pytest.param("lock", [], "built", marks=pytest.mark.exhaustive),
     ],
