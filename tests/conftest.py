@@ -12,12 +12,19 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal import constants_ast
 
 from tests import levels, versions
 
 # How long an example takes says how busy the machine is.
 settings.register_profile("fakexport", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fakexport")
+
+# Each export searches the caches of loaded modules for fake tensors, except functions of other modules. In a
+# run of all tests, these caches are the largest: hypothesis has read each source file.
+for function in vars(constants_ast).values():
+    if hasattr(function, "cache_info"):
+        function.__module__ = __name__
 
 # torch reads it when it is imported, here and in the processes that tests start. The models are tiny, and
 # pytest-xdist has a process for each core: more threads only wait for each other.
@@ -65,13 +72,8 @@ def pytest_collection_finish() -> None:
 
 def _warm_up() -> None:
     """`check` forks this process for each target: what torch does once per process is done before."""
-    if "fakexport" not in sys.modules:
-        return
-    import torch
-
-    import fakexport as fe
-
-    fe.export(lambda: (torch.nn.Linear(1, 1), (torch.zeros(2, 1),)), dynamic_shapes="auto")
+    if "fakexport" in sys.modules:
+        import tests.warm  # noqa: F401
 
 
 def _keep_out_of_the_collector() -> None:

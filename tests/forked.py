@@ -9,15 +9,17 @@ from __future__ import annotations
 import multiprocessing
 import os
 import runpy
+import socket
 import subprocess
 import sys
 import tempfile
 import types
 import warnings
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-__all__ = ["forking", "run_as_interpreter", "run_module", "run_python"]
+__all__ = ["forking", "run_as_interpreter", "run_in_ranks", "run_module", "run_python"]
 
 _PRELOADED = (
     "pydantic.fields",
@@ -36,6 +38,7 @@ _PRELOADED = (
     "fakexport.deploy",
     "fakexport.report",
     "fakexport.archive.weights",
+    "tests.warm",
 )
 
 
@@ -44,18 +47,37 @@ def run_module(name: str, *arguments: object) -> subprocess.CompletedProcess[str
     return _ended(["-m", name, *map(str, arguments)], Path.cwd())
 
 
+def run_in_ranks(ranks: int, name: str, *arguments: object) -> list[subprocess.CompletedProcess[str]]:
+    """Runs `python -m NAME ARGUMENTS` in several processes, with the variables that torchrun sets."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        store = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    command, folder = ["-m", name, *map(str, arguments)], Path.cwd()
+
+    def run(rank: int) -> subprocess.CompletedProcess[str]:
+        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
+        return _ended(command, folder, {**os.environ, **store, **own})
+
+    with ThreadPoolExecutor(ranks) as threads:
+        return list(threads.map(run, range(ranks)))
+
+
 def run_python(code: str, *arguments: object, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Runs `python -W ignore -c CODE ARGUMENTS`, in the folder."""
     return _ended(["-c", code, *map(str, arguments)], folder or Path.cwd())
 
 
-def _ended(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def _ended(
+    arguments: list[str], folder: Path, environment: Mapping[str, str] = os.environ
+) -> subprocess.CompletedProcess[str]:
     if sys.platform != "linux":  # Elsewhere a fork is not safe once libraries of the system are in use.
         command = [sys.executable, *(["-W", "ignore"] if arguments[0] == "-c" else []), *arguments]
-        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            command, cwd=folder, env=dict(environment), capture_output=True, text=True, check=False
+        )
     with tempfile.TemporaryDirectory() as streams:
         out, err = Path(streams, "out"), Path(streams, "err")
-        process = forking().Process(target=_run, args=(arguments, folder, dict(os.environ), out, err))
+        process = forking().Process(target=_run, args=(arguments, folder, dict(environment), out, err))
         process.start()
         process.join()
         assert process.exitcode is not None

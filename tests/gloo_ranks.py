@@ -14,6 +14,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.forked import forking
+
 __all__ = ["spawned"]
 
 Work = Callable[[Path, int, int], Any]
@@ -21,7 +23,9 @@ Work = Callable[[Path, int, int], Any]
 
 def spawned(work: Work, folder: Path, ranks: int) -> list[Any]:
     """Return what `work(folder, rank, ranks)` returns in each process; tensors and plain values."""
-    mp.spawn(_process, (work, folder, ranks), nprocs=ranks)
+    forking()  # With the imports, which each process would take seconds for.
+    start = "forkserver" if sys.platform == "linux" else "spawn"
+    mp.start_processes(_process, (work, folder, ranks), nprocs=ranks, start_method=start)
     return [torch.load(folder / f"result{rank}.pt") for rank in range(ranks)]
 
 

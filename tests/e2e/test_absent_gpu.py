@@ -26,7 +26,6 @@ SMALL = ("perceptron dynamic", "written buffer", "cache")
 IN_CI = (
     "attention",
     "attention bfloat16",
-    "reductions",
     "images",
     "llama",
 )

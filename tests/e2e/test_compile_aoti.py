@@ -1,14 +1,13 @@
 """`fakexport compile --to aoti` and `fakexport run`, as a user types them; test_cpp_runner.py has models."""
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests.command_line import fakexport
+from tests.forked import run_python
 
 safetensors = pytest.importorskip("safetensors.torch")
 
@@ -57,7 +56,7 @@ def prepared() -> None:
     """The program of a model, its weights, inputs, and what eager gives for them; in the current folder."""
     for index, given in enumerate(INPUTS):
         safetensors.save_file(given, f"in{index}.safetensors")
-    subprocess.run([sys.executable, "-W", "ignore", "-c", EAGER, Path.cwd(), "mlp"], check=True)
+    assert run_python(EAGER, Path.cwd(), "mlp").returncode == 0
     options = ("--target", "cpu", "--no-progress", "--dynamic", "input.0=1..64")
     fakexport("export", "models.py:mlp", *options, "-o", "program.pt2")
 

@@ -1,6 +1,7 @@
 """The C++ project: written, built with cmake and g++, and run on models and on what does not fit them."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -43,6 +44,19 @@ def assert_as_eager(
         torch.testing.assert_close(got[name], tensor, atol=TOLERANCE, rtol=0)
 
 
+@pytest.fixture(scope="module")
+def weightless(cpp_runner, tmp_path_factory):
+    """The program with a package for any number of rows, as `compile --to cpp-project` writes it."""
+    folder = tmp_path_factory.mktemp("weightless")
+    case, rows = linear(), torch.export.Dim("rows", max=2_000_000)
+    fe.save(
+        fe.export(lambda: case.module, (), case.inputs, dynamic_shapes={"x": {0: rows}}), folder / "m.pt2"
+    )
+    made = fakexport("compile", folder / "m.pt2", "--to", "cpp-project", "-o", folder / "project")
+    assert "note: model.aoti.pt2 has no weights" in made.stderr
+    return Runner(cpp_runner, folder / "project" / "model.aoti.pt2")
+
+
 class TestModels:
     def test_an_mlp_is_as_eager_in_any_batch(self, run, tmp_path):
         case = mlp()
@@ -61,19 +75,26 @@ class TestModels:
             assert torch.equal(got["best"], eager["best"])
             assert torch.equal(got["positive"], eager["positive"])
 
-    def test_a_vit_is_as_eager_whatever_the_layout_in_memory(self, cpp_runner, tmp_path):
-        case = vit()
-        run = compiled(case, cpp_runner, tmp_path)
-
-        assert_as_eager(run.outputs(case.inputs, tmp_path), case)
-        images = torch.randn(5, 3, 16, 16)
-        numpy.save(tmp_path / "images.npy", numpy.asfortranarray(images.numpy()))
+    def test_a_linear_layer_is_as_eager_whatever_the_layout_in_memory(self, weightless, tmp_path):
+        case, x = linear(), torch.randn(5, 8)
+        numpy.save(tmp_path / "x.npy", numpy.asfortranarray(x.numpy()))
+        safetensors.save_file(case.module.state_dict(), weights := tmp_path / "weights.safetensors")
         out = tmp_path / "out"
-        done = run("--inputs", f"pixel_values={tmp_path / 'images.npy'}", "--output", out)
+
+        done = weightless("--inputs", f"x={tmp_path / 'x.npy'}", "--output", out, weights=weights)
 
         assert done.returncode == 0, done.stderr
         got = {path.stem: torch.from_numpy(numpy.load(path)) for path in out.iterdir()}
-        assert_as_eager(got, case, {"pixel_values": images})
+        assert_as_eager(got, case, {"x": x})
+
+    @pytest.mark.exhaustive
+    def test_a_vit_is_as_eager(self, cpp_runner, tmp_path):
+        case = vit()
+        run = compiled(case, cpp_runner, tmp_path)
+
+        for batch in (2, 5):
+            inputs = {"pixel_values": torch.randn(batch, 3, 16, 16)}
+            assert_as_eager(run.outputs(inputs, tmp_path), case, inputs)
 
     def test_code_for_each_range_of_sizes(self, cpp_runner, tmp_path):
         (tmp_path / "model.py").write_text(
@@ -166,20 +187,15 @@ class TestPlacesOfWeights:
         assert done.returncode == 0, done.stderr
         assert_as_eager(safetensors.load_file(out), case)
 
-    def test_a_weight_less_program_gets_its_weights_when_it_runs(self, cpp_runner, tmp_path):
+    def test_a_weight_less_program_gets_its_weights_when_it_runs(self, weightless, tmp_path):
         case = linear()
-        program = fe.export(lambda: case.module, (), case.inputs)
-        fe.save(program, tmp_path / "model.pt2")
-        project = tmp_path / "project"
-
-        made = fakexport("compile", tmp_path / "model.pt2", "--to", "cpp-project", "-o", project)
-        run = Runner(cpp_runner, project / "model.aoti.pt2")
+        package = shutil.copy(weightless.package, tmp_path)
+        run, weights = Runner(weightless.program, Path(package)), tmp_path / "model.aoti.safetensors"
         safetensors.save_file(case.inputs, tmp_path / "in.safetensors")
         without = run.refusal("--inputs", tmp_path / "in.safetensors")
-        safetensors.save_file(case.module.state_dict(), project / "model.aoti.safetensors")
+        safetensors.save_file(case.module.state_dict(), weights)
 
-        assert "note: model.aoti.pt2 has no weights" in made.stderr
-        assert without == f"{project / 'model.aoti.safetensors'}: No such file or directory"
+        assert without == f"{weights}: No such file or directory"
         assert_as_eager(run.outputs(case.inputs, tmp_path), case)
 
     def test_a_checkpoint_has_neither_constants_nor_both_names_of_a_tied_weight(self, cpp_runner, tmp_path):
@@ -394,15 +410,15 @@ class TestOutputs:
 
         assert refusal.startswith(("cannot write", "npy cannot store"))
 
-    def test_a_full_disk_leaves_what_was_there(self, cpp_runner, tmp_path):
+    def test_a_full_disk_leaves_what_was_there(self, weightless, tmp_path):
         """A limit on the size of files stands in for the disk; torch's loader needs some of it before."""
-        module, x = linear().module, torch.zeros(1_000_000, 8)
-        run = compiled(Case(module, {"x": x}, {"x": None}), cpp_runner, tmp_path)
         folder = tmp_path / "out"
         folder.mkdir()
-        safetensors.save_file({"x": x}, tmp_path / "in.safetensors")
+        safetensors.save_file({"x": torch.zeros(1_000_000, 8)}, tmp_path / "in.safetensors")
+        safetensors.save_file(linear().module.state_dict(), tmp_path / "weights.safetensors")
         (folder / "out.safetensors").write_text("before")
-        call = f"{run.program} --package {run.package} --inputs ../in.safetensors -o out.safetensors"
+        call = f"{weightless.program} --package {weightless.package} --weights ../weights.safetensors"
+        call += " --inputs ../in.safetensors -o out.safetensors"
 
         done = subprocess.run(
             ["bash", "-c", f"trap '' XFSZ; ulimit -f {8 * 1024}; exec {call}"],

@@ -11,6 +11,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.contract.source_tree import ROOT
+from tests.shell_command import fakexport_command
 
 LLAMA = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 64, "hidden_size": 32,
@@ -18,11 +19,27 @@ LLAMA = {
 }  # fmt: skip
 
 
+# Runs the app. Where it starts an interpreter for `-m fakexport`, it gets the executable that forks.
+START = """
+import runpy, sys
+sys.executable, sys.argv = sys.argv[1], sys.argv[2:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 @pytest.fixture(scope="module")
-def address():
+def address(tmp_path_factory):
+    tools = tmp_path_factory.mktemp("tools")
+    interpreter = tools / "python"
+    interpreter.write_text(f'#!/bin/sh\nshift 2\nexec "{tools / "fakexport"}" "$@"\n', encoding="utf-8")
+    interpreter.chmod(0o755)
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, ROOT / "examples" / "app" / "app.py", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
+    app = ROOT / "examples" / "app" / "app.py"
+    command = [sys.executable, "-c", START, interpreter, app, "--port", "0"]
+    with (
+        fakexport_command(tools / "fakexport"),
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server,
+    ):
         yield server.stdout.readline().strip()
         server.terminate()
 

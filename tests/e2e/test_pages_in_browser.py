@@ -4,12 +4,12 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from fakexport.report import check_document, render_page
+from tests.forked import run_python
 from tests.page_reading import HOSTILE
 from tests.unit.report.test_pages import names_everywhere
 
@@ -70,8 +70,8 @@ def pages(tmp_path_factory):
         (1, "diff", "a.pt2", "b.pt2", "--html", "diff.html"),
         (0, "sweep-report", "old.jsonl", "new.jsonl", "-o", "site"),
     ]
-    # One process for all, because each would import torch.
-    subprocess.run([sys.executable, "-c", EACH, json.dumps(commands)], cwd=folder, check=True)
+    done = run_python(EACH, json.dumps(commands), folder=folder)
+    assert done.returncode == 0, done.stderr
     (folder / "site" / "index.html").rename(folder / "sweep.html")
     hostile = render_page(check_document(names_everywhere("".join(HOSTILE))))
     (folder / "hostile.html").write_text(hostile, encoding="utf-8")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import fakexport as fe
 from tests.command_line import fakexport_here
+from tests.forked import run_in_ranks
 from tests.parallel_models import small_model
 
 MODEL = """
@@ -110,22 +109,25 @@ def test_bad_usage_of_run_is_one_line(folder, arguments, message):
     assert message in done.stderr
 
 
-def in_three_processes(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    launcher = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "-m", "fakexport")
+def in_three_processes(folder: Path, *arguments: object) -> tuple[int, str]:
+    """The sum of the exit codes, and what the processes print on stderr. test_torchrun.py has torchrun."""
     given = (folder / "stages.pt2", folder / "weights.safetensors", "--inputs", folder / "inputs.safetensors")
-    command = [*map(str, (*launcher, "run", *given, *arguments))]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    ended = run_in_ranks(3, "fakexport", "run", *given, *arguments)
+    return sum(each.returncode for each in ended), "".join(each.stderr for each in ended)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [(), ("--microbatches", "3"), ("--repeat", "2")])
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("--microbatches", "3"), ("--repeat", "2")],
+)
 def test_each_process_runs_a_stage(folder, tmp_path, arguments):
     out = tmp_path / "out.safetensors"
 
-    ended = in_three_processes(folder, "-o", out, *arguments)
+    code, errors = in_three_processes(folder, "-o", out, *arguments)
 
-    assert ended.returncode == 0, ended.stderr
-    assert "FE704" not in ended.stderr  # The other entries of the checkpoint are those of other stages.
+    assert code == 0, errors
+    assert "FE704" not in errors  # The other entries of the checkpoint are those of other stages.
     wanted, found = load_file(folder / "wanted.safetensors"), load_file(out)
     assert found.keys() == wanted.keys()
     for name, value in found.items():
@@ -137,10 +139,10 @@ def test_each_process_runs_a_stage(folder, tmp_path, arguments):
 
 @pytest.mark.slow
 def test_a_batch_that_cannot_be_cut_is_one_line(folder):
-    ended = in_three_processes(folder, "--microbatches", "4")
+    code, errors = in_three_processes(folder, "--microbatches", "4")
 
-    assert ended.returncode != 0
-    assert "error: a batch of 6 cannot be cut into 4 equal parts" in ended.stderr
+    assert code != 0
+    assert "error: a batch of 6 cannot be cut into 4 equal parts" in errors
 
 
 NOTHING_PASSED = """
@@ -175,9 +177,9 @@ def test_stages_that_pass_nothing_to_each_other_run_in_processes(tmp_path):
     places = "pp=3,at=blocks.1,blocks.2"
     fakexport_here("export", source, "--parallel", places, "-o", tmp_path / "stages.pt2")
 
-    ended = in_three_processes(tmp_path, "-o", out)
+    code, errors = in_three_processes(tmp_path, "-o", out)
 
-    assert ended.returncode == 0, ended.stderr
+    assert code == 0, errors
     with torch.no_grad():
         wanted = model(x)
     assert all(torch.equal(value, wanted[name]) for name, value in load_file(out).items())

@@ -6,8 +6,11 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import chdir
 
 import pytest
+
+from tests.forked import run_module
 
 pytestmark = pytest.mark.slow
 
@@ -30,8 +33,8 @@ models: [models.py:fine, models.py:branch, models.py:missing, models.py:aborts]
 
 
 def fakexport(folder, *arguments):
-    command = [sys.executable, "-m", "fakexport", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    with chdir(folder):
+        return run_module("fakexport", *arguments)
 
 
 def test_a_sweep_is_killed_goes_on_and_is_compared(tmp_path):
@@ -102,7 +105,8 @@ def test_a_line_of_a_sweep_is_what_the_command_says_alone(tmp_path):
 
     for line in (tmp_path / "run.jsonl").read_text().splitlines():
         found = json.loads(line)
-        alone = fakexport(tmp_path, *found["command"].split()[1:], "--format", "json")
+        command = [sys.executable, "-m", *found["command"].split(), "--format", "json"]
+        alone = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         reports = [json.loads(alone.stdout), found["report"]]
         for report in reports:
             del report["measured"]

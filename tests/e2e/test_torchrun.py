@@ -7,6 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.command_line import fakexport
+from tests.forked import run_in_ranks
 from tests.parallel_models import logits_of, small_model, token_ids
 
 pytest.importorskip("transformers")
@@ -15,8 +17,9 @@ pytest.importorskip("transformers")
 SHAPES = {"weight": (2, 2), "bias": (2,)}
 
 
-def fakexport(*arguments: object, launcher: tuple[str, ...] = (), fails: bool = False) -> str:
-    command = [sys.executable, *launcher, "-m", "fakexport", *map(str, arguments)]
+def torchrun(*arguments: object, fails: bool = False) -> str:
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "fakexport")
+    command = [sys.executable, *launcher, *map(str, arguments)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (ended.returncode != 0) is fails, ended.stderr
     return ended.stderr
@@ -29,14 +32,17 @@ def test_two_processes_run_the_model(tmp_path):
     model.save_pretrained(tmp_path / "model")
     inputs, ranks, bound = (tmp_path / name for name in ("inputs.safetensors", "ranks.pt2", "bound.pt2"))
     save_file({"input_ids": ids, "attention_mask": torch.ones_like(ids)}, inputs)
-    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
 
     source = f"hf:{tmp_path / 'model' / 'config.json'}"
     fakexport("export", source, "--parallel", "tp=2", "--dynamic", "auto", "-o", ranks)
     fakexport("bind", ranks, tmp_path / "model", "-o", bound, "--trust")
-    for given in ((ranks, tmp_path / "model"), (bound,)):
-        out = tmp_path / "out.safetensors"
-        fakexport("run", *given, "--inputs", inputs, "-o", out, "--trust", launcher=launcher)
+    out = tmp_path / "out.safetensors"
+    run = ("--inputs", inputs, "-o", out, "--trust")
+    for is_bound in (False, True):
+        if is_bound:
+            assert [each.returncode for each in run_in_ranks(2, "fakexport", "run", bound, *run)] == [0, 0]
+        else:
+            torchrun("run", ranks, tmp_path / "model", *run)
 
         logits = load_file(out)["logits"]
         torch.testing.assert_close(logits, logits_of(model, ids), rtol=2e-5, atol=2e-5)
@@ -54,8 +60,7 @@ def test_a_process_whose_partner_ended_is_not_at_fault(tmp_path):
     save_file({f"{i}.{name}": torch.ones(shape) for i in (0, 2) for name, shape in SHAPES.items()}, weights)
     fakexport("export", f"{tmp_path / 'model.py'}:build", "--parallel", "pp=2,at=2", "-o", stages)
 
-    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
-    errors = fakexport("run", stages, weights, launcher=launcher, fails=True)
+    errors = torchrun("run", stages, weights, fails=True)
 
     assert "the input 'input' is missing" in errors
     assert "the connection to another process ended" in errors

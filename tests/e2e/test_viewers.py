@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from torch import nn
 
 from fakexport.archive import load, save, save_bundle
 from fakexport.exporting.capture import export
+from tests.forked import run_module
 
 pytestmark = pytest.mark.slow
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -56,8 +58,8 @@ def folder(tmp_path_factory):
 
 
 def fakexport(folder, *arguments):
-    command = [sys.executable, "-m", "fakexport", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    with chdir(folder):
+        done = run_module("fakexport", *arguments)
     assert done.returncode == 0, done.stderr
     return done.stderr.splitlines()
 

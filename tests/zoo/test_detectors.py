@@ -25,7 +25,7 @@ from detection import Detections
 pytestmark = [pytest.mark.zoo, pytest.mark.usefixtures("torchlib_read_once")]
 
 _WITH_BACKGROUND = {"detr", "yolos"}
-_OTHERS = ("rt_detr", "conditional_detr", "deformable_detr")
+_OTHERS = ("yolos", "rt_detr", "conditional_detr", "deformable_detr")
 
 
 def built(name: str) -> nn.Module:
@@ -50,7 +50,6 @@ def between(scores: torch.Tensor, count: int) -> torch.Tensor:
     "name",
     [
         pytest.param("detr", marks=pytest.mark.slow),
-        pytest.param("yolos", marks=pytest.mark.slow),
         *(pytest.param(name, marks=pytest.mark.exhaustive) for name in _OTHERS),
     ],
 )

@@ -24,7 +24,7 @@ FAMILIES = ("llama", "qwen3", "gemma2", "mixtral", "deepseek_v3", "gpt2", "bert"
 IN_CI = ("llama", "t5")
 
 
-@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize("stages", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(
     "name",
     [

@@ -42,7 +42,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     "name",
     [
         pytest.param("ssdlite320_mobilenet_v3_large", marks=pytest.mark.slow),
-        pytest.param("fasterrcnn_mobilenet_v3_large_320_fpn", marks=pytest.mark.slow),
+        pytest.param("fasterrcnn_mobilenet_v3_large_320_fpn", marks=pytest.mark.exhaustive),
         pytest.param("retinanet_resnet50_fpn", marks=pytest.mark.exhaustive),
         pytest.param("fcos_resnet50_fpn", marks=pytest.mark.exhaustive),
         pytest.param("ssd300_vgg16", marks=pytest.mark.exhaustive),

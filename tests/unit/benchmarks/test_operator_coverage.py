@@ -18,7 +18,6 @@ from benchmarks.operator_coverage.device_only import (
     group_of,
 )
 from benchmarks.operator_coverage.explained import reason_of
-from tests.architectures import sampled
 from tests.forked import run_module, run_python
 
 ROOT = Path(__file__).parents[3]
@@ -77,8 +76,9 @@ def test_a_sample_of_operators_is_the_same_on_a_virtual_device(part):
     assert {outcome["operator"] for outcome in found} == set(names)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("eighth", sampled(range(8)))
+@pytest.mark.parametrize("eighth", range(8))
 def test_every_operator_is_the_same_on_a_virtual_device_or_known(eighth, samples):
     names = sorted({operator.full_name for operator in samples.operators()})[eighth::8]
 

@@ -42,6 +42,12 @@ def linear() -> torch.export.ExportedProgram:
     return fe.export(lambda: nn.Linear(4, 2), (torch.zeros(3, 4),))
 
 
+def with_own_cache(folder: Path) -> dict[str, str]:
+    """The environment with an empty cache. Inductor would first compile ten programs to try vector units."""
+    own = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "own"), "TORCHINDUCTOR_VEC_ISA_OK": "0"}
+    return {**os.environ, **own}
+
+
 @needs_compiler
 @pytest.mark.slow
 def test_an_interrupted_compilation_leaves_nothing(tmp_path: Path) -> None:
@@ -49,7 +55,7 @@ def test_an_interrupted_compilation_leaves_nothing(tmp_path: Path) -> None:
     out.mkdir()
     temporary.mkdir()
     (out / "m.pt2").write_text("what was there before")
-    environment = {**os.environ, "TMPDIR": str(temporary), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "own")}
+    environment = {**with_own_cache(tmp_path), "TMPDIR": str(temporary)}
     command = [sys.executable, "-W", "ignore", "-c", COMPILE, out / "m.pt2"]
 
     with subprocess.Popen(
@@ -74,7 +80,7 @@ def test_an_interrupted_compilation_leaves_nothing(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "own")}
+    environment = with_own_cache(tmp_path)
     command = [sys.executable, "-W", "ignore", "-c", COMPILE, out / "m.pt2"]
 
     def limited() -> None:

@@ -112,9 +112,11 @@ def test_what_overlaps_is_not_divided():
 @pytest.mark.slow
 def test_compiled_code(bundle, weights, eager, tmp_path):
     """Once with the weights in the file next to the package, once bound later."""
-    compiled = fe.compile(fe.bind(bundle, weights), tmp_path / "model.pt2")
-    fe.compile(bundle, tmp_path / "later.pt2")
+    cache = tmp_path / "cache"
+    compiled = fe.compile(fe.bind(bundle, weights), tmp_path / "model.pt2", cache=cache)
+    later = fe.compile(bundle, tmp_path / "later.pt2", cache=cache)
 
+    assert later.is_cached
     assert [file.name for file in compiled.files] == ["model.pt2", "model.safetensors"]
     assert load_file(tmp_path / "model.safetensors").keys() == {"weight"}
     check(fe.open_program(tmp_path / "model.pt2", trust=True), eager)

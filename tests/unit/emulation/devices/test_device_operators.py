@@ -117,14 +117,15 @@ def outcomes(info, device, training):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("third", range(3))
 @pytest.mark.parametrize("target", sampled(DEVICES))
-def test_every_module_of_torchs_own_database_has_the_cpus_shapes(target, monkeypatch):
+def test_every_module_of_torchs_own_database_has_the_cpus_shapes(target, third, monkeypatch):
     from torch.testing._internal.common_modules import module_db  # A second, in each process that collects.
 
     monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
     different = []
     compared = 0
-    for info in module_db:
+    for info in module_db[third::3]:
         for training in (True, False):
             on_cpu = outcomes(info, "cpu", training)
             with emulate(target):
@@ -137,5 +138,5 @@ def test_every_module_of_torchs_own_database_has_the_cpus_shapes(target, monkeyp
             compared += len(pairs)
             different += [(info.name, training, *pair) for pair in pairs if pair[0] != pair[1]]
 
-    assert compared > 400
+    assert compared > 130
     assert different == []

@@ -152,7 +152,7 @@ def test_a_number_of_a_ranks_experts_that_becomes_a_value_is_rejected(step):
     assert (caught.value.span.path, caught.value.span.function) == (__file__, "forward")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("step", WRONG)
 def test_a_number_of_a_ranks_experts_that_becomes_a_value_changes_the_result(step, monkeypatch):
     """Without the check, the ranks compute other values than eager mode."""

@@ -32,11 +32,6 @@ def assert_processes_compute_the_model(folder, family, ranks, parallel, **change
 
 
 @pytest.mark.slow
-def test_two_processes_compute_the_model(tmp_path):
-    assert_processes_compute_the_model(tmp_path, "llama", 2, "tp=2")
-
-
-@pytest.mark.slow
 def test_each_rank_has_programs_for_ranges_of_the_batch(tmp_path):
     from safetensors.torch import save_model
 
@@ -60,7 +55,7 @@ def test_each_rank_has_programs_for_ranges_of_the_batch(tmp_path):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "llama"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_processes_compute_every_family(family, ranks, tmp_path):
     assert_processes_compute_the_model(tmp_path, family, ranks, f"tp={ranks}")
 

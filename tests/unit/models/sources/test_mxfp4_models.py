@@ -174,7 +174,7 @@ def test_ranks_are_refused_by_name(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["aoti", "onnx", "executorch"])
+@pytest.mark.parametrize("form", ["executorch", "onnx", "aoti"])
 def test_compilers_get_operators_that_they_have(form: Any, tmp_path: Path) -> None:
     if form != "aoti":
         pytest.importorskip(form)

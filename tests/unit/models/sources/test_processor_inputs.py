@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -13,7 +17,9 @@ import transformers
 
 import fakexport as fe
 from fakexport.emulation.fake import fake_mode
+from fakexport.files.processes import WarmStart, run_limited
 from fakexport.models.sources import SourceError, resolve
+from fakexport.models.sources.media_inputs import processor_inputs
 from fakexport.models.sources.media_inputs.processor_inputs import Processor
 from tests.unit.models.sources.processor_folders import folder_of
 
@@ -24,6 +30,25 @@ ROWS = 2
 PROMPT = "\n" + " ".join("a" * 16)
 SIDE = 32
 GRID = [[SIDE, 2 * SIDE], [2 * SIDE, SIDE], [2 * SIDE, 2 * SIDE]]
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[WarmStart]:
+    imports = ("torch", "transformers.processing_utils", "transformers.models.auto.processing_auto")
+    with pytest.MonkeyPatch.context() as patch:
+        for library in ("HF_HUB", "TRANSFORMERS"):
+            patch.setenv(f"{library}_OFFLINE", "1")
+        with closing(WarmStart(imports, Path.cwd())) as found:
+            yield found
+
+
+@pytest.fixture(autouse=True)
+def processors_start_warm(
+    request: pytest.FixtureRequest, warm: WarmStart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A processor's own process imports transformers first, which takes most of its time."""
+    if request.node.function is not test_a_sound_is_that_of_the_feature_extractor:
+        monkeypatch.setattr(processor_inputs, "run_limited", partial(run_limited, warm=warm))
 
 
 @dataclass(frozen=True)
