@@ -13,6 +13,7 @@ from torch import nn
 import fakexport as fe
 from fakexport.deploy import RUNTIMES, check_runtimes
 from fakexport.rules import rule
+from tests.architectures import ARCHITECTURES
 
 pytestmark = [
     pytest.mark.slow,
@@ -379,3 +380,24 @@ def test_an_error_of_one_converter_leaves_the_other_answers(monkeypatch: pytest.
 def test_an_unknown_runtime_is_one_line_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="unknown runtime 'onxx'; choose from aoti, coreml, executorch"):
         check_runtimes(["onxx"])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("model_type", "runtime", "operator"),
+    [
+        ("gpt-sw3", "coreml", "aten.new_ones.default"),
+        pytest.param("grounding-dino", "onnx", "aten.cummax.default", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_attention_that_a_decomposition_lays_out_differently_hides_no_refusal(
+    model_type: str, runtime: str, operator: str, tmp_path: Path
+) -> None:
+    """A `view` of attention can fail in the decompositions of torch, which raised an error here."""
+    needs(runtime)
+    architecture = next(each for each in ARCHITECTURES if each.model_type == model_type)
+
+    answer = fe.runtime_verdict(fe.export(architecture.source(tmp_path)), runtime)
+
+    assert answer.result == "refused"
+    assert operator in answer.diagnostics[0].notes[0]

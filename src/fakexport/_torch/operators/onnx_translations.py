@@ -11,6 +11,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
@@ -24,7 +25,8 @@ def prepared(program: ExportedProgram, translations: Mapping[Any, Callable[..., 
     """
     from torch.onnx._internal.exporter import _core
 
-    return _core._prepare_exported_program_for_export(program, registry=_registry(translations))
+    with torch.no_grad():  # As in the conversion: attention then has the same layout.
+        return _core._prepare_exported_program_for_export(program, registry=_registry(translations))
 
 
 def untranslated_nodes(

@@ -88,6 +88,13 @@ class SymbolicArithmetic:
         return calculate
 
 
+def copy_of(node: SymNode) -> SymNode:
+    """Return `copy.copy(node)`, in a quarter of the time."""
+    made = SymNode.__new__(SymNode)
+    made.__dict__ = node.__dict__.copy()
+    return made
+
+
 def _integer() -> Callable[[SymNode], int | None]:
     """Return a `maybe_as_int` that caches which expressions are symbolic.
 

@@ -53,7 +53,10 @@ def cover_coreml(program: ExportedProgram) -> Covered:
     if refused := unknown or _failure_of_conversion(plain, is_small):
         nodes = {found.node for found in refused}
         names = {operator_name(node) for node in plain.graph.nodes if node.name in nodes}
-        plain = _decomposed(moved, more_decompositions())
+        try:
+            plain = _decomposed(moved, more_decompositions())
+        except Exception as error:  # Such as a `view` of attention whose decomposition has other strides.
+            raise CompileFailure(refused) from error
         if found := tuple(_COREMLTOOLS.unknown(plain, _is_known)) or _failure_of_conversion(plain, is_small):
             raise CompileFailure(found if unknown else refused)
         rewrites += (f"{_REWRITE} (for {', '.join(sorted(names)) or 'a part of the program'})",)
