@@ -46,8 +46,12 @@ _NOT_IN_A_PLACE = re.compile(r"[^A-Za-z0-9_.:/ -]")
 _REPLACED_GETTERS = frozenset({"grad_fn"})
 """Getters that `autograd_questions` replaces during the trace. User code calls the replacements."""
 _OWN = f"{__name__.partition('.')[0]}."
-# torch's own tracing reads the sizes of each value, which does not affect the program.
-_OF_TRACES = ("torch.fx.", "torch._subclasses.", "torch.export.", "torch._export.", "torch._functorch.")
+# torch's own tracing reads the sizes of each value, which does not affect the program. TorchDynamo compares
+# the inputs of a branch with those of an earlier export in the same process.
+_OF_TRACES = (
+    *("torch.fx.", "torch._subclasses.", "torch.export.", "torch._export.", "torch._functorch."),
+    "torch._dynamo.guards",
+)
 
 
 class InputQuestions:
@@ -218,11 +222,12 @@ def _is_own_question(asked: Property, frame: FrameType | None) -> bool:
 def _is_of_trace(frame: FrameType | None) -> bool:
     """Return whether torch's tracing code reads a property, directly or through a function of torch."""
     while frame is not None:
-        asking = frame.f_globals.get("__name__", "")
-        if asking.startswith(_OF_TRACES):
-            return True
-        if not asking.startswith("torch.") or asking.startswith("torch.nn."):
-            return False
+        asking = frame.f_globals.get("__name__")
+        if asking is not None:  # TorchDynamo evaluates guards in a namespace without a name.
+            if asking.startswith(_OF_TRACES):
+                return True
+            if not asking.startswith("torch.") or asking.startswith("torch.nn."):
+                return False
         frame = frame.f_back
     return False
 

@@ -173,6 +173,25 @@ def test_questions_in_a_body_that_dynamo_traces_are_guarded():
         module(ramp(4, 4).t())
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+def test_a_body_that_dynamo_compares_with_an_earlier_export_asks_no_more_of_its_inputs():
+    class Branching(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+
+        def forward(self, x):
+            for _ in range(2):
+                y = self.linear(x).transpose(0, 1)
+                y = torch.cond(y.sum() > 0, lambda a: a.contiguous() + 1, lambda a: a.contiguous() - 1, (y,))
+                x = y.transpose(0, 1)
+            return x
+
+    first, second = (fe.export(Branching, (ramp(4, 6, 8),), dynamic_shapes="auto") for _ in range(2))
+
+    assert second._guards_code == first._guards_code
+
+
 def test_questions_of_hooks_of_the_root_module_are_guarded():
     class Hooked(nn.Module):
         def __init__(self):
