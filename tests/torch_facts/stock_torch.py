@@ -1,8 +1,8 @@
 """Stock torch in a process of its own: a registered guard stays for the life of a process."""
 
+import subprocess
+import sys
 from dataclasses import dataclass
-
-from tests.forked import run_python
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 
 def run_stock(program: str) -> Ended:
-    """Run a program on torch as it is, without fakexport."""
-    done = run_python(PREAMBLE + program)
+    """Run a program on torch as it is, in an interpreter in which fakexport has done nothing."""
+    command = [sys.executable, "-W", "ignore", "-c", PREAMBLE + program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     return Ended(done.returncode, done.stdout, done.stderr)
