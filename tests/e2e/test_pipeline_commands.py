@@ -117,10 +117,7 @@ def in_three_processes(folder: Path, *arguments: object) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "arguments",
-    [(), ("--microbatches", "3"), ("--repeat", "2")],
-)
+@pytest.mark.parametrize("arguments", [(), ("--microbatches", "3"), ("--repeat", "2")])
 def test_each_process_runs_a_stage(folder, tmp_path, arguments):
     out = tmp_path / "out.safetensors"
 

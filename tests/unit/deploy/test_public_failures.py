@@ -7,7 +7,6 @@ that follows the printed fix is taken, really converted, and returns the values 
 from __future__ import annotations
 
 import re
-import shutil
 import tomllib
 import warnings
 from pathlib import Path
@@ -18,16 +17,13 @@ import torch
 
 import fakexport as fe
 from benchmarks.runtime_answers import TAKEN, Model, difference_from_eager, really_run
-from fakexport.deploy import RUNTIMES
 from fakexport.deploy.coverage.tensorrt import table
 from fakexport.report.diagnose.forward_repairs import REPAIRS
+from tests.runtime_packages import QUIET, needs
 
 pytestmark = [
     pytest.mark.usefixtures("torchlib_read_once"),
-    # coremltools calls its own deprecated functions, and leaves folders to the garbage collector.
-    pytest.mark.filterwarnings("ignore:Function _TORCH_OPS_REGISTRY:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning"),
+    *QUIET,
 ]
 
 CASES: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("public_failures.toml").read_text())[
@@ -84,13 +80,6 @@ def model_of(factory: Any) -> Model:
     module, _, inputs = factory()
     program = fe.export(factory)
     return Model(program, fe.bind(program, {}), inputs, [module(**inputs)])
-
-
-def needs(runtime: str) -> None:
-    for package in RUNTIMES[runtime].packages:
-        pytest.importorskip(package)
-    if runtime == "aoti" and shutil.which("g++") is None:
-        pytest.skip("needs g++")
 
 
 def converts(model: Model, runtime: str, folder: Path) -> str:

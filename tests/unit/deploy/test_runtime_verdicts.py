@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,12 @@ import fakexport as fe
 from fakexport.deploy import RUNTIMES, check_runtimes
 from fakexport.rules import rule
 from tests.architectures import ARCHITECTURES
+from tests.runtime_packages import QUIET, needs
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.usefixtures("torchlib_read_once"),
-    # coremltools calls its own deprecated functions, and leaves folders to the garbage collector.
-    pytest.mark.filterwarnings("ignore:Function _TORCH_OPS_REGISTRY:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning"),
+    *QUIET,
 ]
 
 
@@ -36,13 +33,6 @@ class Embedded(nn.Module):
 
 def embedded() -> tuple[nn.Module, tuple[torch.Tensor]]:
     return Embedded().eval(), (torch.zeros(2, 3, dtype=torch.int64),)
-
-
-def needs(runtime: str) -> None:
-    for package in RUNTIMES[runtime].packages:
-        pytest.importorskip(package)
-    if runtime == "aoti" and shutil.which("g++") is None:
-        pytest.skip("needs g++")
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ Source: `torch/fx/experimental/proxy_tensor.py:proxy_call`, `torch/_subclasses/f
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -46,10 +46,17 @@ def compare(values: Iterable[Any]) -> None:
         if isinstance(value, (list, tuple)):
             compare(value)
         elif type(value) is FakeTensor and value.__dict__.pop(_UNCOMPARED, False):
-            environment = value.fake_mode.shape_env
-            unguarded = nullcontext() if environment is None else environment.suppress_guards()
-            with proxy_tensor.disable_proxy_modes_tracing(), kernel_mode(value.fake_mode), unguarded:
+            with _untraced(value.fake_mode):
                 value.is_contiguous()
+
+
+@contextmanager
+def _untraced(mode: FakeTensorMode) -> Iterator[None]:
+    """Enter a context in which queries about sizes leave no nodes and no guards."""
+    environment = mode.shape_env
+    unguarded = nullcontext() if environment is None else environment.suppress_guards()
+    with proxy_tensor.disable_proxy_modes_tracing(), kernel_mode(mode), unguarded:
+        yield
 
 
 class OperatorCall:
@@ -192,9 +199,7 @@ class OperatorCall:
             return False
         if _UNCOMPARED in tensor.__dict__:
             return True
-        environment = self.fake_mode.shape_env
-        unguarded = nullcontext() if environment is None else environment.suppress_guards()
-        with proxy_tensor.disable_proxy_modes_tracing(), kernel_mode(self.fake_mode), unguarded:
+        with _untraced(self.fake_mode):
             asked = alias_of(tensor)
             before = self._arithmetic.operations
             try:

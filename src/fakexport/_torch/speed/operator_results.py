@@ -80,6 +80,7 @@ class RepeatedResults:
         is_direct: Whether the operator itself reaches fake mode.
         is_one: Whether it returns a single new tensor.
         tensor_meta: The metadata of that tensor.
+        due: Indices of the new tensors whose contiguity stock torch computes.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class RepeatedResults:
         self.compared = compared
         self.writes = [(at, count) for at, count in enumerate(writes) if count]
         self.is_one = container is None and results[0].argument is None
+        self.due = [at for at, one in enumerate(results) if one.is_compared and one.argument is None]
         self._fakes = fakes
 
     @classmethod
@@ -224,9 +226,8 @@ class AnsweredOperator(TorchDispatchMode):
         for at in results.compared:
             compare_later(call.tensors[at])
         found, value = self._found(results, call)
-        for one, tensor in zip(results.results, [found] if results.container is None else found, strict=True):
-            if one.is_compared and one.argument is None:
-                compare_later(tensor)
+        for at in results.due:
+            compare_later(found if results.container is None else found[at])
         return found, value
 
     def _found(self, results: RepeatedResults, call: OperatorCall) -> tuple[Any, FakeTensor | None]:

@@ -62,8 +62,13 @@ class Converter:
                 self.custom_fix.format(name=name),
             )
 
-    def failure(self, program: ExportedProgram, error: Exception) -> Diagnostic:
-        """Return the finding for an error of the converter, at the node that it was converting."""
+    def failure(self, program: ExportedProgram, error: Exception, missing: object = None) -> Diagnostic:
+        """Return the finding for an error of the converter, at the node that it was converting.
+
+        If `missing` is a dtype that the converter lacks and the program has, the finding is for the dtype.
+        """
+        if isinstance(missing, torch.dtype) and (found := self._of_dtype(program, missing)) is not None:
+            return found
         said = f"{self.name}: {type_and_line(error)}"
         name = self._converted(error)
         node = next((each for each in program.graph.nodes if each.name == name), None)
@@ -80,10 +85,12 @@ class Converter:
             fix=Fix(self.fix),
         )
 
-    def dtype_failure(self, program: ExportedProgram, dtype: torch.dtype) -> Diagnostic:
+    def _of_dtype(self, program: ExportedProgram, dtype: torch.dtype) -> Diagnostic | None:
         """Return the finding for a dtype that the converter lacks, at the first call that returns it."""
         values = ((node, node.meta.get("val")) for node in program.graph.nodes)
         held = [node for node, value in values if isinstance(value, torch.Tensor) and value.dtype == dtype]
+        if not held:
+            return None
         calls = [node for node in held if node.op == "call_function"]
         name = plain_name(dtype)
         return finding_at(

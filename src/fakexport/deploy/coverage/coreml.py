@@ -95,11 +95,6 @@ def _failure_of_conversion(program: ExportedProgram, is_small: bool) -> tuple[Di
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             coremltools.convert(program, **more)
     except Exception as error:  # Its functions raise whatever their checks raise.
-        return (_failure(program, error),)
+        missing = error.args[0] if isinstance(error, KeyError) and error.args else None
+        return (_COREMLTOOLS.failure(program, error, missing),)
     return ()
-
-
-def _failure(program: ExportedProgram, error: Exception) -> Diagnostic:
-    if isinstance(error, KeyError) and error.args and isinstance(error.args[0], torch.dtype):
-        return _COREMLTOOLS.dtype_failure(program, error.args[0])
-    return _COREMLTOOLS.failure(program, error)

@@ -141,10 +141,7 @@ def _converted(program: ExportedProgram, names: list[str]) -> bytes:
 
 
 def _failure(program: ExportedProgram, error: Exception) -> Diagnostic:
-    dtype = getattr(torch, str(error).removeprefix("torch."), None)
-    if isinstance(dtype, torch.dtype):
-        return _LITERT.dtype_failure(program, dtype)
-    return _LITERT.failure(program, error)
+    return _LITERT.failure(program, error, getattr(torch, str(error).removeprefix("torch."), None))
 
 
 def _call(content: bytes, inputs: Mapping[str, Any], program: ExportedProgram) -> None:

@@ -222,12 +222,12 @@ def _is_own_question(asked: Property, frame: FrameType | None) -> bool:
 def _is_of_trace(frame: FrameType | None) -> bool:
     """Return whether torch's tracing code reads a property, directly or through a function of torch."""
     while frame is not None:
-        asking = frame.f_globals.get("__name__")
-        if asking is not None:  # TorchDynamo evaluates guards in a namespace without a name.
-            if asking.startswith(_OF_TRACES):
-                return True
-            if not asking.startswith("torch.") or asking.startswith("torch.nn."):
-                return False
+        # TorchDynamo evaluates guards in a namespace without a name.
+        asking = frame.f_globals.get("__name__", "torch.")
+        if asking.startswith(_OF_TRACES):
+            return True
+        if not asking.startswith("torch.") or asking.startswith("torch.nn."):
+            return False
         frame = frame.f_back
     return False
 

@@ -91,7 +91,7 @@ def test_a_node_that_dies_loses_no_check(cluster, tmp_path):
     assert {record.status for name, record in found.items() if "waits" in name} == {"exports"}
     assert all(record.versions["fakexport"] and record.machine for record in found.values())
     starts = collections.Counter(source for _, source, _ in began(tmp_path))
-    assert sorted(starts.values()) == [1] * 6 + [2], "one check ran on the node that died, and once more"
+    assert sorted(starts.values()) == [1] * 6 + [2], "the check on the node that died ran again"
 
 
 def test_a_check_that_takes_too_long_is_killed(cluster, tmp_path):

@@ -111,6 +111,33 @@ def test_what_the_memo_asks_first_is_still_a_question_of_the_model():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda y: (y.contiguous() * 2).eq(1) * y,
+        lambda y: (y.data.contiguous() * 2).eq(1) * y,
+        lambda y: y * 2 if y.is_contiguous() else y * 3,
+    ],
+    ids=["contiguous", "data", "is_contiguous"],
+)
+def test_results_whose_contiguity_is_known_are_not_asked_again(step):
+    """A second computation would leave nodes. They are removed, but later nodes get other names."""
+
+    class AsksInEachLayer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = step(layer(x).transpose(0, 1)).transpose(0, 1)
+            return x
+
+    rows = torch.export.Dim.AUTO
+    check(AsksInEachLayer(), (torch.ones(3, 4, 8),), dynamic=({0: rows, 1: rows},))
+
+
+@pytest.mark.slow
 def test_a_question_for_a_gradient_function_traces_again(traced_again):
     def step(model, x, at):
         y = torch.relu(x @ model.weight)
