@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .own_symbols import with_own_symbols
     from .payload import weights_payload
     from .saved_object import refuse_unregistered_classes
-    from .saving import WeightsDroppedWarning, save, save_bundle
+    from .saving import WeightsDroppedWarning, save, save_bundle, try_to_save
     from .sharing import name_in_checkpoint
     from .verification import verify_archived_weights, verify_weights
     from .weights_by_name import verified_by_name
@@ -42,7 +42,7 @@ if not TYPE_CHECKING:  # A type checker would accept any misspelled name.
             "methods": "method_manifests",
             "payload": "weights_payload",
             "saved_object": "refuse_unregistered_classes",
-            "saving": "WeightsDroppedWarning save save_bundle",
+            "saving": "WeightsDroppedWarning save save_bundle try_to_save",
             "sharing": "name_in_checkpoint",
             "verification": "verify_archived_weights verify_weights",
             "weights_by_name": "verified_by_name",

@@ -117,6 +117,7 @@ class Links:
     """
 
     def __init__(self, checkpoint: Checkpoint, archive: str | os.PathLike[str]) -> None:
+        self.location = checkpoint.location
         self._windows = Windows(checkpoint)
         self._archive = Path(archive)
         self._names: dict[Path, str] = {}

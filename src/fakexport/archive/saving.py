@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from json import dumps  # A model may replace `json.dumps`.
@@ -29,7 +30,7 @@ from fakexport.exporting.program import (
     unbound_names,
 )
 from fakexport.files.container import Content
-from fakexport.files.documents import collection_paused
+from fakexport.files.documents import Recipe, collection_paused
 
 from .bundle import Bundle
 from .computed_weights import ComputedRecords
@@ -102,7 +103,18 @@ def save(
         )
     bundle = program if isinstance(program, Bundle) else Bundle({ALONE: program})
     links = None if link is None else Links(link, path)
-    root = Path.cwd() if root is None else root
+    return _written(bundle, path, Path.cwd() if root is None else root, links)
+
+
+def _written(
+    bundle: Bundle,
+    path: str | os.PathLike[str],
+    root: str | Path,
+    links: Links | None = None,
+    *,
+    is_for_bind: bool = True,
+) -> Manifest:
+    """Write the archive of `save`. Unless `is_for_bind`, it does not say how checkpoints are converted."""
     records: dict[str, Content] = {}
     computed_records = ComputedRecords()
     manifests: dict[str, MethodManifest] = {}
@@ -110,10 +122,11 @@ def save(
         own, prefix = bundle[method], bundle.prefixes.get(method)
         records |= _program_records(own, MethodRecords(method), weights, constants, root=root)
         computed = computed_records.add(own) if _kind(weights) == "none" else {}
-        manifests[method] = _described(own, weights, constants, prefix, computed, root=root)
-    if link is not None and all(manifest.weights != "linked" for manifest in manifests.values()):
+        recipes = recipes_of(own) if is_for_bind and _kind(weights) == "none" else ()
+        manifests[method] = _described(own, weights, constants, prefix, computed, recipes, root=root)
+    if links is not None and all(manifest.weights != "linked" for manifest in manifests.values()):
         raise InvalidValue(
-            f"no weight can be linked: no safetensors file of {link.location} contains a weight in the "
+            f"no weight can be linked: no safetensors file of {links.location} contains a weight in the "
             "program's form"
         )
     records |= computed_records.records
@@ -122,6 +135,18 @@ def save(
         where = f"{os.fspath(path)}, method {method}," if manifest.is_bundle else os.fspath(path)
         warn_of_weights(where, facts_of(bundle[method]).left_behind if about.weights == "none" else ())
     return write_described(path, records, manifest)
+
+
+@one_at_a_time
+def try_to_save(programs: ExportedProgram | Mapping[str, ExportedProgram], *, root: str | Path) -> None:
+    """Raise the errors of `save` or `save_bundle`, but write no archive that is kept.
+
+    The archive does not say how checkpoints are converted. This depends on the weights only, and takes a
+    quarter of the time of `fakexport check` for models with many experts.
+    """
+    bundle = Bundle(programs if isinstance(programs, Mapping) else {ALONE: programs})
+    with tempfile.TemporaryDirectory() as folder:
+        _written(bundle, Path(folder, "programs.pt2"), root, is_for_bind=False)
 
 
 @one_at_a_time
@@ -230,6 +255,7 @@ def _described(
     constants: Payload,
     prefix: Prefix | None,
     computed: Mapping[str, str | None],
+    recipes: tuple[Recipe, ...],
     *,
     root: str | Path | None,
 ) -> MethodManifest:
@@ -259,7 +285,7 @@ def _described(
         library_classes=library_classes(program),
         weights=kind,
         tensors=tuple(sorted(weights.tensors, key=lambda tensor: tensor.name)),
-        recipes=recipes_of(program) if kind == "none" else (),
+        recipes=recipes,
         computed=computed,
         prefix=prefix,
     )

@@ -369,7 +369,7 @@ def answer_for(
         stages = stages_of_ranks(programs, [each.start for each in verdict.stages.stages[1:]])
         saved = SavedPrograms.of_stages(stages, root=root)
     elif programs:
-        saved = SavedPrograms.of(programs, root=root)
+        saved = SavedPrograms.of(programs, root=root, is_kept=wanted.programs)
     if saved is not None and saved.fault is not None:
         left = diagnose_not_saved(saved.fault, versions=versions())
         found = (*found, replace(left, targets=(verdict.target.name,)))

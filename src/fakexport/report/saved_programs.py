@@ -26,6 +26,7 @@ class SavedPrograms:
             archive contains pipeline stages.
         archive: The bytes of a `.pt2` file.
         fault: The error that `content` raises if the programs could not be saved; `archive` is then empty.
+            It is also empty if the programs were only saved to find such an error.
     """
 
     ranks: tuple[int, ...]
@@ -33,10 +34,12 @@ class SavedPrograms:
     fault: Exception | None = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, programs: Mapping[int, ExportedProgram], *, root: Path) -> SavedPrograms:
-        """Save programs by rank; `root` is passed to `save`."""
+    def of(
+        cls, programs: Mapping[int, ExportedProgram], *, root: Path, is_kept: bool = True
+    ) -> SavedPrograms:
+        """Save programs by rank; `root` is passed to `save`. Keep the archive only if `is_kept`."""
         methods = {f"rank{rank}": program for rank, program in programs.items()}
-        return cls._saved(tuple(programs), programs[0] if [*programs] == [0] else methods, root)
+        return cls._saved(tuple(programs), programs[0] if [*programs] == [0] else methods, root, is_kept)
 
     @classmethod
     def of_stages(cls, stages: Mapping[str, ExportedProgram], *, root: Path) -> SavedPrograms:
@@ -45,10 +48,19 @@ class SavedPrograms:
 
     @classmethod
     def _saved(
-        cls, ranks: tuple[int, ...], programs: ExportedProgram | Mapping[str, ExportedProgram], root: Path
+        cls,
+        ranks: tuple[int, ...],
+        programs: ExportedProgram | Mapping[str, ExportedProgram],
+        root: Path,
+        is_kept: bool = True,
     ) -> SavedPrograms:
+        from fakexport.archive import try_to_save
+
         try:
-            return cls(ranks, archive_of(programs, root=root))
+            if is_kept:
+                return cls(ranks, archive_of(programs, root=root))
+            try_to_save(programs, root=root)
+            return cls(ranks, b"")
         except InvalidValue as error:
             return cls(ranks, b"", error)
         except ValueError as error:

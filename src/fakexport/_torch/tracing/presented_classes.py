@@ -97,6 +97,7 @@ class _Builtins(ModuleType):
 
 
 _STAND_INS: tuple[tuple[Any, Any], ...] = ((type, _type), (builtins, _Builtins("builtins")))
+_HIDDEN = {id(hidden) for hidden, _ in _STAND_INS}
 
 
 class _Namespaces:
@@ -111,12 +112,14 @@ class _Namespaces:
     def add(self, names: dict[str, Any]) -> None:
         if names in self:
             return
-        stand_ins = {
-            name: stand_in
-            for name, value in names.items()
-            for hidden, stand_in in _STAND_INS
-            if value is hidden and not name.startswith("__")
-        }
+        stand_ins: dict[str, Any] = {}
+        if not _HIDDEN.isdisjoint(map(id, names.values())):  # Rare, and much faster to exclude.
+            stand_ins = {
+                name: stand_in
+                for name, value in names.items()
+                for hidden, stand_in in _STAND_INS
+                if value is hidden and not name.startswith("__")
+            }
         if "type" not in names:
             stand_ins["type"] = _type
         self.replaced[id(names)] = names, {name: names.get(name, _CLASS) for name in stand_ins}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 import sysconfig
@@ -78,6 +79,7 @@ def is_own_code(path: str) -> bool:
     return path.startswith(_OWN_PACKAGE)
 
 
+@functools.cache
 def is_user_code(path: str) -> bool:
     """Return whether a file in a stack trace was written by the author of the model or of a model library."""
     if path.startswith("<"):
