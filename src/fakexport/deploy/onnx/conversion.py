@@ -21,6 +21,7 @@ from ..unsupported import assertion_notes, findings_of_objects
 from .attention_masks import hide_altogether
 from .findings import findings_of_failure, findings_of_program, innermost
 from .optimum_names import axis_names, rename_axes
+from .quick_rewriting import rules_tried_where_they_match
 
 _DRAWS = {
     *("Bernoulli", "Dropout", "Multinomial"),
@@ -91,7 +92,8 @@ def convert(
     _leave_out_values(model, program)
     hide_altogether(model)
     try:
-        onnxscript.optimizer.optimize(model)
+        with rules_tried_where_they_match():
+            onnxscript.optimizer.optimize(model)
     except Exception as error:
         raise DeployError(f"onnxscript cannot simplify the graph: {innermost(error)}") from error
     names = _name(model, program, named or signature)
