@@ -11,6 +11,7 @@ from torch import nn
 
 import fakexport as fe
 from fakexport.deploy import RUNTIMES, check_runtimes
+from fakexport.deploy.coverage.covered import on_the_cpu, with_example_values
 from fakexport.rules import rule
 from tests.architectures import ARCHITECTURES
 from tests.runtime_packages import QUIET, needs
@@ -391,3 +392,24 @@ def test_attention_that_a_decomposition_lays_out_differently_hides_no_refusal(
 
     assert answer.result == "refused"
     assert operator in answer.diagnostics[0].notes[0]
+
+
+class Indexed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.register_buffer("order", torch.tensor([2, 0, 1]), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x)[:, self.order]
+
+
+@pytest.mark.parametrize("target", ["cpu", "H100"])
+def test_converters_get_the_values_of_constants_and_random_weights(target: str) -> None:
+    program = fe.export(lambda: (Indexed(), (torch.rand(2, 3),)), target=target)
+    moved, _ = on_the_cpu(program, "a converter")
+
+    given = with_example_values(moved)
+
+    assert given.constants["order"].tolist() == [2, 0, 1]
+    assert given.state_dict["linear.weight"].unique().numel() == 9

@@ -40,7 +40,7 @@ def with_stand_ins(program: ExportedProgram) -> ExportedProgram:
     distinguishes weights by address, and all fake tensors have the same address, so it would merge weights of
     the same shape. Inductor also reads the values of scalars. On an accelerator, the tensors do use memory.
     """
-    return with_tensors(program, _stand_in)
+    return with_tensors(program, stand_in)
 
 
 def with_own_weights(program: ExportedProgram) -> ExportedProgram:
@@ -104,7 +104,8 @@ def _parameter(new: torch.Tensor, old: nn.Parameter) -> torch.Tensor:
     return nn.Parameter(new, old.requires_grad)
 
 
-def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
+def stand_in(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a real tensor of zeros that uses no memory; on an accelerator, it is empty and uses memory."""
     with real_execution():
         if tensor.device.type != "cpu":
             return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)

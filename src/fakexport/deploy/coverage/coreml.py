@@ -10,14 +10,13 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from fakexport.exporting.program import operator_name, unbound_names
+from fakexport.exporting.program import operator_name
 from fakexport.rules.diagnostics import Diagnostic
 
-from ..aoti.stand_ins import with_stand_ins, with_tensors
 from ..artifact import CompileFailure
 from ..unsupported import findings_of_objects
 from .converter import Converter
-from .covered import Covered, has_large_weights, on_the_cpu, random_values
+from .covered import Covered, has_large_weights, on_the_cpu, with_example_values
 
 _COREMLTOOLS = Converter(
     "coremltools",
@@ -45,9 +44,7 @@ def cover_coreml(program: ExportedProgram) -> Covered:
     if held := tuple(findings_of_objects(moved, _COREMLTOOLS.code, "Core ML")):
         raise CompileFailure(held)
     is_small = not has_large_weights(moved)
-    if unbound_names(moved):
-        # The passes of coremltools remove additions of zeros, which real weights would not be.
-        moved = with_tensors(moved, random_values) if is_small else with_stand_ins(moved)
+    moved = with_example_values(moved)
     plain = _decomposed(moved, {})
     unknown = tuple(_COREMLTOOLS.unknown(plain, _is_known))
     if refused := unknown or _failure_of_conversion(plain, is_small):

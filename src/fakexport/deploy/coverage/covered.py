@@ -8,9 +8,11 @@ import torch
 from torch.export import ExportedProgram
 
 from fakexport._torch.operators.real_execution import real_execution
-from fakexport.exporting.program import devices_of_program, retarget
+from fakexport.emulation.history import known_value
+from fakexport.exporting.program import devices_of_program, retarget, tensor_identity, unbound_names
 from fakexport.report import Fallback
 
+from ..aoti.stand_ins import stand_in, with_tensors
 from ..composed_program import Compositions, replaced_operators
 
 _MOST_BYTES = 256 << 20
@@ -46,8 +48,25 @@ def has_large_weights(program: ExportedProgram) -> bool:
     return sum(value.nbytes for value in held if isinstance(value, torch.Tensor)) > _MOST_BYTES
 
 
-def random_values(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a real tensor for converters whose passes depend on values, such as additions of zeros."""
+def with_example_values(program: ExportedProgram) -> ExportedProgram:
+    """Give a program without weights random weights, or zeros that use no memory if the weights are large.
+
+    The passes of converters depend on values: they remove additions of zeros, which real weights would not
+    be, and compute what depends on constants only. So constants keep their values if these are known.
+    """
+    if not unbound_names(program):
+        return program
+    missing = stand_in if has_large_weights(program) else _random
+    weights = {tensor_identity(weight) for weight in program.state_dict.values()}
+
+    def value(tensor: torch.Tensor) -> torch.Tensor:
+        known = None if tensor_identity(tensor) in weights else known_value(tensor)
+        return missing(tensor) if known is None else known
+
+    return with_tensors(program, value)
+
+
+def _random(tensor: torch.Tensor) -> torch.Tensor:
     with real_execution():
         made = torch.zeros(tensor.shape, dtype=tensor.dtype)
         return made.normal_() if made.is_floating_point() else made

@@ -20,18 +20,16 @@ from fakexport.exporting.program import (
     derived_program,
     operator_name,
     stand_in_inputs,
-    unbound_names,
     user_inputs,
     written_state,
 )
 from fakexport.rules import rule
 from fakexport.rules.diagnostics import Diagnostic, Fix
 
-from ..aoti.stand_ins import with_stand_ins, with_tensors
 from ..artifact import CompileFailure
 from ..unsupported import arguments_text, assertion_notes, finding_at, findings_of_objects
 from .converter import Converter
-from .covered import Covered, has_large_weights, on_the_cpu, random_values
+from .covered import Covered, has_large_weights, on_the_cpu, with_example_values
 
 _LITERT = Converter(
     "litert-torch",
@@ -62,9 +60,7 @@ def cover_litert(program: ExportedProgram) -> Covered:
     if held := (*findings_of_objects(moved, _LITERT.code, "LiteRT"), *_state(moved)):
         raise CompileFailure(held)
     is_small = not has_large_weights(moved)
-    if unbound_names(moved):
-        # The passes of the converter remove additions of zeros, which real weights would not be.
-        moved = with_tensors(moved, random_values) if is_small else with_stand_ins(moved)
+    moved = with_example_values(moved)
     inputs = {
         spec.name: value
         for (spec, _), value in zip(

@@ -23,14 +23,12 @@ from fakexport.exporting.program import (
     devices_of_program,
     operator_name,
     plain_name,
-    unbound_names,
     user_inputs,
     walk,
 )
 
-from ..aoti.stand_ins import with_stand_ins
 from ..unsupported import fallbacks_of
-from .covered import Covered, on_the_cpu
+from .covered import Covered, on_the_cpu, with_example_values
 
 _OUTSIDE = (torch.float64, torch.complex64, torch.complex128)
 _POOL_WITH_INDICES = re.compile(r"aten\.max_pool\dd_with_indices\.default")
@@ -52,8 +50,7 @@ def cover_tensorrt(program: ExportedProgram) -> Covered:
     if all(device in ("cpu", "meta") for device in devices_of_program(program)):
         notes.append("Torch-TensorRT needs a program for a GPU: use a target such as `H100`")
     moved, _ = on_the_cpu(program, "the table")
-    if unbound_names(moved):
-        moved = with_stand_ins(moved)
+    moved = with_example_values(moved)
     plain = partly_decomposed(moved, table()["decomposed"], table()["kept"])
     outside, doubts = [], dict[str, set[str]]()
     constant = _constants(plain)

@@ -10,10 +10,7 @@ from typing import Any
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from fakexport.exporting.program import unbound_names
-
-from ..aoti.stand_ins import with_stand_ins
-from ..coverage.covered import Covered, has_large_weights, on_the_cpu, replacements
+from ..coverage.covered import Covered, has_large_weights, on_the_cpu, replacements, with_example_values
 from ..unsupported import fallbacks_of
 from .compiling import WITHOUT_KERNEL, lowered, notes_of_call
 from .description import Backend
@@ -33,8 +30,7 @@ def cover_executorch(program: ExportedProgram, backend: Backend) -> Covered:
     moved, rewrites = on_the_cpu(program, "ExecuTorch")
     rewrites += replacements(moved, WITHOUT_KERNEL)
     is_large = has_large_weights(moved)
-    if unbound_names(moved):
-        moved = with_stand_ins(moved)
+    moved = with_example_values(moved)
     with _reasons(backend) as reasons:
         made = lowered(moved, backend)
     notes = made.notes
