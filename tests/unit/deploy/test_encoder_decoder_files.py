@@ -113,6 +113,9 @@ def test_a_loop_with_the_files_generates_what_transformers_does(family: Family, 
     model: Any = family.saved(tmp_path)
     fe.compile(exported(tmp_path), tmp_path / "onnx", tmp_path, to="onnx", names="optimum")
     sessions = onnx_seq2seq.opened(tmp_path / "onnx")
+    if family.reads_text:
+        axes = [value.shape for value in sessions[0].get_inputs()]
+        assert axes == [["batch_size", "encoder_sequence_length"]] * 2
 
     for inputs, length in calls_of(family):
         batch = len(next(iter(inputs.values())))

@@ -98,7 +98,7 @@ def convert(
     if named is not None:
         arrange(model)
     facts = facts_of(program)
-    rename_axes(model, {} if named is None else axis_names(model, facts.call, facts.component))
+    rename_axes(model, {} if named is None else axis_names(model, facts.call, facts.source))
     return Converted(
         model=model,
         weights=tuple(name for name, value in model.graph.initializers.items() if value.const_value is None),

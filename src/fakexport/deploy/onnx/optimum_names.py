@@ -78,8 +78,12 @@ def _place(value: Any) -> tuple[int, str]:
     return (-1, "") if found is None else (int(found["layer"]), found["tensor"])
 
 
-def axis_names(model: Any, call: CallRecord | None, component: str | None) -> dict[str, str]:
-    """Return Optimum's names for the symbols in the shapes of the inputs, as far as it has names."""
+def axis_names(model: Any, call: CallRecord | None, source: str) -> dict[str, str]:
+    """Return Optimum's names for the symbols in the shapes of the inputs, as far as it has names.
+
+    Args:
+        call, source: Facts of the program.
+    """
     names: dict[str, str] = {}
     owners: dict[str, str] = {}
     for value in model.graph.inputs:
@@ -89,7 +93,7 @@ def axis_names(model: Any, call: CallRecord | None, component: str | None) -> di
                 is_other = owners.setdefault(axis, group) != group and names.get(symbol) != axis
                 names.setdefault(symbol, f"{group}_{axis}" if is_other else axis)
     is_decoder = _is_decoder(value.name for value in model.graph.inputs)
-    part = "decoder_" if is_decoder else "encoder_" if component == "encoder" else ""
+    part = "decoder_" if is_decoder else "encoder_" if source.endswith(" --component encoder") else ""
     return {symbol: f"{part}{axis}" if axis == _LENGTH else axis for symbol, axis in names.items()}
 
 
