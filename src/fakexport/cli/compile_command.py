@@ -36,7 +36,10 @@ def compile_command(
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", metavar="OUT", help="Write this file, or this folder for cpp-project."
+            "--output",
+            "-o",
+            metavar="OUT",
+            help="Write this file, or this folder for cpp-project and for all programs of a bundle.",
         ),
     ] = ...,  # type: ignore[assignment]
     weights: Annotated[

@@ -59,7 +59,8 @@ def export_command(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Export one component, as for `check`; or `all`, a bundle of every component.",
+            help="Export one component, as for `check`; or `all`, a bundle of every component. With "
+            "`--workload generate`, the last component becomes two programs: prefill and decode.",
         ),
     ] = None,
     rank: Annotated[
@@ -119,11 +120,14 @@ def _programs(
     options: ModelOptions,
 ) -> dict[str, tuple[ExportedWorkload, str | None]]:
     """Return a dict from the name of each program to export to its workload and component."""
-    if component == "all" and workload == "forward":
+    if component == "all" and workload in ("forward", "generate"):
         from fakexport.exporting.capture import components
 
         found = isolated(lambda: components(source, target=target, dtype=options.dtype), options.libraries)
-        return {name: ("forward", name) for name in found}
+        parts: dict[str, tuple[ExportedWorkload, str | None]] = {name: ("forward", name) for name in found}
+        if workload == "generate":
+            parts |= {found[-1]: ("prefill", found[-1]), f"{found[-1]}_with_past": ("decode", found[-1])}
+        return parts
     if workload == "generate":
         return {"prefill": ("prefill", component), "decode": ("decode", component)}
     return {workload: (workload, component)}

@@ -78,6 +78,16 @@ class CompiledFile:
         return cls(path, found, size, time.monotonic() - begun, is_cached, tuple(notes))
 
 
+def refuse_to_overwrite(folder: Path) -> None:
+    """Raise a `DeployError` unless a folder can be created at this path, or an empty one exists there."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise DeployError(f"{folder} is not a folder: pass a new folder")
+    if folder.exists() and any(folder.iterdir()):
+        raise DeployError(f"{folder} is not empty: pass a new folder")
+    if not folder.absolute().parent.is_dir():
+        raise DeployError(f"{folder.parent}: no such folder")
+
+
 class Artifact(Protocol):
     """A compiled or exported program that was opened and can be called."""
 

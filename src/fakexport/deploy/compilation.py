@@ -42,13 +42,13 @@ def compile(
     """Compile a program to native code, for edge runtimes, or to ONNX, like `fakexport compile`.
 
     Args:
-        program: A program, or the path of an archive; for `cpp-project`, also a bundle; for `aoti`, also a
-            bundle of programs that divide the sizes of a call among them. Not changed.
-        path: The file to write, or the folder for `cpp-project`.
+        program: A program, or the path of an archive; for `cpp-project` and `onnx`, also a bundle; for
+            `aoti`, also a bundle of programs that divide the sizes of a call among them. Not changed.
+        path: The file to write, or the folder for `cpp-project` and for a bundle.
         checkpoint: The weights, as for `bind`. Default: the weights of the program.
         to: `aoti`: a .pt2 package of native code. `cpp-project`: such a package and a C++ program that runs
-            it. `executorch`: a .pte file. `onnx`: an .onnx file. Or the name of a runtime of an installed
-            package.
+            it. `executorch`: a .pte file. `onnx`: an .onnx file, or a folder with one for each program of a
+            bundle. Or the name of a runtime of an installed package.
         devices: Mapping of devices, as for `bind`.
         weights: For `aoti` and `onnx`: `inside` the file, or in a .safetensors file `beside` it (the
             default of `aoti` for GPUs).
@@ -105,10 +105,17 @@ def compile(
             return compile_ranges(
                 bundle, path, weights=weights, target=target, cache=cache, tune=tune, report=on_progress
             )
+        if to == "onnx":
+            from .onnx import compile_onnx_folder
+
+            bundle = with_weights(opened, checkpoint, devices)
+            return compile_onnx_folder(
+                bundle, path, weights=weights or "inside", names=names, opset=opset, report=on_progress
+            )
         if to != "cpp-project":
             raise InvalidValue(
-                "a bundle can only be compiled to cpp-project: pass one of its programs to compile it to "
-                f"{to}"
+                "a bundle can only be compiled to cpp-project and onnx: pass one of its programs to compile "
+                f"it to {to}"
             )
         from .cpp_project import write_cpp_project
 
@@ -156,16 +163,14 @@ def compile(
 def program_to_compile(
     path: str | os.PathLike[str], to: str, *, method: str | None = None, trust: bool = False
 ) -> ExportedProgram | Bundle:
-    """Load an archive. Without a method, `cpp-project` gets all programs, such as prefill and decode, and
-    `aoti` gets all programs that divide the sizes of a call among them.
+    """Load an archive. Without a method, `cpp-project` and `onnx` get all programs, such as prefill and
+    decode, and `aoti` gets all programs that divide the sizes of a call among them.
 
     Args:
         method, trust: As for `load`.
     """
-    if to in ("aoti", "cpp-project") and method is None:
+    if to in ("aoti", "cpp-project", "onnx") and method is None:
         manifests = method_manifests(path, trust=trust)
-        if are_divided(about.sizes for about in manifests.values()) or (
-            to == "cpp-project" and len(manifests) > 1
-        ):
+        if are_divided(about.sizes for about in manifests.values()) or (to != "aoti" and len(manifests) > 1):
             return load_bundle(path, trust=trust)
     return load(path, method=method, trust=trust)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -157,6 +157,16 @@ class Signature:
             ),
             conditions=tuple(each.renamed(inputs) for each in self.conditions),
             written=tuple(map(new, self.written)),
+        )
+
+    def of_inputs(self, names: Collection[str]) -> Signature:
+        """Return the signature without the inputs that are not in `names`, and without their conditions."""
+        return dataclasses.replace(
+            self,
+            inputs=tuple(each for each in self.inputs if each.name in names),
+            conditions=tuple(
+                each for each in self.conditions if all(asked.input in names for asked in each.questions)
+            ),
         )
 
     def check(self, inputs: Mapping[str, torch.Tensor], *, is_in_place: bool = False) -> None:

@@ -40,9 +40,7 @@ def test_keys_and_values_get_their_names_in_inputs_outputs_and_conditions() -> N
     assert named.written == ("past_key_values.3.key",)
 
 
-@pytest.mark.parametrize(
-    "name", ["cache_params.layers_0_conv_states", "past_key_values.self_attention_cache_layers_0_keys"]
-)
+@pytest.mark.parametrize("name", ["cache_params.layers_0_conv_states", "encoder_outputs.0"])
 def test_a_state_that_optimum_has_no_name_for_is_an_error(name: str) -> None:
     with pytest.raises(ValueError, match=rf"^Optimum has no name for {name}, which .*--names optimum$"):
         with_optimum_names(Signature((), ()), call(name))

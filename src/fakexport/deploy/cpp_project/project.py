@@ -34,7 +34,7 @@ from fakexport.rules.diagnostics import Diagnostic, Fix
 from ..aoti import compile_aoti, compile_ranges
 from ..aoti.package import read_metadata
 from ..aoti.stand_ins import held_tensors, without_values
-from ..artifact import CompiledFile, CompileFailure, DeployError, Report, silent
+from ..artifact import CompiledFile, CompileFailure, DeployError, Report, refuse_to_overwrite, silent
 from ..composed_program import IN_PYTHON, composed
 from ..generation.calls import Call, calls_of
 from ..signature import Dimension, Signature
@@ -75,7 +75,7 @@ def write_cpp_project(
         FileWriteError: The project cannot be written. After an error, no new files remain.
     """
     begun, out = time.monotonic(), Path(folder)
-    _refuse_to_overwrite(out)
+    refuse_to_overwrite(out)
     calls: Mapping[str, Call] = {}
     programs = list(program.values()) if isinstance(program, Bundle) else [program]
     is_divided = are_divided(facts_of(each).sizes for each in programs)
@@ -109,15 +109,6 @@ def write_cpp_project(
         raise FileWriteError(out, error) from error
     files = sorted(path for path in out.rglob("*") if path.is_file())
     return CompiledFile.of(out, files, begun, notes=notes, is_cached=is_cached)
-
-
-def _refuse_to_overwrite(target: Path) -> None:
-    if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise DeployError(f"{target} is not a folder: pass a new folder")
-    if target.exists() and any(target.iterdir()):
-        raise DeployError(f"{target} is not empty: pass a new folder")
-    if not target.absolute().parent.is_dir():
-        raise DeployError(f"{target.parent}: no such folder")
 
 
 def findings_of_program(program: ExportedProgram) -> Iterator[Diagnostic]:

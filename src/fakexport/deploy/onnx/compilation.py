@@ -149,7 +149,9 @@ def checked_model(
     named = with_optimum_names(signature, facts_of(program).call) if names == "optimum" else None
     table = {**translations(), **custom_translation_table}
     converted = convert(program, signature, table, named=named, opset=opset)
-    description = Description.of(program, named or signature, converted.outputs, file_of(converted))
+    read = (value.name for value in converted.model.graph.inputs)
+    described = signature if named is None else named.of_inputs(frozenset(read))
+    description = Description.of(program, described, converted.outputs, file_of(converted))
     model = _proto(converted, description, FileLayout.of(description.stored, _ANY_DIGEST))
     say("checking the model")
     check_model(model)

@@ -20,7 +20,7 @@ from ..signature import Signature
 from ..unsupported import assertion_notes, findings_of_objects
 from .attention_masks import hide_altogether
 from .findings import findings_of_failure, findings_of_program, innermost
-from .optimum_names import axis_names, rename_axes
+from .optimum_names import arrange, axis_names, rename_axes
 from .quick_rewriting import rules_tried_where_they_match
 
 _DRAWS = {
@@ -97,7 +97,10 @@ def convert(
     except Exception as error:
         raise DeployError(f"onnxscript cannot simplify the graph: {innermost(error)}") from error
     names = _name(model, program, named or signature)
-    rename_axes(model, {} if named is None else axis_names(model, facts_of(program).call))
+    if named is not None:
+        arrange(model)
+    facts = facts_of(program)
+    rename_axes(model, {} if named is None else axis_names(model, facts.call, facts.source))
     return Converted(
         model=model,
         weights=tuple(name for name, value in model.graph.initializers.items() if value.const_value is None),

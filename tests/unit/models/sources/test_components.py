@@ -141,8 +141,8 @@ def test_what_has_no_parts_is_one_line(llava):
         fe.components(lambda: nn.Linear(2, 2))
     with pytest.raises(fe.SourceError, match="do not pass inputs"):
         fe.export(f"hf:{folder}", inputs, component="vision")
-    with pytest.raises(fe.SourceError, match="--component supports --workload forward, not decode"):
-        fe.export(f"hf:{folder}", component="vision", workload="decode")
+    with pytest.raises(fe.SourceError, match="supports --workload forward, prefill and decode, not chunk"):
+        fe.export(f"hf:{folder}", component="vision", workload="chunk")
 
 
 def checked(model: nn.Module, spec: str, folder: Path, given: Mapping[str, torch.Tensor]) -> Any:

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from fakexport._torch.emulation.fake_tensors import mode_of
-from fakexport._torch.pytree import tree_leaves
+from fakexport._torch.pytree import tree_leaves, tree_map
 from fakexport.emulation.history import recording
 from fakexport.error import type_and_line
 from fakexport.models.sources.components.component_calls import (
@@ -56,7 +56,7 @@ class Part:
         call: The recorded call of the part, or None for the rest of the model.
         fields: The fields of the call's result that the model reads.
         others: For the rest of the model: by role, the recorded calls whose results it takes as inputs.
-        unread: For the rest of the model: inputs of the whole model that the rest does not use.
+        unread: For the rest of the model: stand-ins for inputs of the whole model that the rest does not use.
         numbers: Maps each input of the part that the whole model receives as Python numbers to the buffer
             that contains these numbers.
     """
@@ -64,7 +64,7 @@ class Part:
     call: Call | None
     fields: Mapping[str, ReadField]
     others: Mapping[str, tuple[Call, Mapping[str, ReadField]]]
-    unread: tuple[str, ...] = ()
+    unread: Mapping[str, Any] = field(default_factory=dict)
     numbers: Mapping[str, str] = field(default_factory=dict)
 
     @contextmanager
@@ -96,7 +96,7 @@ class Part:
                 call.result, fields, values
             )
         with stand_ins(module, results):
-            returned = original(**given, **{name: Unread() for name in self.unread})
+            returned = original(**given, **self.unread)
         passed = {id(leaf) for leaf in tree_leaves(dict(named)) if isinstance(leaf, torch.Tensor)}
         return _without(returned, passed)
 
@@ -132,12 +132,10 @@ def component_source(
         raise SourceError(f"--component supports hf: and diffusers: models, not {source.spec}")
     if source.adapter is not None:
         raise SourceError("--component cannot be combined with --adapter")
-    if workload != "forward":
-        raise SourceError(f"--component supports --workload forward, not {workload}")
+    if workload not in ("forward", "prefill", "decode"):
+        raise SourceError(f"--component supports --workload forward, prefill and decode, not {workload}")
     if has_inputs:
-        raise SourceError(
-            "--component derives its inputs from the inputs of the whole model: do not pass inputs"
-        )
+        raise SourceError("--component derives the inputs from the whole model: do not pass inputs")
 
     def inputs(module: nn.Module, device: str, dtype: torch.dtype | None) -> ExampleInputs:
         return Parts.of(source, module, device, dtype).inputs(name, is_dynamic=is_dynamic)
@@ -232,8 +230,9 @@ class Parts:
         """
         encoders = self._encoders()
         is_rest = name == self._rest_name() or (name in RESTS and self._rest_name() != "head")
-        if encoders and is_rest and self._has_rest and name not in self.roles:
-            return self._of_rest(encoders)
+        # A call that reads a cache does not run the encoders: the cache contains their results.
+        if (encoders or self.whole.cache) and is_rest and self._has_rest and name not in self.roles:
+            return self._of_rest(name, encoders)
         call = encoders.get(name) or self.roles.get(name) or self._alias(name, encoders) or self._named(name)
         return self._of_call(name, call, is_dynamic=is_dynamic)
 
@@ -321,7 +320,7 @@ class Parts:
             part=Part(call, fields, {}, numbers={name: buffer_of(whole) for name, whole in of_whole.items()}),
         )
 
-    def _of_rest(self, encoders: Mapping[str, Call]) -> ExampleInputs:
+    def _of_rest(self, name: str, encoders: Mapping[str, Call]) -> ExampleInputs:
         others = {role: (call, read_fields(call)) for role, call in encoders.items()}
         model = type(self.module).__name__
         for role, (call, fields) in others.items():
@@ -332,22 +331,26 @@ class Parts:
                     f"{model} calls {call.place} ({role}) {call.times} times with different "
                     "inputs, so the rest of the model cannot be a single program"
                 )
-        tensors = tensors_of(self.module, self.whole.kwargs)
-        touched = self.run.touched(tensors, [call.place for call in encoders.values()])
-        read = {name: self.whole.kwargs[name] for name in touched}
+        whole = self.whole.kwargs
+        outside = [call.place for call in encoders.values()]
+        read = {name: whole[name] for name in self.run.touched(tensors_of(self.module, whole), outside)}
+        unread = {name: value for name, value in whole.items() if name not in read}
         given = {
             f"{role}_{name}": value
             for role, (call, fields) in others.items()
             for name, value in taken(call.result, fields).items()
         }
         note = (
-            f"component {self._rest_name()}: {model} without {', '.join(encoders)}, whose results are "
-            "inputs of this component"
+            f"component {name}: {model}, which reads the results of {', '.join(encoders) or 'its encoders'}"
         )
-        return ExampleInputs(
+        return replace(
+            self.whole,
             kwargs={**read, **given},
             assumptions=(*self.whole.assumptions, note, *self._missing()),
-            part=Part(None, {}, others, tuple(name for name in self.whole.kwargs if name not in read)),
+            omitted={},
+            is_partial=False,
+            call=None,
+            part=Part(None, {}, others, tree_map(lambda leaf: Unread(), unread)),
         )
 
     def _missing(self) -> Iterator[str]:

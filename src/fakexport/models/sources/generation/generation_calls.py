@@ -103,7 +103,7 @@ class GenerationCall:
             module, device, dtype, batch=self.batch, sequence=sequence, processor=self.processor
         )
         self._refuse_other_loops(module, derived.kwargs)
-        prompt = replace(derived, kwargs=_prompt(module, derived.kwargs, self.workload))
+        prompt = replace(derived, kwargs=_prompt(module, derived.kwargs))
         record = _record(module, prompt.kwargs, self.workload)
         if self.workload == "prefill" and not self.is_kept:
             return replace(prompt, call=replace(record, capacity=self.capacity))
@@ -303,18 +303,13 @@ def use_own_operators(config: Any, model_class: Any, dtype: torch.dtype) -> None
         config._experts_implementation = "batched_mm"
 
 
-def _prompt(module: nn.Module, derived: Mapping[str, Any], workload: str) -> dict[str, Any]:
-    """Return the inputs of prefill.
-
-    They include a position for each token if the model accepts positions, so that padding has no effect. The
-    decoder of an encoder-decoder model starts from one token. If the workload is decode, the decoder reads
-    more tokens in the example, because `torch.export` specializes on a size of 1.
+def _prompt(module: nn.Module, derived: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inputs of prefill. They include a position for each token if a decoder-only model accepts
+    positions, so that padding has no effect.
     """
-    if "decoder_input_ids" in derived:
-        read = slice(1 if workload == "prefill" else None)
-        return {**derived, "decoder_input_ids": derived["decoder_input_ids"][:, read]}
     parameters = InputRequest(module, "cpu", torch.float32).parameters
-    if "input_ids" not in derived or _POSITIONS in derived or _POSITIONS not in parameters:
+    is_known = "input_ids" not in derived or {_POSITIONS, "decoder_input_ids"} & derived.keys()
+    if is_known or _POSITIONS not in parameters:
         return dict(derived)
     tokens = derived["input_ids"]
     positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens).clone()

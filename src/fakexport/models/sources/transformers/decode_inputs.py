@@ -88,7 +88,7 @@ def decode_inputs(
 
 def labelled_sizes(inputs: ExampleInputs) -> AbstractContextManager[None]:
     """Return a context for an export in which equal labels of `decode_inputs` share a symbol."""
-    if not inputs.sizes or inputs.call is not None:
+    if not inputs.sizes or inputs.cache is not None:
         return nullcontext()
     leaves = tree_leaves(next(inputs.kwargs[name] for name in _CACHES if name in inputs.kwargs))
     return shared_sizes([(leaves[int(index)], labels) for index, labels in inputs.sizes.items()])
