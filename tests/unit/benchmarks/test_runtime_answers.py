@@ -59,7 +59,7 @@ def test_false_answers_are_counted_and_listed() -> None:
     assert "| `onnx` | static | 5 | 1 | 1 | 2 | 1 | 1.0 s |" in text
     assert "- `bert`, `onnx`, static: answered partly, really refused. it does not load" in text
     assert "- `bert`, `onnx`, static: answered taken, really differs. it does not load" in text
-    assert "took more than two minutes: `vit` (onnx, static)." in text
+    assert "took more than five minutes: `vit` (onnx, static)." in text
 
 
 def test_the_page_has_the_figures_of_the_benchmark() -> None:

@@ -131,7 +131,9 @@ def test_a_package_of_several_ranges_has_one_target_and_its_weights_beside(bundl
 
 
 def test_other_forms_need_one_program(bundle, tmp_path):
-    with pytest.raises(ValueError, match="pass one of its programs to compile it to onnx"):
+    with pytest.raises(ValueError, match="pass one of its programs to compile it to executorch"):
+        fe.compile(bundle, tmp_path / "model.pte", to="executorch")
+    with pytest.raises(ValueError, match=r"choose a program with --method range0\|range1\|range2"):
         fe.compile(bundle, tmp_path / "model.onnx", to="onnx")
 
 
