@@ -104,7 +104,13 @@ def eager(model: Any, start: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -
     [
         pytest.param(FAMILIES[0], id="t5"),
         *(
-            pytest.param(family, id=family.name, marks=[pytest.mark.slow, pytest.mark.chosen])
+            pytest.param(
+                family,
+                id=family.name,
+                marks=[pytest.mark.slow, pytest.mark.chosen]
+                if family.name in ("bart", "whisper")
+                else pytest.mark.exhaustive,
+            )
             for family in FAMILIES[1:]
         ),
     ],
