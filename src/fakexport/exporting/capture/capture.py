@@ -48,11 +48,11 @@ from fakexport.exporting.program import (
 )
 from fakexport.models import DynamicDims
 
-from .absent_devices import failure_of_absent_device
 from .assigned_buffers import assigned_buffers_written
 from .assumed_answers import AssumedAnswer, AssumedAnswers
 from .constant_answers import ConstantAnswers
 from .constants import Recovered, recover_constants
+from .device_failures import failure_of_devices
 from .dynamic_dims import as_torch_shapes, declared_guards, varying_inputs
 from .failure import CaptureFailure
 from .given_inputs import with_unsupported_input
@@ -191,8 +191,8 @@ def capture(
         return Captured(None, failure, may_visit_rows=answers.may_visit_rows)
     answers.check(program)
     drop_refused_nodes(program)
-    if (absent := failure_of_absent_device(program)) is not None:
-        return Captured(None, absent)
+    if (misplaced := failure_of_devices(program)) is not None:
+        return Captured(None, misplaced)
     recovered = recover_constants(program)
     try:
         if whole is not None:
