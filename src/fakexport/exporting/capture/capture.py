@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.export import ExportedProgram
+from torch.fx import Node
 
 from fakexport._torch.emulation.lifted_constants import fold_lifted_moves
 from fakexport._torch.patching import traced_here
@@ -43,6 +44,7 @@ from fakexport.exporting.program import (
     is_user_code,
     keep_facts,
     parameters_of,
+    source_span,
     with_used_weights,
     with_weight_names,
 )
@@ -328,8 +330,13 @@ def _traced_once(
         program = torch.export.export(module, args, dict(kwargs), dynamic_shapes=shapes, strict=strict)
     answers.check_unanswered()
     asked = questions.guards_of_all(program, args, kwargs) if strict else questions.guards(program)
-    add_guards(program, (*always_guards(program), *decided.guards(program), *asked))
+    add_guards(program, (*always_guards(program), *decided.guards(program, _file_of), *asked))
     return program
+
+
+def _file_of(node: Node) -> str | None:
+    span = source_span(node)
+    return None if span is None else span.path
 
 
 def failure_of(error: BaseException) -> CaptureFailure:
