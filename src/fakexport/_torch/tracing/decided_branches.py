@@ -78,9 +78,7 @@ class DecidedBranches:
 
         return Patches({(ShapeEnv, "evaluate_expr"): evaluate_expr})
 
-    def guards(
-        self, program: ExportedProgram, file_of: Callable[[torch.fx.Node], str | None]
-    ) -> list[str]:
+    def guards(self, program: ExportedProgram, file_of: Callable[[torch.fx.Node], str | None]) -> list[str]:
         """Return guards, in torch's format, for recorded comparisons that the program does not check yet.
 
         Args:

@@ -326,6 +326,7 @@ def _traced_once(
         nullcontext() if strict else classes_presented(is_user_code, module),
         decided.watched(),
         fakes_taken_back(module),
+        torch.set_grad_enabled(torch.is_grad_enabled()),  # `forward` may leave the other mode.
     ):
         program = torch.export.export(module, args, dict(kwargs), dynamic_shapes=shapes, strict=strict)
     answers.check_unanswered()
