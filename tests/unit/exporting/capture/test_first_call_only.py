@@ -1,4 +1,4 @@
-"""Changes that the first call makes once, in places that no attribute shows: hooks, methods, closures, caches.
+"""Changes that only the first call makes: in hooks, methods, closures and caches.
 
 Each model is called twice in eager mode: the program of the first call is wrong for the second one.
 """
