@@ -97,7 +97,8 @@ def _add_objects(owners: dict[int, Any], value: Any, depth: int = _DEPTH) -> Non
         return
     if _variables_of_object(value) is not None:
         owners[id(value)] = value
-    for inner in _inner(value):
+    # A closure may refer to objects that do not belong to the model.
+    for inner in () if type(value) is FunctionType else _inner(value):
         _add_objects(owners, inner, depth - 1)
 
 
