@@ -31,7 +31,7 @@ def exported(decide):
     with decided.watched():
         shapes = ({1: Dim.AUTO}, {1: Dim.AUTO})
         program = torch.export.export(Branch(decide), INPUTS, dynamic_shapes=shapes)
-    return program, decided.guards(program)
+    return program, decided.guards(program, lambda node: __file__)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,10 @@ def exported(decide):
         (lambda x, y: (x + x)[:, :1].shape[1] == 1, []),
         (lambda x, y: torch.cat([x, x]).shape[1] < 10**30, []),
         (lambda x, y: functools.reduce(operator.add, [x, x[:, :1]]).numel() > 0, []),  # torch asks
+        (lambda x, y: bool((x * 1).squeeze().exp().ndim), ["L['x'].size()[1] != 1"]),
+        (lambda x, y: bool((x * 1).squeeze(1).exp().ndim), ["L['x'].size()[1] != 1"]),
+        (lambda x, y: bool((x * 1).squeeze((0, -1)).exp().ndim), ["L['x'].size()[1] != 1"]),
+        (lambda x, y: bool((x * 1).squeeze(0).exp().ndim), []),
     ],
 )
 def test_a_branch_that_a_size_of_one_turns_has_no_guard_of_torch(decide, guards):
@@ -68,7 +72,7 @@ def test_what_a_library_asks_is_kept_where_attention_would_be_causal_for_one_que
         inputs, shapes = (torch.ones(2, 1, 3, 8), torch.ones(2, 1, 7, 8)), ({2: Dim.AUTO}, {2: Dim.AUTO})
         program = torch.export.export(Attention(), inputs, dynamic_shapes=shapes)
 
-    assert decided.guards(program) == guards
+    assert decided.guards(program, lambda node: __file__) == guards
     assert not set(guards) & set(guards_code(program))
 
 
@@ -79,6 +83,19 @@ def test_what_torch_guards_is_not_kept_twice_and_sizes_are_printed_as_in_guards(
     assert guards_code(program) == ["(L['x'].size()[1] % 2) == 0"]
     symbol = expression_of(next(iter(program.graph.nodes)).meta["val"].shape[1])
     assert eval(expression_python(3 * symbol + 1), {symbol.name: 5}) == 16
+
+
+def test_a_squeezed_result_is_correct_for_every_size():
+    class Squeezed(nn.Module):
+        def forward(self, x):
+            return (x + 1).squeeze()
+
+    decided = DecidedBranches(lambda path: path == __file__, lambda path: False)
+    with decided.watched():
+        program = torch.export.export(Squeezed(), (torch.ones(3, 4),), dynamic_shapes=({0: Dim.AUTO},))
+
+    assert decided.guards(program, lambda node: __file__) == []
+    assert program.module()(torch.ones(1, 4)).shape == (4,)
 
 
 def test_module_checks_what_was_added_where_there_are_example_inputs():

@@ -48,7 +48,7 @@ def test_a_mode_sees_every_question_about_a_fake_tensor(asked):
     questions = ASKS[asked].split(", ")
     for question in questions:
         before = len(seen)
-        with TensorQuestions(lambda property_, tensor, frame: seen.append(property_)):
+        with TensorQuestions(lambda property_, tensor, frame: seen.append(property_), ignored):
             try:
                 eval(question, names)
             except RuntimeError:  # `preserve_format` is no question that torch answers.
@@ -56,10 +56,34 @@ def test_a_mode_sees_every_question_about_a_fake_tensor(asked):
         assert seen[before:], question
 
     assert set(seen) == {asked}
-    with TensorQuestions(lambda *asked: seen.append(asked)):
+    with TensorQuestions(lambda *asked: seen.append(asked), ignored):
         x = names["x"]
         _ = x.shape, x.dtype, x.ndim, x.size(0), x.numel(), x.device, x + 1  # These are no questions.
     assert set(seen) == {asked}
+
+
+def ignored(*_):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("function", "decides"),
+    [
+        ("x.contiguous()", "strides"),
+        ("x.to(memory_format=torch.contiguous_format)", "strides"),
+        ("x.resolve_conj(), torch.resolve_conj(x)", "is_conj"),
+        ("x.resolve_neg(), torch.resolve_neg(x)", "is_neg"),
+        ("x.to(x.dtype), x.clone(), x.t().contiguous(), x.reshape(-1)", None),
+    ],
+)
+def test_a_mode_sees_functions_that_return_their_argument_instead_of_a_copy(function, decides):
+    x, seen = FakeTensorMode().from_tensor(torch.ones(2, 3)), []
+
+    with TensorQuestions(ignored, lambda property_, tensor, frame: seen.append((property_, tensor is x))):
+        results = eval(function, {"torch": torch, "x": x})
+
+    count = len(results) if isinstance(results, tuple) else 1
+    assert seen == [(decides, True)] * (0 if decides is None else count)
 
 
 def test_a_tensor_has_a_node_only_during_a_trace():

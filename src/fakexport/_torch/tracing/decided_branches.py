@@ -1,7 +1,8 @@
 """Find size comparisons that torch decides without a guard, assuming that dynamic sizes are 2 or more.
 
 `if x.shape[1] == 1` is false for every dynamic dimension, so torch records no guard. The program still
-accepts sizes 0 and 1, but takes the branch for larger sizes. Seen on torch 2.11 to 2.13.
+accepts sizes 0 and 1, but takes the branch for larger sizes. `x.squeeze()` makes the same decision inside of
+torch: with a size of 1, its result has fewer dimensions than in the trace. Seen on torch 2.11 to 2.13.
 
 Source: `torch/fx/experimental/symbolic_shapes.py:ShapeEnv.evaluate_expr`, `torch/__init__.py:SymBool`.
 """
@@ -9,7 +10,7 @@ Source: `torch/fx/experimental/symbolic_shapes.py:ShapeEnv.evaluate_expr`, `torc
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from types import FrameType
 from typing import Any
@@ -28,6 +29,7 @@ from .symbolic_numbers import expression_of
 
 _SMALL = (0, 1)
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
+_SQUEEZES = (torch.ops.aten.squeeze, torch.ops.aten.squeeze_)
 _ASKING = frozenset(
     (__file__, *(str(module.__file__) for module in (torch, recording, sym_node, symbolic_shapes, patching)))
 )
@@ -76,11 +78,20 @@ class DecidedBranches:
 
         return Patches({(ShapeEnv, "evaluate_expr"): evaluate_expr})
 
-    def guards(self, program: ExportedProgram) -> list[str]:
-        """Return guards, in torch's format, for recorded comparisons that the program does not check yet."""
+    def guards(self, program: ExportedProgram, file_of: Callable[[torch.fx.Node], str | None]) -> list[str]:
+        """Return guards, in torch's format, for recorded comparisons that the program does not check yet.
+
+        Args:
+            program: The program.
+            file_of: Returns the file whose code called a node's operator.
+        """
         environment = _environment(program)
-        if environment is None or not (self._found or self._found_by_libraries):
+        if environment is None:
             return []
+        for node in _nodes(program):
+            if getattr(node.target, "overloadpacket", None) in _SQUEEZES:
+                for holds in _unsqueezed(node):
+                    self._keep(file_of(node) or "", holds, sympy.true)
         sources = environment.var_to_sources
         local = {
             symbol
@@ -128,13 +139,32 @@ def _short_query_lengths(program: ExportedProgram) -> set[Any]:
     queries, the mask makes no difference.
     """
     symbols: set[Any] = set()
-    for module in program.graph_module.modules():
-        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
-            if node.target is _ATTENTION and _is_causal(node):
-                queries, keys = _length(node.args[0]), _length(_uncut(node.args[1]))
-                if queries != keys:
-                    symbols |= queries.free_symbols
+    for node in _nodes(program):
+        if node.target is _ATTENTION and _is_causal(node):
+            queries, keys = _length(node.args[0]), _length(_uncut(node.args[1]))
+            if queries != keys:
+                symbols |= queries.free_symbols
     return symbols
+
+
+def _nodes(program: ExportedProgram) -> Iterator[torch.fx.Node]:
+    for module in program.graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            yield from module.graph.nodes
+
+
+def _unsqueezed(node: torch.fx.Node) -> Iterator[Any]:
+    """Yield a condition for each symbolic size that a `squeeze` would remove if it were 1.
+
+    A squeezed tensor that `forward` only returns is correct for every size.
+    """
+    if all(user.op == "output" for user in node.users):
+        return
+    value = node.args[0].meta["val"]  # type: ignore[union-attr]
+    dims: Any = node.args[1] if len(node.args) > 1 else range(value.dim())
+    for dim in (dims,) if isinstance(dims, int) else dims:
+        if isinstance(size := value.shape[dim], torch.SymInt):
+            yield sympy.Ne(expression_of(size), 1)
 
 
 def _is_causal(node: torch.fx.Node) -> bool:

@@ -56,6 +56,15 @@ def _questions() -> dict[Any, Property]:
 
 
 _ASKED = _questions()
+_MAY_COPY: Mapping[Any, Property] = {
+    Tensor.contiguous: "strides",
+    Tensor.to: "strides",
+    Tensor.resolve_conj: "is_conj",
+    torch.resolve_conj: "is_conj",
+    Tensor.resolve_neg: "is_neg",
+    torch.resolve_neg: "is_neg",
+}
+"""Functions that return their argument, or a copy for a different value of this property."""
 in_inference_mode: Callable[[], bool] = torch.is_inference_mode_enabled
 """Return whether inference mode is enabled, without recording a query."""
 
@@ -64,11 +73,20 @@ class TensorQuestions(TorchFunctionMode):
     """Call `ask(property, tensor, frame)` before each query that Python code makes about a tensor.
 
     It must be the innermost mode when `forward` begins.
+
+    Args:
+        ask: As above.
+        not_copied: Called with the same arguments if a function of `_MAY_COPY` returns its argument itself.
     """
 
-    def __init__(self, ask: Callable[[Property, Tensor, FrameType | None], None]) -> None:
+    def __init__(
+        self,
+        ask: Callable[[Property, Tensor, FrameType | None], None],
+        not_copied: Callable[[Property, Tensor, FrameType | None], None],
+    ) -> None:
         super().__init__()
         self._ask = ask
+        self._not_copied = not_copied
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -82,7 +100,11 @@ class TensorQuestions(TorchFunctionMode):
             for tensor in args:
                 if isinstance(tensor, Tensor):
                     self._ask(asked, tensor, sys._getframe(1))
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        decides = _MAY_COPY.get(func) if func is not Tensor.to or "memory_format" in kwargs else None
+        if decides is not None and args and result is args[0]:
+            self._not_copied(decides, result, sys._getframe(1))
+        return result
 
 
 def inference_mode_questions(ask: Callable[[FrameType | None], None]) -> Patches:

@@ -10,7 +10,7 @@ import functools
 import gc
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import MethodType, ModuleType
 from typing import Any
 
@@ -34,12 +34,15 @@ def _may_have_cached(name: str, module: Any) -> bool:
 _searched: dict[str, tuple[ModuleType, int, list[functools._lru_cache_wrapper[Any]]]] = {}
 
 
-def forget_cached_fakes() -> None:
+def forget_cached_fakes(more: Iterable[functools._lru_cache_wrapper[Any]] = ()) -> None:
     """Clear each cached function of user code and model libraries whose cache contains a fake tensor.
 
     Other caches are not cleared, because callers may rely on getting the identical object again.
+
+    Args:
+        more: Further cached functions, which no module or class contains.
     """
-    for function in _cached_functions():
+    for function in itertools.chain(_cached_functions(), more):
         if function.cache_info().currsize and any(map(_holds_fakes, _kept_by(function))):
             function.cache_clear()
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.export import ExportedProgram
+from torch.fx import Node
 
 from fakexport._torch.emulation.lifted_constants import fold_lifted_moves
 from fakexport._torch.patching import traced_here
@@ -43,16 +44,17 @@ from fakexport.exporting.program import (
     is_user_code,
     keep_facts,
     parameters_of,
+    source_span,
     with_used_weights,
     with_weight_names,
 )
 from fakexport.models import DynamicDims
 
-from .absent_devices import failure_of_absent_device
 from .assigned_buffers import assigned_buffers_written
 from .assumed_answers import AssumedAnswer, AssumedAnswers
 from .constant_answers import ConstantAnswers
 from .constants import Recovered, recover_constants
+from .device_failures import failure_of_devices
 from .dynamic_dims import as_torch_shapes, declared_guards, varying_inputs
 from .failure import CaptureFailure
 from .given_inputs import with_unsupported_input
@@ -191,8 +193,8 @@ def capture(
         return Captured(None, failure, may_visit_rows=answers.may_visit_rows)
     answers.check(program)
     drop_refused_nodes(program)
-    if (absent := failure_of_absent_device(program)) is not None:
-        return Captured(None, absent)
+    if (misplaced := failure_of_devices(program)) is not None:
+        return Captured(None, misplaced)
     recovered = recover_constants(program)
     try:
         if whole is not None:
@@ -324,12 +326,18 @@ def _traced_once(
         nullcontext() if strict else classes_presented(is_user_code, module),
         decided.watched(),
         fakes_taken_back(module),
+        torch.set_grad_enabled(torch.is_grad_enabled()),  # `forward` may leave the other mode.
     ):
         program = torch.export.export(module, args, dict(kwargs), dynamic_shapes=shapes, strict=strict)
     answers.check_unanswered()
     asked = questions.guards_of_all(program, args, kwargs) if strict else questions.guards(program)
-    add_guards(program, (*always_guards(program), *decided.guards(program), *asked))
+    add_guards(program, (*always_guards(program), *decided.guards(program, _file_of), *asked))
     return program
+
+
+def _file_of(node: Node) -> str | None:
+    span = source_span(node)
+    return None if span is None else span.path
 
 
 def failure_of(error: BaseException) -> CaptureFailure:

@@ -55,7 +55,7 @@ def _inner(value: Any) -> Iterable[Any] | None:
     if isinstance(value, (list, tuple, set, deque)):
         return list(value)
     if kind is FunctionType:
-        return list(map(_in_cell, value.__closure__)) if value.__closure__ else None
+        return list(map(in_cell, value.__closure__)) if value.__closure__ else None
     if kind in (itertools.count, itertools.repeat):
         return [repr(value)]
     if kind is GeneratorType:
@@ -92,11 +92,12 @@ def may_change(value: Any) -> bool:
     )
 
 
-def _in_cell(cell: CellType) -> Any:
+def in_cell(cell: CellType) -> Any:
+    """Return the value of a variable in a closure, or None if it has none."""
     try:
         return cell.cell_contents
     except ValueError:
-        return None  # It is empty.
+        return None
 
 
 def is_same(old: Any, new: Any) -> bool:

@@ -69,6 +69,7 @@ class InputQuestions:
         self._sources: dict[Node, frozenset[int]] = {}
         self._found: dict[tuple[int, Property], Asked] = {}
         self._inference_mode = ""
+        self._not_copied: list[tuple[Property, Tensor, int, str]] = []
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -108,8 +109,18 @@ class InputQuestions:
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        with TensorQuestions(self._ask), inference_mode_questions(self._ask_for_inference_mode):
+        self._not_copied.clear()
+        questions = TensorQuestions(self._ask, self._add_not_copied)
+        with questions, inference_mode_questions(self._ask_for_inference_mode):
             yield
+        for decides, tensor, version, place in self._not_copied:
+            # A copy would not have the new values.
+            if tensor._version != version:
+                self._add_for(decides, tensor, place)
+
+    def _add_not_copied(self, decides: Property, tensor: Tensor, frame: FrameType | None) -> None:
+        if not (_is_of_trace(frame) or tensor.is_inference()):
+            self._not_copied.append((decides, tensor, tensor._version, _place(frame)))
 
     def _ask_for_inference_mode(self, frame: FrameType | None) -> None:
         asking = "" if frame is None else frame.f_globals.get("__name__", "")
@@ -147,14 +158,16 @@ class InputQuestions:
         self._sources = {node: frozenset((at,)) for node, at in nodes.items() if node is not None}
 
     def _ask(self, asked: Property, tensor: Tensor, frame: FrameType | None) -> None:
-        if not self._index or _is_own_question(asked, frame):
-            return
-        place = _place(frame)
+        if self._index and not _is_own_question(asked, frame):
+            if asked == "is_inference" and id(tensor) not in self._index:
+                # Results computed in inference mode are inference tensors.
+                self._ask_for_inference_mode(frame)
+            self._add_for(asked, tensor, _place(frame))
+
+    def _add_for(self, asked: Property, tensor: Tensor, place: str) -> None:
         if (at := self._index.get(id(tensor))) is not None:
             self._add(asked, (at,), place)
         elif not (asked == "requires_grad" and tensor.requires_grad and not self._has_gradients()):
-            if asked == "is_inference":  # Results computed in inference mode are inference tensors.
-                self._ask_for_inference_mode(frame)
             for property_ in _DERIVED[asked]:
                 self._add(property_, sorted(self._sources_of(tensor)), place)
 

@@ -6,19 +6,22 @@ with them.
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from operator import is_
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import nn
 
 from fakexport.emulation.fake import forget_cached_fakes, is_fake
+from fakexport.exporting.program import is_user_code
 
-from .held_values import attributes_of_object
-from .python_state import files_of_owners, is_plain_attribute
+from .held_values import attributes_of_object, in_cell
+from .python_state import files_of_owners
 
 _CONTAINERS = (dict, list, tuple, set, deque)
 _DEPTH = 3
@@ -37,14 +40,18 @@ def fakes_taken_back(root: nn.Module) -> Iterator[None]:
         yield
     finally:
         state.put_back(fakes_alone=True)
-        forget_cached_fakes()
+        forget_cached_fakes(state.cached_functions)
 
 
 class ModelState:
     """A snapshot of a model's state.
 
-    It contains the attributes and buffers of the modules, the variables of their classes and files, and the
-    objects of user-defined classes that these refer to.
+    It contains the attributes, parameters, buffers, submodules and hooks of the modules, the variables of
+    their classes and files, and the objects of user-defined classes and the closures that these refer to. The
+    root's own `forward` is not included, because each trace replaces it.
+
+    Attributes:
+        cached_functions: Functions in variables, attributes and closures that `functools.lru_cache` caches.
     """
 
     def __init__(self, root: nn.Module) -> None:
@@ -52,7 +59,14 @@ class ModelState:
         for owner in list(owners.values()):
             for _, value in _variables(owner):
                 _add_objects(owners, value)
+        self._root = root
         self._variables = [(owner, dict(_variables(owner))) for owner in owners.values()]
+        self.cached_functions = [
+            value
+            for _, variables in self._variables
+            for value in variables.values()
+            if isinstance(value, functools._lru_cache_wrapper)
+        ]
         self._items = {
             id(held): (held, _items_of(held))
             for _, variables in self._variables
@@ -71,6 +85,8 @@ class ModelState:
             now = dict(_variables(owner))
             for name in dict.fromkeys((*now, *variables)):
                 value, old = now.get(name, _ABSENT), variables.get(name, _ABSENT)
+                if owner is self._root and name == "forward":
+                    continue
                 if value is not old and (not fakes_alone or _holds_fakes(value)):
                     _put_back(owner, name, old)
 
@@ -79,24 +95,39 @@ def _add_objects(owners: dict[int, Any], value: Any, depth: int = _DEPTH) -> Non
     """Add the objects in a value to `owners`, which contains the objects whose attributes are restored."""
     if depth == 0 or id(value) in owners:
         return
-    if attributes_of_object(value) is not None:
+    if _variables_of_object(value) is not None:
         owners[id(value)] = value
-    for inner in _inner(value):
+    # A closure may refer to objects that do not belong to the model.
+    for inner in () if type(value) is FunctionType else _inner(value):
         _add_objects(owners, inner, depth - 1)
 
 
 def _variables(owner: Any) -> Iterator[tuple[str, Any]]:
-    if (attributes := attributes_of_object(owner)) is not None:
+    if (attributes := _variables_of_object(owner)) is not None:
         yield from attributes.items()
         return
-    is_module = isinstance(owner, nn.Module)
+    # `nn.LSTM` and similar layers have a second list of their parameters, which torch.export replaces.
+    ignored = "_flat_weight" if isinstance(owner, nn.Module) else "__"
     for name, value in vars(owner).items():
-        if is_plain_attribute(name) or name == "_buffers" if is_module else not name.startswith("__"):
+        if not name.startswith(ignored):
             yield name, value
 
 
+def _variables_of_object(value: Any) -> dict[str, Any] | None:
+    """Return the attributes of a user-defined object, or the variables in a closure of user code."""
+    if type(value) is not FunctionType:
+        return attributes_of_object(value)
+    if not value.__closure__ or not is_user_code(value.__code__.co_filename):
+        return None
+    cells = zip(value.__code__.co_freevars, value.__closure__, strict=True)
+    return {name: in_cell(cell) for name, cell in cells if name != "__class__"}
+
+
 def _put_back(owner: Any, name: str, value: Any) -> None:
-    if isinstance(owner, type):  # The `__dict__` of a class is read-only.
+    if isinstance(owner, FunctionType):
+        assert owner.__closure__ is not None
+        owner.__closure__[owner.__code__.co_freevars.index(name)].cell_contents = value
+    elif isinstance(owner, type):  # The `__dict__` of a class is read-only.
         delattr(owner, name) if value is _ABSENT else setattr(owner, name, value)
     elif value is _ABSENT:
         del vars(owner)[name]
@@ -111,7 +142,7 @@ def _holds_fakes(value: Any, depth: int = _DEPTH) -> bool:
 
 
 def _inner(value: Any) -> Iterable[Any]:
-    return [*_inner_values(value), *(attributes_of_object(value) or {}).values()]
+    return [*_inner_values(value), *(_variables_of_object(value) or {}).values()]
 
 
 def containers_in(value: Any, depth: int = _DEPTH) -> Iterator[Any]:

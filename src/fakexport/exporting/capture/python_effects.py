@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import FrameType, ModuleType
 from typing import Any, Literal
 
+import torch
 from torch import nn
 
 from fakexport._torch.patching import Patches, in_force, original_of, outside_of_patches
@@ -108,6 +109,7 @@ def watch_forward(module: nn.Module) -> Iterator[PythonEffects]:
         before = PythonState(module)
         given = _containers_of_arguments(original, args, kwargs)
         items = _items(given)
+        own, is_grad_enabled = vars(module).get("forward"), torch.is_grad_enabled()
         with (
             _watched_builtins(effects),
             backend_choices_watched(lambda frame: _add_choice(effects, frame)),
@@ -117,6 +119,10 @@ def watch_forward(module: nn.Module) -> Iterator[PythonEffects]:
             masks_watched(lambda layer, frame: _add_mask(effects, module, layer, frame)),
         ):
             result = original(*args, **kwargs)
+        if torch.is_grad_enabled() != is_grad_enabled:
+            effects[PythonEffect("state", "torch.set_grad_enabled", None)] = None
+        if vars(module).get("forward") is not own:
+            effects[PythonEffect("attribute", "forward", None)] = None
         for change in before.changes():
             effects[PythonEffect(change.kind, change.name, change.span, change.module_path)] = None
         for name, now in _items(given).items():

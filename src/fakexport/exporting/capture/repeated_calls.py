@@ -127,13 +127,17 @@ def calls_repeated(
         calls.are_complete = False
         values = _Values(module, written)
         before = _layouts((args, kwargs))
+        call = original
         for run in range(times):
+            own = vars(module).get("forward")
             # Each call gets its own containers, because `forward` may modify them.
             given, named = tree_map(lambda leaf: leaf, (args, kwargs))
             values.begin((given, named))
             calls.steps.append(values.steps)
             with later() if run else nullcontext(), values:
-                result = original(*given, **named)
+                result = call(*given, **named)
+            if vars(module).get("forward") is not own:  # The model replaces its own `forward`.
+                call = module.forward
             calls.results.append(values.described((plain(result), args, kwargs)))
             if _layouts((args, kwargs)) != before:
                 break  # `x.t_()`: the next call would get a different input.
@@ -155,6 +159,7 @@ class _Values(TorchFunctionMode):
         self._known: dict[int, _Value] = {}
         self._kept: list[torch.Tensor] = []  # Kept alive, so that the id of a tensor is not reused.
         self._names = [name for name, _ in self._state()]
+        self._first_names: dict[int, str] = {}
         self._call = 0
         self._unseen = 0
         self._drawn: Counter[str] = Counter()
@@ -175,6 +180,8 @@ class _Values(TorchFunctionMode):
         # Reset tensors that existed before the calls to their first text. `lost_writes` reports writes.
         self._known |= {key: _Value(text, frozenset()) for key, text in self._held.items()}
         for name, tensor in self._state():
+            if isinstance(tensor, nn.Parameter):  # Also after `forward` moves it to a different name.
+                name = self._first_names.setdefault(id(tensor), name)
             self._set(tensor, _Value(name, frozenset({name})))
         for number, leaf in enumerate(tree_leaves(inputs)):
             if isinstance(leaf, torch.Tensor):
@@ -346,7 +353,8 @@ def check_later_calls(
         raised = "" if error is None else f"{type(error).__name__}: {error}"
         return calls, "computes something different" if calls.are_complete else f"raises {raised}", error
 
-    in_other_mode, what, _ = called_again(_other_grad_mode)
+    is_grad_enabled = torch.is_grad_enabled()
+    in_other_mode, what, _ = called_again(lambda: _grad_mode(not is_grad_enabled))
     if not in_other_mode.differ:
         return
     calls, later, error = called_again(nullcontext)
@@ -364,12 +372,12 @@ def check_later_calls(
 
 
 @contextmanager
-def _other_grad_mode() -> Iterator[None]:
-    """Enter the other grad mode, but without the fused kernels of `nn.TransformerEncoder` for inference."""
+def _grad_mode(is_enabled: bool) -> Iterator[None]:
+    """Enter a grad mode, but without the fused kernels of `nn.TransformerEncoder` for inference."""
     has_fast_path = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.set_grad_enabled(not torch.is_grad_enabled()):
+        with torch.set_grad_enabled(is_enabled):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(has_fast_path)

@@ -50,6 +50,7 @@ from fakexport.exporting.program.program_facts import (
     keep_facts,
 )
 from fakexport.exporting.program.refused_dtypes import refused_dtypes
+from fakexport.exporting.program.retargeting.device_clashes import device_clashes
 from fakexport.exporting.program.retargeting.device_listing import DeviceListing, inspect_devices
 from fakexport.exporting.program.retargeting.device_move import DeviceMove
 from fakexport.exporting.program.retargeting.retarget import (

@@ -49,6 +49,25 @@ def test_an_error_of_forward_says_whether_eager_mode_raises_it(model, is_eager_f
         model()(torch.randn(2, 3))
 
 
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda x: torch.cuda.FloatTensor(3).fill_(1) * x,
+        lambda x: torch.ones(3, device="cpu").pin_memory().to(x.device) * x,
+        lambda x: x * torch.rand(3, device=x.device, generator=torch.Generator("cuda")),
+    ],
+)
+def test_an_error_of_this_build_of_torch_is_not_one_of_eager_mode(step):
+    class Steps(Mismatched):
+        def forward(self, x):
+            return step(x)
+
+    report = fe.check(lambda: (Steps(), (torch.randn(2, 3),)), target="H100")
+
+    assert report.diagnostics[0].code == "FE202"
+    assert "eager mode raises the same error" not in str(report)
+
+
 class OneSample(nn.Module):
     """Names a batch, and takes one sample."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import warnings
 
@@ -175,13 +176,11 @@ def test_a_dtype_is_given_as_torch_or_people_write_it():
 
 
 def test_an_export_for_another_target_warns_that_the_process_may_remember_the_first_one(monkeypatch):
-    remembered = []
+    has_gpu = functools.cache(torch.cuda.is_available)
 
     class Cached(nn.Module):
         def forward(self, x):
-            if not remembered:
-                remembered.append(torch.cuda.is_available())
-            return x * 2 if remembered[0] else x
+            return x * 2 if has_gpu() else x
 
     monkeypatch.setattr(export_module, "_exported_for", set())
     with warnings.catch_warnings():

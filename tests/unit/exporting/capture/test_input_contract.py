@@ -247,6 +247,51 @@ def values_of(self, x, n=1, z=0.0, names=("a", None), mask=None):
 EXAMPLE = {"n": 1, "z": 0.0, "names": ("a", None), "mask": None}
 
 
+def written(function):
+    """A model that computes with a tensor after a write to what `function` returns for it."""
+
+    def forward(self, x):
+        y = x * 1
+        function(y).mul_(2)
+        return y + 1
+
+    return forward
+
+
+IMAGES = ramp(2, 3, 4, 4), ramp(2, 3, 4, 4).contiguous(memory_format=CHANNELS_LAST)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("function", "example", "other"),
+    [
+        (lambda y: y.contiguous(), ramp(4, 4), ramp(4, 4).t()),
+        (lambda y: y.view(-1).view(4, 4).contiguous(), ramp(4, 4), ramp(8, 4)[:4]),
+        (lambda y: y.contiguous(), ramp(4, 4).t(), ramp(4, 4)),
+        (lambda y: y.to(memory_format=CHANNELS_LAST), *reversed(IMAGES)),
+        (lambda y: y.to(memory_format=CHANNELS_LAST), *IMAGES),
+        (lambda y: y.reshape(-1), ramp(4, 4), ramp(4, 4).t()),
+    ],
+)
+def test_a_write_to_a_copy_for_some_strides(function, example, other, tmp_path):
+    forward = written(function)
+    program = fe.export(model(forward), (example.clone(),))
+
+    for way in ways(program, tmp_path).values():
+        for x in (example, other):
+            values, error = outcome(way, lambda: ((x.clone(),), {}))  # noqa: B023
+            assert error is None or x is other
+            assert error is not None or torch.equal(values[0], forward(None, x.clone()))
+
+
+def test_a_copy_that_nothing_is_written_to_needs_no_strides(tmp_path):
+    program = fe.export(model(lambda self, x: x.contiguous() + 1), (ramp(4, 4),))
+
+    for way in ways(program, tmp_path).values():
+        ((found,), _) = outcome(way, lambda: ((ramp(4, 4).t(),), {}))
+        assert torch.equal(found, ramp(4, 4).t() + 1)
+
+
 @pytest.mark.parametrize(
     ("x", "changed"),
     [

@@ -53,6 +53,7 @@ ILLEGAL = [
     (aten.cat.default, [["gpu", "cpu"]], "tensors[0] on cuda:0, tensors[1] on cpu"),
     (aten.convolution.default, ["gpu", "cpu"], "input on cuda:0, weight on cpu"),
     (aten.equal.default, ["gpu", "cpu_number"], "self on cuda:0, other on cpu"),
+    (aten.masked_fill.Scalar, ["gpu", "cpu_number", 0.0], "self on cuda:0, mask on cpu"),
 ]
 
 

@@ -67,7 +67,7 @@ def _is_free(operator: Any, argument: str, tensor: torch.Tensor) -> bool:
     name = operator.overloadpacket.__name__
     if name in INDEXED and argument.startswith("indices"):
         return True
-    if tensor.dim() > 0 or name in _POINTWISE_BUT_STRICT:
+    if tensor.dim() > 0 or name in _POINTWISE_BUT_STRICT or argument == "mask":
         return False
     takes_scalars = name in WITH_SCALARS or name in INDEXED or name.startswith("_foreach_")
     return takes_scalars or torch.Tag.pointwise in operator.tags

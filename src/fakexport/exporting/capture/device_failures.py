@@ -1,4 +1,4 @@
-"""Check a captured program for devices that the target does not have."""
+"""Check a captured program for devices that the target lacks, and for tensors on different devices."""
 
 from __future__ import annotations
 
@@ -10,23 +10,34 @@ from torch.export import ExportedProgram
 from fakexport._torch.emulation.absent_devices import ALWAYS_THERE, AbsentDevice
 from fakexport.emulation.devices import emulated_topology
 from fakexport.exporting.capture.failure import CaptureFailure
-from fakexport.exporting.program import devices, reading_span, tensors_in, walk
+from fakexport.exporting.program import device_clashes, devices, reading_span, tensors_in, walk
 from fakexport.rules.diagnostics import Span
 
 
-def failure_of_absent_device(program: ExportedProgram) -> CaptureFailure | None:
-    """Return a failure if the program uses a device that the topology lacks, or None.
+def failure_of_devices(program: ExportedProgram) -> CaptureFailure | None:
+    """Return a failure if the topology would reject the devices of a traced program, or None.
 
-    Operators on such a device raise an error during the trace. This function finds other uses: inputs and
-    weights that were created before the trace, and devices that a library adds to the graph.
+    Most operators with wrong devices raise an error during the trace. This function finds other uses of a
+    device that the topology lacks: inputs and weights that were created before the trace, and devices that a
+    library adds to the graph. It also finds tensors on different devices that fake mode accepts, but real
+    hardware rejects, such as the weight of a convolution on the CPU.
     """
     if (topology := emulated_topology()) is None:
         return None
     for device, span in _devices(program):
         if torch.device(device).type not in ALWAYS_THERE and not topology.has_device(device):
             error = AbsentDevice.named(device, topology.present, instead=topology.default_device)
-            return CaptureFailure.of(error, spans=() if span is None else (span,))
+            return _failure(error, span)
+    for visit, clash in device_clashes(program):
+        values = [source.meta.get("val") for source in visit.node.all_input_nodes]
+        one, other, *_ = dict.fromkeys(str(tensor.device) for tensor in tensors_in(values))
+        mixed = f"found at least two devices, {one} and {other}! {clash}"
+        return _failure(RuntimeError(mixed), visit.span)
     return None
+
+
+def _failure(error: Exception, span: Span | None) -> CaptureFailure:
+    return CaptureFailure.of(error, spans=() if span is None else (span,))
 
 
 def _devices(program: ExportedProgram) -> Iterator[tuple[str, Span | None]]:
