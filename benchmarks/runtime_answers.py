@@ -362,8 +362,8 @@ not run or returned other values; a *false refusal* is the opposite. The time is
 one answer, after all packages were imported.
 
 With `auto`, sizes are those of `--dynamic auto`, and the file was called with other sizes than the export.
-The benchmark takes {_COUNT} types by default, in an order that mixes all families. The missing ones were not
-measured: they take hours.
+The benchmark takes {_COUNT} types by default, in an order that mixes all families. The rows with fewer models
+are not complete, because they take hours.
 
 | runtime | sizes | models | both take it | both refuse it | false passes | false refusals | time |
 |---|---|---:|---:|---:|---:|---:|---:|
