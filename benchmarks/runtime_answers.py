@@ -223,16 +223,17 @@ class Model:
         from tests.round_trip.onnx_files import difference
         from tests.round_trip.reference import eager
 
-        if self.module is None or [each.shape for each in outputs] != [each.shape for each in self.expected]:
+        kinds = [[(each.shape, each.dtype) for each in found] for found in (outputs, self.expected)]
+        if self.module is None or kinds[0] != kinds[1]:
             return False
         inputs = {
             name: each.double() if each.is_floating_point() else each for name, each in self.inputs.items()
         }
-        precise = [each.numpy() for each in eager(copy.deepcopy(self.module).double(), inputs)]
-        errors = [
-            difference([each.to(torch.float64).numpy() for each in found], precise)[0]
-            for found in (outputs, self.expected)
-        ]
+        precise = eager(copy.deepcopy(self.module).double(), inputs)
+        given, eagers, precise = (
+            [each.double().numpy() for each in found] for found in (outputs, self.expected, precise)
+        )
+        errors = [difference(found, precise)[0] for found in (given, eagers)]
         return errors[0] <= 2 * errors[1] < math.inf
 
 

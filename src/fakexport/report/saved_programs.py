@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,28 +39,18 @@ class SavedPrograms:
     ) -> SavedPrograms:
         """Save programs by rank; `root` is passed to `save`. Keep the archive only if `is_kept`."""
         methods = {f"rank{rank}": program for rank, program in programs.items()}
-        return cls._saved(tuple(programs), programs[0] if [*programs] == [0] else methods, root, is_kept)
+        saved = programs[0] if [*programs] == [0] else methods
+        return cls._saved(tuple(programs), partial(archive_of if is_kept else _tried, saved, root=root))
 
     @classmethod
     def of_stages(cls, stages: Mapping[str, ExportedProgram], *, root: Path) -> SavedPrograms:
         """Save pipeline stages by method; `root` is passed to `save`."""
-        return cls._saved((), stages, root)
+        return cls._saved((), partial(archive_of, stages, root=root))
 
     @classmethod
-    def _saved(
-        cls,
-        ranks: tuple[int, ...],
-        programs: ExportedProgram | Mapping[str, ExportedProgram],
-        root: Path,
-        is_kept: bool = True,
-    ) -> SavedPrograms:
-        from fakexport.archive import try_to_save
-
+    def _saved(cls, ranks: tuple[int, ...], save: Callable[[], bytes]) -> SavedPrograms:
         try:
-            if is_kept:
-                return cls(ranks, archive_of(programs, root=root))
-            try_to_save(programs, root=root)
-            return cls(ranks, b"")
+            return cls(ranks, save())
         except InvalidValue as error:
             return cls(ranks, b"", error)
         except ValueError as error:
@@ -103,6 +93,13 @@ class SavedPrograms:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.ranks, self.archive, self.fault)
+
+
+def _tried(programs: ExportedProgram | Mapping[str, ExportedProgram], *, root: Path) -> bytes:
+    from fakexport.archive import try_to_save
+
+    try_to_save(programs, root=root)
+    return b""
 
 
 def archive_of(programs: ExportedProgram | Mapping[str, ExportedProgram], *, root: Path) -> bytes:

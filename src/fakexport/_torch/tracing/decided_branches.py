@@ -92,6 +92,8 @@ class DecidedBranches:
             if getattr(node.target, "overloadpacket", None) in _SQUEEZES:
                 for holds in _unsqueezed(node):
                     self._keep(file_of(node) or "", holds, sympy.true)
+        if not (self._found or self._found_by_libraries):
+            return []
         sources = environment.var_to_sources
         local = {
             symbol

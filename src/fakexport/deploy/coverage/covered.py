@@ -52,7 +52,8 @@ def with_example_values(program: ExportedProgram) -> ExportedProgram:
     """Give a program without weights random weights, or zeros that use no memory if the weights are large.
 
     The passes of converters depend on values: they remove additions of zeros, which real weights would not
-    be, and compute what depends on constants only. So constants keep their values if these are known.
+    be, and compute what depends on constants only. So constants keep their values if these are known, and
+    not large.
     """
     if not unbound_names(program):
         return program
@@ -60,7 +61,8 @@ def with_example_values(program: ExportedProgram) -> ExportedProgram:
     weights = {tensor_identity(weight) for weight in program.state_dict.values()}
 
     def value(tensor: torch.Tensor) -> torch.Tensor:
-        known = None if tensor_identity(tensor) in weights else known_value(tensor)
+        is_constant = tensor_identity(tensor) not in weights and tensor.nbytes <= _MOST_BYTES
+        known = known_value(tensor) if is_constant else None
         return missing(tensor) if known is None else known
 
     return with_tensors(program, value)
