@@ -161,9 +161,7 @@ def _outcome(record: SweepRecord) -> str:
 
 
 def _summary(records: list[SweepRecord]) -> str:
-    """Return the checks that did not export, each with its reason; the answers of the runtimes; and the
-    number of checks per status.
-    """
+    """Return checks that did not export, with the reason; runtimes' answers; and counts per status."""
     from fakexport.checking.sweep import STATUSES, answers_of
     from fakexport.report import RESULT_TEXTS, layout
 

@@ -70,9 +70,7 @@ class CompiledFile:
         notes: Iterable[str] = (),
         is_cached: bool = False,
     ) -> CompiledFile:
-        """Create the result for these files. `begun` is `time.monotonic()` at the start of the
-        compilation.
-        """
+        """Create the result. `begun` is `time.monotonic()` at the start of the compilation."""
         found = tuple(files)
         size = sum(file.stat().st_size for file in found)
         return cls(path, found, size, time.monotonic() - begun, is_cached, tuple(notes))

@@ -115,9 +115,7 @@ class LoadedProgram:
         return named_outputs(self.signature, tree_leaves(result))
 
     def _place_of(self, error: Exception) -> str:
-        """Return the line of user code for a failed runtime assertion. torch's message only contains the
-        node's name.
-        """
+        """Return the user's line for a failed assertion. torch's message only has the node's name."""
         if (named := _CHECKED.search(str(error))) is None:
             return ""
         spans = (visit.span for visit in walk(self._program) if visit.name == named[1])
@@ -192,9 +190,7 @@ class _Layout:
         return tensors
 
     def _is_input(self, given: Mapping[str, Any], names: set[str]) -> bool:
-        """Return whether a dict is the only argument of `forward`, rather than a dict of all input tensors by
-        name.
-        """
+        """Return whether a dict is the only argument of `forward`, not a dict of all inputs by name."""
         positional, _ = self.calling.structure.children()
         parts = positional.children()
         is_dict = len(parts) == 1 and not parts[0].is_leaf() and parts[0].type is dict

@@ -132,9 +132,7 @@ def with_weights(
 
 
 def artifact_kind(path: str | os.PathLike[str]) -> ArtifactKind:
-    """Return the kind of a file, from its content or, for ONNX and plugins, from its name. Any other file
-    counts as a program.
-    """
+    """Return the kind of a file by content; of ONNX and plugins by name. Any other is a program."""
     with open_regular(path) as file:
         start = file.read_at(0, 8)
     if start[4:8] == _EXECUTORCH_MARK:

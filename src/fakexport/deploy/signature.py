@@ -296,9 +296,7 @@ def _input_tensor(name: str, value: torch.Tensor, ranges: Mapping[str, SymbolRan
 
 
 def _dimension(size: Any, ranges: Mapping[str, SymbolRange]) -> Dimension:
-    """Convert a size to a `Dimension`. A size that is linear in one symbol gets the range of the whole
-    expression.
-    """
+    """Convert a size to a `Dimension`. If it is linear in one symbol, it has the expression's range."""
     if isinstance(size, int):
         return Dimension(plus=size)
     expression = sympy.sympify(size.node.expr)

@@ -50,9 +50,7 @@ def finding_at(code: str, node: Node, label: str, **facts: Any) -> Diagnostic:
 def operator_finding(
     code: str, nodes: list[Node], name: str, reason: str, notes: tuple[str, ...], fix: str, custom_fix: str
 ) -> Diagnostic:
-    """Return a finding for the nodes of one operator. Its fix is `custom_fix` if a library defines the
-    operator.
-    """
+    """Return a finding for the nodes of an operator. `custom_fix` is the fix for a library's operator."""
     is_custom = name.partition(".")[0] not in _NOT_OF_LIBRARIES
     return finding_at(
         code,

@@ -90,9 +90,7 @@ class FileLayout:
         )
 
     def is_that_of(self, path: Path) -> bool:
-        """Return whether a file is the weights file of a compiled program, with the tensors of this
-        layout.
-        """
+        """Return whether a file has a compiled program's weights with the tensors of this layout."""
         try:
             with inputs_protected():  # The file is an earlier output, so allow it to be replaced.
                 header = read_header(path)
@@ -112,9 +110,7 @@ class FileLayout:
                 file.write(chunk)
 
     def write_beside(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Write the file atomically. Replace an existing file only if it is a weights file with the same
-        tensors.
-        """
+        """Write the file atomically. Only a weights file with the same tensors is replaced."""
         if path.exists() and not self.is_that_of(path):
             raise DeployError(f"{path} already exists with different content; choose another name for OUT")
         with new_file(path) as file:

@@ -29,9 +29,7 @@ from ..artifact import DeployError
 
 
 def missing_device(reason: str, command: str | None) -> DeployError:
-    """Return the error for a device that this machine lacks. `command` is what to run on a machine that has
-    it.
-    """
+    """Return the error for a missing device. `command` is what to run on a machine that has it."""
     what = f"run `{command}` there" if command else "compile it there"
     return DeployError(f"{reason}; copy the archive and the checkpoint to a machine that has it, and {what}")
 

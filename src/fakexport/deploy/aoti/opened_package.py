@@ -219,9 +219,7 @@ def _of_checkpoint(
 
 
 def _weights_beside(path: Path, metadata: PackageMetadata) -> dict[str, torch.Tensor]:
-    """Return the weights that a package needs from the file next to it. They are memory-mapped and
-    contiguous.
-    """
+    """Return the weights of a package from the file next to it, memory-mapped and contiguous."""
     beside = file_beside(path)
     if not beside.exists():
         raise DeployError(f"{path} has no weights: pass a checkpoint, or put {beside.name} next to it")

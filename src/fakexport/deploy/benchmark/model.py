@@ -20,9 +20,7 @@ from fakexport.models.sources import SEED, ExampleInputs, Source, constructed, p
 
 @dataclass(frozen=True)
 class Inputs:
-    """The arguments of a call, on the CPU, in flat order. The first `positional` of them are passed by
-    position.
-    """
+    """The arguments of a call on the CPU, in flat order. The first `positional` are passed by position."""
 
     values: dict[str, Any]
     positional: int = 0

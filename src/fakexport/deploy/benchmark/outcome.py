@@ -1,6 +1,4 @@
-"""The results of a benchmark process. They are written to a file after each step, because the process may
-crash.
-"""
+"""The results of a benchmark process, which may crash: they are written after each step."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ class StepFailed(Exception):
 
 
 class Outcome:
-    """The steps, failures and results of a process, stored in a file. If the file exists, it is read
-    first.
-    """
+    """The steps, failures and results of a process, in a file. An existing file is read first."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -43,9 +43,7 @@ class Facts:
 
 
 def write_reference(request: Request, folder: Path) -> None:
-    """Run the eager model with the example sizes and with different sizes, and write the inputs and outputs
-    to files.
-    """
+    """Run the eager model with the example sizes and with others, and write its inputs and outputs."""
     model = Model.of(request)
     dynamic = parse_dynamic(request.dynamic)
     inputs, assumptions = _inputs(request, model)
@@ -75,9 +73,7 @@ def write_reference(request: Request, folder: Path) -> None:
 
 
 def references(folder: Path) -> list[tuple[Inputs, list[torch.Tensor]]]:
-    """Return the inputs and the outputs of eager mode: for the example sizes and, if available, for different
-    sizes.
-    """
+    """Return inputs and outputs of eager mode: for the example sizes and, if available, for others."""
     return [
         (Inputs(**torch.load(path)), torch.load(path.with_name(path.name.replace("inputs", "expected"))))
         for path in sorted(folder.glob("inputs-*.pt"))
@@ -164,9 +160,7 @@ def drawn_values(inputs: Mapping[str, Any], module: nn.Module) -> dict[str, Any]
 
 
 def _tokens(module: nn.Module) -> int:
-    """Return the vocabulary size: the number of rows of the model's input embedding or, if it has none, of
-    its smallest embedding.
-    """
+    """Return the vocabulary size: the rows of the input embedding, or of the smallest embedding."""
     own = getattr(module, "get_input_embeddings", None)
     try:
         embedding = own() if callable(own) else None

@@ -80,9 +80,7 @@ def _make(request: Request, mode: Mode, folder: Path, outcome: Outcome) -> None:
 
 
 def _use(request: Request, mode: Mode, folder: Path, outcome: Outcome) -> None:
-    """Open and run a deployment format, compare its outputs with those of eager mode, and time both
-    alternately.
-    """
+    """Open and run a format, compare its outputs with eager mode, and time both alternately."""
     (inputs, expected), *others = references(folder)
     _load_libraries(request)
     before = resident_bytes()
@@ -110,9 +108,7 @@ def _use(request: Request, mode: Mode, folder: Path, outcome: Outcome) -> None:
 
 
 def _resize(call: Call, inputs: Inputs, expected: Sequence[torch.Tensor], outcome: Outcome) -> None:
-    """Check that the outputs match eager mode for inputs of a different size. A failure does not stop later
-    steps.
-    """
+    """Compare the outputs with eager mode for inputs of a different size. Later steps run in any case."""
     try:
         with outcome.during("resize"):
             agreed = agreement(expected, call(copied(inputs)))

@@ -93,9 +93,7 @@ def compare(
 
 
 def _checked_leaves(program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-    """Return the flat inputs of a call in the program's order. Raise the errors that the call would raise for
-    missing weights and for inputs that do not match the export.
-    """
+    """Return the flat inputs of a call. Raises what the call raises for missing weights and wrong inputs."""
     module, calling = checked_module(program), calling_of(program)
     leaves, structure = tree_flatten(calling.canonical(tuple(args), kwargs))
     if structure != calling.structure:

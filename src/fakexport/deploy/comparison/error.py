@@ -14,9 +14,7 @@ ALLOWED_RATIO = 4.0
 
 
 def tensor_error(eager: object, program: object, exact: object = None) -> TensorError:
-    """Compare two values. Numbers are compared like tensors. Other values have distance 0 if they are equal,
-    otherwise infinity.
-    """
+    """Compare two values. If neither are tensors or numbers, the distance is 0 if equal, else infinity."""
     first, second = _tensor(eager), _tensor(program)
     if first is None or second is None:
         is_equal = type(eager) is type(program) and eager == program

@@ -112,9 +112,7 @@ def write_cpp_project(
 
 
 def findings_of_program(program: ExportedProgram) -> Iterator[Diagnostic]:
-    """Yield a finding for each operator that is implemented in Python. It points to the operator's first
-    call.
-    """
+    """Yield a finding for each operator implemented in Python, at its first call."""
     made = python_operators(library_operators(program))
     calls: dict[str, list[Visit]] = {}
     for visit in walk(program) if made else ():

@@ -268,9 +268,7 @@ def _sorted(values: torch.Tensor) -> Any:
 
 
 def _histogram(node: Node) -> Composition | None:
-    """Replace `histc` if it counts the integers 0 to `bins - 1`, as MoE layers do to count the tokens of each
-    expert.
-    """
+    """Replace `histc` if it counts integers from 0 to `bins - 1`, as MoE layers count tokens."""
     source, bins, lowest, highest = (*node.args, None, None, None)[:4]
     if node.kwargs or not isinstance(source, Node) or not isinstance(bins, int):
         return None

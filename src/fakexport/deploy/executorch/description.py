@@ -109,9 +109,7 @@ class Description:
 
 
 def write_checked(file: BinaryIO, content: bytes) -> None:
-    """Write an ExecuTorch program and insert its checksum. The checksum is computed with zeros in its own
-    place.
-    """
+    """Write an ExecuTorch program with its checksum, which is computed with zeros in its place."""
     place = content.index(_START) + len(_START)
     view = memoryview(content)
     file.write(view[:place])

@@ -55,9 +55,7 @@ def unbounded_inputs(program: ExportedProgram) -> Iterator[Diagnostic]:
 def short_plans(
     inputs: Mapping[int, InputTensor], planned: Mapping[int, tuple[int, ...]]
 ) -> Iterator[Diagnostic]:
-    """Yield a finding for each input for which ExecuTorch planned less memory than the program's largest
-    input needs.
-    """
+    """Yield a finding for each input that needs more memory than ExecuTorch planned."""
     for index, tensor in inputs.items():
         room = planned[index]
         wanted = [size.plus if size.symbol is None else size.upper for size in tensor.shape]
@@ -138,9 +136,7 @@ def lowering_failure(program: ExportedProgram, error: Exception) -> Diagnostic:
 
 
 def _unrunnable(target: Any, kernels: Set[str]) -> str | None:
-    """Return why ExecuTorch cannot run an operator, or None if it can or if a later step checks the
-    operator.
-    """
+    """Return why ExecuTorch cannot run an operator; None if it can, or if a later step checks it."""
     from executorch.exir.dialects.edge._ops import EdgeOpOverload
 
     if getattr(target, "namespace", None) == "higher_order":

@@ -1,6 +1,4 @@
-"""Call a program with ExecuTorch before writing it, because some kernels reject arguments that torch
-accepts.
-"""
+"""Call a program with ExecuTorch before writing it: some kernels reject what torch accepts."""
 
 from __future__ import annotations
 
@@ -75,9 +73,7 @@ def call_failure(content: bytes, arguments: Sequence[Any]) -> FailedCall | None:
 
 
 def runs_in_torch(program: ExportedProgram, arguments: Sequence[Any]) -> bool:
-    """Return whether torch can run the program on these arguments. It runs on copies of the buffers that it
-    writes.
-    """
+    """Return whether torch runs the program on these arguments, and on copies of written buffers."""
     written = written_state(program)
     state, constants = (
         {name: _own(value) if name in written else value for name, value in held.items()}

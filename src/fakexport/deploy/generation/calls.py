@@ -61,9 +61,7 @@ class Call:
 
     @property
     def vocabulary(self) -> int | None:
-        """Number of rows of the embedding table that the token ids index; None if no table is indexed
-        directly.
-        """
+        """Number of rows of the embedding table that token ids index; None if none is indexed directly."""
         places = self.program.graph_signature.user_inputs
         names = dict(zip(self.inputs, places, strict=True))
         read = names[self.record.prompt or self.record.tokens]
@@ -81,9 +79,7 @@ class Call:
         return [tensor.name for tensor in self.signature.inputs]
 
     def state(self, outputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the outputs that are inputs of the next call. The keys are the names of the state
-        tensors.
-        """
+        """Return the outputs that the next call takes as inputs, by the name of the state tensor."""
         return {tensor.name: outputs[tensor.output] for tensor in self.record.state}
 
 

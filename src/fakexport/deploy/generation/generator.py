@@ -142,9 +142,7 @@ class Generator:
 
 
 class _Run:
-    """The calls of prefill and decode for one batch. The batch may consist of other inputs, without
-    prompts.
-    """
+    """The calls of prefill and decode for one batch, which may have other inputs than prompts."""
 
     def __init__(
         self,
@@ -247,9 +245,7 @@ def _check_positions(prefill: Call) -> None:
 
 
 def _last_positions(positions: torch.Tensor) -> torch.Tensor:
-    """Return the last position of each sequence. If each token has 3 positions, it is the largest position in
-    the sequence.
-    """
+    """Return the last position of each sequence; of 3 positions per token, the largest."""
     return positions[..., -1:] if positions.dim() == 2 else positions.amax(dim=(0, 2))[:, None]
 
 

@@ -19,9 +19,7 @@ _FEWEST = 2  # `torch.export` specializes a size of 1.
 
 
 def token_lists(prompts: Any) -> list[list[int]]:
-    """Return the token ids of each prompt as lists. Raise a `ValueError` or `TypeError` if `prompts` has any
-    other form.
-    """
+    """Return the ids of each prompt. Raises `ValueError` or `TypeError` for any other form of prompts."""
     found = prompts.tolist() if isinstance(prompts, torch.Tensor) else list(prompts)
     if found and all(isinstance(token, int) for token in found):
         found = [found]

@@ -106,9 +106,7 @@ class Place:
 
 
 def restricted(scores: torch.Tensor, defaults: GenerationDefaults, place: Place) -> torch.Tensor:
-    """Apply the generation config to float32 scores `[batch, vocabulary]` on the CPU, as transformers
-    does.
-    """
+    """Apply the generation config to float32 scores `[batch, vocabulary]`, as transformers does."""
     if scores.isnan().any():
         raise DeployError("the scores of the tokens are NaN: check that the weights belong to this model")
     if not place.generated and place.is_after_one and defaults.forced_first is not None:

@@ -110,9 +110,7 @@ def convert(
 
 
 def _plain(program: ExportedProgram) -> ExportedProgram:
-    """Return a copy of the program for torch's exporter: a plain `ExportedProgram` with real values for known
-    constants.
-    """
+    """Return a copy of the program for torch's exporter, with real values for known constants."""
     constants = {
         name: constant_value(constant) if is_fake(constant) and has_value(constant) else constant
         for name, constant in program.constants.items()
@@ -128,9 +126,7 @@ def _leave_out_values(model: Any, program: ExportedProgram) -> None:
 
 
 def _name(model: Any, program: ExportedProgram, signature: Signature) -> dict[str, str]:
-    """Give inputs and outputs their names in the signature. An output whose name is already used gets a
-    suffix.
-    """
+    """Give inputs and outputs their names in the signature; a name that is in use gets a suffix."""
     from onnx_ir.passes.common import NameFixPass
 
     graph = model.graph

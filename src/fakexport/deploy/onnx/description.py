@@ -1,6 +1,4 @@
-"""The description of a program that is stored in its ONNX file. It is used to check calls and bind
-checkpoints.
-"""
+"""The description of a program in its ONNX file, for checking calls and binding checkpoints."""
 
 from __future__ import annotations
 
@@ -94,9 +92,7 @@ class Description:
         }
 
     def sealed(self, model: Any) -> Description:
-        """Return the description with its digest set. The digest covers the `ModelProto` and the description,
-        so that damage is detected.
-        """
+        """Return the description with a digest of the `ModelProto` and itself, to detect damage."""
         bare = type(model)()
         bare.CopyFrom(model)
         for index in reversed(range(len(bare.metadata_props))):

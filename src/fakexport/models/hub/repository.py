@@ -1,6 +1,4 @@
-"""Read a hub repository at one commit through `huggingface_hub`, with the cache, token and endpoint of that
-library.
-"""
+"""Read a hub repository at one commit, with the cache, token and endpoint of `huggingface_hub`."""
 
 from __future__ import annotations
 

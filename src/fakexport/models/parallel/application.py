@@ -65,9 +65,7 @@ def shard_model(model: nn.Module, degrees: Degrees, place: Place) -> Sharded:
 
 
 def _shard(modules: Mapping[str, nn.Module], name: str, style: Any, place: Place) -> Shard | None:
-    """Shard a parameter as its style requires. Return the shard, or None if the style does not shard the
-    parameter.
-    """
+    """Shard a parameter as its style requires. Return the shard; None if the style shards nothing."""
     owner, _, key = name.rpartition(".")
     made: list[Shard] = []
 
@@ -153,9 +151,7 @@ def _plan(model: nn.Module, degrees: Degrees) -> tuple[dict[str, str], tuple[str
 
 
 def _with_rules(model: nn.Module, degrees: Degrees) -> dict[str, str]:
-    """Apply the user's rules to the model's plan, and return the result. The result also replaces the plan
-    that is stored in the model.
-    """
+    """Apply the user's rules to the plan that is stored in the model, and return the new plan."""
     held: Any = model
     plan = dict(held.tp_plan or {})
     if not degrees.rules:

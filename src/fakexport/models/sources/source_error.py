@@ -93,9 +93,7 @@ def import_library(package: str, spec: str) -> Any:
 
 
 def note_default_config(error: Exception, library: str, class_name: str) -> None:
-    """Add a note to an error from a constructor. It says that the library's default config causes the
-    error.
-    """
+    """Add a note to a constructor's error: the library's default config causes it."""
     if not isinstance(error, ImportError):
         error.add_note(
             f"{library}' {_DEFAULT_CONFIG} {class_name}: the constructor raises the same error without "

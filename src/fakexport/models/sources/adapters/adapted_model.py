@@ -114,9 +114,7 @@ def _injected(module: nn.Module, folder: AdapterFolder) -> Any:
 
 
 def _adapter_names(model: Any, module: nn.Module) -> Iterator[tuple[str, str]]:
-    """Yield two names for each tensor that peft saves: the name in the module and the name in the adapter's
-    file.
-    """
+    """Yield the name in the module and the name in the adapter's file of each tensor that peft saves."""
     tags = {name: torch.empty(0, device="meta") for name in _state(module)}
     names = {id(tag): name for name, tag in tags.items()}
     utils = importlib.import_module("peft.utils.save_and_load")

@@ -129,9 +129,7 @@ _READERS: Mapping[str, Callable[[Any], object]] = {
 
 
 def _of_the_hub(folder: Path) -> str:
-    """Return a hint for downloading an adapter if the path does not exist and looks like a hub repository,
-    else "".
-    """
+    """Return how to download an adapter if the path looks like a hub repository, else ""."""
     name = folder.as_posix().removeprefix("hf:")
     if folder.exists() or HUB_ID.fullmatch(name) is None:
         return ""

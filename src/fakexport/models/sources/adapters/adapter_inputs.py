@@ -77,9 +77,7 @@ def adapter_tracing(module: nn.Module, adapter: Mapping[str, str]) -> Iterator[N
 
 @dataclass(frozen=True)
 class _Slot:
-    """A module's parameter that is temporarily replaced with an attribute to which any tensor can be
-    assigned.
-    """
+    """A parameter that is temporarily replaced with an attribute that accepts any tensor."""
 
     owner: nn.Module
     attribute: str

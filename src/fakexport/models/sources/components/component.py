@@ -263,9 +263,7 @@ class Parts:
         return "decoder" if set(self._encoders()) == {"encoder"} else "language"
 
     def _alias(self, name: str, encoders: Mapping[str, Call]) -> Call | None:
-        """Return the call of the model's `encoder` if the name is the modality of the main input, such as
-        `audio`. Otherwise, return None.
-        """
+        """Return the call of the `encoder` if the name is the modality of the main input, or None."""
         main = str(getattr(self.module, "main_input_name", ""))
         role = "vision" if main.startswith("pixel") else "audio"
         return encoders.get("encoder") if name == role and main != "input_ids" else None

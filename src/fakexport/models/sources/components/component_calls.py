@@ -111,9 +111,7 @@ def taken(result: Any, fields: Mapping[str, ReadField]) -> dict[str, Any]:
 
 
 def put_back(result: Any, fields: Mapping[str, ReadField], given: Mapping[str, Any]) -> Any:
-    """Return a recorded result with its tensors replaced: used tensors with `given`, unused ones with
-    `Unread`.
-    """
+    """Return a recorded result with its used tensors replaced by `given`, and unused ones by `Unread`."""
     values = {
         name: _put_back(value, fields.get(name), given.get(name)) for name, value in _fields(result).items()
     }
@@ -235,9 +233,7 @@ class _Watch(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def note(self, tensor: torch.Tensor, whole: tuple[int, ...] | None) -> None:
-        """Record a use of a tensor. If the tensor is being concatenated, `whole` has the ids of all
-        concatenated tensors.
-        """
+        """Record a use of a tensor. If it is concatenated, `whole` has the ids of the whole list."""
         self.uses.setdefault(id(tensor), set()).add(frozenset(self._running))
         self._alive.append(tensor)
         for call in self._results.get(id(tensor), ()):

@@ -80,9 +80,7 @@ RESTS = ("language", "decoder", "head")
 
 
 def places(module: nn.Module) -> tuple[Place, ...]:
-    """Return the modules and methods that may compute the result of each role, starting with the most
-    specific.
-    """
+    """Return the modules and methods that may compute each role's result, the most specific first."""
     return tuple(
         dict.fromkeys((*_methods(module), *_encoders(module), *_of_configs(module), *_named(module)))
     )

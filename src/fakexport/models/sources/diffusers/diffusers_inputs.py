@@ -67,9 +67,7 @@ class InputTable:
 
 
 def _rows_of(model_class: str) -> Mapping[str, str]:
-    """Return the rows for a class. Rows for the class itself have priority over rows for the kinds that match
-    it.
-    """
+    """Return the rows for a class. Its own rows have priority over those for matching kinds."""
     tables: Mapping[str, Any] = table(__package__, "diffusers_inputs.toml")
     kinds = [
         kind

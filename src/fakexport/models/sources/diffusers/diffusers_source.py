@@ -144,9 +144,7 @@ def _pipeline(spec: str, pipeline: Pipeline) -> Source:
 
 
 def _keep_in_float32(module: nn.Module) -> None:
-    """Convert the weights of modules in `_keep_in_fp32_modules` to float32, as `from_pretrained` does for any
-    dtype.
-    """
+    """Convert the weights in `_keep_in_fp32_modules` to float32, as `from_pretrained` does for any dtype."""
     kept = getattr(module, "_keep_in_fp32_modules", None) or ()
     kept = {kept} if isinstance(kept, str) else set(kept)
     for name, parameter in module.named_parameters():

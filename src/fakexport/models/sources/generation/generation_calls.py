@@ -187,9 +187,7 @@ class GenerationCall:
         return {_DECODER_MASK: tokens.new_ones(self.batch, tokens.shape[1] + 1)}
 
     def _kept(self, module: nn.Module, prompt: ExampleInputs, record: CallRecord) -> ExampleInputs:
-        """Return the inputs of a call whose cache is stored in buffers of the program, together with these
-        buffers.
-        """
+        """Return the inputs of a call whose cache is in buffers of the program, and these buffers."""
         assert self.capacity is not None
         if record.has_encoder:
             raise SourceError(
@@ -304,9 +302,7 @@ def use_own_operators(config: Any, model_class: Any, dtype: torch.dtype) -> None
 
 
 def _prompt(module: nn.Module, derived: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs of prefill. They include a position for each token if a decoder-only model accepts
-    positions, so that padding has no effect.
-    """
+    """Return the inputs of prefill, with positions if accepted, so that padding has no effect."""
     parameters = InputRequest(module, "cpu", torch.float32).parameters
     is_known = "input_ids" not in derived or {_POSITIONS, "decoder_input_ids"} & derived.keys()
     if is_known or _POSITIONS not in parameters:
@@ -333,9 +329,7 @@ def _record(module: nn.Module, prompt: Mapping[str, Any], workload: str) -> Call
 
 
 def _text_of(prompt: Mapping[str, Any], record: CallRecord) -> dict[str, Any]:
-    """Return only the text inputs, without images and audio. The structure of the cache is the same for text
-    alone.
-    """
+    """Return only the text inputs. Without images and audio, the cache has the same structure."""
     if record.has_encoder:
         return dict(prompt)
     names = (record.tokens, record.mask, record.positions)

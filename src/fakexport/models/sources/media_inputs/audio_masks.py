@@ -73,7 +73,5 @@ def is_sound_tower(model_class: Any) -> bool:
 
 
 def _is_packed(part: Any) -> bool:
-    """Return whether a class splits audio into windows and takes all audio clips of a batch as one
-    sequence.
-    """
+    """Return whether a class splits audio into windows and takes a batch as one sequence."""
     return is_sound_tower(part) and _LENGTHS in inspect.signature(part.forward).parameters

@@ -1,6 +1,4 @@
-"""Run a model up to its language model, to find out if it accepts inputs and how many features it
-computes.
-"""
+"""Run a model up to its language model, to see if it accepts inputs, and to count its features."""
 
 from __future__ import annotations
 
@@ -96,9 +94,7 @@ def run_encoders(
 
 
 def runs_without_values(request: InputRequest, inputs: Mapping[str, Any]) -> bool:
-    """Return whether the model reaches its language model when all values are unknown, as they are in a
-    trace.
-    """
+    """Return whether the model reaches its language model when no values are known, as in a trace."""
     module = request.module
     tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
@@ -151,9 +147,7 @@ def _language_models(module: Any, found: tuple[Place, ...]) -> Iterator[nn.Modul
 
 
 def _counted(part: Any, counts: dict[str, int]) -> Callable[..., Any]:
-    """Wrap the method that finds placeholder tokens. The wrapper records how many features are compared with
-    them.
-    """
+    """Wrap the method that finds placeholder tokens, to record how many features it compares with them."""
     original: Callable[..., Any] = getattr(part, _COMPARING)
     parameters = inspect.signature(original)
 
@@ -181,9 +175,7 @@ def _recorded(original: Callable[..., Any], place: Place, results: dict[str, Any
 
 
 def _features(encoded: Any) -> Any:
-    """Return the features that replace placeholder tokens: projected features, or the encoder's output (Llama
-    4).
-    """
+    """Return what replaces placeholder tokens: projected features, or the encoder's output (Llama 4)."""
     for name in ("pooler_output", "last_hidden_state"):
         if getattr(encoded, name, None) is not None:
             return getattr(encoded, name)

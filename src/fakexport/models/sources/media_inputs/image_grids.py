@@ -85,9 +85,7 @@ def positions_of(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, torc
 
 
 def counts_special_tokens(module: nn.Module) -> bool:
-    """Return whether a model counts the start and end tokens of images and audio in its positions (Qwen
-    Omni).
-    """
+    """Return whether start and end tokens of images and audio count as positions (Qwen Omni)."""
     rope_index = _rope_index(module)
     return rope_index is not None and "audio_seqlens" in inspect.signature(rope_index).parameters
 
@@ -131,9 +129,7 @@ def _merge(tower: nn.Module, request: InputRequest) -> int:
 
 
 def _patch_shape(tower: nn.Module, patch: int) -> tuple[int, ...]:
-    """Return the shape of a patch for the tower's first layer: an image for a 2-D convolution, otherwise
-    flat.
-    """
+    """Return the shape of a patch for the tower's first layer: an image for a 2-D convolution, else flat."""
     layers = [part for part in tower.modules() if isinstance(part, (nn.Linear, nn.Conv2d, nn.Conv3d))]
     # In the tower of Qwen 3 Omni, layers that merge patches are listed before the layer that takes the
     # patches.

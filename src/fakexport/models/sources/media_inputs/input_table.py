@@ -25,9 +25,7 @@ _PACKAGE = "fakexport.models.sources.transformers"
 
 
 def inputs_of_type(model_type: str) -> dict[str, str]:
-    """Return the table's expression for each input of a model type. `never` means that the type has no such
-    input.
-    """
+    """Return the expression for each input of a model type; `never` if the type has no such input."""
     found = table(_PACKAGE, _FILE).get(model_type, {})
     return {name: text for name, text in found.items() if name not in ("SIDES", "PIXELS")}
 

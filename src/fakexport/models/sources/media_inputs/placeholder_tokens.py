@@ -102,9 +102,7 @@ def with_other_modalities(request: InputRequest, inputs: Mapping[str, Any]) -> E
 
 
 def _is_built_without(request: InputRequest, role: str) -> bool:
-    """Return whether a model has no encoder for a role (Gemma 4). The nested config of the encoder is then
-    None.
-    """
+    """Return whether a model has no encoder for a role: the config of the encoder is None (Gemma 4)."""
     return getattr(request.config, f"{role}_config", "") is None
 
 

@@ -1,6 +1,4 @@
-"""Get example inputs from the processor of a published model. The processor determines the sizes of images
-and audio.
-"""
+"""Get example inputs from a published model's processor, which sets the sizes of images and audio."""
 
 from __future__ import annotations
 

@@ -78,9 +78,7 @@ def processed(folder: str, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _loaded(folder: str, request: Mapping[str, Any]) -> Any:
-    """Load the processor. If there is no text, only load its part for images or audio, which needs no
-    tokenizer.
-    """
+    """Load the processor; without text, only its part for images or audio, which needs no tokenizer."""
     from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor
 
     parts = {"image": AutoImageProcessor, "audio": AutoFeatureExtractor}
@@ -116,9 +114,7 @@ def _without_torchvision() -> None:
 
 
 def _calls(processor: Any, request: Mapping[str, Any]) -> Iterator[Callable[[], Mapping[str, Any]]]:
-    """Yield possible calls of the processor: one with a list of images for each row, and one with a single
-    image for each row.
-    """
+    """Yield possible calls of the processor: with a list of images per row, and with one image per row."""
     batch, kinds = request["batch"], request["kinds"]
     given: dict[str, Any] = {"return_tensors": "pt"}
     if "audio" in kinds:

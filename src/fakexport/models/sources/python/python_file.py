@@ -152,9 +152,7 @@ def _not_imported(path: Path, error: BaseException, written: str | None = None) 
 
 
 def _place(error: BaseException, path: Path) -> str:
-    """Return the last line of the traceback that is in the folder of the user's file, such as ` at line 3:
-    import nothing`.
-    """
+    """Return the last traceback line in the folder of the user's file: ` at line 3: import nothing`."""
     file = path.absolute()
     if isinstance(error, SyntaxError):
         return "" if error.lineno is None else f" at line {error.lineno}{_other(error.filename, file)}"

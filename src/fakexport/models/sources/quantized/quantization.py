@@ -72,9 +72,7 @@ class Quantization:
     )
 
     def import_packages(self) -> None:
-        """Import the modules that `built` needs. They consist of dozens of files, which must not be imported
-        in a fake mode.
-        """
+        """Import the dozens of files that `built` needs, which must not be imported in a fake mode."""
         if self.settings is None:
             return
         with torch_logs_silenced(), suppress(Exception):  # `built` reports the error.
@@ -102,9 +100,7 @@ class Quantization:
         self._reasons[module] = reason
 
     def left_out(self, module: nn.Module) -> str | None:
-        """Return why a module that `built` returned is not quantized, as a sentence. None if it is
-        quantized.
-        """
+        """Return a sentence that says why a module from `built` is not quantized; None if it is."""
         return self._reasons.get(module)
 
     def unpacked_parameters(self, module: nn.Module) -> int | None:
@@ -199,9 +195,7 @@ def _ignored(settings: Mapping[str, Any], read: Any) -> Iterator[str]:
 
 @contextmanager
 def _collected_warnings(quantizer: Any) -> Iterator[list[str]]:
-    """Yield a list that collects the warnings that a quantizer's module logs when it uses unquantized
-    weights.
-    """
+    """Yield a list of the warnings that a quantizer's module logs when it uses unquantized weights."""
     said: list[str] = []
 
     def collect(message: object, *args: object, **more: object) -> None:

@@ -180,9 +180,7 @@ def _has_weights(folder: LocalFolder) -> bool:
 
 
 def _class_notes(settings: Mapping[str, Any], config: Any, own: OwnCode | None) -> Iterator[str]:
-    """Yield sentences about classes in the repository's code, and about transformers classes that are used
-    instead of the classes that the config names.
-    """
+    """Yield sentences about classes in the repository's code, and about classes that replace those."""
     if own is not None:
         yield own.note
         return
@@ -198,9 +196,7 @@ def _class_notes(settings: Mapping[str, Any], config: Any, own: OwnCode | None) 
 def _described(
     config: Any, settings: Mapping[str, Any], notes: Iterable[str], said: StoredDtypes, folder: Path
 ) -> HubModel:
-    """Return the model. Its dtype comes from the first of these that has one: the config, the weights, a
-    nested config.
-    """
+    """Return the model. Its dtype is that of the config, else of the weights, else of a nested config."""
     own, inner = config.dtype, _inner_dtype(config)
     dtype, found = said.dtype or (None if own else inner[1] if inner else None), list(notes)
     if said.fault is not None:
@@ -263,9 +259,7 @@ def _without_config(repository: Repository) -> str:
 
 
 def _check_class(config: Any, own: Mapping[str, str], name: HubName) -> None:
-    """Raise an error if transformers would use a different class than the one that the repository
-    specifies.
-    """
+    """Raise an error if transformers would use a different class than the repository specifies."""
     classes = [str(each) for each in getattr(config, "architectures", None) or ()]
     classes = classes or [value.rpartition(".")[2] for key, value in own.items() if key != "AutoConfig"]
     if not classes or any(takes_class(each, config) for each in classes):

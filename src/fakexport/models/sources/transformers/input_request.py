@@ -108,9 +108,7 @@ class InputRequest:
         return (found[0], found[1]) if any(isinstance(number, int) for number in ids) else ([], [])
 
     def floats(self, *shape: int) -> torch.Tensor:
-        """Return a floating point tensor. Its values are not zero, because models skip images that contain
-        only zeros.
-        """
+        """Return a floating point tensor without zeros: models skip images of zeros."""
         return torch.full(shape, 0.5, device=self.device, dtype=self.dtype)
 
     def ids(self, *shape: int, value: int = 0) -> torch.Tensor:

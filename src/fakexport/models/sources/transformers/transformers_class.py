@@ -94,9 +94,7 @@ def _has_vocabulary(config: Any) -> bool:
 
 
 def _has_head(config: Any) -> bool:
-    """Return whether the config of the head is set. It is empty in Sapiens 2 models that are not trained for
-    a task.
-    """
+    """Return whether the head has a config. Sapiens 2 models without a task have an empty one."""
     return getattr(getattr(config, "head_config", None), "upsample_out_channels", ()) is not None
 
 
@@ -107,9 +105,7 @@ def takes_class(name: str, config: Any) -> bool:
 
 
 def text_part(config: Any, model_class: Any) -> Any:
-    """Return the config that a class uses: the nested text config for a text-only class, otherwise the
-    config.
-    """
+    """Return the config that a class uses: the nested text config for a text-only class, else the config."""
     part = config.sub_configs.get("text_config")
     return config.get_text_config() if part is not None and model_class.config_class is part else config
 
@@ -161,9 +157,7 @@ def _from_auto(name: str, config: Any) -> Any:
 
 
 def _own_class(config: Any) -> Any:
-    """Return a model class from the config's modeling file whose `config_class` is exactly the class of the
-    config, or None.
-    """
+    """Return the class in the config's modeling file whose `config_class` is the config's class, or None."""
     models = _modeling_file(config)
     public = (models.get(name) for name in models.get("__all__", ()))
     found = next((model_class for model_class in public if _is_for(model_class, config)), None)

@@ -103,9 +103,7 @@ def known_config_class(settings: Mapping[str, Any]) -> Any:
 
 
 def own_code(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the auto classes for which a repository has its own code, with the class in that code:
-    `{"AutoModel": "modeling.Own"}`.
-    """
+    """Return the repository's own class for each auto class: `{"AutoModel": "modeling.Own"}`."""
     named = settings.get("auto_map")
     fields = named.items() if isinstance(named, dict) else ()
     return {key: str(value) for key, value in fields if key.startswith(("AutoModel", "AutoConfig"))}
@@ -133,9 +131,7 @@ _GENERIC = ("dtype", "torch_dtype", "quantization_config", "architectures", "tie
 
 
 def _unknown(model_type: Any, architectures: Sequence[Any], own: Mapping[str, str]) -> str:
-    """Return the end of an error message that says why transformers has no class for a config, and what to
-    do.
-    """
+    """Return why transformers has no class for a config, and what to do, as the end of a message."""
     import transformers
 
     if model_type is None:

@@ -1,6 +1,4 @@
-"""Sources from transformers: `hf:org/name`, `hf:path/to/config.json` or `hf:MODEL_TYPE`, optionally with
-`:CLASS`.
-"""
+"""Sources from transformers: `hf:org/name`, `hf:path/to/config.json`, `hf:MODEL_TYPE`, with `:CLASS`."""
 
 from __future__ import annotations
 
@@ -206,18 +204,14 @@ def _model(model: str, class_name: str | None, workload: Workload, *, trust_remo
 
 
 def _is_path(model: str) -> bool:
-    """Return whether a name is a path or a repository. If a folder has the name of a model type, write
-    `./llama`.
-    """
+    """Return whether a name is a path or a repository. `./llama` is a folder, `llama` a model type."""
     from transformers import CONFIG_MAPPING
 
     return "/" in model or model.endswith(".json") or (model not in CONFIG_MAPPING and Path(model).is_dir())
 
 
 def _library_default(model: str) -> str:
-    """Return a note that the default config was used, and not a published model or a folder with that
-    name.
-    """
+    """Return a note that the default config was used, not a published model or a folder of that name."""
     text = f"hf:{model} is transformers' default configuration of that type, not a published model"
     is_folder = (Path(model) / "config.json").is_file()
     return text + (f"; to use the folder, write hf:./{model}" if is_folder else "")
