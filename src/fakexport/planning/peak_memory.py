@@ -12,13 +12,7 @@ from torch.fx import Node
 from fakexport._torch.tracing.symbolic_numbers import hint_of
 from fakexport.emulation.devices import Topology
 from fakexport.error import InvalidValue
-from fakexport.exporting.program import (
-    ProgramSummary,
-    facts_of,
-    operator_name,
-    tensors_in,
-    walk,
-)
+from fakexport.exporting.program import ProgramSummary, facts_of, operator_name, tensors_in, walk
 from fakexport.files.documents import ParallelRecord
 from fakexport.planning.memory import ProgramSizes, SizeRequest, liveness, overheads, sizes_at
 from fakexport.report.diagnose import labels_at

@@ -16,13 +16,7 @@ from fakexport._torch.costs.inductor_buffers import (
 )
 from fakexport._torch.tracing_lock import one_at_a_time
 from fakexport.deploy import IN_PYTHON, DeployError, composed
-from fakexport.deploy.aoti import (
-    example_arguments,
-    failure_of,
-    graph_of,
-    with_own_weights,
-    with_stand_ins,
-)
+from fakexport.deploy.aoti import example_arguments, failure_of, graph_of, with_own_weights, with_stand_ins
 from fakexport.exporting.program import (
     devices_of_program,
     module_path,

@@ -14,13 +14,7 @@ from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport.emulation.devices import Topology, emulate
 from fakexport.error import InvalidValue
 from fakexport.exporting.program import SourcePaths, star, star_common
-from fakexport.planning.costs import (
-    CostsAt,
-    ProgramCosts,
-    planned_costs,
-    planned_modules,
-    program_costs,
-)
+from fakexport.planning.costs import CostsAt, ProgramCosts, planned_costs, planned_modules, program_costs
 from fakexport.planning.memory import (
     ChosenSizes,
     Liveness,

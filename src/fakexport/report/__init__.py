@@ -24,11 +24,7 @@ from fakexport.report.difference_listing import difference_items, render_archive
 from fakexport.report.markdown import render_markdown
 from fakexport.report.missing_package import missing_package
 from fakexport.report.modules import render_modules
-from fakexport.report.page.check_page import (
-    archive_difference_document,
-    check_document,
-    project_document,
-)
+from fakexport.report.page.check_page import archive_difference_document, check_document, project_document
 from fakexport.report.page.document import (
     Cell,
     Code,

@@ -43,14 +43,7 @@ from .host import (
     on_target,
 )
 from .job import Job
-from .package import (
-    KERNELS,
-    PackageCache,
-    code_names,
-    read_constants,
-    read_metadata,
-    write_joined,
-)
+from .package import KERNELS, PackageCache, code_names, read_constants, read_metadata, write_joined
 from .stand_ins import held_tensors, without_values
 
 

@@ -15,13 +15,7 @@ from torch.export import ExportedProgram
 
 from fakexport._torch.operators.inductor import compiler_command
 from fakexport._version import __version__
-from fakexport.emulation.devices import (
-    DeviceProfile,
-    Topology,
-    exists_here,
-    load_profiles,
-    profile_named,
-)
+from fakexport.emulation.devices import DeviceProfile, Topology, exists_here, load_profiles, profile_named
 from fakexport.exporting.program import devices_of_program, facts_of, retarget
 from fakexport.models import packages_of
 

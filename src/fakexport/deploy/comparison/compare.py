@@ -17,13 +17,7 @@ from fakexport._torch.pytree import tree_flatten, tree_leaves, tree_map
 from fakexport._torch.tracing.program_assembly import check_guards
 from fakexport.error import InvalidValue, type_and_line
 from fakexport.exporting.capture import plain_forward
-from fakexport.exporting.program import (
-    calling_of,
-    checked_module,
-    operator_name,
-    output_names,
-    source_span,
-)
+from fakexport.exporting.program import calling_of, checked_module, operator_name, output_names, source_span
 from fakexport.report import Comparison, ModuleComparison, OutputComparison, Place, TensorError
 
 from .error import tensor_error

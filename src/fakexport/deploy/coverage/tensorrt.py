@@ -19,13 +19,7 @@ from torch.fx import Node
 
 from fakexport._torch.pytree import tree_leaves
 from fakexport._torch.tracing.program_assembly import partly_decomposed
-from fakexport.exporting.program import (
-    devices_of_program,
-    operator_name,
-    plain_name,
-    user_inputs,
-    walk,
-)
+from fakexport.exporting.program import devices_of_program, operator_name, plain_name, user_inputs, walk
 
 from ..unsupported import fallbacks_of
 from .covered import Covered, on_the_cpu, with_example_values

@@ -34,14 +34,7 @@ from fakexport.files import new_file
 from fakexport.rules.diagnostics import Diagnostic
 
 from ..artifact import CompiledFile, CompileFailure, DeployError, Report, silent
-from ..composed_program import (
-    Composition,
-    Compositions,
-    all_true,
-    composed,
-    grouped_product,
-    packed_product,
-)
+from ..composed_program import Composition, Compositions, all_true, composed, grouped_product, packed_product
 from ..signature import InputTensor, Signature
 from ..unsupported import assertion_notes, findings_of_objects
 from .description import METHOD, Backend, Description, write_checked

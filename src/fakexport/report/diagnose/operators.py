@@ -18,12 +18,7 @@ from fakexport._torch.operators.operator_schema import (
 from fakexport._torch.pytree import tree_leaves
 from fakexport._torch.tracing.operator_faults import OperatorFault
 from fakexport._torch.tracing.script_objects import held_script_object
-from fakexport.exporting.capture import (
-    CaptureFailure,
-    FunctorchError,
-    LostWriteError,
-    ShardingChangesResult,
-)
+from fakexport.exporting.capture import CaptureFailure, FunctorchError, LostWriteError, ShardingChangesResult
 from fakexport.report.diagnose.custom_operators import NotComparable, made_up_inputs
 from fakexport.report.diagnose.device_repairs import device_repair
 from fakexport.report.diagnose.forward_repairs import QUANTIZED

@@ -9,14 +9,7 @@ import torch
 from torch.export import ExportedProgram
 
 from fakexport.exporting.capture import Captured, Recovered
-from fakexport.exporting.program import (
-    ProgramSummary,
-    Visit,
-    facts_of,
-    operator_name,
-    refused_dtypes,
-    walk,
-)
+from fakexport.exporting.program import ProgramSummary, Visit, facts_of, operator_name, refused_dtypes, walk
 from fakexport.models import DynamicDims
 from fakexport.report.diagnose.behaviour import diagnose_behaviour
 from fakexport.report.diagnose.custom_operators import compare_custom_operators

@@ -12,11 +12,7 @@ from fakexport.models.hub import HubError, HubName, LocalFolder, Repository
 from fakexport.models.sources.python.python_file import import_from, new_package
 from fakexport.models.sources.source_error import SourceError, did_you_mean
 from fakexport.models.sources.transformers.transformers_class import AUTO_CLASSES, model_class_for
-from fakexport.models.sources.transformers.transformers_config import (
-    config_of,
-    known_config_class,
-    own_code,
-)
+from fakexport.models.sources.transformers.transformers_config import config_of, known_config_class, own_code
 
 _CONFIG = "AutoConfig"
 _OTHER = "--"

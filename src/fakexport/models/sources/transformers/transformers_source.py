@@ -25,10 +25,7 @@ from fakexport.models.sources.source import ExampleInputs, Source
 from fakexport.models.sources.source_error import SourceError, import_library, note_default_config
 from fakexport.models.sources.transformers.config_limits import nothing_downloaded, within_limits
 from fakexport.models.sources.transformers.decode_inputs import labelled_sizes
-from fakexport.models.sources.transformers.exporter_patches import (
-    import_exporter,
-    trace_patches,
-)
+from fakexport.models.sources.transformers.exporter_patches import import_exporter, trace_patches
 from fakexport.models.sources.transformers.hub_model import HubModel, folder_model, hub_model
 from fakexport.models.sources.transformers.transformers_class import model_class_for, text_part
 from fakexport.models.sources.transformers.transformers_config import (
