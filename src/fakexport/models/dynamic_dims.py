@@ -180,10 +180,7 @@ def _bounds(part: re.Match[str], text: str) -> Bounds:
 
 
 def _check_ranges(place: str, ranges: Sequence[Bounds]) -> None:
-    """Raise an error unless the ranges are in ascending order, and contain all sizes between them.
-
-    Sizes between two single sizes, as in `128|256|512`, are left out on purpose.
-    """
+    """Reject ranges that are not ascending, or that leave out sizes other than those between single sizes."""
     for (low, high), (start, end) in itertools.pairwise(ranges):
         both = f"{_bounds_text((low, high))[1:]} and {_bounds_text((start, end))[1:]}"
         if low is None or start is None:

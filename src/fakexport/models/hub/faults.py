@@ -15,12 +15,7 @@ class HubError(FakexportError, ValueError):
 
 
 class MissingFile(HubError):
-    """The repository exists, but lacks a file.
-
-    Args:
-        message: A single line.
-        commit: The commit that was read, or None if the hub did not report it.
-    """
+    """The repository exists, but lacks a file. `commit` is None if the hub did not report it."""
 
     def __init__(self, message: str, commit: str | None) -> None:
         super().__init__(message)
@@ -28,11 +23,7 @@ class MissingFile(HubError):
 
 
 def import_hub(name: HubName) -> Any:
-    """Import `huggingface_hub`.
-
-    Raises:
-        HubError: `huggingface_hub` is not installed.
-    """
+    """Import `huggingface_hub`, or raise a `HubError`."""
     try:
         import huggingface_hub
     except ImportError as error:
@@ -42,15 +33,9 @@ def import_hub(name: HubName) -> Any:
 
 @contextmanager
 def hub_faults(name: HubName, file: str) -> Iterator[None]:
-    """Convert errors of `huggingface_hub` and its HTTP library to a `HubError`.
+    """Convert errors of `huggingface_hub` and its HTTP library to a `HubError`, or to a `MissingFile`.
 
-    Args:
-        name: The repository.
-        file: The file that the block reads. Empty: the list of files.
-
-    Raises:
-        MissingFile: the repository exists, but lacks the file.
-        HubError: any other error occurred.
+    If `file` is empty, the block reads the list of files.
     """
     from huggingface_hub import constants, errors
 

@@ -80,10 +80,7 @@ class RemoteHeader:
 
 
 def _range(url: str, name: HubName, file: str, offset: int, count: int) -> tuple[bytes, int, str]:
-    """Fetch `count` bytes of a file, starting at `offset`.
-
-    Return the bytes, the size of the file, and the URL that served them.
-    """
+    """Fetch `count` bytes from `offset`. Return them, the size of the file, and the URL that served them."""
     from huggingface_hub.utils import hf_raise_for_status, http_stream_backoff
 
     headers = {

@@ -169,13 +169,9 @@ class _Cached:
 
 
 def _cached(name: HubName, file: str, revision: str | None, most_bytes: int) -> _Cached:
-    """Return a file in the cache, after downloading it if necessary.
+    """Return a file in the cache, after downloading it if necessary, or raise a `MissingFile` or `HubError`.
 
     Unlike `hf_hub_download`, this function does not wait for half a minute if the hub cannot be reached.
-
-    Raises:
-        MissingFile: the repository has no such file.
-        HubError: as for `Repository.open`.
     """
     hub = import_hub(name)
     from huggingface_hub import errors
@@ -263,12 +259,7 @@ _MOST_NAMES = 3
 
 @dataclass(frozen=True)
 class WeightFiles:
-    """The files with the weights: either a single file, or shards and their index.
-
-    Args:
-        index: The cached path of the index, or None for a single file.
-        file: Name of the single file or, if there are shards, of the index.
-    """
+    """The single file with the weights; or the index of the shards, and its path in the cache."""
 
     index: Path | None
     file: str

@@ -23,13 +23,7 @@ from .styles import install
 
 @dataclass(frozen=True)
 class Sharded:
-    """The result of sharding a model for one rank.
-
-    Args:
-        shards: The shard of each sharded weight, by name. Other weights are whole on every rank.
-        styles: The style of each module and weight in the plan.
-        unused_rules: Rules of the plan that match nothing in the model.
-    """
+    """The shards by weight, the styles by module and weight, and the plan's rules that match nothing."""
 
     shards: Mapping[str, Shard]
     styles: Mapping[str, str]
@@ -196,11 +190,7 @@ def _library(name: str) -> Any:
 
 
 def check_heads(modules: Mapping[str, nn.Module], plan: Mapping[str, str], degrees: Degrees) -> None:
-    """Reject degrees that split an attention head. The model might reshape such shards without an error.
-
-    Raises:
-        DegreeMismatch: the number of heads is not divisible by the degree.
-    """
+    """Reject degrees that split an attention head: the model might reshape such shards without an error."""
     for name, style in plan.items():
         width = getattr(modules.get(name), "out_features", None)
         if style != "colwise" or not isinstance(width, int):
@@ -211,10 +201,7 @@ def check_heads(modules: Mapping[str, nn.Module], plan: Mapping[str, str], degre
 
 
 def _heads(owner: nn.Module, width: int) -> int | None:
-    """Return how many attention heads a projection with `width` output features computes.
-
-    Return None if its parent module, `owner`, does not specify heads.
-    """
+    """Return how many attention heads a projection computes; None if its parent specifies no heads."""
     head, heads = getattr(owner, "head_dim", None), getattr(owner, "num_heads", None)
     if isinstance(head, int) and head > 0 and width % head == 0:
         return width // head

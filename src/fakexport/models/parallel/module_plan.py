@@ -66,8 +66,7 @@ def module_plan(model: nn.Module, rules: Rules, where: str, known: Container[str
     """Return the style of each module and parameter that the rules match.
 
     Raises:
-        SourceError: a rule matches nothing, has an unknown style, or contradicts another rule. The message is
-            a single line.
+        SourceError: a rule matches nothing, has an unknown style, or contradicts another rule.
     """
     modules = {name: module for name, module in model.named_modules(remove_duplicate=False) if name}
     names = [*modules, *(name for name, _ in model.named_parameters(remove_duplicate=False))]
@@ -102,11 +101,7 @@ _MOST_BYTES = 1 << 20
 
 
 def read_plan(path: str | Path) -> Rules:
-    """Read the rules in a file such as `{"model.layers.*.mlp.up_proj": "colwise", "lm_head": null}`.
-
-    Raises:
-        ValueError: the file cannot be read or is invalid. The message is a single line.
-    """
+    """Read the rules in a file such as `{"model.layers.*.mlp.up_proj": "colwise", "lm_head": null}`."""
     try:
         value = mapping(parse_json(read_file(path, most_bytes=_MOST_BYTES)))
         found = tuple((text(name), optional(style, text)) for name, style in value.items())

@@ -85,10 +85,7 @@ def _summed_rows(
     *args: Any,
     **kwargs: Any,
 ) -> torch.Tensor:
-    """Run a layer on a shard of its input's last dimension, and sum the results over all ranks.
-
-    The bias is added once, after the sum.
-    """
+    """Run a layer on a shard of its input's last dimension, sum over all ranks, and then add the bias."""
     shard = place.slice(value) if is_input_whole else value
     bias = module._parameters.get("bias")
     if bias is None:
@@ -136,8 +133,7 @@ def _embedding(module: nn.Module, style: Any, place: Place) -> Forward:
 def _vocabulary_range(
     forward: Forward, start: int, end: int, ids: torch.Tensor, /, *args: Any, **kwargs: Any
 ) -> torch.Tensor:
-    """Run an embedding for one rank's range of the vocabulary. The other ranks compute the vectors of other
-    tokens.
+    """Run an embedding for one rank's range of the vocabulary.
 
     Each vector that `forward` returns must depend only on the token's own table row.
     """
@@ -182,10 +178,7 @@ def _own_experts(
     index: torch.Tensor,
     weights: torch.Tensor,
 ) -> torch.Tensor:
-    """Run the rank's experts on all tokens.
-
-    Tokens for experts of other ranks are routed to a nonexistent local expert, which `forward` ignores.
-    """
+    """Run the rank's experts. Tokens of others go to a nonexistent local expert, which `forward` ignores."""
     is_elsewhere = (index // experts) != place.rank
     local = torch.where(is_elsewhere, experts, index % experts)
     result = forward(hidden, local, weights.masked_fill(is_elsewhere, 0.0))

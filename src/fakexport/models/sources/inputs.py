@@ -139,10 +139,9 @@ def _check_names(names: Sequence[str], signature: inspect.Signature, model: str)
 
 
 def _takes_keyword(name: str, signature: inspect.Signature, unnamed: Collection[str]) -> bool:
-    """Return whether `**kwargs` accepts the name.
+    """Return whether `**kwargs` accepts the name: one of those that its type declares, if it declares any.
 
-    If the type of `**kwargs` declares no names, it accepts any name that does not resemble an unused
-    parameter.
+    Otherwise, it accepts any name that does not resemble an unused parameter.
     """
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:

@@ -101,12 +101,7 @@ def _without_form(spec: str) -> str:
 
 
 def callable_source(factory: Callable[[], Any] | nn.Module) -> Source:
-    """Return the source of a factory, or of a module whose weights are not read.
-
-    Raises:
-        TypeError: the argument is neither a callable nor a module.
-        SourceError: the factory cannot be called without arguments.
-    """
+    """Return the source of a factory, or of a module whose weights are not read."""
     if not callable(factory):
         raise InvalidType(f"a source must be a string, a factory or a module, not {type(factory).__name__}")
     name = getattr(factory, "__name__", type(factory).__name__)

@@ -52,11 +52,7 @@ class SourceError(FakexportError, ValueError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Suggest the known names that resemble `name`. If none does, list all known names if there are only a
-    few.
-
-    Returns:
-        A text to append to a sentence: `: did you mean gpt2, gptj?`, `: it has cpu, gpu`, or "".
+    """Return the known names that resemble `name`, or all of a few, as the end of a sentence.
 
     Example:
         >>> did_you_mean("lama", ["llama", "bert"])

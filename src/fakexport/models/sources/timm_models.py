@@ -14,13 +14,7 @@ BATCH = 2
 
 
 def timm_source(spec: str, name: str) -> Source:
-    """Return the source of a timm model with untrained weights.
-
-    Args:
-        name: A name in `timm.list_models()`, with or without the tag that selects pretrained weights.
-    Raises:
-        SourceError: timm cannot be imported, or has no such model.
-    """
+    """Return the source of a timm model with untrained weights; the tag in the name is optional."""
     timm = import_library("timm", spec)
     if not timm.is_model(name):
         raise SourceError(

@@ -25,13 +25,7 @@ _OPTICAL_FLOW = (128, 128)
 
 
 def torchvision_source(spec: str, name: str) -> Source:
-    """Return the source of a torchvision model with untrained weights.
-
-    Args:
-        name: A name in `torchvision.models.list_models()`.
-    Raises:
-        SourceError: torchvision cannot be imported, was made for a different torch, or has no such model.
-    """
+    """Return the source of a torchvision model with untrained weights."""
     try:
         models = import_library("torchvision", spec).models
     except SourceError as error:

@@ -41,24 +41,19 @@ class AdaptedModel:
 
 
 def import_peft() -> Any:
-    """Import peft outside of any fake mode.
-
-    Raises:
-        SourceError: peft is not installed, or cannot be imported.
-    """
+    """Import peft outside of any fake mode."""
     with torch_logs_silenced(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return import_library("peft", "--adapter")
 
 
 def adapt(module: nn.Module, folder: AdapterFolder, shapes: Shapes | None) -> AdaptedModel:
-    """Insert the modules of an adapter into a model, and return the names of its weights.
+    """Insert the modules of an adapter into a model in place, and return the names of its weights.
 
-    The module is modified in place and keeps its transformers class. It is not wrapped in peft's `PeftModel`,
-    because the wrapper has no effect for LoRA.
+    The model is not wrapped in peft's `PeftModel`, because the wrapper has no effect for LoRA.
 
     Raises:
-        SourceError: the adapter does not fit the model. The message is a single line.
+        SourceError: the adapter does not fit the model.
     """
     before = _state(module)  # Keep the tensors alive, so that no new tensor reuses the id of an old one.
     model = _injected(module, folder)
@@ -142,7 +137,7 @@ def _given(
     shapes: Shapes | None,
     folder: AdapterFolder,
 ) -> dict[str, str]:
-    """Map names in the module to names in the adapter's file, and check that the tensors fit the model.
+    """Map names in the module to names in the adapter's file, and check the shapes.
 
     The file may lack tensors of the base model that peft sometimes saves, such as embeddings.
     """

@@ -50,11 +50,7 @@ class Adapter:
         return self._made[module]
 
     def built(self, source: Source) -> nn.Module:
-        """Build the model of a source with the adapter, in the form that is exported.
-
-        Raises:
-            SourceError: the adapter does not fit the model.
-        """
+        """Build the model of a source with the adapter, in the form that is exported."""
         module: nn.Module = source.factory()
         made = adapt(module, self.folder, file_shapes(self.folder))
         if self.mode != "separate":
@@ -181,11 +177,7 @@ def check_mergeable(module: nn.Module, made: AdaptedModel, mode: AdapterMode = "
 
 
 def file_shapes(folder: AdapterFolder) -> Shapes | None:
-    """Return the tensor shapes from the header of an adapter's file, or None if the file does not exist.
-
-    Raises:
-        SourceError: the file is damaged.
-    """
+    """Return the tensor shapes from the header of an adapter's file, or None if the file does not exist."""
     if not folder.weights.is_file():
         return None
     safetensors = importlib.import_module("safetensors")

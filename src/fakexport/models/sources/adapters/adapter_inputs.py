@@ -35,8 +35,7 @@ def with_adapter_inputs(
 ) -> ExampleInputs:
     """Add the tensors of an adapter, and a scaling factor for each layer, to the example inputs.
 
-    Args:
-        adapter: The tensors that become inputs: name in the module -> name in the adapter's file.
+    `adapter` maps the name of each tensor in the module to its name in the adapter's file.
     """
     state = module.state_dict()
     given = {input_name(key): torch.empty_like(state[name]) for name, key in adapter.items()}

@@ -87,10 +87,7 @@ class ReadField:
 
 
 def read_fields(call: Call) -> dict[str, ReadField]:
-    """Return the fields that the model uses in the result of a recorded call, by name.
-
-    A result that is not a mapping has one field, `features`.
-    """
+    """Return the used fields of a call's result; `features` if the result is not a mapping."""
     found = {}
     for name, value in _fields(call.result).items():
         leaves = tree_leaves(value)
@@ -178,11 +175,7 @@ class Run:
 
 
 def recorded_run(module: nn.Module, kwargs: Mapping[str, Any], places: Sequence[Place]) -> Run:
-    """Call the model, and return a record of how it used its inputs and the results of its parts.
-
-    Raises:
-        Exception: any error of the model.
-    """
+    """Call the model, and return a record of how it used its inputs and the results of its parts."""
     watch = _Watch()
     with torch.no_grad(), _replaced(module, dict.fromkeys(places, watch.recording)), ListedTensors(), watch:
         returned = module(**kwargs)
@@ -307,8 +300,7 @@ def _shape_of(call: Call) -> list[Any]:
 
 
 class ListedTensors(TorchFunctionMode):
-    """Lets `torch.tensor` and `torch.as_tensor` read lists of fake tensors in a fake mode that records
-    values.
+    """Lets `torch.tensor` and `torch.as_tensor` read lists of fake tensors whose values are recorded.
 
     torch itself bypasses every mode when it reads list items, and outside of a mode, fake tensors have no
     data (`torch/csrc/utils/tensor_new.cpp:internal_new_from_data`).
@@ -337,14 +329,11 @@ def _readable_item(item: Any) -> Any:
 
 @contextmanager
 def restored_attributes(module: nn.Module) -> Iterator[None]:
-    """Enter a context that, on exit, restores the buffers and tensor attributes of a module and its
-    submodules.
+    """Enter a context that, on exit, restores the buffers and tensor attributes of all submodules.
 
     For example, Mimi computes a codebook from its weights and caches it for the next call. Without this
-    context, a program would contain the codebook of untrained weights.
-
-    Attributes that are not tensors are not restored, because transformers replaces methods during the first
-    run and sets flags to record that it did.
+    context, a program would contain the codebook of untrained weights. Other attributes stay, because
+    transformers replaces methods during the first run and sets flags to record that it did.
     """
     before = [(part, dict(vars(part)), dict(part._buffers)) for part in module.modules()]
     try:

@@ -101,10 +101,7 @@ def named_places(module: nn.Module, name: str) -> tuple[Place, ...]:
 
 
 def module_names(module: nn.Module) -> tuple[str, ...]:
-    """Return the paths of the model's direct children.
-
-    If a child is the wrapped base model, its path is replaced with the paths of its children.
-    """
+    """Return the paths of the model's children, with those of the wrapped base model instead of its own."""
     parts = dict(module.named_children())
     if isinstance(inner := parts.get(getattr(module, "base_model_prefix", "")), nn.Module):
         prefix = module.base_model_prefix

@@ -28,13 +28,7 @@ _WITHOUT_WEIGHTS = (
 
 @dataclass(frozen=True)
 class DiffusersModel:
-    """A model of diffusers.
-
-    Args:
-        model_class: A subclass of diffusers' `ModelMixin`.
-        settings: The settings of its config. Empty for the default config.
-        notes: Sentences for the report.
-    """
+    """A subclass of diffusers' `ModelMixin`, its settings (empty for the default config), and notes."""
 
     model_class: Any
     settings: Mapping[str, Any]
@@ -65,12 +59,7 @@ class Pipeline:
 
 
 def described(name: str) -> tuple[DiffusersModel | Pipeline, str | None]:
-    """Return the model or pipeline that a name refers to, and the component after the last `/`, if any.
-
-    Raises:
-        SourceError: the class, file or folder does not exist (the message suggests similar names), or the
-            config does not describe a diffusers model or is rejected by diffusers.
-    """
+    """Return the model or pipeline that a name refers to, and the component after the last `/`, if any."""
     if (found := _at(name)) is not None:
         return found, None
     before, _, part = name.rpartition("/")

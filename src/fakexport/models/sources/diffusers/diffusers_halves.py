@@ -41,9 +41,6 @@ def half_inputs(
 
     The input of a decoder has the shape of the encoder's output. If the table of inputs does not have this
     shape, the encoder is run to determine it.
-
-    Raises:
-        SourceError: the encoder does not run on an image of the config's size.
     """
     model: Any = module
     name = type(module).__name__

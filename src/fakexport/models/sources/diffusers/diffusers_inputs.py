@@ -39,10 +39,7 @@ class InputTable:
     """The rows of `diffusers_inputs.toml` for one module.
 
     In the expressions, a name in capital letters refers to another row. Other names are functions or settings
-    of the module's config.
-
-    Args:
-        batch: Batch size, unless the table defines one for the class.
+    of the module's config. `batch` is the batch size, unless a row of the class defines it.
     """
 
     def __init__(self, module: nn.Module, device: str, dtype: torch.dtype | None, batch: int) -> None:
@@ -81,15 +78,11 @@ def _rows_of(model_class: str) -> Mapping[str, str]:
 def derive_inputs(
     module: nn.Module, device: str, dtype: torch.dtype | None, *, batch: int = 2
 ) -> ExampleInputs:
-    """Return keyword inputs for one forward pass. By default, the batch size is 2, and there are 77 text
-    tokens.
+    """Return keyword inputs for one forward pass, by default with a batch of 2 and 77 text tokens.
 
-    The inputs are the required inputs of `forward` and the conditioning inputs that the config enables. Other
-    optional inputs are omitted. The field `omitted` of the result lists them.
+    The inputs are the required inputs of `forward` and the conditioning inputs that the config enables.
+    Inputs that pipelines pass in float32, such as most time steps, do not have the dtype `dtype`.
 
-    Args:
-        dtype: Dtype of the floating point inputs, except those that pipelines pass in float32, such as most
-            time steps. None means the dtype of the module's parameters.
     Raises:
         SourceError: the module requires an input that its config does not determine.
     """

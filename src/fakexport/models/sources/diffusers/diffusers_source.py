@@ -35,10 +35,7 @@ def diffusers_source(spec: str, name: str) -> Source:
     """Return the source of a diffusers model with untrained weights, or of a part of a pipeline.
 
     Args:
-        name: A class, a `config.json`, its folder, or the folder of a pipeline. The name of a component can
-            follow after `/`.
-    Raises:
-        SourceError: diffusers is not installed. Also as for `described`.
+        name: A class, a `config.json`, its folder, or the folder of a pipeline; and `/COMPONENT`, if any.
     """
     import_library("diffusers", spec)
     found, part = described(name)
@@ -180,12 +177,7 @@ _WITH_TORCHVISION: Mapping[str, str | None] = MappingProxyType(
 
 
 def check_usable(spec: str, found: DiffusersModel) -> None:
-    """Reject a class that cannot be exported with the given settings.
-
-    Raises:
-        SourceError: the class is only a part of models or consists of several models, or it has no default
-            configuration.
-    """
+    """Reject a class that is a part of a model, consists of several models, or has no default config."""
     name = found.model_class.__name__
     what = spec if name in spec else f"{spec}: {name}"
     if (whole := _PARTS.get(name)) is not None:
@@ -199,11 +191,7 @@ def check_usable(spec: str, found: DiffusersModel) -> None:
 
 
 def check_packages(found: DiffusersModel) -> None:
-    """Import a package that the `forward` of a class needs, but whose presence diffusers does not check.
-
-    Raises:
-        ModuleNotFoundError: the package is not installed.
-    """
+    """Import a package that the `forward` of a class needs, and that diffusers does not look for."""
     name = found.model_class.__name__
     if name not in _WITH_TORCHVISION:
         return

@@ -80,12 +80,7 @@ class CacheLayout:
         return any(path.endswith(".max_cache_len") for path in self.numbers)
 
     def refuse_counting(self, after: CacheLayout, model: str) -> None:
-        """Reject a cache that counts tokens in Python. A program would always use the count of the example
-        inputs.
-
-        Raises:
-            SourceError: a number or a flag differs after the call.
-        """
+        """Reject a cache that counts tokens in Python: the program would always use the example's count."""
         for path, value in self.numbers.items():
             if after.numbers.get(path) != value:
                 raise SourceError(
@@ -133,9 +128,7 @@ def cache_sizes(
     is_static: bool = False,
     new: int = 1,
 ) -> dict[str, tuple[str | None, ...]]:
-    """Return a label for each dimension of the keys and values.
-
-    Dimensions with the same label have equal sizes.
+    """Return a label for each dimension of the keys and values; equal labels mean equal sizes.
 
     Layers that grow by the new tokens have the same length, so their keys and values share a label. The
     encoder's keys and values do not grow. Their length has a label if it is the same in all layers. A
@@ -144,8 +137,7 @@ def cache_sizes(
     Args:
         before: The tensors of a cache by name, `[batch, heads, length, width]` for keys and values.
         after: The same tensors after `new` more tokens.
-        is_batch_dynamic: Whether the batch dimension is dynamic.
-        is_static: Whether the cache is static, so that its layers have their full length from the start.
+        is_static: Whether the layers have their full length from the start.
     """
     found: dict[str, tuple[str | None, ...]] = {}
     encoded = {tensor.shape[2:3] for name, tensor in before.items() if _CROSS_ATTENTION in name}

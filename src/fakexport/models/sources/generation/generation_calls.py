@@ -173,8 +173,7 @@ class GenerationCall:
     def _decoder_mask(
         self, module: nn.Module, read: Mapping[str, torch.Tensor], record: CallRecord
     ) -> dict[str, torch.Tensor]:
-        """Return the decoder mask if the model is an encoder-decoder model with a static cache, otherwise an
-        empty dict.
+        """Return the decoder mask for an encoder-decoder model with a static cache, else nothing.
 
         If the model created the mask during the trace, it would read the number of tokens in the cache, which
         is unknown for fake tensors on a GPU.
@@ -213,7 +212,7 @@ class GenerationCall:
         )
 
     def _empty_cache(self, module: nn.Module) -> dict[str, Any]:
-        """Return an empty static cache as an argument of prefill. For a growing cache, return an empty dict.
+        """Return an empty static cache as an argument of prefill; nothing for a growing cache.
 
         The encoder's part of the cache is not static, because its tokens would then be counted as tokens of
         the decoder.
@@ -292,10 +291,9 @@ class GenerationCall:
 
 
 def use_own_operators(config: Any, model_class: Any, dtype: torch.dtype) -> None:
-    """Select an implementation of experts that also runs on fake tensors outside of a trace.
+    """Select an implementation of experts that also runs when the cache is created, outside of a trace.
 
-    The model runs outside of a trace when the cache is created. Torch's grouped matrix product then
-    supports only bfloat16.
+    There, torch's grouped matrix product supports only bfloat16.
     """
     if dtype is not torch.bfloat16 and model_class._can_set_experts_implementation():
         config._experts_implementation = "batched_mm"
@@ -342,11 +340,7 @@ def _left_out(prompt: ExampleInputs, read: Mapping[str, Any]) -> set[str]:
 
 
 def _cache_of(module: nn.Module, returned: Any) -> tuple[str, CacheLayout, dict[str, torch.Tensor]]:
-    """Return the name of the model's cache argument, the cache's layout, and its tensors.
-
-    Raises:
-        SourceError: the model returns no cache.
-    """
+    """Return the name of the model's cache argument, the cache's layout, and its tensors."""
     for name in _CACHES:
         state = getattr(returned, name, None)
         if state is not None and getattr(returned, "logits", None) is not None:

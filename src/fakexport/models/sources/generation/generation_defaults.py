@@ -35,11 +35,7 @@ _POSITIONS = ("max_position_embeddings", "n_positions", "max_target_positions", 
 
 
 def generation_defaults(module: nn.Module) -> GenerationDefaults:
-    """Read the settings in a model's generation config.
-
-    Raises:
-        SourceError: a setting has an invalid type or is out of range.
-    """
+    """Read the settings in a model's generation config, or raise a `SourceError` if one is invalid."""
     try:
         return _defaults(module)
     except (TypeError, ValueError) as error:
@@ -93,11 +89,7 @@ def _defaults(module: nn.Module) -> GenerationDefaults:
 
 
 def generation_config_of(folder: Path) -> Any:
-    """Return the generation config in a folder, or None if the folder has none.
-
-    Raises:
-        SourceError: the file is invalid.
-    """
+    """Return the generation config in a folder, or None if the folder has none."""
     from transformers import GenerationConfig
 
     path = folder / GENERATION_CONFIG
@@ -116,20 +108,13 @@ def _tokens(value: Any) -> tuple[int, ...]:
 
 
 def _bad_words(words: Any, eos: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return the token sequences that must not be generated.
-
-    As in transformers, end tokens are never forbidden.
-    """
+    """Return the token sequences that must not be generated. As in transformers, end tokens are allowed."""
     found = [_tokens(list(word)) for word in words or ()]
     return [word for word in found if word not in [(token,) for token in eos]]
 
 
 def _has_own_generate(module: nn.Module) -> bool:
-    """Return whether the model class overrides `generate` or its sampling.
-
-    If it does, the scores alone do not determine the tokens. For example, Whisper starts with a language
-    token.
-    """
+    """Return whether the class overrides `generate` or its sampling: scores then do not determine tokens."""
     from transformers.generation import GenerationMixin
 
     names = ("generate", "_sample", "_get_logits_processor")

@@ -25,13 +25,10 @@ _KEYS, _VALUES = "key_cache_{}", "value_cache_{}"
 
 
 def static_cache(module: nn.Module, capacity: int) -> Any:
-    """Return an empty static cache of transformers.
+    """Return an empty static cache of transformers, or raise a `SourceError` if a layer has none.
 
     Layers with a sliding window keep every token, and the attention mask applies the window. A cache that
     only keeps the window would count its tokens in Python.
-
-    Raises:
-        SourceError: transformers has no static cache for a layer of the model.
     """
     from transformers.cache_utils import StaticCache, StaticLayer, StaticSlidingWindowLayer
 
@@ -52,11 +49,7 @@ def static_cache(module: nn.Module, capacity: int) -> Any:
 
 
 def keys_and_values(module: nn.Module, capacity: int) -> Any:
-    """Return an empty static cache of keys and values.
-
-    Raises:
-        SourceError: a layer keeps state other than keys and values.
-    """
+    """Return an empty static cache, or raise a `SourceError` if a layer keeps more than keys and values."""
     from transformers import cache_utils
 
     # transformers 5.17 has no `DummyLayer`.
@@ -68,11 +61,7 @@ def keys_and_values(module: nn.Module, capacity: int) -> Any:
 
 
 def empty_buffers(module: nn.Module, cache: Any) -> dict[str, torch.Tensor]:
-    """Return zeros, by buffer name, for each cache tensor that the model has written.
-
-    Raises:
-        SourceError: the model has not written the cache.
-    """
+    """Return zeros, by buffer name, for each cache tensor that the model has written."""
     used = {
         name.format(index): tensor
         for index, layer in enumerate(cache.layers)
@@ -93,12 +82,9 @@ def empty_buffers(module: nn.Module, cache: Any) -> dict[str, torch.Tensor]:
 def kept_cache(
     module: nn.Module, capacity: int, buffers: Mapping[str, torch.Tensor], start: torch.Tensor
 ) -> Any:
-    """Return a cache whose tensors are buffers of a module.
+    """Return a cache whose tensors are buffers of a module; tokens begin at `start`, int64 `[1]`.
 
-    Args:
-        module: The module whose attributes are the buffers. During the trace, these attributes are not the
-            same tensors as `buffers`.
-        start: The position of the first token, int64 `[1]`.
+    During the trace, the buffers of `module` are not the same tensors as `buffers`.
     """
     cache = keys_and_values(module, capacity)
     for index, layer in enumerate(cache.layers):

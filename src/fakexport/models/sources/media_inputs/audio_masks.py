@@ -41,8 +41,7 @@ def fixed_masks(request: InputRequest, inputs: Mapping[str, Any]) -> dict[str, l
 def _windows(
     request: InputRequest, *sounds: tuple[int, ...]
 ) -> tuple[nn.Module, Callable[..., dict[str, Any]]] | None:
-    """Return the encoder that splits audio into windows, and a function that converts the encoder's
-    arguments.
+    """Return the encoder that splits audio into windows, and a function that converts its arguments.
 
     The function passes the windows as buffers with known values. The windows depend only on the lengths of
     the clips (Qwen Omni).

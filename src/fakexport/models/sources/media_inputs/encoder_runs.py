@@ -104,11 +104,7 @@ def runs_without_values(request: InputRequest, inputs: Mapping[str, Any]) -> boo
 
 
 def features_per_row(request: InputRequest, run: EncoderRun, role: str) -> int:
-    """Return the number of placeholder tokens that one batch row needs for the computed features.
-
-    Raises:
-        Underivable: the model computed no features, or their number differs between rows.
-    """
+    """Return the number of placeholder tokens that one batch row needs for the computed features."""
     count = run.compared.get(role)
     if count is None:
         encoded = run.encoded.get(role)
@@ -161,11 +157,7 @@ def _counted(part: Any, counts: dict[str, int]) -> Callable[..., Any]:
 
 
 def _recorded(original: Callable[..., Any], place: Place, results: dict[str, Any]) -> Callable[..., Any]:
-    """Wrap a method so that its result is recorded.
-
-    A method that calls an encoder returns later than the encoder does, so the method's result overwrites the
-    result that was recorded for the encoder.
-    """
+    """Wrap a method to record its result, which overwrites that of an encoder that the method calls."""
 
     def method(*args: Any, **kwargs: Any) -> Any:
         results[_ROLES[place.role]] = result = original(*args, **kwargs)

@@ -77,10 +77,7 @@ def tensors_of(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def numbers_among(
     module: nn.Module, inputs: Mapping[str, Any], arguments: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Return the arguments of a part that the whole module receives as numbers.
-
-    The result maps the name of each argument to the name of the module's input.
-    """
+    """Map each argument of a part that the whole module receives as numbers to the module's input."""
     tensors = tensors_of(module, inputs)
     fixed = {id(tensors[name]): name for name, value in inputs.items() if isinstance(value, list)}
     return {name: fixed[id(value)] for name, value in arguments.items() if id(value) in fixed}

@@ -26,9 +26,7 @@ _FLAT = frozenset({"hunyuan_vl_vision"})
 
 
 def grid_layout(request: InputRequest, sides: list[int]) -> dict[str, torch.Tensor]:
-    """Return inputs of a model or of its vision tower for one image per row.
-
-    The inputs are the patches of all images, and the size of each image's grid.
+    """Return the patches of one image per row, and the size of each image's grid.
 
     Raises:
         Underivable: it is unknown how the vision tower splits images into patches.

@@ -78,10 +78,7 @@ _OF_PROCESSORS = {
 
 
 def _tiles(request: InputRequest) -> dict[str, Any]:
-    """Return the `pixel_values` of an image that is as large as one tile.
-
-    They contain the tiles of the grid that fits the image best, and the whole image.
-    """
+    """Return `pixel_values` for an image of one tile: the tiles of the best fitting grid, and the image."""
     counting = getattr(sys.modules[type(request.module).__module__], "image_size_to_num_patches", None)
     if counting is None:
         raise Underivable("only the model's processor can compute how many tiles an image has")
@@ -105,8 +102,7 @@ def _video(request: InputRequest) -> torch.Tensor:
 
 
 def height_and_width(request: InputRequest) -> list[int]:
-    """Return the height and width of an image in pixels: the size in the config, or 224 x 224 if there is
-    none.
+    """Return the height and width of an image in pixels: the size in the config, or 224 x 224.
 
     Sizes are rounded up so that the image divides into windows (RF-DETR), or down so that it divides into
     merged patches (Idefics 3). If the model supports only certain numbers of patches (Aria), the size results
@@ -194,10 +190,7 @@ def _samples(request: InputRequest) -> torch.Tensor:
 
 
 def _spectrogram(request: InputRequest) -> torch.Tensor:
-    """Return a spectrogram of shape `[batch, frames, bins]`.
-
-    For models with a convolution along time, such as Whisper, time is the last dimension.
-    """
+    """Return a spectrogram `[batch, frames, bins]`; time is last for models with a convolution along it."""
     bins = request.setting("num_mel_bins", "feature_size")
     window = request.setting("n_window")
     if bins is not None and window is not None:

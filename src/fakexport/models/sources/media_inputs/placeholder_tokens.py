@@ -20,13 +20,7 @@ from fakexport.models.sources.transformers.input_request import InputRequest, Un
 
 @dataclass(frozen=True)
 class _Modality:
-    """A modality of inputs in addition to text.
-
-    Args:
-        name: Name of the main input.
-        role: The role of the modality's encoder.
-        token: Possible names of the config setting that contains the placeholder token.
-    """
+    """A modality besides text: its main input, its encoder's role, and settings of its placeholder token."""
 
     name: str
     role: str
@@ -109,10 +103,7 @@ def _is_built_without(request: InputRequest, role: str) -> bool:
 def _with_modality(
     request: InputRequest, modality: _Modality, known: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Add the inputs of a modality, and its tokens at the start of the text.
-
-    The first layout that works is used. Return all inputs, and notes for the report.
-    """
+    """Return all inputs, with a modality's in the first layout that works, and notes for the report."""
     reasons: dict[str, str] = {}
     for layout in layouts(request, modality.name):
         try:

@@ -67,12 +67,7 @@ _ROLES = {"image": "vision", "audio": "audio"}
 
 @dataclass(frozen=True)
 class Processor:
-    """The processor files of a repository or folder.
-
-    Args:
-        place: The repository or folder.
-        model_type: The type of the model.
-    """
+    """The processor files of a repository or folder, for a model of the given type."""
 
     place: Repository | LocalFolder
     model_type: str
@@ -137,11 +132,10 @@ class Processor:
         return {name: _value(request, value) for name, value in taken.items()}, note
 
     def _answer(self, files: Mapping[str, Path], asked: str) -> Any:
-        """Return the stored results for this request. If there are none, run the processor and store them.
+        """Return the stored results for this request, or run the processor and store them.
 
-        The process of another target may have stored them.
-
-        If a process that holds the lock dies, the lock is released.
+        The process of another target may have stored them. If a process that holds the lock dies, the lock is
+        released.
         """
         if fcntl is not None:
             fcntl.lockf(self._answers, fcntl.LOCK_EX)
@@ -174,12 +168,7 @@ class Processor:
             return json.loads(read_file(answer, most_bytes=_MOST_VOCABULARY))
 
     def _copy_to(self, folder: Path, files: Mapping[str, Path]) -> None:
-        """Copy the files to a folder, without settings that name code, files or other models.
-
-        Raises:
-            OSError: a file cannot be read, or is too large.
-            ValueError: a file is not JSON, or exceeds a limit.
-        """
+        """Copy the files to a folder, without settings that name code, files or other models."""
         (folder / "config.json").write_text(json.dumps({"model_type": self.model_type}))
         for name, path in files.items():
             if name in _VOCABULARIES:
@@ -194,11 +183,7 @@ class Processor:
 
 
 def _checked(settings: Any, place: str) -> Any:
-    """Return settings without the keys that name code, files or other models.
-
-    Raises:
-        SourceError: a class is not a processor or tokenizer class of transformers.
-    """
+    """Return settings without the keys that name code, files or other models."""
     if isinstance(settings, list):
         return [_checked(item, place) for item in settings]
     if not isinstance(settings, dict):

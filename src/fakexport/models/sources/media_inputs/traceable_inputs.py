@@ -39,8 +39,6 @@ def traceable_inputs(
     Returns:
         The inputs; notes for the report, or the model's error; and whether the model reaches its language
         model with these inputs.
-    Raises:
-        Underivable: the model raises an error for these inputs, for a reason other than unknown values.
     """
     name, prefix = (TOWER_GRID, "") if is_grid_tower(request) else (GRID, "image_")
     grid, tower, computed = inputs.get(name), grid_tower(request.module), {}
@@ -68,9 +66,7 @@ def _traced_or_numbers(
 ) -> dict[str, Any]:
     """Return the inputs. If a trace needs the values of tensors, these are replaced with numbers.
 
-    Args:
-        computed: Names of inputs that are computed from other inputs. They are omitted if the other inputs
-            become numbers.
+    Inputs in `computed`, which are computed from others, are omitted if the others become numbers.
     """
     found = inputs
     for found in _changed(request, inputs, computed):

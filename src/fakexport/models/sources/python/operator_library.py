@@ -43,11 +43,7 @@ def load_operator_library(library: str) -> None:
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether the path is a file. Return False for a folder, which may be a Python package.
-
-    Raises:
-        SourceError: the path is neither a file nor a folder, or cannot be read.
-    """
+    """Return whether the path is a file, not a folder, which may be a Python package."""
     try:
         open_regular(path).close()
     except (FileNotFoundError, IsADirectoryError):

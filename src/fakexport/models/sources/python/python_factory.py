@@ -127,11 +127,7 @@ def _attribute(
 
 
 def check_arguments(factory: Callable[..., Any], name: str) -> None:
-    """Check that a factory can be called without arguments.
-
-    Raises:
-        SourceError: the factory has required parameters. The message lists them.
-    """
+    """Raise a `SourceError` that lists the factory's required arguments, if it has any."""
     if needed := _required(factory):
         raise SourceError(
             f"{name} requires arguments ({', '.join(needed)}), but a factory is called without "

@@ -32,14 +32,7 @@ def import_file(path: Path, written: str | None = None) -> ModuleType:
     """Import a file under a name that no package has. The file is run even if it was imported before.
 
     The name is derived from the file's name and contents, not from its path, because class names become part
-    of exported programs.
-
-    Args:
-        path: The file.
-        written: The file's name in messages. Default: `path`.
-    Raises:
-        SourceError: the path does not exist or is not a file, or the import raises an exception. The message
-            contains the exception and the user's line.
+    of exported programs. `written` is the file's name in messages.
     """
     digest = hashlib.sha256(_content(path)).hexdigest()[:8]
     name = f"fakexport_source_{path.stem}_{digest}"
@@ -61,9 +54,6 @@ def new_package(folder: Path) -> str:
     """Make the files of a folder importable as a package, and return its name.
 
     The files are run even if they were imported before. The name is derived from their names and contents.
-
-    Raises:
-        SourceError: a file cannot be read.
     """
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.py")):
@@ -78,11 +68,7 @@ def new_package(folder: Path) -> str:
 
 
 def import_from(package: str, module: str, folder: Path) -> ModuleType:
-    """Import a file of a folder, given the package that `new_package` returned.
-
-    Raises:
-        SourceError: the import raises an exception. The message contains the exception, file and line.
-    """
+    """Import a file of a folder, given the package that `new_package` returned."""
     path = folder / f"{module}.py"
     try:
         with torch_logs_silenced():
@@ -92,19 +78,12 @@ def import_from(package: str, module: str, folder: Path) -> ModuleType:
 
 
 def check_file(path: Path) -> None:
-    """Check that a file can be read.
-
-    Raises:
-        SourceError: the path does not exist, or is not a file.
-    """
+    """Check that a file can be read."""
     _content(path)
 
 
 def forget_modules(folder: Path) -> None:
-    """Remove the modules of a folder that `importable` left in `sys.modules`.
-
-    The next import then runs them again.
-    """
+    """Remove a folder's modules that `importable` left in `sys.modules`, so that they are run again."""
     for name, (module, owner) in list(_left.items()):
         if owner == str(folder):
             del _left[name]
@@ -113,14 +92,7 @@ def forget_modules(folder: Path) -> None:
 
 
 def import_module(name: str, hint: str = "") -> ModuleType:
-    """Import a module by its name.
-
-    Args:
-        name: `package.module`.
-        hint: Text at the end of the message if the module does not exist.
-    Raises:
-        SourceError: the module does not exist, or its import raises an exception.
-    """
+    """Import a module by its name. A message that it does not exist ends with `hint`."""
     try:
         with torch_logs_silenced():
             return importlib.import_module(name)
@@ -199,10 +171,7 @@ def _forget_namesakes(folder: Path) -> None:
 
 
 def _is_found_in(folder: Path, name: str) -> bool:
-    """Return whether `import name` loads the module from the folder itself.
-
-    The module may instead be in a virtual environment below the folder.
-    """
+    """Return whether `import name` loads a module of the folder, not of a virtual environment below it."""
     module, top = sys.modules[name], name.partition(".")[0]
     place = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
     return place is not None and any(Path(place).is_relative_to(folder / own) for own in (f"{top}.py", top))

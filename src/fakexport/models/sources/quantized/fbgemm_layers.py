@@ -16,9 +16,7 @@ _MODULE = "transformers.integrations.fbgemm_fp8"
 
 
 def fbgemm_layers(quantizer: Any) -> dict[tuple[Any, str], Any]:
-    """Return patches that let transformers' quantizer run without the FBGEMM package.
-
-    The quantizer's device checks still apply.
+    """Return patches that let transformers' quantizer run without FBGEMM. Its device checks still apply.
 
     Raises:
         SourceError: on the target, FBGEMM uses an fp8 dtype that differs from the dtype of the weights.
@@ -38,10 +36,7 @@ def fbgemm_layers(quantizer: Any) -> dict[tuple[Any, str], Any]:
 
 
 def fbgemm_kernels(module: nn.Module) -> dict[tuple[Any, str], Any]:
-    """Return patches that make `fbgemm_fp8` layers call FBGEMM's operators.
-
-    On a CPU, these operators raise an error.
-    """
+    """Return patches that make `fbgemm_fp8` layers call FBGEMM's operators, which raise an error on a CPU."""
     layers: Any = sys.modules.get(_MODULE)
     if layers is None or not any(
         isinstance(part, (layers.FbgemmFp8Linear, layers.FbgemmFp8Llama4TextExperts))

@@ -16,10 +16,7 @@ from fakexport.models.sources.source_error import SourceError
 
 
 def mxfp4_experts(quantizer: Any) -> dict[tuple[Any, str], Any]:
-    """Return patches that let transformers' quantizer run without Triton and without a kernel from the hub.
-
-    The quantizer's device checks still apply.
-    """
+    """Return patches that let the quantizer run without Triton and the hub. Its device checks still apply."""
     if not hasattr(quantizer, "Mxfp4HfQuantizer"):
         return {}
     from transformers import integrations

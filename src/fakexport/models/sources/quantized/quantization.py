@@ -81,11 +81,7 @@ class Quantization:
                 importlib.import_module(f"transformers.integrations.{name}")
 
     def built(self, construct: Callable[[], nn.Module]) -> nn.Module:
-        """Return the quantized model, or the unquantized model if the quantized one cannot be built.
-
-        Raises:
-            Exception: any error that `construct` also raises for the unquantized model.
-        """
+        """Return the quantized model, or the unquantized model if the quantized one cannot be built."""
         try:
             module, reason = self._quantized(construct)
         except Exception as error:  # Packages raise different errors if this machine lacks what they need.
@@ -104,10 +100,7 @@ class Quantization:
         return self._reasons.get(module)
 
     def unpacked_parameters(self, module: nn.Module) -> int | None:
-        """Return the number of parameters that a module had before it was quantized.
-
-        Return None if it is not quantized.
-        """
+        """Return the number of parameters of a module before it was quantized; None if it is not."""
         return self._unpacked.get(module)
 
     def _quantized(self, construct: Callable[[], nn.Module]) -> tuple[nn.Module, str | None]:
@@ -163,11 +156,7 @@ def _compiled_patterns() -> dict[tuple[Any, str], Any]:
 
 
 def _quantizer(settings: Mapping[str, Any]) -> Any:
-    """Return transformers' quantizer for these settings.
-
-    Raises:
-        Exception: the quantizer does not exist, its package is missing, or it rejects the settings.
-    """
+    """Return transformers' quantizer for these settings."""
     from transformers.quantizers import auto
 
     own = copy.deepcopy(dict(settings))
@@ -212,10 +201,7 @@ def _collected_warnings(quantizer: Any) -> Iterator[list[str]]:
 
 
 def _is_decompressed_later(model: Any) -> bool:
-    """Return whether a hook of compressed-tensors decompresses layers in the first call.
-
-    If the hook has nothing to decompress, it is removed.
-    """
+    """Return whether a hook decompresses layers in the first call. Remove a hook that has nothing to do."""
     hook = getattr(model, "ct_decompress_hook", None)
     if hook is None or any(hasattr(part, "quantization_scheme") for part in model.modules()):
         return hook is not None

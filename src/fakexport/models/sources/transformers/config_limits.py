@@ -28,11 +28,7 @@ _NO_COUNT = re.compile(r"size|dim|length|width|position|context|rank|chunk|ids?|
 
 
 def check_settings(settings: Mapping[str, Any], place: str) -> None:
-    """Reject a config that exceeds the limits.
-
-    Raises:
-        SourceError: a value exceeds its limit. The message contains the field and the limit.
-    """
+    """Reject a config with a value that exceeds its limit."""
     count = 0
     pending: list[tuple[str, Any, int]] = [("", settings, 0)]
     while pending:
@@ -83,12 +79,7 @@ def nothing_downloaded() -> Iterator[None]:
 
 @contextmanager
 def within_limits(spec: str) -> Iterator[None]:
-    """Enter a context in which building a model from a config cannot create more than `MOST_MODULES` modules
-    or download anything.
-
-    Raises:
-        SourceError: the number of modules exceeds the limit.
-    """
+    """Enter a context in which a model can create at most `MOST_MODULES` modules and download nothing."""
     left, thread = MOST_MODULES, threading.get_ident()
 
     def count(module: nn.Module, name: str, part: nn.Module | None) -> None:

@@ -52,8 +52,6 @@ def decode_inputs(
     one, and every size of its cache is constant or the number of tokens.
 
     Args:
-        module, device, dtype: as for `derive_inputs`. The module's tensors are fake.
-        batch: Number of sequences.
         context: Number of tokens that the model attends to, including the new one.
     Raises:
         SourceError: the model does not run on text alone, or returns no cache; or it loops over the tokens,
@@ -139,9 +137,7 @@ _KNOWN = (None, _BATCH, _TOKENS)
 def _labels(read: _Read, other: _Read, batch: int) -> Iterator[tuple[str, tuple[str | None, ...]]]:
     """Yield the labels of each tensor of a cache, by its index in the cache.
 
-    Args:
-        other: A prompt of a different length, and its cache.
-        batch: Number of sequences of both.
+    `other` is a prompt of a different length, and its cache.
     """
     lengths = read.length, other.length
     leaves, others = tree_leaves(read.cache), tree_leaves(other.cache)
@@ -182,14 +178,9 @@ class _CallLimit(TorchFunctionMode):
 
 
 def check_text_cache(module: nn.Module, cache: Any, left_out: Collection[str]) -> None:
-    """Reject the cache of a prompt of text alone if other inputs fill some of its layers.
+    """Reject the cache of a prompt of text if the inputs `left_out` fill layers that are empty.
 
     An example is cross-attention to images, as in Llama 3.2 Vision.
-
-    Args:
-        left_out: The inputs of the model that the prompt does not have.
-    Raises:
-        SourceError: a layer is empty, and there are such inputs.
     """
     layers = getattr(cache, "layers", ())
     if left_out and not all(getattr(layer, "is_initialized", True) for layer in layers):

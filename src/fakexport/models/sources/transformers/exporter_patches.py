@@ -38,8 +38,7 @@ def import_exporter() -> None:
 
 @contextmanager
 def exporter_patches() -> Iterator[None]:
-    """Enter a context with the patches of `apply_patches("dynamo")` for model files that are already
-    imported.
+    """Enter a context with the patches of `apply_patches("dynamo")` for imported model files.
 
     By default, every call of `apply_patches` imports about 30 model files (0.8 s). Models whose files are not
     imported cannot be part of the trace, so they need no patches.
@@ -189,12 +188,10 @@ def _fp8(module: nn.Module) -> Replaced:
 def normalized_heads(module: nn.Module) -> Iterator[None]:
     """Enter a context that fixes a bug in `transformers.exporters`.
 
-    Its replacement for chunked vision attention does not always normalize the heads of queries and keys.
-
-    The replacement normalizes heads for separate projections, but not for a combined `qkv` projection.
-    Without this fix, `glm_ocr` and `dots3_note` export without an error, but the programs return different
-    values than eager mode. The fix normalizes the output of the projection. Remove it when no supported
-    transformers version has the bug.
+    Its replacement for chunked vision attention normalizes the heads of separate projections, but not of a
+    combined `qkv` projection. Without this fix, `glm_ocr` and `dots3_note` export without an error, but the
+    programs return different values than eager mode. The fix normalizes the output of the projection. Remove
+    it when no supported transformers version has the bug.
 
     Source: transformers 5.17 to 5.23, `exporters/exporter_dynamo.py:_reshaped_vision_attention_forward`.
     """

@@ -85,8 +85,6 @@ def hub_model(
         class_name: The class that the user specified. None means the transformers class that `architectures`
             in the config names.
         trust_remote_code: Whether to use the repository's own code, if it has any.
-    Raises:
-        SourceError: the repository cannot be read, has no config, or uses a class in custom code.
     """
     try:
         repository = Repository.open(name)
@@ -112,13 +110,7 @@ def hub_model(
 def folder_model(path: Path, class_name: str | None, *, trust_remote_code: bool = False) -> HubModel:
     """Return the model that a folder, or a file in the format of `config.json`, describes.
 
-    Args:
-        path: A folder with a `config.json`, or a config file with any name. The headers of weight files are
-            read only for a folder.
-        class_name: The class that the user specified.
-        trust_remote_code: Whether to use the code in the folder that the config refers to, if any.
-    Raises:
-        SourceError: as for `read_settings` and `config_of`.
+    The headers of weight files are read only for a folder. The other arguments are as for `hub_model`.
     """
     file = path / "config.json" if path.is_dir() else path
     settings = read_settings(file, str(file))
@@ -155,11 +147,7 @@ def _add_quantization(settings: dict[str, Any], path: Path | None) -> None:
 
     If the config names a different method, the file replaces it, because the config then describes only some
     of the weights. For example, `fp8` in the config of DeepSeek-V4-Flash-NVFP4 applies only to attention.
-
     vLLM and TensorRT-LLM also read the file, in addition to `config.json`.
-
-    Raises:
-        SourceError: the file has an unknown format.
     """
     own = settings.get("quantization_config")
     if path is None or (
@@ -294,7 +282,7 @@ class StoredDtypes:
     Args:
         dtype: The dtype of most floating point elements, or None if there are no such elements.
         packed: Integer dtypes of quantized weights, in the notation of safetensors: `I32`.
-        fault: The reason why no header was read, or None if one was read.
+        fault: The reason why no header was read, or None.
     """
 
     dtype: torch.dtype | None = None
@@ -303,10 +291,7 @@ class StoredDtypes:
 
 
 def stored_dtypes(repository: Repository | LocalFolder) -> StoredDtypes:
-    """Return the dtypes of the weights in the only file, or in a sample of the shards.
-
-    A repository without such files is not an error, because a model can be checked with only its config.
-    """
+    """Return the dtypes of the weights in the only file, or in a sample of the shards, if there are any."""
     try:
         found = list(_tensors(repository.headers(_files(repository))))
     except (HubError, DocumentError, OSError) as error:
@@ -345,9 +330,6 @@ def _nbytes(offsets: object) -> int:
 
 
 def _is_weight(tensor: str) -> bool:
-    """Return whether a tensor name is the name of a weight.
-
-    Other tensors, such as masks and positions, are always integers.
-    """
+    """Return whether a tensor is a weight. Others, such as masks and positions, are always integers."""
     last = tensor.rpartition(".")[2]
     return "weight" in last or last.endswith("_blocks")

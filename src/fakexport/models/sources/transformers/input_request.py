@@ -39,13 +39,8 @@ class Underivable(Exception):
 class InputRequest:
     """A request for example inputs of one module. All tensors are created in the caller's fake mode.
 
-    Args:
-        module: A model of transformers.
-        device: Device of every input.
-        dtype: Dtype of the floating point inputs.
-        batch: Batch size of every input. The default is 2, because `torch.export` specializes on sizes of 0
-            and 1.
-        sequence: Number of text tokens.
+    The default batch is 2, because `torch.export` specializes on sizes of 0 and 1. `sequence` is the number
+    of text tokens.
     """
 
     module: nn.Module
@@ -86,10 +81,7 @@ class InputRequest:
         return name if isinstance(name, str) else str(name[0])
 
     def setting(self, *names: str, default: Any = None) -> Any:
-        """Return the first of several settings that exists in the config or a nested config.
-
-        If none exists, return the default.
-        """
+        """Return the first of these settings that the config or a nested config has, or the default."""
         for config in _with_parts(self.config):
             for name in names:
                 value = getattr(config, name, None)
@@ -98,11 +90,7 @@ class InputRequest:
         return default
 
     def around_media(self, role: str) -> tuple[list[int], list[int]]:
-        """Return the start and end tokens that the config defines for an image or an audio clip (Qwen).
-
-        If the config defines only one of them, the other one is 0, because the model counts both when it
-        computes positions.
-        """
+        """Return the start and end tokens of an image or audio clip (Qwen); 0 for an undefined one."""
         ids = [getattr(self.config, f"{role}_{name}_token_id", None) for name in ("start", "end")]
         found = [[number if isinstance(number, int) else 0] for number in ids]
         return (found[0], found[1]) if any(isinstance(number, int) for number in ids) else ([], [])

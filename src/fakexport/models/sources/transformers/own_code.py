@@ -26,7 +26,6 @@ class OwnCode:
     Args:
         settings: The content of `config.json`.
         place: The file or repository, for messages.
-        class_name: The class that the user specified, or None.
         config, model: The classes, as `(folder, "module.Class")`. None for a class of transformers.
     """
 
@@ -100,8 +99,7 @@ def _model_of(named: Mapping[str, str], architectures: Sequence[Any], class_name
 def _located(reference: str, place: Repository | LocalFolder) -> tuple[Path, str]:
     """Return the folder and the name of a class, after downloading its file and those that it imports.
 
-    Args:
-        reference: `module.Class`, or `org/name--module.Class` for a class in another repository.
+    `reference` is `module.Class`, or `org/name--module.Class` for a class in another repository.
     """
     other, _, own = reference.rpartition(_OTHER)
     name = HubName.parse(other) if other else None

@@ -30,11 +30,7 @@ _IDS = ("_id", "_ids", "_index")
 
 
 def default_config(model_type: str) -> tuple[Any, tuple[str, ...]]:
-    """Return the default config of a model type, and a sentence for each placeholder token that was set.
-
-    Raises:
-        SourceError: the type does not exist (the message suggests similar names), or has no default config.
-    """
+    """Return the default config of a model type, and a sentence for each placeholder token that was set."""
     place = f"hf:{model_type}"
     config_class = _config_class(model_type, place)
     try:
@@ -47,10 +43,9 @@ def default_config(model_type: str) -> tuple[Any, tuple[str, ...]]:
 
 
 def published_config(config_class: Any) -> str:
-    """Return an imperative clause that says what to pass instead of a default config.
+    """Return what to pass instead of a default config, as an imperative clause.
 
-    It names the model that transformers documents for this config, or for a different config in the same
-    file.
+    It names the model that transformers documents for this config, or for another in the same file.
     """
     texts = (inspect.getsource(each) for each in (config_class, sys.modules[config_class.__module__]))
     named = next((found[1] for text in texts if (found := _DOCUMENTED.search(text))), None)
@@ -69,13 +64,9 @@ def config_of(
     """Return the config that the content of a `config.json` describes.
 
     Args:
-        place: The file or repository, for messages.
         class_name: The class that the user specified. If transformers lacks the model type, the config class
             of this class is used.
         config_class: Config class to use instead of the class in transformers.
-    Raises:
-        SourceError: the settings have neither `model_type` nor `architectures`; transformers lacks the type
-            or class, or rejects a value.
     """
     fields = {name: value for name, value in settings.items() if name not in ("auto_map", "model_type")}
     model_type, architectures = settings.get("model_type"), settings.get("architectures")
@@ -148,8 +139,7 @@ def _unknown(model_type: Any, architectures: Sequence[Any], own: Mapping[str, st
 
 
 def _check_sizes_read(config: Any, settings: Mapping[str, Any], place: str) -> None:
-    """Reject a config that has its sizes at the top level, although transformers reads them from a nested
-    config.
+    """Reject a config with sizes at the top level that transformers reads from a nested config.
 
     The original LLaVA repositories have such configs. transformers uses defaults for the missing nested
     config.
@@ -169,12 +159,7 @@ def _check_sizes_read(config: Any, settings: Mapping[str, Any], place: str) -> N
 
 
 def read_settings(path: Path, place: str) -> dict[str, Any]:
-    """Read a `config.json` whose size and values are within the limits.
-
-    Raises:
-        SourceError: the file does not exist, is not valid JSON (the message has line and column), or has
-            values that exceed the limits of `check_settings`.
-    """
+    """Read a `config.json` whose size and values are within the limits."""
     try:
         settings = json.loads(read_file(path, most_bytes=_MOST_BYTES).decode(), object_hook=_special_float)
     except FileNotFoundError as error:
@@ -197,15 +182,10 @@ def read_settings(path: Path, place: str) -> dict[str, Any]:
 
 
 def _name_placeholders(config: Any) -> tuple[str, ...]:
-    """Set those placeholder tokens of a config that are None.
+    """Set those placeholder tokens of a config that are None, and return a sentence for each.
 
     Some model types have no default for such a token, because it depends on the tokenizer. The value does not
     affect the program.
-
-    Args:
-        config: Changed in place.
-    Returns:
-        A sentence for each token that was set.
     """
     empty = [name for name in _PLACEHOLDERS if getattr(config, name, 0) is None]
     tokens = itertools.count(config.get_text_config().vocab_size - 1, -1) if empty else itertools.count()
@@ -219,10 +199,9 @@ def _name_placeholders(config: Any) -> tuple[str, ...]:
 
 
 def take_quantization(config: Any) -> Quantization | None:
-    """Remove the quantization settings from a config and its nested configs, and return the quantization.
+    """Remove the quantization settings from a config and its nested configs, and return the outermost.
 
-    Returns:
-        The outermost quantization. None if there is none, or if its settings include `"dequantize": true`.
+    Return None if there are none, or if they include `"dequantize": true`.
     """
     inner = [value for name in config.sub_configs if (value := getattr(config, name, None)) is not None]
     found = [take_quantization(each) for each in inner if hasattr(each, "sub_configs")]
@@ -246,10 +225,7 @@ def set_use_cache(config: Any, use_cache: bool) -> None:
 
 
 def _special_float(value: dict[str, Any]) -> Any:
-    """Convert transformers' notation for infinity and NaN, such as `{"__float__": "Infinity"}`, to a float.
-
-    Other dicts are returned unchanged.
-    """
+    """Convert `{"__float__": "Infinity"}` and similar dicts to a float, and return other dicts unchanged."""
     named = value.get("__float__") if len(value) == 1 else None
     return float(named) if named in ("Infinity", "-Infinity", "NaN") else value
 

@@ -35,16 +35,14 @@ def derive_inputs(
     sequence: int = 16,
     processor: Processor | None = None,
 ) -> ExampleInputs:
-    """Return keyword inputs for one forward pass. By default, the batch size is 2, and there are 16 text
-    tokens.
+    """Return keyword inputs for one forward pass, by default with a batch of 2 and 16 text tokens.
 
     They include the required inputs and the main input of every modality. Only the values of sizes, positions
     and masks are meaningful.
 
     Args:
-        dtype: Dtype of the floating point inputs. None means the dtype of the module's parameters.
-        processor: The model's processor. It provides the inputs if its files exist and the model takes images
-            or audio. Otherwise, the inputs are derived from the config.
+        processor: Provides the inputs if its files exist and the model takes images or audio. Otherwise, the
+            inputs are derived from the config.
     Raises:
         SourceError: the module requires an input that cannot be derived from its config, or has no `forward`.
     """
@@ -90,8 +88,6 @@ def _processed(
     Returns:
         The inputs, or None if there is no processor or if it fails; and, if it fails, a sentence with the
         reason.
-    Raises:
-        SourceError: the model raises an error for the inputs from the processor.
     """
     try:
         made = None if processor is None else processor.inputs(request)
@@ -129,10 +125,7 @@ def _tower_inputs(request: InputRequest) -> ExampleInputs:
 
 
 def _parts_of(module: nn.Module) -> str:
-    """Return the end of an error message, which lists children that are models of transformers.
-
-    The text is empty if there are no such children.
-    """
+    """Return the children that are models of transformers as the end of a message; "" if there are none."""
     from transformers import CONFIG_MAPPING
 
     configs = [getattr(part, "config", None) for part in module.children()]

@@ -185,10 +185,7 @@ def raised_anyway(build: Callable[[], Any]) -> str | None:
 
 
 def _model(model: str, class_name: str | None, workload: Workload, *, trust_remote_code: bool) -> HubModel:
-    """Return the model of a spec.
-
-    An existing folder or file has priority over a hub repository of the same name.
-    """
+    """Return the model of a spec. A folder or file has priority over a hub repository of the same name."""
     if not _is_path(model):
         config, assumed = default_config(model)
         return HubModel(config, (_library_default(model), *assumed))

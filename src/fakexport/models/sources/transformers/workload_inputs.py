@@ -38,13 +38,9 @@ def labelled_inputs(
     sequence: int = 16,
     processor: Processor | None = None,
 ) -> ExampleInputs:
-    """Return inputs of one forward pass. They include labels if the shape of the model's labels is known.
+    """Return inputs of one forward pass, with labels if their shape is known.
 
-    The shape is known for models with one label per token or per example. The class name shows which of the
-    two applies.
-
-    Raises:
-        SourceError: as for `derive_inputs`.
+    It is known for models with one label per token or per example, which the class name tells apart.
     """
     found = derive_inputs(module, device, dtype, batch=batch, sequence=sequence, processor=processor)
     if "labels" not in inspect.signature(module.forward).parameters:
