@@ -125,11 +125,6 @@ def answers_in_parts(
     """Return the results of the programs that divide the sizes of a request among them, for each target.
 
     Each result has the index of the target, and the row that it has in the report.
-
-    Args:
-        dynamic: The dynamic dimensions of the request; at least one has several ranges.
-    Raises:
-        ValueError, TypeError: invalid usage, as for `check`.
     """
     answer = partial(_answer, targets, wanted)
 

@@ -22,10 +22,8 @@ from fakexport.rules.diagnostics import Diagnostic, Fix, Label, with_columns
 class StagedProgram:
     """The pipeline stages of a program.
 
-    Args:
-        summary: Summary of the stages.
-        memory_finding: FE503 or FE506 for the first stage that does not fit into the memory of its device.
-        memory_left: Device -> the least number of bytes that a stage leaves, as in `memory_left`.
+    `memory_finding` is FE503 or FE506 for the first stage that does not fit into the memory of its device.
+    `memory_left` has the least number of bytes that a stage leaves, by device.
     """
 
     summary: StagesSummary

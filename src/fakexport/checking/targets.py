@@ -65,11 +65,8 @@ def parse_targets(
 ) -> list[Target]:
     """Return the targets of a check, with unique names.
 
-    Args:
-        targets: One or more topologies, or mappings with the keys `topology`, `device_map` and `dtype`.
-        device_map, dtype: Defaults for targets that do not specify them.
-    Raises:
-        TypeError, ValueError: one line about the invalid target.
+    `targets` are topologies, or mappings with the keys `topology`, `device_map` and `dtype`. The other
+    arguments are defaults. An invalid target raises an error of one line.
     """
     if isinstance(targets, (str, Mapping)):
         targets = [targets]

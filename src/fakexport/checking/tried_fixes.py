@@ -215,11 +215,7 @@ def _stop_after(limit_s: float) -> None:
 
 
 def _exchange_source(texts: Mapping[str, str]) -> None:
-    """Replace the text of files for all later imports of this process.
-
-    Raises:
-        _AlreadyImported: one of the files is already imported.
-    """
+    """Replace the text of files for all later imports of this process, if none is already imported."""
     for module in list(sys.modules.values()):
         if (path := getattr(module, "__file__", None)) in texts:
             raise _AlreadyImported(f"{path} is already imported")

@@ -39,12 +39,9 @@ def _parse(text: str) -> tuple[OutputFormat, Path]:
 
 @dataclass(frozen=True)
 class CheckOutput:
-    """Formats and files for the reports of a check.
+    """Formats and files for the reports of a check: on stdout, and after the last check.
 
-    Args:
-        format: Format of the output on stdout.
-        files, html: Files and an HTML page to write after the last check.
-        is_project: Whether the sources are those of `[tool.fakexport]`, even if there is only one.
+    `is_project` is whether the sources are those of `[tool.fakexport]`, even if there is only one.
     """
 
     format: OutputFormat

@@ -103,9 +103,6 @@ def check_project(
     """Check all sources of a project one after another, in the project's folder.
 
     A report is written as soon as it is complete, unless the output is one document for all reports.
-
-    Raises:
-        ProjectFileError: there is no project, or it has no sources.
     """
     if project is None or not project.sources:
         raise ProjectFileError(

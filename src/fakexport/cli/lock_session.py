@@ -101,11 +101,7 @@ class LockSession:
 def lock_session(
     project: ProjectFile | None, *, is_updating: bool, is_whole: bool, accept: str
 ) -> LockSession:
-    """Read the lock file, and return the session of a command.
-
-    Raises:
-        LockFileError: the lock file is missing or invalid, and its entries are needed.
-    """
+    """Read the lock file if its entries are needed, and return the session of a command."""
     from fakexport.checking.lock import LockFileError, read_lock
 
     path = (Path.cwd() if project is None else project.path.parent) / LOCK_NAME

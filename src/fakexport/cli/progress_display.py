@@ -28,11 +28,9 @@ def progress_on_stderr(
 ) -> Iterator[Callable[[Progress], None] | None]:
     """Yield a callback that shows the steps of a check, with the elapsed time and the traced module.
 
-    Lines with findings stay visible. If there is nothing to do for the callback, yield None.
-
-    Args:
-        is_shown: Whether to show anything. Nothing is shown if stderr is not a terminal.
-        limit_s: Time after which the block is stopped with `TimeLimitExceeded`, which tells the last step.
+    Lines with findings stay visible. If there is nothing to do for the callback, such as if stderr is not a
+    terminal, yield None. After `limit_s`, the block is stopped with `TimeLimitExceeded`, which tells the last
+    step.
     """
     last: list[Progress] = []
 
@@ -51,11 +49,7 @@ def progress_on_stderr(
 
 @contextmanager
 def lines_on_stderr(*, is_shown: bool) -> Iterator[Callable[[str], None] | None]:
-    """Yield a callback that shows each step in one line of the terminal.
-
-    Args:
-        is_shown: Whether to show anything. If False, or if stderr is not a terminal, yield None.
-    """
+    """Yield a callback that shows each step in one line of the terminal, or None if nothing is shown."""
     with _display(is_shown=is_shown) as display:
         yield None if display is None else lambda step: display.show(step)
 

@@ -152,11 +152,7 @@ class LittleMemoryError(FakexportError, MemoryError):
 
 
 def check_address_space() -> None:
-    """Raise an error if the limit of `ulimit -v` is too low to import torch.
-
-    Raises:
-        LittleMemoryError: the limit is too low. The message names the required limit.
-    """
+    """Raise a `LittleMemoryError` if the limit of `ulimit -v` is too low to import torch."""
     try:
         import resource
     except ImportError:  # Windows has no such limit

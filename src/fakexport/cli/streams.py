@@ -163,11 +163,9 @@ def _occupy_closed_descriptors() -> None:
 def _shown(text: str, *, has_commands: bool = False) -> str:
     """Escape non-printable characters, and everything that GitHub's runner would read as a command.
 
-    The escapes are also valid in JSON, where `##[` may be part of a string.
+    The escapes are also valid in JSON, where `##[` may be part of a string. If `has_commands`, lines that
+    begin with `::` are commands, which must not be escaped.
 
-    Args:
-        text: The text.
-        has_commands: Whether lines that begin with `::` are commands, which must not be escaped.
     Source: `ActionCommand.TryParseV2` and `TryParse` of actions/runner: a line that begins with `::`, and
         `##[` anywhere.
     """

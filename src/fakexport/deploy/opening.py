@@ -151,14 +151,7 @@ def open_artifact(
     checkpoint: CheckpointSource | None = None,
     trust: bool = False,
 ) -> Artifact:
-    """Open a compiled program. `trust` allows native code, which runs as soon as it is loaded.
-
-    Raises:
-        DeployError: The file is damaged, is of a different kind, has no weights, or contains untrusted native
-            code.
-        ArchiveError: A package is damaged, or was not written by fakexport.
-        CheckpointError, BindError: The checkpoint is rejected, or does not fit.
-    """
+    """Open a compiled program. `trust` allows native code, which runs as soon as it is loaded."""
     match kind:
         case "aoti":
             if not trust:

@@ -84,12 +84,7 @@ class PipelinedStage:
         return self._stage.signature
 
     def __call__(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Run all stages. Return the outputs of the program in the process of the first stage, else {}.
-
-        Raises:
-            InputMismatchError: the inputs do not fit.
-            DeployError: the stages cannot run in several processes at these sizes, or a stage failed.
-        """
+        """Run all stages. Return the outputs of the program in the process of the first stage, else {}."""
         record, count = self._record, self._microbatches
         if record.stage == 0:
             self._stage.signature.check(inputs)

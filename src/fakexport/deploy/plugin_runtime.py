@@ -53,7 +53,6 @@ def compile_with_plugin(program: ExportedProgram, path: str | os.PathLike[str], 
 
     Raises:
         ValueError: the file has a different suffix.
-        DeployError: the program has no weights.
         PluginError: the runtime raises an error, or does not write the file.
     """
     if Path(path).suffix != f".{form}":
@@ -72,11 +71,7 @@ def compile_with_plugin(program: ExportedProgram, path: str | os.PathLike[str], 
 
 
 def open_with_plugin(path: str | os.PathLike[str], form: str) -> PluginArtifact:
-    """Open a file that `compile_with_plugin` wrote.
-
-    Raises:
-        PluginError: the runtime raises an error, or the file does not contain a signature.
-    """
+    """Open a file that `compile_with_plugin` wrote."""
     entry = plugins("runtimes")[form]
     runtime = load_plugin(entry)
     try:

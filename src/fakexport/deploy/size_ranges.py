@@ -58,11 +58,7 @@ def check_same_state(programs: Mapping[str, ExportedProgram], name: str, *, what
 
 
 def written_by_any(programs: Mapping[str, ExportedProgram]) -> dict[str, dict[str, ExportedProgram]]:
-    """Return each tensor that a program writes, with the programs that have it.
-
-    Raises:
-        DeployError: the same tensor can have different names in the programs.
-    """
+    """Return each tensor that a program writes, with the programs that have it under the same name."""
     found: dict[str, dict[str, ExportedProgram]] = {}
     for name in sorted(set().union(*map(written_state, programs.values()))):
         found[name] = {method: each for method, each in programs.items() if _held(each, name) is not None}
@@ -79,11 +75,7 @@ def _held(program: ExportedProgram, name: str) -> object:
 
 
 class DividedSizes:
-    """Opened programs that divide the sizes of a call among them. A call runs the program for its sizes.
-
-    Args:
-        programs: The programs, each with its sizes, which do not overlap.
-    """
+    """Opened programs with the sizes of each, which do not overlap. A call runs the program for its sizes."""
 
     def __init__(self, programs: Sequence[tuple[Sizes, Artifact]]) -> None:
         self._programs = programs
@@ -94,24 +86,12 @@ class DividedSizes:
         return common_signature([program.signature for _, program in self._programs])
 
     def __call__(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Run the program for the sizes of the inputs. Errors are those of the program.
-
-        Raises:
-            InputMismatchError: no program is for these sizes.
-        """
+        """Run the program for the sizes of the inputs."""
         return chosen(self._programs, inputs)(inputs)
 
 
 class LoadedRanges(DividedSizes):
-    """Bound programs that divide the sizes of a call among them.
-
-    Args:
-        programs: The programs by method.
-        is_compiled: As for `LoadedProgram`.
-
-    Raises:
-        DeployError: the programs do not share a tensor that they write.
-    """
+    """Bound programs by method, which divide the sizes of a call among them and share what they write."""
 
     def __init__(self, programs: Mapping[str, ExportedProgram], *, is_compiled: bool = False) -> None:
         for name, holders in written_by_any(programs).items():

@@ -47,10 +47,6 @@ def automatic_placement(
 
     The first attempt considers only weights. If a device is too small for everything else that a run needs,
     the next attempt places fewer weights on it, and more on later devices.
-
-    Raises:
-        ValueError: accelerate is not installed, or the memory of a device is unknown or too small for the
-            weights alone.
     """
     infer = _inferred()
     devices = {device.name: device.profile.memory_bytes for device in topology.accelerators}

@@ -20,11 +20,7 @@ class PlannedRanges:
     programs: tuple[PlannedProgram, ...]
 
     def program_at(self, request: SizeRequest) -> PlannedProgram:
-        """Return the program for these sizes, and for open sizes the one for the largest sizes.
-
-        Raises:
-            ValueError: no program accepts the sizes; the error is that of the program for the largest sizes.
-        """
+        """Return the program for these sizes, and for open sizes the one for the largest sizes."""
         first: InvalidValue | None = None
         for planned in reversed(self.programs):
             try:

@@ -20,11 +20,7 @@ _LONGEST_PROMPT = 2**20
 
 
 def greatest(program: PlannedProgram, role: str, request: SizeRequest) -> Greatest:
-    """Return the largest batch or context that fits on every device.
-
-    Raises:
-        ValueError: The size is fixed, or the memory of the devices is unknown.
-    """
+    """Return the largest batch or context that fits on every device."""
     sizes = program.sizes
     if not sizes.is_dynamic(role):
         raise InvalidValue(
@@ -80,10 +76,7 @@ def greatest_of_source(programs: SourcePrograms, role: str, request: SizeRequest
 
 
 def _last(is_good: Callable[[int], bool], lowest: int, bound: int) -> int | None:
-    """Return the largest size from `lowest` to `bound` that satisfies `is_good`, or None.
-
-    `is_good` must be False for every size above a size for which it is False.
-    """
+    """Return the largest size for which `is_good`, or None. Above a bad size, all sizes must be bad."""
     if not is_good(lowest):
         return None
     good, step = lowest, 1

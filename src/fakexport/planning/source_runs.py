@@ -260,11 +260,7 @@ _NAMES: Mapping[OptimizerName, str] = {"adamw": "AdamW", "adam": "Adam", "sgd": 
 
 
 def enable_checkpointing(module: nn.Module, spec: str) -> None:
-    """Enable activation checkpointing of a model's blocks.
-
-    Raises:
-        ValueError: The model has no method for that, or the method fails.
-    """
+    """Enable activation checkpointing of a model's blocks, or raise if it has no method for that."""
     enable = next(filter(callable, (getattr(module, name, None) for name in _CHECKPOINTING)), None)
     if enable is None:
         raise InvalidValue(

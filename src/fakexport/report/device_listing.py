@@ -49,10 +49,7 @@ def _row(profile: DeviceProfile) -> tuple[str, ...]:
 
 
 def _values(profile: DeviceProfile) -> Iterator[tuple[str, str, str | None]]:
-    """Yield the name, text and source of every known value.
-
-    If several peak rates have the same source, only the first of them is yielded with the source.
-    """
+    """Yield the name, text and source of every known value. A source of several rates is yielded once."""
     for field in fields(profile):
         value = getattr(profile, field.name)
         if field.name == "capability" and value:

@@ -148,8 +148,7 @@ def _words(difference: ProgramDifference | None) -> Iterator[str]:
 def _first_in_another_order(known: LockEntry, entry: LockEntry) -> NodeGroup | None:
     """Return the first node whose position changed, for programs with the same nodes.
 
-    Return None if no such node is found, because a lock stores identical nodes only once, at the position of
-    the first one.
+    There may be none: a lock stores identical nodes only once, at the position of the first one.
     """
     if known.program is None or entry.program is None:
         return None

@@ -277,8 +277,7 @@ def _timed_kernels(package: Path) -> list[str]:
 def _written(
     package: Path, out: Path, programs: Sequence[ExportedProgram], *, is_beside: bool
 ) -> tuple[Path, ...]:
-    """Copy the package to its destination. If the weights belong next to it, write the file of the weights of
-    all its programs.
+    """Copy the package to its destination, and write its programs' weights next to it if they belong there.
 
     First the package is completely written to disk. Then the weights file is renamed to its final name. The
     package is renamed last, so there is never a new package next to old weights, even if the process dies.

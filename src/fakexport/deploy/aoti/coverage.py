@@ -24,10 +24,7 @@ from .stand_ins import weightless_archive, with_stand_ins
 
 
 def cover_aoti(program: ExportedProgram) -> Covered:
-    """Generate the code for a program without compiling it. The C++ compiler is not needed.
-
-    Raises as `compile_aoti` does.
-    """
+    """Generate the code for a program without compiling it, which needs no C++ compiler."""
     rewrites = replacements(program, IN_PYTHON)
     program = composed(program, IN_PYTHON)
     refuse_sparse(program)

@@ -62,11 +62,7 @@ def failure_of(error: Exception) -> DeployError:
 
 
 def refuse_sparse(program: ExportedProgram) -> None:
-    """Check that no call returns a sparse tensor. Inductor's code for them fails when it runs (torch 2.13).
-
-    Raises:
-        CompileFailure: A call returns a sparse tensor (FE803).
-    """
+    """Reject sparse results (FE803): Inductor's code for them fails when it runs (torch 2.13)."""
     for visit in walk(program):
         for value in tree_leaves(visit.node.meta.get("val")):
             if isinstance(value, torch.Tensor) and value.layout is not torch.strided:

@@ -21,14 +21,7 @@ _MODULE = "fakexport.deploy.aoti.gpu_worker"
 
 @dataclass(frozen=True)
 class Compiled:
-    """The result of a compilation.
-
-    Args:
-        files: Files of the package.
-        constants: Names of the weights and constants that must be bound.
-        kernels: The Triton kernels, in the order in which they were compiled.
-        called: The operators that the code calls, if it was only generated.
-    """
+    """The package's files, names to bind and Triton kernels; or the called operators of generated code."""
 
     files: tuple[Path, ...]
     constants: tuple[str, ...]
@@ -54,9 +47,7 @@ def compiled_for(
 
     Raises:
         CompileFailure: Inductor cannot compile the program (FE803).
-        DeployError: A signal ended the process, for example because memory ran out; or this machine lacks
-            something that the compilation needs.
-        RuntimeError: The process failed for an unknown reason.
+        DeployError: A signal ended the process, or this machine lacks something that the compilation needs.
     """
     folder.mkdir(parents=True)
     (folder / PROGRAM).write_bytes(archive)

@@ -91,10 +91,7 @@ _CONSTANT = re.compile(r'constants_info_\[\d+\]\.original_fqn = "(.*)";')
 
 
 def _constant_names(files: Sequence[Path]) -> tuple[str, ...]:
-    """Read the names of the constants from the generated source.
-
-    The compiled code cannot be loaded without the GPU.
-    """
+    """Read the constants' names from the source: the compiled code cannot be loaded without the GPU."""
     sources = [file.read_text() for file in files if file.name.endswith(".wrapper.cpp")]
     return tuple(dict.fromkeys(name for source in sources for name in _CONSTANT.findall(source)))
 

@@ -45,11 +45,7 @@ def compiled_files(
     has_weights: bool,
     options: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[Path, ...]:
-    """Compile a prepared program and return the files of the package. `options` are Inductor's.
-
-    Raises:
-        CompileFailure, DeployError: See `failure_of`.
-    """
+    """Compile a prepared program and return the files of the package. `options` are Inductor's."""
     args, kwargs = example_arguments(program)
     try:
         with temporary_files_in(folder.parent, caches=lasting_folder()):
@@ -63,11 +59,7 @@ def compiled_files(
 def called_operators(
     program: ExportedProgram, folder: Path, *, options: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[str, ...]:
-    """Generate the code of a prepared program without compiling it. Return the operators that it calls.
-
-    Raises:
-        CompileFailure, DeployError: See `failure_of`.
-    """
+    """Generate the code of a prepared program without compiling it. Return the operators that it calls."""
     args, kwargs = example_arguments(program)
     try:
         with temporary_files_in(folder, caches=lasting_folder()):

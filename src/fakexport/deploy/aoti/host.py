@@ -44,12 +44,9 @@ class Gpu:
 
 
 def nvidia_gpu(program: ExportedProgram, target: str | None, *, command: str | None = None) -> Gpu | None:
-    """Return the NVIDIA GPU to compile for.
-
-    A package does not depend on whether its GPU is here, so both are compiled in the same way.
+    """Return the NVIDIA GPU to compile for, whether it is here or not: the package is the same.
 
     Args:
-        program: The program.
         target: The devices to compile for. Default: the program's devices.
         command: What to run on a machine that has the device, for the error message.
 

@@ -90,11 +90,7 @@ def _write_records(path: Path, records: Mapping[str, Content]) -> None:
 
 
 def write_joined(path: Path, packages: Mapping[str, Path]) -> None:
-    """Combine packages of one program for several GPUs, or of programs for several ranges of sizes.
-
-    Args:
-        packages: The packages by compute capability, or by method.
-    """
+    """Combine packages: of one program by compute capability, or of ranges of sizes by method."""
     records: dict[str, Content] = {}
     program_id = ""
     for code, file in packages.items():
@@ -113,22 +109,14 @@ def write_joined(path: Path, packages: Mapping[str, Path]) -> None:
 
 
 def _name_in_code(name: str, code: str) -> str:
-    """Return the name of a record that belongs to `code`, one of `code_names`.
-
-    `name` is the record's name in a package for one GPU.
-    """
+    """Return a record's name for `code`, one of `code_names`, given its name in a package for one GPU."""
     if code != _ALONE and name in (CONSTANTS, KERNELS):
         return name.replace("fakexport/", f"fakexport/{code}/")
     return name.replace(_FOLDER, f"data/aotinductor/{code}/")
 
 
 def code_names(package: Container) -> tuple[str, ...]:
-    """Return the names of the compiled code in a package: `model`, or the compute capability of each GPU, or
-    the method of each range of sizes.
-
-    Raises:
-        ArchiveError: The package contains no compiled code.
-    """
+    """Return the names of the code in a package: `model`, each GPU's capability, or each range's method."""
     found = (_METADATA_OF_CODE.fullmatch(name) for name in package.names)
     if not (names := tuple(dict.fromkeys(match[1] for match in found if match))):
         raise ArchiveError(package.path, "is not an AOTInductor package")
@@ -136,10 +124,7 @@ def code_names(package: Container) -> tuple[str, ...]:
 
 
 def read_metadata(package: Container, code: str | None = None) -> PackageMetadata:
-    """Return fakexport's metadata of a package, or raise an `ArchiveError`.
-
-    `code` is one of `code_names`; by default, the first.
-    """
+    """Return fakexport's metadata for `code`, by default for the first of `code_names`."""
     folder = f"data/aotinductor/{code or code_names(package)[0]}/"
     names = [name for name in package.names if name.startswith(folder) and name.endswith(_METADATA)]
     found = package.json(names[0])
@@ -216,11 +201,7 @@ def cache_key(archive: bytes, values: Mapping[str, torch.Tensor], facts: Mapping
 
 
 class PackageCache:
-    """One entry in a cache of packages. Cached code is executed, so no other user may have write access.
-
-    Raises:
-        DeployError: Other users can write to the folder. The message is a single line with the fix.
-    """
+    """One entry in a cache of packages. Cached code is executed, so no other user may have write access."""
 
     def __init__(self, folder: Path, key: str) -> None:
         try:

@@ -143,10 +143,7 @@ def in_turns(
 
 @contextmanager
 def hidden(packages: Sequence[str]) -> Iterator[None]:
-    """Prevent packages from being imported in the block. Packages that are already imported are not affected.
-
-    Python raises `ModuleNotFoundError` if `sys.modules` maps a name to None.
-    """
+    """Prevent imports of packages in the block. Packages that are already imported are not affected."""
     modules: dict[str, Any] = sys.modules
     absent = [name for name in packages if name not in modules]
     for name in absent:

@@ -102,10 +102,7 @@ def _checked_leaves(program: ExportedProgram, args: tuple[Any, ...], kwargs: Map
 def _reference(
     module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[list[Kernel], list[Any], tuple[str, ...]]:
-    """Run a copy of a module in float64, including its inputs, casts and new tensors.
-
-    If that fails, return empty lists and the reason.
-    """
+    """Run a copy of a module, its inputs, casts and new tensors in float64; or return why that fails."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -225,10 +222,7 @@ def _eager_run(
     *,
     dtypes: Mapping[torch.dtype, torch.dtype] | None = None,
 ) -> tuple[list[Kernel], list[Any]]:
-    """Run a module on copies of the inputs. Return the module's kernels, and the leaves of its output.
-
-    Buffers that the module changes are restored.
-    """
+    """Run a module on copies of the inputs, and restore its buffers. Return its kernels, and its outputs."""
     path: list[str] = [""]
     record = KernelRecord(lambda: (path[-1], None), dtypes or {})
     args, kwargs = copy.deepcopy((tuple(args), dict(kwargs)))

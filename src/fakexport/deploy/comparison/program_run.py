@@ -21,10 +21,7 @@ from .kernels import Kernel, KernelRecord, recorded
 
 @dataclass(frozen=True)
 class ProgramRun:
-    """The kernels that ran, the leaves of the output, and the nodes of the main graph.
-
-    `results` are the nodes or literals of the graph that the outputs come from.
-    """
+    """The kernels that ran, the outputs, the nodes or literals that these come from, and all main nodes."""
 
     kernels: list[Kernel]
     outputs: list[Any]

@@ -36,9 +36,7 @@ _REWRITE = (
 def cover_coreml(program: ExportedProgram) -> Covered:
     """Convert a program with coremltools' defaults. Nothing is run: Core ML exists only on Apple devices.
 
-    Raises:
-        CompileFailure: coremltools does not convert the program (FE805). All operators that it does not know
-            are reported at once.
+    All operators that coremltools does not know are reported at once (FE805).
     """
     moved, rewrites = on_the_cpu(program, "coremltools")
     if held := tuple(findings_of_objects(moved, _COREMLTOOLS.code, "Core ML")):

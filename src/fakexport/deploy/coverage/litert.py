@@ -52,9 +52,7 @@ _NARROWED = (torch.int64, torch.float64)
 def cover_litert(program: ExportedProgram) -> Covered:
     """Convert a program with litert-torch's defaults, and call it once with zeros in LiteRT if it is small.
 
-    Raises:
-        CompileFailure: litert-torch does not convert the program, or LiteRT does not run it (FE806). All
-            operators that litert-torch does not know are reported at once.
+    All operators that litert-torch does not know are reported at once (FE806).
     """
     moved, rewrites = on_the_cpu(program, "litert-torch")
     if held := (*findings_of_objects(moved, _LITERT.code, "LiteRT"), *_state(moved)):

@@ -165,10 +165,9 @@ def _write_generation(
     cache: Path | None,
     report: Report,
 ) -> tuple[bool, tuple[str, ...]]:
-    """Compile prefill and decode into a folder, and write their shared weights once.
+    """Compile prefill and decode, and write their shared weights once.
 
-    Returns:
-        Whether both packages came from the cache, and notes to show to the user.
+    Return whether both packages came from the cache, and notes to show to the user.
     """
     made = []
     for name, call in calls.items():

@@ -91,14 +91,9 @@ def compile_executorch(
 
 @dataclass(frozen=True)
 class Lowered:
-    """A program as ExecuTorch will run it.
+    """A program as ExecuTorch will run it: with replaced operators, and with the calls outside of backends.
 
-    Args:
-        program: The program with replaced operators.
-        manager: ExecuTorch's `ExecutorchProgramManager`.
-        content: The bytes of the file, without a checksum.
-        outside: The calls that no backend took.
-        notes: Sentences to show to the user.
+    `manager` is ExecuTorch's `ExecutorchProgramManager`. `content` is the file without a checksum.
     """
 
     program: ExportedProgram
@@ -175,10 +170,7 @@ def _edge(program: ExportedProgram, backend: Backend, description: Description) 
 
 
 def _keep_values_of_buffers(edge: ExportedProgram) -> None:
-    """Make ExecuTorch store the initial values of mutated buffers, which it omits by default.
-
-    This sets the same mark as ExecuTorch's `InitializedMutableBufferPass`.
-    """
+    """Make ExecuTorch store initial values of mutated buffers, as its `InitializedMutableBufferPass` does."""
     signature = edge.graph_signature
     written = set(signature.buffers_to_mutate.values())
     for node in edge.graph.find_nodes(op="placeholder"):
@@ -187,11 +179,9 @@ def _keep_values_of_buffers(edge: ExportedProgram) -> None:
 
 
 def notes_of_call(made: Lowered) -> tuple[str, ...]:
-    """Call a lowered program once. Return a note if both ExecuTorch and torch reject the arguments of this
-    call, which are zeros if the program has no example inputs.
+    """Call a lowered program once, with zeros if it has no example inputs, which may be invalid.
 
-    Raises:
-        CompileFailure: A kernel rejects its arguments.
+    Return a note if torch rejects them too. If only ExecuTorch does, raise a `CompileFailure`.
     """
     with pending_symbols_dropped(made.program):
         arguments = trial_arguments(made.program)

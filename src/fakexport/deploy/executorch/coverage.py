@@ -23,10 +23,7 @@ _LIBRARIES: Mapping[str, tuple[str, str]] = {
 
 
 def cover_executorch(program: ExportedProgram, backend: Backend) -> Covered:
-    """Lower a program for ExecuTorch without writing it, and call it once with zeros if it is small.
-
-    Raises as `compile_executorch` does.
-    """
+    """Lower a program for ExecuTorch without writing it, and call it once with zeros if it is small."""
     moved, rewrites = on_the_cpu(program, "ExecuTorch")
     rewrites += replacements(moved, WITHOUT_KERNEL)
     is_large = has_large_weights(moved)

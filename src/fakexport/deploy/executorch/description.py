@@ -118,11 +118,7 @@ def write_checked(file: BinaryIO, content: bytes) -> None:
 
 
 def described(file: RegularFile) -> Description:
-    """Read the description of a .pte file and verify the file's checksum, without running the file.
-
-    Raises:
-        DeployError: The file is not a .pte file, was not written by fakexport, or is damaged.
-    """
+    """Read the description of a .pte file and verify the file's checksum, without running the file."""
     path = file.path
     if file.read_at(0, 8)[4:] != _MARK:
         raise DeployError(f"{path} is not an ExecuTorch program")

@@ -84,12 +84,7 @@ class Call:
 
 
 def calls_of(bundle: Bundle) -> tuple[Call, Call]:
-    """Return the prefill and decode programs, after checking that they fit together.
-
-    Raises:
-        DeployError: A program is missing or ambiguous, a call record does not match its program, or prefill
-            returns a different state than decode expects.
-    """
+    """Return the prefill and decode programs, or raise a `DeployError` if they do not fit together."""
     prefill, decode = (_call(bundle, workload) for workload in ("prefill", "decode"))
     _check_same_state(prefill, decode)
     return prefill, decode

@@ -231,10 +231,7 @@ def _check_tokens(prompts: list[list[int]], prefill: Call) -> None:
 
 
 def _check_positions(prefill: Call) -> None:
-    """Raise if positions have separate values for time, height and width.
-
-    Such positions depend on images, so they cannot be computed from the tokens.
-    """
+    """Reject separate positions for time, height and width: they depend on images, not on tokens."""
     name = prefill.record.positions
     rank = next(len(tensor.shape) for tensor in prefill.signature.inputs if tensor.name == name)
     if rank != 2:

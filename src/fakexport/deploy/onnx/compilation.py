@@ -137,12 +137,8 @@ def checked_model(
 ) -> tuple[Any, Description, Converted]:
     """Convert a prepared program and check the result. Nothing is written. Raises as `compile_onnx` does.
 
-    Args:
-        file_of: Returns the name of the file that will contain the weights, or "" to put them into the model.
-        names, opset: As for `compile_onnx`.
-
-    Returns:
-        The model as protobuf without weights, its description, and the converted graph.
+    `file_of` returns the name of the weights file, or "" to put them into the model. Returns the model as
+    protobuf without weights, its description, and the converted graph.
     """
     signature = Signature.of(program)
     say("converting to ONNX")
@@ -168,11 +164,7 @@ def prepared_program(program: ExportedProgram) -> tuple[ExportedProgram, tuple[s
 
 
 def _fits(converted: Converted, tensors: Mapping[str, torch.Tensor]) -> bool:
-    """Return whether the weights fit into the file together with the constants, which are always inside.
-
-    Raises:
-        DeployError: The constants alone are too large.
-    """
+    """Return whether the weights fit into the file, together with the constants, which are always inside."""
     values = [value.const_value for value in converted.model.graph.initializers.values()]
     constants: int = sum(value.nbytes for value in values if value is not None)
     if constants > LARGEST_BYTES:
@@ -182,9 +174,7 @@ def _fits(converted: Converted, tensors: Mapping[str, torch.Tensor]) -> bool:
 
 
 def _proto(converted: Converted, description: Description, layout: FileLayout) -> Any:
-    """Return the model as protobuf. Weights refer to the separate file. If they belong inside the model, they
-    refer to an empty file name until `_fill` inserts them.
-    """
+    """Return the model as protobuf. Weights refer to their file, or to "" until `_fill` inserts them."""
     import onnx_ir as ir
 
     stored = description.stored_name
@@ -229,12 +219,10 @@ _WRONG_NODE = re.compile(r"\(op_type:(?P<operator>\w+), node name: (?P<node>[^)]
 
 
 def check_model(model: Any) -> None:
-    """Validate the graph and its shapes with ONNX. Weights are treated as inputs, because they may be
-    missing.
+    """Validate the graph with ONNX, with weights as inputs, because they may be missing.
 
     Raises:
-        CompileFailure: An ONNX operator does not accept its arguments (FE802), usually because of their
-            dtype.
+        CompileFailure: An operator does not accept its arguments (FE802), usually because of their dtype.
         DeployError: The checker rejects the model for a different reason.
     """
     import onnx

@@ -51,16 +51,11 @@ def convert(
     named: Signature | None = None,
     opset: int | None = None,
 ) -> Converted:
-    """Convert a program to an ONNX graph. The graph is the same with and without weights.
-
-    Args:
-        signature: The signature of the program.
-        named: The signature with the names that Optimum uses, to give these to inputs, outputs and axes.
-            Default: the names in the program.
-        translations, opset: As for `compile_onnx`.
+    """Convert a program to an ONNX graph, which is the same with and without weights.
 
     Constants are not folded into weights, so that different weights can be bound later. ONNX Runtime folds
-    constants when it loads the file. Raises as `compile_onnx` does.
+    constants when it loads the file. `named` is the signature with the names that Optimum uses, to give
+    these to inputs, outputs and axes. Raises as `compile_onnx` does.
     """
     import onnxscript.optimizer
     from torch.onnx import OnnxExporterError

@@ -39,12 +39,7 @@ class OnnxArtifact:
         return self._description.signature
 
     def __call__(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Run the model, and return its output tensors by name.
-
-        Raises:
-            InputMismatchError: The inputs do not fit. Raised before anything runs.
-            DeployError: ONNX Runtime failed.
-        """
+        """Run the model, and return its output tensors by name."""
         self.signature.check(inputs)
         feeds = {tensor.name: to_ort(inputs[tensor.name]) for tensor in self.signature.inputs}
         try:

@@ -79,11 +79,7 @@ def _place(value: Any) -> tuple[int, str]:
 
 
 def axis_names(model: Any, call: CallRecord | None, source: str) -> dict[str, str]:
-    """Return Optimum's names for the symbols in the shapes of the inputs, as far as it has names.
-
-    Args:
-        call, source: Facts of the program.
-    """
+    """Return Optimum's names for the symbols in the shapes of the inputs, as far as it has names."""
     names: dict[str, str] = {}
     owners: dict[str, str] = {}
     for value in model.graph.inputs:

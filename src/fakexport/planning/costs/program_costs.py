@@ -142,10 +142,7 @@ class NodeProducts:
         return found
 
     def _is_product(self, node: Node) -> bool:
-        """Return whether a node may decompose into products.
-
-        An operator that multiplies but has no FLOP formula is recorded in `uncounted`.
-        """
+        """Return whether a node may decompose into products. Record those without a FLOP formula."""
         operator = node.target
         if not isinstance(operator, OpOverload):
             return False

@@ -24,10 +24,7 @@ from fakexport.planning.memory.liveness import Sizes
 
 @dataclass(frozen=True)
 class AllocatorPeak:
-    """Peaks of one device's allocator: bytes handed out, and bytes reserved from the driver.
-
-    torch reports them as `torch.cuda.max_memory_allocated` and `torch.cuda.max_memory_reserved`.
-    """
+    """Peaks of an allocator: `torch.cuda.max_memory_allocated` and `torch.cuda.max_memory_reserved`."""
 
     allocated_bytes: int
     reserved_bytes: int
@@ -95,8 +92,7 @@ class _Pool:
     def smallest_of(self, size: int) -> _Block | None:
         """Return the smallest free block with at least `size` bytes, or None.
 
-        The block at the end of an expandable segment counts as infinitely large, so any other block is
-        preferred.
+        The block at the end of an expandable segment counts as infinitely large.
         """
         start = bisect_left(self._free, (size,))
         found = [block for _, _, block in self._free[start : start + 2]]

@@ -214,11 +214,7 @@ class _Call:
         return taken if self.groups == 1 else self._one_after_the_other(taken)
 
     def _one_after_the_other(self, taken: Any) -> Any:
-        """Return the peak over all groups.
-
-        The peak occurs either while the last group is computed, or while the results of all groups are
-        concatenated.
-        """
+        """Return the peak over all groups: while computing the last one, or while concatenating results."""
         copied = torch.sym_min(1, self.tensor.shape[0] - 1) * _bytes(self.tensor) // self.groups
         return torch.sym_max(_bytes(self.result), copied + taken)
 

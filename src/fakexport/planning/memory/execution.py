@@ -110,10 +110,7 @@ class Execution:
     def _graph(
         self, owner: GraphModule, given: Sequence[Places], *, graph: str, caller: Visit | None
     ) -> Places:
-        """Execute one graph and return its results, which the caller must release.
-
-        The caller also keeps the arguments alive.
-        """
+        """Execute one graph. The caller keeps the arguments alive, and must release the results."""
         values: dict[Node, Places] = {}
         result: Places = None
         arguments = iter(given)

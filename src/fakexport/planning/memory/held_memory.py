@@ -19,10 +19,7 @@ _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER)
 
 
 def held_weights(program: ExportedProgram) -> tuple[list[Storage], dict[str, int]]:
-    """Return the storages of weights and constants, and the index of the first storage of each name.
-
-    Tensors that share memory, such as tied weights, share one storage.
-    """
+    """Return the storages of weights and constants, which may be shared, and each name's first index."""
     weights = {spec.target for spec in program.graph_signature.input_specs if spec.kind in _WEIGHTS}
     weights |= program.state_dict.keys()
     written = written_state(program)

@@ -33,10 +33,7 @@ T = TypeVar("T")
 
 
 class NodeMemory:
-    """Determine the memory of one program's nodes. Calls with the same arguments are evaluated only once.
-
-    This includes calls on different devices with the same profile, such as eight GPUs.
-    """
+    """Determine the memory of nodes. Equal calls, also on devices with the same profile, are run once."""
 
     def __init__(self) -> None:
         self.unread: dict[str, str] = {}
@@ -78,10 +75,7 @@ class NodeMemory:
         return found if first == device else _moved(found, first, device)
 
     def _model(self, device: torch.device) -> Hashable:
-        """Return the type and the profile of a device.
-
-        Kernels allocate the same memory on two devices with the same type and profile.
-        """
+        """Return the type and profile of a device, which determine the memory that kernels allocate."""
         if device not in self._models:
             machine = emulated_topology()
             is_known = machine is not None and machine.has_device(str(device))

@@ -107,9 +107,7 @@ def eager_liveness(built: FakeModel, args: tuple[Any, ...], kwargs: Mapping[str,
 
 
 def loss_of(output: Any) -> torch.Tensor:
-    """Return the loss that a model returns: a scalar or an entry called `loss`.
-
-    Otherwise, return the sum of the mean squares of its outputs.
+    """Return the loss that a model returns, a scalar or an entry `loss`, or else the sum of mean squares.
 
     Raises:
         Untrainable: The output has no loss, and no floating-point tensor that requires a gradient.

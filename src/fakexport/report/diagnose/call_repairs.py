@@ -26,12 +26,7 @@ _FIXED_COUNTS = (
 
 
 def call_repair(span: Span | None, variables: Mapping[str, Any]) -> Fix | None:
-    """Return a fix that replaces the marked call, or None if no replacement is known.
-
-    Args:
-        span: Source position of the call.
-        variables: Local variables of the frame that runs the call.
-    """
+    """Return a fix that replaces the marked call, which reads `variables`, or None if none is known."""
     call = expression_at(span)
     if span is None or not isinstance(call, ast.Call):
         return None

@@ -33,12 +33,7 @@ _MUTATED = "not defined as mutable but was mutated"
 
 @dataclass(frozen=True)
 class ComparedOperators:
-    """Result of running the custom operators of a program.
-
-    Args:
-        diagnostics: A diagnostic for each operator that does not match its declaration.
-        notes: A sentence for each operator that could not be compared.
-    """
+    """A diagnostic for each operator that differs from its declaration, and notes on those not compared."""
 
     diagnostics: tuple[Diagnostic, ...]
     notes: tuple[str, ...]
@@ -111,11 +106,7 @@ class NotComparable(Exception):
 
 
 def made_up_inputs(described: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Return real CPU tensors with the metadata of fake arguments.
-
-    Raises:
-        NotComparable: a size depends on data, or the inputs would exceed `_LARGEST_INPUT_BYTES`.
-    """
+    """Return real CPU tensors with the metadata of fake arguments, or raise a `NotComparable`."""
     leaves = tree_leaves(described)
     sizes = [
         number

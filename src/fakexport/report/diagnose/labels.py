@@ -38,8 +38,7 @@ def finding(
 ) -> Diagnostic:
     """Return a diagnostic about a program, with the texts of `[found.KIND]` in `repairs.toml`.
 
-    Args:
-        facts: Values for the names in braces in the texts, except `{module}`.
+    `facts` are values for the names in braces in the texts, except `{module}`.
     """
     texts = REPAIRS["found"][kind]
     facts["module"] = module_path or "the model"

@@ -68,10 +68,7 @@ def missing_fake_kernel(failure: CaptureFailure) -> Diagnostic | None:
 
 
 def _registration(operator: str, results: str | None) -> str:
-    """Return the text of a fix, with the fake kernel that the user must register.
-
-    If `results` is None, the printed kernel raises until the user completes it.
-    """
+    """Return a fix with the fake kernel to register, which raises if `results` is None."""
     skeleton = fake_kernel_skeleton(operator, results)
     if results is None:
         return f"register a fake kernel, and complete its return value:\n{skeleton}"

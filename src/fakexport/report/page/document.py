@@ -67,10 +67,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Branch:
-    """A line of a tree: its name, its description, and its children.
-
-    `marks` are highlighted facts, such as differences between targets.
-    """
+    """A line of a tree: its name, its facts, its children, and highlighted facts such as differences."""
 
     name: str
     facts: tuple[str, ...]
