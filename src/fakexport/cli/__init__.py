@@ -11,9 +11,4 @@ if TYPE_CHECKING:
     from .entry import main
 
 if not TYPE_CHECKING:  # With `__getattr__`, a type checker would accept any misspelled name.
-    __getattr__ = lazy_names(
-        __name__,
-        {
-            "entry": "main",
-        },
-    )
+    __getattr__ = lazy_names(__name__, {"entry": "main"})

@@ -49,9 +49,7 @@ def _fakexport(
     ] = False,
     color: Annotated[
         ColorChoice,
-        typer.Option(
-            "--color", help="Color reports: auto (on a terminal), always or never. Put it before the command."
-        ),
+        typer.Option(help="Color reports: auto (on a terminal), always or never. Put it before the command."),
     ] = "auto",
 ) -> None:
     """Check, on a machine without a GPU, that PyTorch models export for the GPUs they will run on.

@@ -29,16 +29,13 @@ def bind_command(
     rank: Annotated[
         int | None,
         typer.Option(
-            "--rank",
             metavar="R",
             help="Bind only the program of rank R, counted from 0, to its part of the checkpoint.",
         ),
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(
-            "--method", metavar="NAME", help="Bind only this program of a bundle, such as a pipeline stage."
-        ),
+        typer.Option(metavar="NAME", help="Bind only this program of a bundle, such as a pipeline stage."),
     ] = None,
     devices: options.BoundDevices = None,
     trust: options.Trust = False,
@@ -95,7 +92,6 @@ def bundle_command(
     prefix: Annotated[
         list[str] | None,
         typer.Option(
-            "--prefix",
             metavar="METHOD=OUT[:IN]",
             help="To find a weight of METHOD in the checkpoint, replace the prefix IN of its name with OUT. "
             "Repeatable. Default: the prefixes in the bundle that the program was loaded from.",
@@ -149,7 +145,6 @@ def retarget_command(
     to: Annotated[
         str,
         typer.Option(
-            "--to",
             metavar="FROM=TO",
             help="Map devices to devices, `cpu=cuda:0`; or map modules to devices, "
             "`fc1=cuda:0,fc2=cuda:1`; or name one device for the whole program.",

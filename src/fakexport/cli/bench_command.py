@@ -23,28 +23,24 @@ _ALL = "eager,weights,torchscript-trace,torchscript-script,export,export+compile
 def bench_command(
     source: options.Source,
     modes: Annotated[
-        str, typer.Option("--modes", metavar="MODE,...", help="Benchmark these deployment formats.")
+        str, typer.Option(metavar="MODE,...", help="Benchmark these deployment formats.")
     ] = _ALL,
     dtype: options.Dtype = None,
     input_: options.ExampleInputs = None,
     dynamic: options.DynamicDims = None,
     threads: Annotated[
-        int | None,
-        typer.Option(
-            "--threads", metavar="N", min=1, show_default="torch's own", help="Use N torch threads."
-        ),
+        int | None, typer.Option(metavar="N", min=1, show_default="torch's own", help="Use N torch threads.")
     ] = None,
     warmup: Annotated[
-        int, typer.Option("--warmup", metavar="N", min=0, help="Make N untimed calls before timing starts.")
+        int, typer.Option(metavar="N", min=0, help="Make N untimed calls before timing starts.")
     ] = 3,
-    repeat: Annotated[int, typer.Option("--repeat", metavar="N", min=1, help="Time N calls.")] = 20,
+    repeat: Annotated[int, typer.Option(metavar="N", min=1, help="Time N calls.")] = 20,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="Stop each process after this time.")
+        float, typer.Option(metavar="SECONDS", min=1, help="Stop each process after this time.")
     ] = 600,
     format_: options.TextOrJson = "text",
     chart: Annotated[
-        Path | None,
-        typer.Option("--chart", metavar="FILE", help="Also draw a bar chart as .png or .svg."),
+        Path | None, typer.Option(metavar="FILE", help="Also draw a bar chart as .png or .svg.")
     ] = None,
     *,
     code: UserCode,

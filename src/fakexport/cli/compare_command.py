@@ -20,8 +20,7 @@ def compare_command(
     source: options.Source,
     archive: options.Archive,
     checkpoint: Annotated[
-        str | None,
-        typer.Argument(metavar="CHECKPOINT", help="Weights for both the model and the program."),
+        str | None, typer.Argument(metavar="CHECKPOINT", help="Weights for both the model and the program.")
     ] = None,
     inputs: options.Inputs = None,
     method: options.Method = None,

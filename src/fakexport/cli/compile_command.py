@@ -27,7 +27,6 @@ def compile_command(
     to: Annotated[
         str,
         typer.Option(
-            "--to",
             metavar=f"<{'|'.join(OPTIONS_OF)}>",
             help="Runtime to compile for: native code by AOTInductor, a C++ project around it, "
             "ExecuTorch (.pte), or ONNX; or the name of a runtime of an installed package.",
@@ -45,22 +44,17 @@ def compile_command(
     weights: Annotated[
         Literal["inside", "beside"] | None,
         typer.Option(
-            "--weights",
             help="For aoti and onnx: store the weights inside the file (default), or in a .safetensors "
-            "file next to it.",
+            "file next to it."
         ),
     ] = None,
     names: Annotated[
         Literal["optimum"] | None,
-        typer.Option(
-            "--names",
-            help="For onnx: name inputs, outputs and dynamic axes as Optimum does.",
-        ),
+        typer.Option(help="For onnx: name inputs, outputs and dynamic axes as Optimum does."),
     ] = None,
     opset: Annotated[
         int | None,
         typer.Option(
-            "--opset",
             metavar="N",
             min=18,
             help="For onnx: version of the operators. Default: the version that torch chooses.",
@@ -68,12 +62,11 @@ def compile_command(
     ] = None,
     backend: Annotated[
         Literal["portable", "xnnpack"] | None,
-        typer.Option("--backend", help="For executorch: `portable` kernels (default) or `xnnpack`."),
+        typer.Option(help="For executorch: `portable` kernels (default) or `xnnpack`."),
     ] = None,
     target: Annotated[
         list[str] | None,
         typer.Option(
-            "--target",
             metavar="TARGET",
             help="For native code: compile for these devices, such as `cpu` or `H100`, even if this machine "
             "lacks them. Repeatable: one package for several GPUs. Default: the program's devices.",
@@ -82,7 +75,6 @@ def compile_command(
     cache: Annotated[
         Path | None,
         typer.Option(
-            "--cache",
             metavar="DIR",
             help="For native code: reuse compiled code from this folder, and store new code there.",
         ),

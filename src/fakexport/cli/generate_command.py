@@ -25,43 +25,32 @@ def generate_command(
     checkpoint: options.OptionalCheckpoint = None,
     prompt_ids: Annotated[
         list[str] | None,
-        typer.Option(
-            "--prompt-ids",
-            metavar="ID,ID,...",
-            help="Token ids of a prompt. Repeatable, for several prompts.",
-        ),
+        typer.Option(metavar="ID,ID,...", help="Token ids of a prompt. Repeatable, for several prompts."),
     ] = None,
     prompt: Annotated[
         list[str] | None,
         typer.Option(
-            "--prompt",
-            metavar="TEXT",
-            help="Prompt as text; needs `--tokenizer`. Repeatable, for several prompts.",
+            metavar="TEXT", help="Prompt as text; needs `--tokenizer`. Repeatable, for several prompts."
         ),
     ] = None,
     tokenizer: Annotated[
         Path | None,
         typer.Option(
-            "--tokenizer",
             metavar="FILE",
             help="Encode text prompts, and decode the new tokens, with the model's `tokenizer.json`.",
         ),
     ] = None,
-    max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", metavar="N", min=1, help="Generate at most N tokens.")
-    ] = 64,
+    max_new_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Generate at most N tokens.")] = 64,
     temperature: Annotated[
         float | None, typer.Option(metavar="NUMBER", help="Sample with this temperature.")
     ] = None,
     top_k: Annotated[
-        int | None, typer.Option("--top-k", metavar="N", help="Sample from the N most likely tokens.")
+        int | None, typer.Option(metavar="N", help="Sample from the N most likely tokens.")
     ] = None,
     top_p: Annotated[
         float | None,
         typer.Option(
-            "--top-p",
-            metavar="NUMBER",
-            help="Sample from the most likely tokens whose probabilities add up to this.",
+            metavar="NUMBER", help="Sample from the most likely tokens whose probabilities add up to this."
         ),
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random numbers.")] = 0,
@@ -75,7 +64,6 @@ def generate_command(
     inputs: Annotated[
         Path | None,
         typer.Option(
-            "--inputs",
             metavar="FILE",
             help="Read other inputs of prefill, such as images, by name from a .safetensors file.",
         ),

@@ -17,8 +17,7 @@ from fakexport.cli.streams import output_width, write_output
 def inspect_command(
     context: typer.Context,
     subject: Annotated[
-        str,
-        typer.Argument(metavar="FILE|SOURCE", help="Archive (.pt2), or a model as for `check`."),
+        str, typer.Argument(metavar="FILE|SOURCE", help="Archive (.pt2), or a model as for `check`.")
     ],
     target: Annotated[
         str | None,
@@ -74,10 +73,7 @@ def inspect_command(
                 "--devices, --method, --trust and --format json apply to archives, not to models"
             )
         given = ModelOptions(
-            device_map=device_map,
-            dtype=dtype,
-            trust_remote_code=trust_remote_code,
-            libraries=code.libraries,
+            device_map=device_map, dtype=dtype, trust_remote_code=trust_remote_code, libraries=code.libraries
         )
         known = options_for(context, subject, given)
         topology = one_target(known, target, "inspect")

@@ -127,8 +127,7 @@ DEBUG = "--debug"
 
 OutputFormat = Literal["text", "json", "github", "sarif", "markdown"]
 TextOrJson = Annotated[
-    Literal["text", "json"],
-    typer.Option("--format", help="Print text, or JSON for scripts."),
+    Literal["text", "json"], typer.Option("--format", help="Print text, or JSON for scripts.")
 ]
 Inputs = Annotated[
     Path | None,
@@ -136,8 +135,7 @@ Inputs = Annotated[
 ]
 
 Source = Annotated[
-    str,
-    typer.Argument(metavar="SOURCE", help=f"Model: {', '.join(FORMS[:-1])} or {FORMS[-1]}."),
+    str, typer.Argument(metavar="SOURCE", help=f"Model: {', '.join(FORMS[:-1])} or {FORMS[-1]}.")
 ]
 OptionalSource = Annotated[
     str | None,
@@ -348,21 +346,15 @@ Libraries = Annotated[
     ),
 ]
 Debug = Annotated[
-    bool,
-    typer.Option(DEBUG, help="Show tracebacks, and the warnings and logs of torch and transformers."),
+    bool, typer.Option(DEBUG, help="Show tracebacks, and the warnings and logs of torch and transformers.")
 ]
 Archive = Annotated[
-    str,
-    typer.Argument(metavar="ARCHIVE", help="Archive (.pt2) written by fakexport or `torch.export.save`."),
+    str, typer.Argument(metavar="ARCHIVE", help="Archive (.pt2) written by fakexport or `torch.export.save`.")
 ]
 OutputArchive = Annotated[
-    Path,
-    typer.Option("--output", "-o", metavar="FILE", help="Write the archive (.pt2) to this file."),
+    Path, typer.Option("--output", "-o", metavar="FILE", help="Write the archive (.pt2) to this file.")
 ]
-Method = Annotated[
-    str | None,
-    typer.Option("--method", metavar="NAME", help="Use this program of a bundle."),
-]
+Method = Annotated[str | None, typer.Option("--method", metavar="NAME", help="Use this program of a bundle.")]
 Trust = Annotated[
     bool,
     typer.Option(
@@ -380,8 +372,7 @@ Checkpoint = Annotated[
     ),
 ]
 OptionalCheckpoint = Annotated[
-    str | None,
-    typer.Argument(metavar="CHECKPOINT", help="Checkpoint to bind, if ARCHIVE has no weights."),
+    str | None, typer.Argument(metavar="CHECKPOINT", help="Checkpoint to bind, if ARCHIVE has no weights.")
 ]
 BoundDevices = Annotated[
     str | None,

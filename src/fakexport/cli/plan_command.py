@@ -60,8 +60,7 @@ class PlanOptions:
     checkpointing: Annotated[
         bool,
         typer.Option(
-            "--checkpointing",
-            help="With `--workload train`: recompute activations in the backward pass.",
+            "--checkpointing", help="With `--workload train`: recompute activations in the backward pass."
         ),
     ] = False
     autocast: Annotated[
@@ -117,16 +116,11 @@ class PlanOptions:
     eager: Annotated[
         bool,
         typer.Option(
-            "--eager",
-            help="Also measure eager mode, by running the model's own code on fake tensors.",
+            "--eager", help="Also measure eager mode, by running the model's own code on fake tensors."
         ),
     ] = False
     aoti: Annotated[
-        bool,
-        typer.Option(
-            "--aoti",
-            help="Also plan the buffers that AOTInductor would allocate on the CPU.",
-        ),
+        bool, typer.Option("--aoti", help="Also plan the buffers that AOTInductor would allocate on the CPU.")
     ] = False
     by_module: Annotated[
         bool,

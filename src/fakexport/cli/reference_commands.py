@@ -12,8 +12,7 @@ from fakexport.cli.streams import output_width, write_output
 
 def explain_command(
     code: Annotated[
-        str | None,
-        typer.Argument(metavar="CODE", help="Code or name of a diagnostic, such as FE201."),
+        str | None, typer.Argument(metavar="CODE", help="Code or name of a diagnostic, such as FE201.")
     ] = None,
     is_all: Annotated[
         bool, typer.Option("--all", help="Print the pages of all diagnostics, as in `docs/rules.md`.")
@@ -33,8 +32,7 @@ def explain_command(
 
 def devices_command(
     name: Annotated[
-        str | None,
-        typer.Argument(metavar="NAME", help="Name or alias of a device, such as `H100`."),
+        str | None, typer.Argument(metavar="NAME", help="Name or alias of a device, such as `H100`.")
     ] = None,
     profiles: Profiles = None,
 ) -> None:

@@ -37,7 +37,6 @@ def run_command(
     warmup: Annotated[
         int | None,
         typer.Option(
-            "--warmup",
             metavar="N",
             min=0,
             show_default=str(_WARMUP),
@@ -47,16 +46,12 @@ def run_command(
     repeat: Annotated[
         int,
         typer.Option(
-            "--repeat",
-            metavar="N",
-            min=0,
-            help="Time N calls after the first one; 0 calls the program once, untimed.",
+            metavar="N", min=0, help="Time N calls after the first one; 0 calls the program once, untimed."
         ),
     ] = 0,
     microbatches: Annotated[
         int | None,
         typer.Option(
-            "--microbatches",
             metavar="N",
             min=1,
             help="For pipeline stages under torchrun: cut the inputs into N parts along dimension 0, so that "

@@ -49,7 +49,6 @@ def sweep_command(
     ray: Annotated[
         str | None,
         typer.Option(
-            "--ray",
             metavar="ADDRESS",
             help="Run the checks on a Ray cluster: `HOST:PORT`, `auto`, or `local` to start one on this "
             "machine. Not with `--jobs`.",
@@ -57,14 +56,11 @@ def sweep_command(
     ] = None,
     shard: Annotated[
         str | None,
-        typer.Option(
-            "--shard", metavar="I/N", help="Run the I-th of N parts: checks I, I+N, I+2N and so on."
-        ),
+        typer.Option(metavar="I/N", help="Run the I-th of N parts: checks I, I+N, I+2N and so on."),
     ] = None,
     changed_since: Annotated[
         str | None,
         typer.Option(
-            "--changed-since",
             metavar="REVISION",
             help="Run only the checks that are affected by files changed since this commit.",
         ),
@@ -197,7 +193,6 @@ def sweep_report_command(
     zoo: Annotated[
         Path | None,
         typer.Option(
-            "--zoo",
             metavar="ZOO",
             help="Count every check of this zoo file. A check that is missing from a run counts as not "
             "passed.",

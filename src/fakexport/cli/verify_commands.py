@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 @options.grouped_options
 def verify_weights_command(
     subject: Annotated[
-        str,
-        typer.Argument(metavar="SOURCE|ARCHIVE", help="Model, as for `check`, or a .pt2 archive."),
+        str, typer.Argument(metavar="SOURCE|ARCHIVE", help="Model, as for `check`, or a .pt2 archive.")
     ],
     checkpoint: Annotated[
         str | None,

@@ -99,8 +99,7 @@ def source_command(
 def view_command(
     archive: options.Archive,
     output: Annotated[
-        Path,
-        typer.Option("--output", "-o", metavar="FILE", help="Write the graph to this .json file."),
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Write the graph to this .json file.")
     ],
     format_: Annotated[
         Literal["model-explorer"],
