@@ -130,8 +130,7 @@ TextOrJson = Annotated[
     Literal["text", "json"], typer.Option("--format", help="Print text, or JSON for scripts.")
 ]
 Inputs = Annotated[
-    Path | None,
-    typer.Option("--inputs", metavar="FILE", help="Read the inputs by name from a .safetensors file."),
+    Path | None, typer.Option(metavar="FILE", help="Read the inputs by name from a .safetensors file.")
 ]
 
 Source = Annotated[
@@ -162,7 +161,6 @@ BuildDevices = Annotated[
 DeviceMap = Annotated[
     str | None,
     typer.Option(
-        "--device-map",
         metavar="MAP",
         help="Place the modules: one device for all, `balanced`, `fc1=cpu,fc2=cuda:0`, or a JSON file.",
     ),
@@ -170,9 +168,7 @@ DeviceMap = Annotated[
 Dtype = Annotated[
     str | None,
     typer.Option(
-        "--dtype",
-        metavar="DTYPE",
-        help="Build the model with this default floating-point dtype, such as `bfloat16`.",
+        metavar="DTYPE", help="Build the model with this default floating-point dtype, such as `bfloat16`."
     ),
 ]
 ExampleInputs = Annotated[
@@ -194,7 +190,6 @@ def _readable_dims(texts: list[str] | None) -> list[str] | None:
 DynamicDims = Annotated[
     list[str] | None,
     typer.Option(
-        "--dynamic",
         metavar="NAME.DIM=MIN..MAX",
         callback=_readable_dims,
         help="Make a dimension of an input dynamic, such as `input_ids.1=2..4096`; or `auto` for "
@@ -228,7 +223,6 @@ TrustRemoteCode = Annotated[
 Assume = Annotated[
     list[str] | None,
     typer.Option(
-        "--assume",
         metavar="FILE:LINE=VALUE",
         help="Assume the value that a data-dependent line reads: `True` or `False`, or an integer. "
         "FE201, FE203 and FE301 print the value to use. The exported program raises an error "
@@ -238,16 +232,14 @@ Assume = Annotated[
 Workload = Annotated[
     Literal["forward", "prefill", "decode", "chunk"],
     typer.Option(
-        "--workload",
         help="Export this workload of an `hf:` model: `forward`; `prefill`, which reads a prompt and returns "
         "the KV cache; `decode`, which reads one token and the cache and returns the new cache; or `chunk`, "
-        "which reads one or more tokens and a cache that may be empty.",
+        "which reads one or more tokens and a cache that may be empty."
     ),
 ]
 Component = Annotated[
     str | None,
     typer.Option(
-        "--component",
         metavar="NAME",
         help="Export one component of an `hf:` model: `vision`, `video`, `audio`, `text`, `language`, "
         "`encoder`, `decoder`, `connector`, or the path or class name of a module. For a `diffusers:` "
@@ -257,7 +249,6 @@ Component = Annotated[
 Adapter = Annotated[
     str | None,
     typer.Option(
-        "--adapter",
         metavar="[NAME=]DIR",
         help="Add a PEFT LoRA adapter to an `hf:` model: DIR contains its `adapter_config.json`. "
         "`NAME=` distinguishes several adapters in one bundle.",
@@ -266,15 +257,13 @@ Adapter = Annotated[
 AdapterMode = Annotated[
     Literal["separate", "merged", "inputs"],
     typer.Option(
-        "--adapter-mode",
         help="Export the adapter's matrices as separate weights, merge them into the base weights "
-        "when `fakexport bind` runs, or make them inputs of the program.",
+        "when `fakexport bind` runs, or make them inputs of the program."
     ),
 ]
 Parallel = Annotated[
     str | None,
     typer.Option(
-        "--parallel",
         metavar="tp=N[,ep=N][,pp=N][,at=MODULE,...][,plan=FILE]",
         help="`tp=N` shards an `hf:` model over N ranks by its own tensor-parallel plan. `ep=N` also "
         "distributes the experts. FILE edits the plan, or supplies one for a model without a plan. `pp=N` "
@@ -285,7 +274,6 @@ Parallel = Annotated[
 BoundAdapters = Annotated[
     list[str] | None,
     typer.Option(
-        "--adapter",
         metavar="[NAME=]DIR",
         help="Bind a PEFT LoRA adapter together with the checkpoint of its base model. Pass `merged` if the "
         "checkpoint already contains the adapter. Repeatable, with a different `NAME=` each time.",
@@ -294,7 +282,6 @@ BoundAdapters = Annotated[
 RunAdapter = Annotated[
     str | None,
     typer.Option(
-        "--adapter",
         metavar="DIR",
         help="Apply a PEFT LoRA adapter: bind it together with the checkpoint, or pass it to a program "
         "that was exported with `--adapter-mode inputs`.",
@@ -303,7 +290,6 @@ RunAdapter = Annotated[
 CacheLength = Annotated[
     int | None,
     typer.Option(
-        "--max-cache-len",
         metavar="N",
         min=1,
         help="With `--workload prefill` or `decode`: use a static cache of N tokens instead of one that "
@@ -313,25 +299,20 @@ CacheLength = Annotated[
 CacheForm = Annotated[
     Literal["inputs", "buffers"],
     typer.Option(
-        "--cache-form",
         help="With `--max-cache-len`: pass the cache as inputs and outputs, which are copied in every call, "
-        "or store it in buffers that the program updates in place.",
+        "or store it in buffers that the program updates in place."
     ),
 ]
 HtmlPage = Annotated[
     Path | None,
     typer.Option(
-        "--html",
-        metavar="FILE",
-        callback=check_place,
-        help="Also write the report as one self-contained HTML file.",
+        metavar="FILE", callback=check_place, help="Also write the report as one self-contained HTML file."
     ),
 ]
 NoProgress = Annotated[bool, typer.Option("--no-progress", help="Show no progress on a terminal.")]
 Timeout = Annotated[
     float | None,
     typer.Option(
-        "--timeout",
         metavar="SECONDS",
         min=0.1,
         help="Stop after this time with exit code 124, and print the step and the module that was traced.",
@@ -354,7 +335,7 @@ Archive = Annotated[
 OutputArchive = Annotated[
     Path, typer.Option("--output", "-o", metavar="FILE", help="Write the archive (.pt2) to this file.")
 ]
-Method = Annotated[str | None, typer.Option("--method", metavar="NAME", help="Use this program of a bundle.")]
+Method = Annotated[str | None, typer.Option(metavar="NAME", help="Use this program of a bundle.")]
 Trust = Annotated[
     bool,
     typer.Option(
@@ -377,8 +358,6 @@ OptionalCheckpoint = Annotated[
 BoundDevices = Annotated[
     str | None,
     typer.Option(
-        "--devices",
-        metavar="FROM=TO",
-        help="Replace the program's devices: `cpu` for all, or `cuda:0=cpu,cuda:1=cpu`.",
+        metavar="FROM=TO", help="Replace the program's devices: `cpu` for all, or `cuda:0=cpu,cuda:1=cpu`."
     ),
 ]

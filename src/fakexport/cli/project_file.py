@@ -276,7 +276,6 @@ def know_profiles(context: typer.Context, file: Path | None) -> Path | None:
 Profiles = Annotated[
     Path | None,
     typer.Option(
-        "--profiles",
         metavar="FILE",
         callback=know_profiles,
         help="Load your own device profiles from a .toml or .json file. Default: `profiles` of "
