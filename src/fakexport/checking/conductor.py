@@ -118,10 +118,7 @@ def check(
 
 
 def report_on(
-    request: Request,
-    *,
-    wanted: Wanted,
-    on_progress: Callable[[Progress], None] | None = None,
+    request: Request, *, wanted: Wanted, on_progress: Callable[[Progress], None] | None = None
 ) -> Report:
     """Return the report of `check` for a request."""
     targets = parse_targets(request.target, request.device_map, request.dtype)

@@ -116,11 +116,7 @@ def answers(
 
 
 def answers_in_parts(
-    request: Request,
-    dynamic: DynamicDims,
-    targets: Sequence[Target],
-    wanted: Wanted,
-    shown: ShownProgress,
+    request: Request, dynamic: DynamicDims, targets: Sequence[Target], wanted: Wanted, shown: ShownProgress
 ) -> Sequence[tuple[int, TargetSpec, Answer | NoAnswer]]:
     """Return the results of the programs that divide the sizes of a request among them, for each target.
 

@@ -78,9 +78,7 @@ IN_PYTHON: Compositions = MappingProxyType(
             _of_fbgemm, fbgemm_products.composed_quantization, ("input", "scale_ub")
         ),
         fbgemm_products.PRODUCT: partial(
-            _of_fbgemm,
-            fbgemm_products.composed_rowwise_product,
-            ("XQ", "WQ", "x_scale", "w_scale", "bias"),
+            _of_fbgemm, fbgemm_products.composed_rowwise_product, ("XQ", "WQ", "x_scale", "w_scale", "bias")
         ),
     }
 )

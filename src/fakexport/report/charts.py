@@ -206,12 +206,7 @@ def _draw_bars(
     for place, (row, found) in enumerate(zip(rows, values, strict=True)):
         said, colour = (_absence(row), _MISSING) if found is None else (text(found), _QUARTILES)
         axes.annotate(
-            said,
-            (found or 0, place),
-            xytext=(4, 0),
-            textcoords="offset points",
-            va="center",
-            color=colour,
+            said, (found or 0, place), xytext=(4, 0), textcoords="offset points", va="center", color=colour
         )
     axes.set_title(title)
     axes.set_xticks([])

@@ -32,10 +32,7 @@ class Pair:
 
 
 def paired(
-    eager: Sequence[Kernel],
-    ours: Sequence[Kernel],
-    exact: Sequence[Kernel],
-    nodes: Sequence[Node],
+    eager: Sequence[Kernel], ours: Sequence[Kernel], exact: Sequence[Kernel], nodes: Sequence[Node]
 ) -> tuple[list[Pair], Gap]:
     """Match kernels. Return the pairs in order, and the unmatched kernels after the last pair.
 

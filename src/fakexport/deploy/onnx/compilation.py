@@ -267,10 +267,7 @@ def finding_at_node(model: Any, name: str, label: str, note: str, fix: Fix) -> D
     nodes = (node for node in messages(model, "NodeProto") if node.name == name)
     trace = next((entry.value for node in nodes for entry in node.metadata_props if entry.key == _TRACE), "")
     return rule("FE802").diagnostic(
-        labels=labels_at(span_of_trace(trace), label),
-        notes=(note,),
-        fix=fix,
-        node=name,
+        labels=labels_at(span_of_trace(trace), label), notes=(note,), fix=fix, node=name
     )
 
 

@@ -65,9 +65,7 @@ def render_in_notebook(document: Document) -> str:
     ]  # A notebook has no places to link to.
     document = replace(document, sections=tuple(explained))
     return fitted(
-        document,
-        lambda cut: template.render(document=cut, linked=(), style=style),
-        _MOST_NOTEBOOK_BYTES,
+        document, lambda cut: template.render(document=cut, linked=(), style=style), _MOST_NOTEBOOK_BYTES
     )
 
 

@@ -59,11 +59,7 @@ def python_source(spec: str, entry: EntryPoint | None = None) -> Source:
             return checked(imported.factory(), spec)
 
     return Source(
-        spec=spec,
-        kind="python",
-        factory=construct,
-        example_inputs=no_inputs(spec),
-        prepare=imported.prepare,
+        spec=spec, kind="python", factory=construct, example_inputs=no_inputs(spec), prepare=imported.prepare
     )
 
 

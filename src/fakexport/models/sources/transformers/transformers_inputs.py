@@ -174,6 +174,6 @@ _TYPE_ASSUMPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "rag": (
             "the retrieved documents and their scores are inputs of the program; the question encoder, "
             "which only the retriever uses, is not in the program",
-        ),
+        )
     }
 )
