@@ -2,10 +2,7 @@
 
 
 def escaped(text: str) -> str:
-    """Return the text as a single line of printable characters.
-
-    Control characters, line ends and bidirectional marks become Python escapes.
-    """
+    """Return the text as one printable line: control and bidirectional characters become Python escapes."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -28,11 +28,7 @@ def plugins(group: Group) -> Mapping[str, EntryPoint]:
 
 
 def load_plugin(entry: EntryPoint) -> Any:
-    """Import the object of an entry point.
-
-    Raises:
-        PluginError: the import raises an error.
-    """
+    """Import the object of an entry point, or raise a `PluginError`."""
     try:
         return entry.load()
     except Exception as error:

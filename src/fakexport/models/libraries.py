@@ -70,10 +70,7 @@ def library_of(source: str) -> Library | None:
 
 
 def import_library(source: str) -> None:
-    """Import the modules that most models of a source's library need.
-
-    Errors are ignored, because building the model raises them again.
-    """
+    """Import the modules that a source's library needs. Errors are left to building the model."""
     library = library_of(source)
     if library is not None:
         _import_modules(library)
@@ -102,14 +99,10 @@ def installed_version(package: str) -> str | None:
 
 
 def named_path(source: str, folder: Path) -> tuple[str, str, str] | None:
-    """Split the text of a source into the path of its file or folder and the texts before and after the path.
+    """Split the text of a source into the path of its file or folder and the texts before and after it.
 
-    Args:
-        source: The text of a source in one of `FORMS`.
-        folder: The folder that a path is relative to.
-    Returns:
-        The prefix, the path as written, and the text after it. Concatenated, they are the source. None if the
-            source contains no existing path, for example if it names a model on the hub.
+    The path, which is relative to `folder`, must exist. Otherwise, for example for a model on the hub, the
+    result is None.
 
     Example:
         >>> named_path("a.py:factory", Path("/nowhere"))

@@ -46,10 +46,7 @@ def diagnose_memory(
 
 
 def memory_left(summary: ProgramSummary, topology: Topology) -> dict[str, int]:
-    """Return how many bytes of each device remain after weights and constants; negative if they do not fit.
-
-    The host is omitted, because its memory is unknown.
-    """
+    """Return how many bytes of each device, but not of the host, remain after weights and constants."""
     placed = summary.held_bytes()
     return {device: size - placed[device] for device, size in _memory(summary, topology).items()}
 

@@ -43,11 +43,9 @@ class Entry:
     Args:
         name: Name including the archive's folder, such as `model/data/weights/weight_0`.
         method: `STORED` or `DEFLATED`.
-        crc: CRC-32 of the content.
-        size: Size of the content in bytes.
+        crc, size: CRC-32 and size in bytes of the content.
         packed: Size of the data in the file in bytes, which is smaller than `size` if it is compressed.
-        header: Offset of the record's local header in the file.
-        data: Offset of the record's data in the file.
+        header, data: Offsets of the record's local header and of its data in the file.
     """
 
     name: str

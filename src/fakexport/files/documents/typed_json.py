@@ -153,10 +153,7 @@ def check_keys(
     known: Collection[str],
     spellings: Mapping[str, str] = types.MappingProxyType({}),
 ) -> None:
-    """Reject a key that is not known. The error suggests a similar key, or lists the known keys.
-
-    `spellings` maps other spellings of known keys to these keys.
-    """
+    """Reject an unknown key, and suggest a similar one. `spellings` maps other spellings to known keys."""
     for key in table:
         if (spellings or {}).get(key, key) not in known:
             near = difflib.get_close_matches(str(key), sorted(known), n=1)

@@ -21,9 +21,7 @@ _CONTENT_RANGE = re.compile(r"bytes \d+-\d+/(\d+)")
 
 @dataclass(frozen=True)
 class RemoteHeader:
-    """The header of a remote safetensors file.
-
-    It has the same interface as local files in the package `weights`.
+    """The header of a remote safetensors file. It has the interface of local files in the package `weights`.
 
     Args:
         path: Name of the file in the repository.
@@ -49,11 +47,7 @@ class RemoteHeader:
 
     @classmethod
     def of_file(cls, path: Path) -> RemoteHeader:
-        """Return the header of a file in the cache.
-
-        Raises:
-            OSError: the file cannot be read.
-        """
+        """Return the header of a file in the cache."""
         with open_regular(path) as file:
             count = int.from_bytes(file.read_at(0, _LENGTH_BYTES), "little")
             content = file.read_at(0, _LENGTH_BYTES + min(count, _MOST_BYTES))

@@ -29,14 +29,7 @@ CONFIG = "config.json"
 
 @dataclass(frozen=True)
 class Repository:
-    """The files of a repository at one commit.
-
-    Args:
-        name: The repository's name as requested.
-        commit: The current commit of the revision, 40 hex digits.
-        config: The path of `config.json` in the cache of `huggingface_hub`, or None if the repository has no
-            such file.
-    """
+    """The files of a repository at a commit (40 hex digits), and its cached `config.json`, if any."""
 
     name: HubName
     commit: str
@@ -77,10 +70,7 @@ class Repository:
             return None
 
     def in_cache(self, file: str) -> Path | None:
-        """Return the cached path of a file of any size, or None if it is not cached.
-
-        Does not use the network.
-        """
+        """Return the path of a file of any size if it is cached, without using the network, or None."""
         hub = import_hub(self.name)
         found = hub.try_to_load_from_cache(self.name.repository, self.name.path(file), revision=self.commit)
         return Path(found) if isinstance(found, str) else None
@@ -229,11 +219,9 @@ _FOUND: ContextVar[dict[str, int] | None] = ContextVar("_FOUND", default=None)
 
 @contextmanager
 def transfers_recorded() -> Iterator[dict[str, int]]:
-    """Record the number of bytes that the block transfers, by repository and commit.
+    """Record the number of bytes that the block transfers, in the mapping that it yields.
 
-    Returns:
-        On entry, a mapping from `hf:org/name@commit` to the number of bytes. It is filled during the block. A
-        value of 0 means that everything was cached.
+    The mapping is from `hf:org/name@commit` to a number, which is 0 if everything was cached.
     """
     found: dict[str, int] = {}
     token = _FOUND.set(found)
@@ -268,8 +256,7 @@ class WeightFiles:
 def weight_files(repository: Repository | LocalFolder) -> WeightFiles:
     """Return the safetensors file of a repository, or the index of its shards.
 
-    If a repository has both `model.safetensors` and an index, `model.safetensors` is used, as transformers
-    does.
+    `model.safetensors` has priority over an index, as in transformers.
 
     Raises:
         HubError: the repository has no safetensors file, has several without an index, or cannot be reached.

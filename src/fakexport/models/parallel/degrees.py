@@ -46,10 +46,7 @@ class Degrees:
 
     @classmethod
     def parse(cls, text: str) -> Degrees:
-        """Parse `tp=8`, `tp=8,ep=8`, `pp=4` or `tp=8,pp=4`.
-
-        These may be followed by `,at=MODULE,MODULE,...`, where pipeline stages begin, and by
-        `,plan=FILE.json`.
+        """Parse `tp=8`, `tp=8,ep=8`, `pp=4` or `tp=8,pp=4`, and then `,at=MODULE,...` or `,plan=FILE.json`.
 
         Raises:
             ValueError: the text has a different form, the degrees are incompatible, or the file is not a
@@ -131,11 +128,7 @@ class Degrees:
         return self.plan_file or "parallel_plan"
 
     def check_devices(self, topology: Topology) -> None:
-        """Reject a topology without a device for each stage of each rank. One with only a CPU is accepted.
-
-        Raises:
-            ValueError: there are fewer devices, or the devices are of different models.
-        """
+        """Reject a topology without an equal device for each stage of each rank, unless it has only a CPU."""
         devices = topology.accelerators
         if not devices:
             return

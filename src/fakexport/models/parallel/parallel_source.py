@@ -58,12 +58,8 @@ class Rank:
 
 
 def parallel_source(source: Source, degrees: Degrees | None, rank: int | None = None) -> Source:
-    """Return the source of one rank of a model.
+    """Return the source of one rank of a model, by default rank 0; the source itself if `degrees` is None.
 
-    Args:
-        source: The source of the whole model, from transformers.
-        degrees: The degrees of parallelism. If they are None, the source is returned unchanged.
-        rank: The rank. Default: 0.
     Raises:
         SourceError: the source is a component of a model, has an adapter, or is an existing module.
         ValueError: the rank does not exist.
@@ -95,12 +91,7 @@ def _of_rank(source: Source, rank: Rank, spec: str) -> Source:
 def refuse_with_parallel(
     degrees: Degrees | None, *, strict: bool = False, workload: str = "forward", device_map: object = None
 ) -> None:
-    """Reject options that cannot be combined with parallelism. If `degrees` is None, nothing is rejected.
-
-    Raises:
-        ValueError: an option is set that does not support parallelism: strict export with TorchDynamo, a
-            workload other than `forward`, or a device map.
-    """
+    """Reject options that cannot be combined with parallelism, if there are degrees of parallelism."""
     if degrees is None:
         return
     if strict:

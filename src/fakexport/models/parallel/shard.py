@@ -95,12 +95,9 @@ class Place:
         return value.narrow(-1, start, end - start)
 
     def gather(self, value: torch.Tensor, size: int) -> torch.Tensor:
-        """Gather the last dimension of a tensor from all ranks, and return the whole tensor.
+        """Gather the last dimension of this rank's `[..., local]` from all ranks, up to the full size.
 
-        Args:
-            value: This rank's shard, `[..., local]`.
-            size: The full size. If the shards are uneven, they are padded to the size of the largest shard
-                for the transfer.
+        Uneven shards are padded to the size of the largest shard for the transfer.
         """
         ranks = self.size()
         width = chunk(size, ranks, 0)[1]

@@ -18,15 +18,11 @@ SEED = 0
 def constructed(
     source: Source, dtype: torch.dtype | None, *, seed: int = SEED
 ) -> tuple[nn.Module, ExampleInputs | None]:
-    """Construct the real module, and return it with its example inputs on the CPU.
+    """Construct the real module, and return it with the example inputs of the factory or source, on the CPU.
 
     Args:
-        dtype: torch's default dtype during the construction. None means the dtype that the source specifies,
-            if any.
-        seed: Seed for weights and the factory's inputs. The state of torch's generator is restored
-            afterwards.
-    Returns:
-        The module as the factory returns it, and the inputs that the factory or the source provides, or None.
+        dtype: torch's default dtype during the construction. Default: the dtype that the source specifies.
+        seed: Seed for weights and the factory's inputs. Afterwards, torch's generator is restored.
     Raises:
         ValueError: the factory failed. The message contains its error.
     """

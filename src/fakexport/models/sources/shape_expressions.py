@@ -30,9 +30,8 @@ def table(package: str, file: str) -> Mapping[str, Mapping[str, str]]:
 def expression(text: str, names: Mapping[str, Builder]) -> Builder:
     """Return the function that evaluates an expression.
 
-    Args:
-        text: The expression. It is executed as code, so it must come from a file of this package.
-        names: For each name that `NAMES` does not define, a function that returns its value.
+    The text is executed as code, so it must come from a file of this package. `names` has a function that
+    returns the value of each name that `NAMES` does not define.
     """
     code = compile(f"({text})", f"<inputs: {text}>", "eval")
     # torch functions in the expression import modules with the `__import__` of these names.

@@ -72,11 +72,7 @@ def first_line(error: BaseException) -> str:
 
 
 def import_library(package: str, spec: str) -> Any:
-    """Import the library that a source needs.
-
-    Raises:
-        SourceError: the library is not installed, or its import raises an exception.
-    """
+    """Import the library that a source needs, or raise a `SourceError`."""
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:

@@ -248,11 +248,7 @@ def _alive(own: DeviceEvents, last_event: int) -> list[int]:
 
 
 def sizes_at(liveness: Liveness, values: Mapping[str, int]) -> Sizes:
-    """Return the bytes of every storage at these values of the symbols. Their ranges are not checked.
-
-    Raises:
-        ValueError: A symbol of the program has no value.
-    """
+    """Return the bytes of every storage at these values of the symbols. Their ranges are not checked."""
     missing = [name for name in liveness.symbols if name not in values]
     if missing:
         raise InvalidValue(

@@ -36,10 +36,7 @@ def overheads(
 def allocator_overhead(
     peak: DevicePeak, default: AllocatorPeak, growing: AllocatorPeak, *, workspace_bytes: int
 ) -> PlannedOverhead:
-    """Return the memory that torch's caching allocator reserves in addition to the requested memory.
-
-    The bounds are the results for the default settings and for `expandable_segments`.
-    """
+    """Return what the allocator reserves beyond the requests, by default and with expandable segments."""
     asked = peak.bytes + workspace_bytes
     found = sorted(max(0, taken.reserved_bytes - asked) for taken in (default, growing))
     return PlannedOverhead("allocator", Interval(found[0], found[1]), True, _ALLOCATOR_SOURCE)

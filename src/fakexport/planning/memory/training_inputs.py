@@ -35,8 +35,6 @@ def training_inputs(
 ) -> TrainingInputs:
     """Return the inputs at the requested sizes; tensors of a different size are replaced by new fake tensors.
 
-    Dimensions that the request leaves open keep their size.
-
     Raises:
         ValueError: The model has no such input, or no input has a batch or a context.
     """

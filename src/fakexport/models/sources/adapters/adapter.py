@@ -153,12 +153,7 @@ def _assumptions(adapter: Adapter) -> Iterator[str]:
 
 
 def check_mergeable(module: nn.Module, made: AdaptedModel, mode: AdapterMode = "merged") -> None:
-    """Reject an adapter that changes a tied weight, because merging it would also change the other uses of
-    the weight.
-
-    Raises:
-        SourceError: the adapter changes a tied weight.
-    """
+    """Reject an adapter that changes a tied weight: merging it would also change the weight's other uses."""
     changed = set(made.replaced)
     for path, _ in lora_layers(module) if mode == "merged" else ():
         changed |= {old for name, old in made.base.items() if name.startswith(f"{path}.base_layer.")}

@@ -44,12 +44,7 @@ _HARMLESS_INITS = (True, False, "gaussian", "eva", "orthogonal")
 
 @dataclass(frozen=True)
 class AdapterFolder:
-    """A folder that peft's `save_pretrained` wrote.
-
-    Args:
-        path: The folder.
-        settings: The relevant settings of its `adapter_config.json`.
-    """
+    """A folder that peft's `save_pretrained` wrote, and the relevant settings of its config."""
 
     path: Path
     settings: Mapping[str, Any]

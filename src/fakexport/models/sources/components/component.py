@@ -157,11 +157,7 @@ def component_source(
 def components_of(
     source: Source, module: nn.Module, device: str, dtype: torch.dtype | None
 ) -> tuple[str, ...]:
-    """Return the names of the parts that together make up a model, in the order in which they run.
-
-    Raises:
-        SourceError: the model has no such parts, or does not run.
-    """
+    """Return the names of the parts that together make up a model, in the order in which they run."""
     parts = Parts.of(source, module, device, dtype)
     if not parts.names:
         raise SourceError(f"{type(module).__name__} cannot be split into components{parts.omitted}")
@@ -170,13 +166,9 @@ def components_of(
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of one model, found by running the model once.
+    """The parts of one model, found by running the model once on example inputs of the whole model.
 
-    Args:
-        module: The whole model.
-        whole: Example inputs of the whole model.
-        run: The record of the run.
-        roles: The recorded call for each role that the model has.
+    `run` is the record of the run, and `roles` has the recorded call for each role.
     """
 
     module: nn.Module
@@ -356,10 +348,7 @@ class Parts:
             yield f"the model ran without the input {name}, which was not derived: {reason}"
 
     def _numbers(self, call: Call) -> list[str]:
-        """Return the integer arguments of a call as `name=value`.
-
-        Arguments that equal a config field of the same name are left out.
-        """
+        """Return the integer arguments of a call that are not settings of a config, as `name=value`."""
         found = []
         for name, value in call.constants().items():
             leaves = [leaf for leaf in tree_leaves(value) if type(leaf) is int and abs(leaf) > 1]

@@ -157,10 +157,7 @@ class Run:
     uses: dict[int, set[frozenset[Place]]]
 
     def touched(self, inputs: Mapping[str, Any], outside: Sequence[Place]) -> dict[str, Any]:
-        """Return the inputs that are used while none of the methods in `outside` is running.
-
-        An input counts as used if one of its tensors is used.
-        """
+        """Return the inputs with a tensor that is used while none of the methods in `outside` is running."""
         others = set(outside)
         return {
             name: value
@@ -190,10 +187,7 @@ def recorded_run(module: nn.Module, kwargs: Mapping[str, Any], places: Sequence[
 
 @contextmanager
 def stand_ins(module: nn.Module, results: Mapping[Place, Callable[[], Any]]) -> Iterator[None]:
-    """Enter a context in which each method in `results` is replaced.
-
-    The replacement ignores its arguments and returns the result of the given function.
-    """
+    """Enter a context in which each method in `results` ignores its arguments and returns its result."""
 
     def standing(result: Callable[[], Any]) -> Callable[[Place, Any], Any]:
         return lambda place, original: lambda *args, **kwargs: result()

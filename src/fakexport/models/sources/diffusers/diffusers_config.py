@@ -88,11 +88,7 @@ def _at(name: str) -> DiffusersModel | Pipeline | None:
 
 
 def model_of(settings: dict[str, Any], place: str) -> DiffusersModel:
-    """Return the model that the content of a `config.json` describes.
-
-    Raises:
-        SourceError: as for `described`.
-    """
+    """Return the model that the content of a `config.json` describes."""
     name = settings.get("_class_name")
     if not isinstance(name, str):
         hint = f"write hf:{place}" if "model_type" in settings else "it has no _class_name"

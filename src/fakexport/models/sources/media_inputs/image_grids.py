@@ -94,12 +94,7 @@ def _rope_index(module: nn.Module) -> Any:
 
 
 def computed_of(tower: nn.Module, known: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return real tensors that `transformers.exporters` computes for a vision tower from inputs with known
-    values.
-
-    Raises:
-        Underivable: the tower needs more inputs.
-    """
+    """Return real tensors that `transformers.exporters` computes for a vision tower from known values."""
     numbers = {name: value.tolist() for name, value in known.items()}
     with real_execution():
         try:

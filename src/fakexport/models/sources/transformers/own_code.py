@@ -64,11 +64,7 @@ class OwnCode:
         return f"the repository's own code was run: {names}"
 
     def imported(self) -> tuple[Any, Any]:
-        """Run the files again, and return the config and the model class.
-
-        Raises:
-            SourceError: an import raises an exception, a class does not exist, or the config is rejected.
-        """
+        """Run the files again, and return the config and the model class."""
         packages = {each[0]: new_package(each[0]) for each in (self.config, self.model) if each is not None}
 
         def found(folder: Path, reference: str) -> Any:
