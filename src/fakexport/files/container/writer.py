@@ -54,7 +54,13 @@ Content = bytes | FileSlice | Streamed
 
 @dataclass(frozen=True)
 class Digest:
-    """Name (without the archive's folder), size in bytes, and sha256 in hex of a record."""
+    """Name, size and hash of a record.
+
+    Args:
+        name: Name of the record, without the archive's folder.
+        size: Size of the content in bytes.
+        sha256: Hash of the content, in hex.
+    """
 
     name: Name
     size: Size
