@@ -213,9 +213,9 @@ def sweep_report_command(
     output.mkdir(parents=True, exist_ok=True)
     write_file(output / "sweep.json", results_text(results).encode())
     write_page(results_document(results), output / "index.html")
-    for run, name in enumerate(results.names):
-        found = ", ".join(f"{count:,} {status}" for status, count in results.counts(run).items())
-        write_report(f"{name}: {len(results.checks):,} checks: {found or 'none'}\n")
+    for run in results.runs:
+        found = ", ".join(f"{count:,} {status}" for status, count in run.counts.items() if count)
+        write_report(f"{run.name}: {results.total:,} checks: {found}\n")
 
 
 def _names(runs: list[Path]) -> list[str]:

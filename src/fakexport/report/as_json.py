@@ -60,6 +60,9 @@ VIEWS = {
     "Comparison": "is_identical is_equal kernels unmatched first_difference first_divergence outputs modules"
     " assumptions",
     "TensorError": "... is_close",
+    "SweepReport": "total ...",
+    "SweepCheck": "command source options results",
+    "SweepResult": "status reason seconds peak_bytes environment codes runtimes",
 }
 """Name of a class or view -> members of its JSON object. A member is written as `key`, `key=attribute` or
 `key=attribute:View`. `...` stands for all fields, and `*attribute` inlines the members of the attribute. The

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fakexport.error import FakexportError
 from fakexport.report import RuntimeResult, to_dict
 
-from .comparison import answers_of, findings_of, is_worse
+from .comparison import Finding, answers_of, findings_of, is_worse
 from .run_file import STATUSES, SweepRecord
 
 NOT_RUN = "not run"
@@ -35,131 +35,6 @@ class Environment:
 
     versions: Mapping[str, str]
     machine: str
-
-
-@dataclass(frozen=True)
-class CheckResults:
-    """The results of one check in all runs.
-
-    Args:
-        source: The model; the whole command if it is not `fakexport check`.
-        options: The arguments after the model in the command.
-        records: One per run; None if the run lacks the check.
-    """
-
-    command: str
-    source: str
-    options: str
-    records: tuple[SweepRecord | None, ...]
-
-    @property
-    def statuses(self) -> tuple[str, ...]:
-        return tuple(NOT_RUN if record is None else record.status for record in self.records)
-
-    @property
-    def change(self) -> str:
-        """Status in the last run compared with the first: `same`, `worse`, `better`, or `not in both`."""
-        first, last = self.records[0], self.records[-1]
-        if first is None or last is None:
-            return "not in both"
-        return "worse" if is_worse(first, last) else "better" if is_worse(last, first) else "same"
-
-
-@dataclass(frozen=True)
-class SweepResults:
-    """Runs to display together.
-
-    Args:
-        names: Unique names of the runs.
-        checks: All checks, in the order of the zoo file if there is one, otherwise of the runs. Every run has
-            this number of checks.
-        environments: The environments of the records, in order of first use.
-    """
-
-    names: tuple[str, ...]
-    checks: tuple[CheckResults, ...]
-    environments: tuple[Environment, ...]
-
-    def counts(self, run: int, options: str | None = None) -> dict[str, int]:
-        """Return the number of checks of a run by status, from good to bad. Zero counts are omitted."""
-        of = [check for check in self.checks if options is None or check.options == options]
-        found = Counter(check.statuses[run] for check in of)
-        return {status: found[status] for status in (*STATUSES, NOT_RUN) if found[status]}
-
-    def reasons(self, run: int) -> list[tuple[str, str, int]]:
-        """Return the failures as status, reason and count, the most frequent first.
-
-        The model's name in a reason is replaced, so that equal reasons of different models are counted
-        together.
-        """
-        found = Counter(
-            (record.status, record.reason.replace(check.source, _MODEL))
-            for check in self.checks
-            if (record := check.records[run]) is not None and record.status != STATUSES[0]
-        )
-        return [(*key, count) for key, count in sorted(found.items(), key=lambda each: (-each[1], each[0]))]
-
-    @property
-    def runtimes(self) -> tuple[str, ...]:
-        """The runtimes that were asked, in order of first use."""
-        records = (record for check in self.checks for record in check.records if record is not None)
-        return tuple(dict.fromkeys(name for record in records for name in answers_of(record)))
-
-    @property
-    def run_environments(self) -> tuple[frozenset[int], ...]:
-        """The indices of the environments of each run."""
-        runs = zip(*(check.records for check in self.checks), strict=True)
-        return tuple(frozenset(self.environment(each) for each in run if each is not None) for run in runs)
-
-    def environment(self, record: SweepRecord) -> int:
-        return self.environments.index(environment_of(record))
-
-
-def environment_of(record: SweepRecord) -> Environment:
-    return Environment(record.versions, record.machine)
-
-
-def collect_results(
-    runs: Sequence[tuple[str, Mapping[str, SweepRecord]]], commands: Sequence[str] | None = None
-) -> SweepResults:
-    """Combine runs.
-
-    Args:
-        runs: Name and records of each run, in order; at least one run.
-        commands: All checks, for example the checks of a zoo file. None means all checks that occur in a run.
-    Raises:
-        ResultsError: there are no checks, a check is not in `commands`, or two runs have the same name.
-    """
-    names = tuple(name for name, _ in runs)
-    for name in names:
-        if names.count(name) > 1:
-            raise ResultsError(f"two runs are called {name!r}: rename one of the files")
-    if commands is None:
-        commands = list(dict.fromkeys(command for _, records in runs for command in records))
-    if not commands:
-        raise ResultsError("the runs contain no checks")
-    known = frozenset(commands)
-    for name, records in runs:
-        other = next((command for command in records if command not in known), None)
-        if other is not None:
-            raise ResultsError(f"run {name!r} has results for a check that is not in the zoo file: {other}")
-    checks = tuple(
-        CheckResults(each, *_parts(each), tuple(records.get(each) for _, records in runs))
-        for each in commands
-    )
-    environments: list[Environment] = []
-    for record in (record for check in checks for record in check.records if record is not None):
-        if (found := environment_of(record)) not in environments:
-            environments.append(found)
-    return SweepResults(names, checks, tuple(environments))
-
-
-def _parts(command: str) -> tuple[str, str]:
-    try:
-        program, name, source, *options = shlex.split(command)
-    except ValueError:
-        return command, ""
-    return (source, shlex.join(options)) if (program, name) == ("fakexport", "check") else (command, "")
 
 
 @dataclass(frozen=True)
@@ -202,7 +77,7 @@ class SweepResult:
         seconds: Run time of the check's process.
         peak_bytes: Peak resident memory of the check's process.
         environment: Index in `environments`, from 0.
-        codes: Distinct codes of the diagnostics.
+        findings: The diagnostics.
         runtimes: Answers of the requested runtimes, such as `{"onnx": "taken"}`.
     """
 
@@ -211,8 +86,13 @@ class SweepResult:
     seconds: float
     peak_bytes: int
     environment: int
-    codes: tuple[str, ...]
+    findings: tuple[Finding, ...]
     runtimes: Mapping[str, RuntimeResult]
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Distinct codes of the diagnostics."""
+        return tuple(dict.fromkeys(finding.code for finding in self.findings))
 
 
 @dataclass(frozen=True)
@@ -224,12 +104,18 @@ class SweepCheck:
         source: The model, or the whole `command` if it is not a `fakexport check` command.
         options: The arguments after the model in the command.
         results: One result per run, or None if a run does not contain the check.
+        change: Status in the last run compared with the first: `same`, `worse`, `better`, or `not in both`.
     """
 
     command: str
     source: str
     options: str
     results: tuple[SweepResult | None, ...]
+    change: str
+
+    @property
+    def statuses(self) -> tuple[str, ...]:
+        return tuple(NOT_RUN if each is None else each.status for each in self.results)
 
 
 @dataclass(frozen=True)
@@ -237,53 +123,120 @@ class SweepReport:
     """The results of several runs.
 
     Args:
-        total: Number of checks, which is the same for every run.
         runs: The runs, in the order of the command line.
         environments: The distinct environments in which checks ran.
         checks: The checks, in the order of the zoo file if there is one, otherwise of the runs.
     """
 
-    total: int
     runs: tuple[SweepRun, ...]
     environments: tuple[Environment, ...]
     checks: tuple[SweepCheck, ...]
 
+    @property
+    def total(self) -> int:
+        """Number of checks, which is the same for every run."""
+        return len(self.checks)
 
-def results_text(results: SweepResults) -> str:
-    """Return a `SweepReport` as ASCII JSON text with one line per check and a final line end.
+    def results(self, run: int | None = None) -> Iterator[SweepResult]:
+        """Yield the results of one run, or of all runs."""
+        for check in self.checks:
+            own = check.results if run is None else (check.results[run],)
+            yield from (each for each in own if each is not None)
 
-    The same runs produce the same text.
+
+def counts(checks: Sequence[SweepCheck], run: int) -> dict[str, int]:
+    """Return the number of checks by status in a run, from good to bad. Zero counts are included."""
+    found = Counter(check.statuses[run] for check in checks)
+    return {status: found[status] for status in (*STATUSES, NOT_RUN)}
+
+
+def collect_results(
+    runs: Sequence[tuple[str, Mapping[str, SweepRecord]]], commands: Sequence[str] | None = None
+) -> SweepReport:
+    """Combine runs.
+
+    Args:
+        runs: Name and records of each run, in order; at least one run.
+        commands: All checks, for example the checks of a zoo file. None means all checks that occur in a run.
+    Raises:
+        ResultsError: there are no checks, a check is not in `commands`, or two runs have the same name.
     """
+    names = tuple(name for name, _ in runs)
+    for name in names:
+        if names.count(name) > 1:
+            raise ResultsError(f"two runs are called {name!r}: rename one of the files")
+    if commands is None:
+        commands = list(dict.fromkeys(command for _, records in runs for command in records))
+    if not commands:
+        raise ResultsError("the runs contain no checks")
+    known = frozenset(commands)
+    for name, records in runs:
+        other = next((command for command in records if command not in known), None)
+        if other is not None:
+            raise ResultsError(f"run {name!r} has results for a check that is not in the zoo file: {other}")
+    environments: list[Environment] = []
     checks = tuple(
-        SweepCheck(
-            check.command,
-            check.source,
-            check.options,
-            tuple(None if record is None else _result(results, record) for record in check.records),
-        )
-        for check in results.checks
+        _check(each, [records.get(each) for _, records in runs], environments) for each in commands
     )
-    runs = tuple(_run(results, run, name) for run, name in enumerate(results.names))
-    data = to_dict(SweepReport(len(checks), runs, results.environments, checks))
-    rows = data.pop("checks")
-    head = json.dumps(data, indent=2, allow_nan=False).removesuffix("\n}")
-    lines = (json.dumps(row, separators=(",", ":"), allow_nan=False) for row in rows)
-    return f'{head},\n  "checks": [\n' + ",\n".join(lines) + "\n  ]\n}\n"
+    found = tuple(SweepRun(name, counts(checks, at), _reasons(checks, at)) for at, name in enumerate(names))
+    return SweepReport(found, tuple(environments), checks)
 
 
-def _run(results: SweepResults, run: int, name: str) -> SweepRun:
-    every = dict.fromkeys((*STATUSES, NOT_RUN), 0)
-    reasons = tuple(SweepReason(*each) for each in results.reasons(run))
-    return SweepRun(name, {**every, **results.counts(run)}, reasons)
+def _check(
+    command: str, records: Sequence[SweepRecord | None], environments: list[Environment]
+) -> SweepCheck:
+    """Combine the records of a check. New environments are appended to `environments`."""
+    results = tuple(None if each is None else _result(each, environments) for each in records)
+    return SweepCheck(command, *_parts(command), results, _change(records[0], records[-1]))
 
 
-def _result(results: SweepResults, record: SweepRecord) -> SweepResult:
+def _parts(command: str) -> tuple[str, str]:
+    try:
+        program, name, source, *options = shlex.split(command)
+    except ValueError:
+        return command, ""
+    return (source, shlex.join(options)) if (program, name) == ("fakexport", "check") else (command, "")
+
+
+def _result(record: SweepRecord, environments: list[Environment]) -> SweepResult:
+    environment = Environment(record.versions, record.machine)
+    if environment not in environments:
+        environments.append(environment)
     return SweepResult(
         record.status,
         record.reason,
         record.seconds,
         record.peak_bytes,
-        results.environment(record),
-        tuple(dict.fromkeys(finding.code for finding in findings_of(record))),
+        environments.index(environment),
+        findings_of(record),
         answers_of(record),
     )
+
+
+def _change(first: SweepRecord | None, last: SweepRecord | None) -> str:
+    if first is None or last is None:
+        return "not in both"
+    return "worse" if is_worse(first, last) else "better" if is_worse(last, first) else "same"
+
+
+def _reasons(checks: Sequence[SweepCheck], run: int) -> tuple[SweepReason, ...]:
+    """Return the failures of a run, with the model's name replaced so that equal reasons count together."""
+    found = Counter(
+        (result.status, result.reason.replace(check.source, _MODEL))
+        for check in checks
+        if (result := check.results[run]) is not None and result.status != STATUSES[0]
+    )
+    ordered = sorted(found.items(), key=lambda each: (-each[1], each[0]))
+    return tuple(SweepReason(*key, count) for key, count in ordered)
+
+
+def results_text(report: SweepReport) -> str:
+    """Return a report as ASCII JSON text with one line per check and a final line end.
+
+    The same runs produce the same text.
+    """
+    data = to_dict(report)
+    rows = data.pop("checks")
+    head = json.dumps(data, indent=2, allow_nan=False).removesuffix("\n}")
+    lines = (json.dumps(row, separators=(",", ":"), allow_nan=False) for row in rows)
+    return f'{head},\n  "checks": [\n' + ",\n".join(lines) + "\n  ]\n}\n"

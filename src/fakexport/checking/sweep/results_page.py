@@ -23,9 +23,9 @@ from fakexport.report import (
 )
 from fakexport.report import Finding as ShownFinding
 
-from .comparison import Finding, answers_of, findings_of
-from .results import NOT_RUN, CheckResults, SweepResults
-from .run_file import STATUSES, SweepRecord
+from .comparison import Finding
+from .results import NOT_RUN, SweepCheck, SweepReport, SweepResult, counts
+from .run_file import STATUSES
 
 _PASSED = STATUSES[0]
 _ORDER = (*STATUSES, NOT_RUN)
@@ -38,74 +38,74 @@ _ENVIRONMENT = "environment"
 _TONES: Mapping[RuntimeResult, Tone] = {"refused": "bad", "unknown": "warn"}
 
 
-def results_document(results: SweepResults) -> Document:
+def results_document(results: SweepReport) -> Document:
     """Return the page. Checks that got worse or do not pass come first."""
-    total = len(results.checks)
-    passed = [results.counts(run).get(_PASSED, 0) for run in range(len(results.names))]
     lead = "; ".join(
-        f"{name}: {count:,} of {total:,} checks export"
-        for name, count in zip(results.names, passed, strict=True)
+        f"{run.name}: {run.counts[_PASSED]:,} of {results.total:,} checks export" for run in results.runs
     )
     return Document(
         "fakexport sweep",
         lead,
-        "good" if passed[-1] == total else "bad",
+        "good" if results.runs[-1].counts[_PASSED] == results.total else "bad",
         (
             Section("Counts", tuple(_counts(results))),
             Section("Reasons", tuple(_reasons(results))),
             Section("Checks", (_checks(results),)),
-            explanations(_codes(results)),
+            explanations({code for each in results.results() for code in each.codes}),
             Section("Environments", (_environments(results),)),
         ),
         "sweep.json",
     )
 
 
-def _counts(results: SweepResults) -> Iterator[Part]:
+def _counts(results: SweepReport) -> Iterator[Part]:
     yield Paragraph(
-        f"{len(results.checks):,} checks in every run. Checks that were refused or did not run "
-        "count as not passed."
+        f"{results.total:,} checks in every run. Checks that were refused or did not run count as not passed."
     )
     options = list(dict.fromkeys(check.options for check in results.checks))
     shown = [status for status in _ORDER if any(status in check.statuses for check in results.checks)]
     shown = [_PASSED, *(status for status in shown if status != _PASSED)]
     rows = []
     for name in (None, *options) if len(options) > 1 else (None,):
-        of = sum(name is None or check.options == name for check in results.checks)
-        for run, title in enumerate(results.names):
-            found = results.counts(run, name)
-            share = 100 * found.get(_PASSED, 0) / of if of else 0.0
-            counts = (of, *(found.get(status, 0) for status in shown))
+        checks = [check for check in results.checks if name is None or check.options == name]
+        for at, run in enumerate(results.runs):
+            found = counts(checks, at)
+            share = 100 * found[_PASSED] / len(checks)
             cells = [
-                *(Cell(f"{count:,}", count) for count in counts),
+                *(Cell(f"{count:,}", count) for count in (len(checks), *(found[each] for each in shown))),
                 Cell(f"{share:.1f} %", round(share, 1)),
             ]
-            rows.append(Row.of("all" if name is None else name or "(no options)", title, *cells))
+            rows.append(Row.of("all" if name is None else name or "(no options)", run.name, *cells))
     caption = "Number of checks by status; the percentage is the share that exports"
     yield Table(caption, ("checks", "run", "of", *shown, "share"), tuple(rows), ("run",))
 
 
-def _reasons(results: SweepResults) -> Iterator[Table]:
-    for run, name in enumerate(results.names):
-        found = results.reasons(run)
+def _reasons(results: SweepReport) -> Iterator[Table]:
+    for run in results.runs:
         rows = tuple(
-            Row.of(_short(reason), Cell(status, tone=_tone(status)), Cell(f"{count:,}", count))
-            for status, reason, count in found[:_MOST_REASONS]
+            Row.of(
+                _short(each.reason),
+                Cell(each.status, tone=_tone(each.status)),
+                Cell(f"{each.count:,}", each.count),
+            )
+            for each in run.reasons[:_MOST_REASONS]
         )
         if rows:
-            caption = f"Why checks of {name} do not pass; SOURCE stands for the model"
-            yield Table(caption, ("reason", "status", "checks"), rows, ("status",), len(found) - len(rows))
+            caption = f"Why checks of {run.name} do not pass; SOURCE stands for the model"
+            left_out = len(run.reasons) - len(rows)
+            yield Table(caption, ("reason", "status", "checks"), rows, ("status",), left_out)
 
 
-def _titles(results: SweepResults) -> tuple[str, ...]:
+def _titles(results: SweepReport) -> tuple[str, ...]:
     """Return the columns of a run. Runtimes are among them, and the environment if a run has several."""
-    is_mixed = any(len(each) > 1 for each in results.run_environments)
-    return (*_RUN_COLUMNS, *results.runtimes, *([_ENVIRONMENT] if is_mixed else []))
+    is_mixed = any(len(each) > 1 for each in _run_environments(results))
+    runtimes = dict.fromkeys(name for each in results.results() for name in each.runtimes)
+    return (*_RUN_COLUMNS, *runtimes, *([_ENVIRONMENT] if is_mixed else []))
 
 
-def _checks(results: SweepResults) -> Table:
-    is_one = len(results.names) == 1
-    prefixes = ["" if is_one else f"{name}: " for name in results.names]
+def _checks(results: SweepReport) -> Table:
+    is_one = len(results.runs) == 1
+    prefixes = ["" if is_one else f"{run.name}: " for run in results.runs]
     change = () if is_one else ("change",)
     titles = _titles(results)
     columns = ("model", "options", *change, *(each + title for each in prefixes for title in titles))
@@ -116,31 +116,31 @@ def _checks(results: SweepResults) -> Table:
     return Table("One row per check; expand it for the command and the findings", columns, rows, choices)
 
 
-def _rank(check: CheckResults) -> tuple[int, int]:
-    change = _CHANGES.index(check.change) if len(check.records) > 1 else 0
+def _rank(check: SweepCheck) -> tuple[int, int]:
+    change = _CHANGES.index(check.change) if len(check.results) > 1 else 0
     return change, _FROM_BAD.index(check.statuses[-1])
 
 
-def _row(results: SweepResults, check: CheckResults, titles: tuple[str, ...]) -> Row:
-    cells = [cell for record in check.records for cell in _result(results, record, titles)]
-    if len(check.records) > 1:
+def _row(results: SweepReport, check: SweepCheck, titles: tuple[str, ...]) -> Row:
+    cells = [cell for result in check.results for cell in _result(result, titles)]
+    if len(check.results) > 1:
         cells.insert(0, Cell(check.change, tone="bad" if check.change == "worse" else None))
     return Row.of(check.source, check.options, *cells, details=_details(results, check))
 
 
-def _result(results: SweepResults, record: SweepRecord | None, titles: tuple[str, ...]) -> list[Cell]:
-    if record is None:
+def _result(result: SweepResult | None, titles: tuple[str, ...]) -> list[Cell]:
+    if result is None:
         return [Cell(NOT_RUN, tone="warn"), *[Cell("")] * (len(titles) - 1)]
     cells = [
-        Cell(record.status, tone=_tone(record.status)),
-        Cell(_short(record.reason)),
-        Cell(f"{record.seconds:.1f}", record.seconds),
-        Cell(bytes_text(record.peak_bytes), record.peak_bytes),
+        Cell(result.status, tone=_tone(result.status)),
+        Cell(_short(result.reason)),
+        Cell(f"{result.seconds:.1f}", result.seconds),
+        Cell(bytes_text(result.peak_bytes), result.peak_bytes),
     ]
-    answers = answers_of(record)
-    cells += [_answer(answers.get(name)) for name in titles if name not in (*_RUN_COLUMNS, _ENVIRONMENT)]
+    names = [name for name in titles if name not in (*_RUN_COLUMNS, _ENVIRONMENT)]
+    cells += [_answer(result.runtimes.get(name)) for name in names]
     if _ENVIRONMENT in titles:
-        cells.append(Cell(_letter(results.environment(record))))
+        cells.append(Cell(_letter(result.environment)))
     return cells
 
 
@@ -148,14 +148,14 @@ def _answer(result: RuntimeResult | None) -> Cell:
     return Cell("") if result is None else Cell(RESULT_TEXTS[result], tone=_TONES.get(result))
 
 
-def _details(results: SweepResults, check: CheckResults) -> Iterator[Part]:
+def _details(results: SweepReport, check: SweepCheck) -> Iterator[Part]:
     yield Code(check.command)
-    for name, record in zip(results.names, check.records, strict=True):
-        if record is not None and len(record.reason) > _MOST_CHARACTERS:
-            yield Paragraph(f"{name}: {record.reason}")
-        found = () if record is None else findings_of(record)
-        if found and len(results.names) > 1:
-            yield Paragraph(name)
+    for run, result in zip(results.runs, check.results, strict=True):
+        if result is not None and len(result.reason) > _MOST_CHARACTERS:
+            yield Paragraph(f"{run.name}: {result.reason}")
+        found = () if result is None else result.findings
+        if found and len(results.runs) > 1:
+            yield Paragraph(run.name)
         yield Findings(tuple(map(_shown, found)))
 
 
@@ -170,17 +170,17 @@ def _shown(found: Finding) -> ShownFinding:
     return ShownFinding(found.code, found.severity, found.message, found.place, "", notes, fix, is_open=True)
 
 
-def _codes(results: SweepResults) -> set[str]:
-    records = (record for check in results.checks for record in check.records if record is not None)
-    return {finding.code for record in records for finding in findings_of(record)}
+def _run_environments(results: SweepReport) -> list[set[int]]:
+    """Return the indices of the environments of each run."""
+    return [{each.environment for each in results.results(at)} for at in range(len(results.runs))]
 
 
-def _environments(results: SweepResults) -> Table:
-    rows = []
+def _environments(results: SweepReport) -> Table:
+    rows, run_environments = [], _run_environments(results)
     for at, each in enumerate(results.environments):
         versions = ", ".join(f"{name} {version}" for name, version in each.versions.items())
         runs = ", ".join(
-            name for name, own in zip(results.names, results.run_environments, strict=True) if at in own
+            run.name for run, own in zip(results.runs, run_environments, strict=True) if at in own
         )
         rows.append(Row.of(_letter(at), runs, each.machine or "not recorded", versions or "not recorded"))
     columns = (_ENVIRONMENT, "runs", "machine", "versions")

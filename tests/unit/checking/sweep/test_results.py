@@ -14,7 +14,7 @@ from fakexport.checking.sweep import (
     results_document,
     results_text,
 )
-from fakexport.checking.sweep.results import ResultsError
+from fakexport.checking.sweep.results import ResultsError, SweepReason
 from fakexport.report import render_page
 from tests.page_reading import HOSTILE, assert_loads_nothing, read_page, rows
 
@@ -62,7 +62,8 @@ def test_what_was_refused_or_did_not_run_has_not_passed():
 
     results = collect_results([("r", run(a="exports", b="refused", c="fails"))], zoo)
 
-    assert results.counts(0) == {"exports": 1, "fails": 1, "refused": 1, "not run": 2}
+    counts = {status: count for status, count in results.runs[0].counts.items() if count}
+    assert counts == {"exports": 1, "fails": 1, "refused": 1, "not run": 2}
     root = page_of(results)
     assert "r: 1 of 5 checks export" in next(root.all("header")).text
     assert rows(root, "Number of checks")[0] == ["all", "r", "5", "1", "1", "1", "2", "20.0 %"]
@@ -72,7 +73,7 @@ def test_what_was_refused_or_did_not_run_has_not_passed():
 def test_each_run_has_the_same_denominator():
     results = collect_results([("old", run(a="exports", b="exports")), ("new", run(b="fails", c="exports"))])
 
-    assert [sum(results.counts(at).values()) for at in (0, 1)] == [3, 3]
+    assert [sum(run.counts.values()) for run in results.runs] == [3, 3]
     root = page_of(results)
     assert [row[2] for row in rows(root, "One row per check")] == ["worse", "not in both", "not in both"]
     assert "old: 2 of 3 checks export; new: 1 of 3 checks export" in next(root.all("header")).text
@@ -165,7 +166,7 @@ def test_a_long_reason_is_whole_where_the_row_opens():
 def test_reasons_are_counted_whatever_the_model_is_called():
     results = collect_results([("r", run(a="refused", b="refused", c="exports"))])
 
-    assert results.reasons(0) == [("refused", "error: SOURCE is bad", 2)]
+    assert results.runs[0].reasons == (SweepReason("refused", "error: SOURCE is bad", 2),)
 
 
 def test_ten_thousand_checks_are_a_page_of_less_than_a_megabyte():
