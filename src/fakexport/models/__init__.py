@@ -1,6 +1,6 @@
 """Models: parse the text that names a model, find its code and settings, and derive its example inputs."""
 
-from .dynamic_dims import DynamicDim, DynamicDims, parse_dynamic
+from .dynamic_dims import Bounds, DynamicDim, DynamicDims, parse_dynamic
 from .libraries import (
     FORMS,
     LIBRARIES,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
@@ -12,7 +13,7 @@ from fakexport._torch.tracing.guard_locations import Guard, guards_of_program
 from fakexport._torch.tracing.symbolic_numbers import hint_of
 from fakexport.exporting.capture import guard_span
 from fakexport.exporting.program import ProgramSummary, facts_of
-from fakexport.models import DynamicDim, DynamicDims, library_of
+from fakexport.models import Bounds, DynamicDim, DynamicDims, library_of
 from fakexport.report.diagnose.labels import finding, labels_at, place_text
 from fakexport.report.diagnose.marked_code import is_branch
 from fakexport.report.diagnose.size_repairs import division_repair
@@ -36,7 +37,7 @@ def diagnose_declared_dims(
         FE302 if a size in a dimension's declared range violates a guard, FE304 if two dimensions with
             different ranges must be equal, FE305 if the program does not read the input.
     """
-    declared = {f"{dim.input_name}.{dim.dim}": dim for dim in dynamic.dims}
+    declared = {dim.place: dim for dim in dynamic.dims}
     guards = guards_of_program(program) if declared else []
     yield from _narrowed(guards, declared, summary, program)
     for guard in guards:
@@ -46,7 +47,7 @@ def diagnose_declared_dims(
     unread = {value.name for value in summary.inputs if value.node and value.node not in read}
     for dim in dynamic.dims:
         if dim.input_name in unread:
-            yield finding("unused_dimension", dim=f"{dim.input_name}.{dim.dim}", input=dim.input_name)
+            yield finding("unused_dimension", dim=dim.place, input=dim.input_name)
 
 
 def unproven_sizes(dynamic: DynamicDims) -> tuple[str, ...]:
@@ -60,7 +61,7 @@ def unproven_sizes(dynamic: DynamicDims) -> tuple[str, ...]:
     """
     return tuple(
         (
-            f"{dim.input_name}.{dim.dim} was declared as {_range(dim)}, but torch assumes sizes of at "
+            f"{dim.place} was declared as {_range(dim)}, but torch assumes sizes of at "
             "least 2 while tracing: the program was not verified for "
         )
         + ("sizes 0 and 1" if dim.min == 0 else "size 1")
@@ -75,7 +76,7 @@ def order_notes(program: ExportedProgram, dynamic: DynamicDims) -> tuple[str, ..
     These are guards such as `a <= b` unless both dimensions are declared, and `a == b` if both dimensions are
     declared with the same range.
     """
-    declared = {f"{dim.input_name}.{dim.dim}": dim for dim in dynamic.dims}
+    declared = {dim.place: dim for dim in dynamic.dims}
     found: dict[str, Span | None] = {}
     for guard in guards_of_program(program):
         names = _names_of_equality(guard, declared)
@@ -168,7 +169,7 @@ def _range_repair(
     if larger is not None:
         inputs = _inputs_with(program, summary, dim, larger)
         options = " ".join(f"--input '{spec}'" for spec in inputs)
-        smaller = _redeclared(name, declared, larger, "" if dim.max is None else dim.max)
+        smaller = _redeclared(dim, declared, (larger, dim.max))
         return Fix(
             "pass a larger example input: with the current input, the model computes a size of 1 from "
             f"{name}, and torch specializes on 1. Also declare only the larger sizes: "
@@ -178,11 +179,11 @@ def _range_repair(
     if len(taken) < 2:
         return Fix(f"declare {name} static, or read the size from the tensor in this line")
     if taken == [n for n in sizes if taken[0] <= n <= taken[-1]]:
-        high = "" if taken[-1] == sizes[-1] and dim.max is None else taken[-1]
-        smaller = _redeclared(name, declared, taken[0], high)
+        high = None if taken[-1] == sizes[-1] and dim.max is None else taken[-1]
+        smaller = _redeclared(dim, declared, (taken[0], high))
         text = f"declare a smaller range for {name}: `{_options(smaller)}`"
         if is_branch(span):
-            parts = _redeclared_in(name, declared, (taken[0], high), dim)
+            parts = _redeclared(dim, declared, *_divided(dim, taken[0], high))
             text += f"; or export a program for each range: `{_options(parts)}`"
         if any(each.place == name for each in facts_of(program).sizes):
             text += ". Add the other ranges that you declared"
@@ -195,35 +196,24 @@ def _range_repair(
     )
 
 
-def _redeclared(
-    name: str, declared: Mapping[str, DynamicDim], low: int | str, high: int | str
-) -> tuple[str, ...]:
-    """Return values of `--dynamic` that declare another range for a dimension, and for all with its name."""
-    symbol = declared[name].symbol
-    if symbol is None:
-        return (f"{name}={low}..{high}",)
-    return _with_name([each for each, dim in declared.items() if dim.symbol == symbol], symbol, low, high)
+def _redeclared(dim: DynamicDim, declared: Mapping[str, DynamicDim], *ranges: Bounds) -> tuple[str, ...]:
+    """Return values of `--dynamic` that declare other sizes for a dimension, and for all with its name."""
+    named = [each for each in declared.values() if each.symbol == dim.symbol]
+    return _with_name([dim] if dim.symbol is None else named, dim.symbol, *ranges)
 
 
-def _redeclared_in(
-    name: str, declared: Mapping[str, DynamicDim], taken: tuple[int, int | str], dim: DynamicDim
-) -> tuple[str, ...]:
-    """Return values of `--dynamic` that divide the declared range into the accepted sizes and the others."""
-    low, high = taken
+def _divided(dim: DynamicDim, low: int, high: int | None) -> Iterator[Bounds]:
+    """Divide a declared range into the accepted sizes and the others."""
     least = 2 if dim.min is None else dim.min
-    ranges = [(least, low - 1)] * (low > least) + [(low, high)]
-    if isinstance(high, int) and high != dim.max:
-        ranges.append((high + 1, "" if dim.max is None else dim.max))
-    sizes = "|".join(str(start) if start == end else f"{start}..{end}" for start, end in ranges)
-    symbol = declared[name].symbol
-    if symbol is None:
-        return (f"'{name}={sizes}'",)
-    first, *others = [each for each, other in declared.items() if other.symbol == symbol]
-    return (f"'{first}={symbol}={sizes}'", *(f"{each}={symbol}" for each in others))
+    if low > least:
+        yield least, low - 1
+    yield low, high
+    if high is not None and high != dim.max:
+        yield high + 1, dim.max
 
 
 def _options(dynamic: Iterable[str]) -> str:
-    return " ".join(f"--dynamic {spec}" for spec in dynamic)
+    return " ".join(f"--dynamic '{spec}'" if "|" in spec else f"--dynamic {spec}" for spec in dynamic)
 
 
 def _refused(guards: Iterable[Guard], size: int) -> bool:
@@ -318,19 +308,18 @@ def _is_one(names: Iterable[str], declared: Mapping[str, DynamicDim]) -> bool:
 def _one_name(names: Sequence[str], declared: Mapping[str, DynamicDim], message: str) -> Fix:
     """Return a fix that declares that the dimensions always have the same size, in their common range."""
     symbols = {declared[name].symbol for name in names} - {None}
-    members = [name for name, dim in declared.items() if name in names or dim.symbol in symbols]
+    members = [dim for name, dim in declared.items() if name in names or dim.symbol in symbols]
     known = {dim.symbol for dim in declared.values()}
     new = next(name for name in ("size", *(f"size{n}" for n in range(len(declared)))) if name not in known)
-    specs = _with_name(members, min(filter(None, symbols), default=new), *_common_range(members, declared))
+    specs = _with_name(members, min(filter(None, symbols), default=new), _common_range(members))
     text = f"{message.format(names=' and '.join(names))}: `{_options(specs)}`"
     return Fix(text, changes=(Change(dynamic=specs),))
 
 
-def _with_name(names: Sequence[str], symbol: str, low: int | str, high: int | str) -> tuple[str, ...]:
-    """Return values of `--dynamic` that declare one name and range for these dimensions."""
-    first, *others = names
-    bounds = f"={low}..{high}" if (low, high) != ("", "") else ""
-    return (f"{first}={symbol}{bounds}", *(f"{name}={symbol}" for name in others))
+def _with_name(dims: Sequence[DynamicDim], symbol: str | None, *ranges: Bounds) -> tuple[str, ...]:
+    """Return values of `--dynamic` that declare one name and its ranges for these dimensions."""
+    first, *others = (DynamicDim(dim.input_name, dim.dim, symbol=symbol) for dim in dims)
+    return (str(replace(first, ranges=ranges)), *map(str, others))
 
 
 def _unequal(guard: Guard, declared: Mapping[str, DynamicDim]) -> Iterator[Diagnostic]:
@@ -349,15 +338,15 @@ def _names_of_equality(guard: Guard, declared: Mapping[str, DynamicDim]) -> list
     return sorted(name for name in guard.dims if name in declared) if guard.is_equality else []
 
 
-def _ranges(names: Iterable[str], declared: Mapping[str, DynamicDim]) -> set[tuple[int | None, int | None]]:
+def _ranges(names: Iterable[str], declared: Mapping[str, DynamicDim]) -> set[Bounds]:
     return {(declared[name].min, declared[name].max) for name in names}
 
 
-def _common_range(names: Sequence[str], declared: Mapping[str, DynamicDim]) -> tuple[int | str, int | str]:
-    """Return the bounds that all these dimensions accept, or "" for no bound."""
-    low = max((n for name in names if (n := declared[name].min) is not None), default="")
-    high = min((n for name in names if (n := declared[name].max) is not None), default="")
-    return low, high
+def _common_range(dims: Iterable[DynamicDim]) -> Bounds:
+    """Return the bounds that all these dimensions accept."""
+    lows, highs = zip(*((dim.min, dim.max) for dim in dims), strict=True)
+    low = max((n for n in lows if n is not None), default=None)
+    return low, min((n for n in highs if n is not None), default=None)
 
 
 def _range(dim: DynamicDim) -> str:
