@@ -24,6 +24,9 @@ from .held_values import attributes_of_object, in_cell
 from .python_state import files_of_owners
 
 _CONTAINERS = (dict, list, tuple, set, deque)
+_PLAIN_CONTAINERS = frozenset({dict, list, tuple, set, OrderedDict, defaultdict, deque})
+"""Containers without attributes. A model has many, most of them empty, so the checks for these are short."""
+_CONSTANTS = frozenset({bool, int, float, complex, str, bytes, type(None), torch.Tensor, nn.Parameter})
 _DEPTH = 3
 _ABSENT = object()
 
@@ -56,11 +59,11 @@ class ModelState:
 
     def __init__(self, root: nn.Module) -> None:
         owners: dict[int, Any] = {id(owner): owner for owner in (*root.modules(), *files_of_owners(root))}
-        for owner in list(owners.values()):
-            for _, value in _variables(owner):
-                _add_objects(owners, value)
         self._root = root
         self._variables = [(owner, dict(_variables(owner))) for owner in owners.values()]
+        for _, variables in list(self._variables):
+            for value in variables.values():
+                self._add_objects(owners, value)
         self.cached_functions = [
             value
             for _, variables in self._variables
@@ -74,6 +77,20 @@ class ModelState:
             if isinstance(value, _CONTAINERS)
             for held in containers_in(value)
         }
+
+    def _add_objects(self, owners: dict[int, Any], value: Any, depth: int = _DEPTH) -> None:
+        """Add the objects in a value whose attributes `put_back` restores, except the known `owners`."""
+        kind = type(value)
+        if depth == 0 or kind in _CONSTANTS or id(value) in owners:
+            return
+        # A closure may refer to objects that do not belong to the model.
+        inner = () if kind is FunctionType else _inner_values(value)
+        if kind not in _PLAIN_CONTAINERS and (attributes := _variables_of_object(value)) is not None:
+            owners[id(value)] = value
+            self._variables.append((value, dict(attributes)))
+            inner = () if kind is FunctionType else (*inner, *attributes.values())
+        for each in inner:
+            self._add_objects(owners, each, depth - 1)
 
     def put_back(self, *, fakes_alone: bool = False) -> None:
         """Restore everything that changed. With `fakes_alone`, restore only what now contains fakes."""
@@ -89,17 +106,6 @@ class ModelState:
                     continue
                 if value is not old and (not fakes_alone or _holds_fakes(value)):
                     _put_back(owner, name, old)
-
-
-def _add_objects(owners: dict[int, Any], value: Any, depth: int = _DEPTH) -> None:
-    """Add the objects in a value to `owners`, which contains the objects whose attributes are restored."""
-    if depth == 0 or id(value) in owners:
-        return
-    if _variables_of_object(value) is not None:
-        owners[id(value)] = value
-    # A closure may refer to objects that do not belong to the model.
-    for inner in () if type(value) is FunctionType else _inner(value):
-        _add_objects(owners, inner, depth - 1)
 
 
 def _variables(owner: Any) -> Iterator[tuple[str, Any]]:
@@ -147,11 +153,12 @@ def _inner(value: Any) -> Iterable[Any]:
 
 def containers_in(value: Any, depth: int = _DEPTH) -> Iterator[Any]:
     """Yield the lists, dicts and sets in a value, recursively."""
-    if type(value) in (dict, list, set, OrderedDict, defaultdict, deque):
+    if type(value) in _PLAIN_CONTAINERS and type(value) is not tuple:
         yield value
     if depth and type(value) is not set:
         for inner in _inner_values(value):
-            yield from containers_in(inner, depth - 1)
+            if isinstance(inner, _CONTAINERS):
+                yield from containers_in(inner, depth - 1)
 
 
 def _inner_values(value: Any) -> Iterable[Any]:
