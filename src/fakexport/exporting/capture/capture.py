@@ -153,6 +153,8 @@ def capture(
         try:
             with answers.set_aside():
                 trace(strict=False, read_constants={})
+        except TraceFinished:
+            return None
         except Exception as error:
             return error
         return None
