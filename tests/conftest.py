@@ -36,7 +36,7 @@ os.environ.setdefault("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")
 
 # Tests of what a process of its own is for are elsewhere: tests/unit/checking, tests/unit/cli, tests/e2e.
 _CHECKS_RUN_HERE = (
-    *("tests/unit/exporting/", "tests/unit/report/", "tests/unit/planning/"),
+    *("tests/unit/exporting/", "tests/unit/models/", "tests/unit/planning/", "tests/unit/report/"),
     "tests/unit/checking/test_size_parts.py",
 )
 
