@@ -37,7 +37,8 @@ os.environ.setdefault("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")
 # Tests of what a process of its own is for are elsewhere: tests/unit/checking, tests/unit/cli, tests/e2e.
 _CHECKS_RUN_HERE = (
     *("tests/unit/exporting/", "tests/unit/models/", "tests/unit/planning/", "tests/unit/report/"),
-    "tests/unit/checking/test_size_parts.py",
+    *("tests/unit/checking/lock/", "tests/unit/checking/test_size_parts.py"),
+    "tests/e2e/test_lock_command.py",
 )
 
 # Imports and the collection of tests leave next to no garbage; the search for it took a tenth of all time.
