@@ -50,12 +50,10 @@ test-torch:
 # FUZZ_SEED=0 takes another way each time, which is what a long run is for: make fuzz FUZZ_SEED=0 FUZZ_S=900
 FUZZ_S ?= 60
 FUZZ_SEED ?= 1
-FUZZ_TARGETS ?= archive manifest program safetensors index object toml yaml adapter
+FUZZ_TARGETS ?= archive,manifest,program,safetensors,index,object,toml,yaml,adapter
 fuzz: $(VENV)/.with-fuzz
-	set -e; for target in $(FUZZ_TARGETS); do \
-		$(RUN) -m tests.fuzz.guided $$target -max_total_time=$(FUZZ_S) -seed=$(FUZZ_SEED) \
-			-artifact_prefix=fuzz- -print_final_stats=1 -verbosity=0; \
-	done
+	$(RUN) -m tests.fuzz.guided $(FUZZ_TARGETS) -max_total_time=$(FUZZ_S) \
+		-seed=$(FUZZ_SEED) -artifact_prefix=fuzz- -print_final_stats=1 -verbosity=0
 
 # Threads of one process, with memory that is checked: make stress STRESS_S=600
 STRESS_S ?= 600

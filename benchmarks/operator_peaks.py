@@ -20,8 +20,6 @@ from unittest import mock
 import torch
 from torch import nn
 from torch.export import export
-from torch.testing._internal import common_methods_invocations as database
-from torch.testing._internal.opinfo import core
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from benchmarks.cpu_peaks import TOLERANCE
@@ -64,6 +62,9 @@ class _Call(nn.Module):
 
 def samples(names: Sequence[str] = ()) -> Iterator[Sample]:
     """Yield the samples that export and run, of all operators or of those with the given names."""
+    from torch.testing._internal import common_methods_invocations as database  # Importing it takes seconds.
+    from torch.testing._internal.opinfo import core
+
     with ExitStack() as enlarged:
         for module in (database, core):
             sizes = {name: size for name, size in _SIZES.items() if hasattr(module, name)}

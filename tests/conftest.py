@@ -34,6 +34,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # optimization; its kernels are optimized as for users.
 os.environ.setdefault("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")
 
+# Tests of what a process of its own is for are elsewhere: tests/unit/checking, tests/unit/cli, tests/e2e.
+_CHECKS_RUN_HERE = (
+    *("tests/unit/exporting/", "tests/unit/models/", "tests/unit/planning/", "tests/unit/report/"),
+    *("tests/unit/checking/lock/", "tests/unit/checking/test_size_parts.py"),
+    "tests/e2e/test_lock_command.py",
+)
+
 # Imports and the collection of tests leave next to no garbage; the search for it took a tenth of all time.
 gc.disable()
 
@@ -82,10 +89,13 @@ def _keep_out_of_the_collector() -> None:
     gc.freeze()
 
 
-@pytest.fixture
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`check` runs here, so that a test sees what the model did to its objects."""
-    monkeypatch.setenv("FAKEXPORT_IN_PROCESS", "1")
+@pytest.fixture(scope="module", autouse=True)
+def checks_run_here(request: pytest.FixtureRequest) -> Iterator[None]:
+    """In these files `check` does not fork: with so many modules, a fork takes longer than a small model."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.relative_to(request.config.rootpath).as_posix().startswith(_CHECKS_RUN_HERE):
+            patch.setenv("FAKEXPORT_IN_PROCESS", "1")
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ written from reports of runs:
     PYTEST_ADDOPTS=--junitxml=build/slow.xml make test-slow
     python -m tests.levels build/test.xml build/slow.xml > build/heavy.txt && mv build/heavy.txt tests/
 
-A test that no report has keeps its line. Contract tests and three builds for absent GPUs are never heavy.
+A test that no report has keeps its line. Contract tests and one build for an absent GPU are never heavy.
 """
 
 from __future__ import annotations

@@ -15,6 +15,23 @@ from fakexport.cli.app import app
 from fakexport.models import PACKAGES
 
 HEAVY = ("torch", "sympy", *dict.fromkeys((*PACKAGES, "diffusers", "accelerate", "numpy", "safetensors")))
+LIGHT = (
+    "--version",
+    "explain",
+    "explain FE201",
+    "explain --all",
+    "devices",
+    "devices H100",
+    "verify-weights model.pt2 model.safetensors",
+    "inspect model.pt2",
+    "inspect dynamic.pt2",
+    "inspect stock.pt2 --format json",
+    "inspect custom.pt2",
+    "diff dynamic.pt2 dynamic.pt2",
+    "diff model.pt2 model.pt2 --html difference.html",
+    "sweep-compare run.jsonl run.jsonl",
+    "sweep-report run.jsonl -o page.html",
+)
 COMMANDS = [command.name for command in app.registered_commands]
 MODEL = """
 import torch
@@ -102,32 +119,18 @@ def test_help_imports_no_torch(tmp_path):
     assert after_commands("--help", *(f"{name} --help" for name in COMMANDS), folder=tmp_path) == []
 
 
+def test_a_command_that_needs_no_tensor_imports_no_torch(files):
+    loaded = after_commands(*LIGHT, folder=files)
+
+    assert loaded == [], [command for command in LIGHT if after_commands(command, folder=files)]
+
+
 @pytest.mark.parametrize(
     "command",
     [
-        "--version",
-        "explain",
-        "explain FE201",
-        "explain --all",
-        "devices",
-        "devices H100",
-        "verify-weights model.pt2 model.safetensors",
-        "inspect model.pt2",
-        "inspect dynamic.pt2",
-        "inspect stock.pt2 --format json",
-        "inspect custom.pt2",
-        "diff dynamic.pt2 dynamic.pt2",
-        "diff model.pt2 model.pt2 --html difference.html",
-        "sweep-compare run.jsonl run.jsonl",
-        "sweep-report run.jsonl -o page.html",
+        "inspect model.py:factory",
+        pytest.param("verify-weights model.py:factory model.safetensors", marks=pytest.mark.slow),
     ],
-)
-def test_a_command_that_needs_no_tensor_imports_no_torch(command, files):
-    assert after_commands(command, folder=files) == []
-
-
-@pytest.mark.parametrize(
-    "command", ["inspect model.py:factory", "verify-weights model.py:factory model.safetensors"]
 )
 def test_the_process_that_prints_leaves_torch_to_its_child(command, files):
     """Importing it in both processes would double the time."""

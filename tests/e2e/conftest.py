@@ -47,14 +47,15 @@ def run(cpp_runner, cpp_project):
 
 @pytest.fixture(scope="session")
 def llama(tmp_path_factory):
-    """A model of 1024 tokens with its checkpoint, and the project without weights from its bundle."""
+    """A model of 1024 tokens and one layer with its checkpoint, and the project of its bundle."""
     from fakexport.deploy import compile
     from tests.generation.agreement import exported
     from tests.generation.families import NAMED
 
     folder = tmp_path_factory.mktemp("llama")
     family = NAMED["llama"]
-    model = dataclasses.replace(family, config={**family.config, "vocab_size": 1024}).saved(folder)
+    config = {**family.config, "vocab_size": 1024, "num_hidden_layers": 1}
+    model = dataclasses.replace(family, config=config).saved(folder)
     exported(folder)
     made = compile(folder / "model.pt2", folder / "project", to="cpp-project")
     assert made.notes == ("the programs have no weights: pass them with `generate --weights PATH`",)

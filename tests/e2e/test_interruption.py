@@ -224,10 +224,10 @@ def test_a_terminal_shows_the_step_the_module_and_the_time(tmp_path):
 def test_a_timeout_names_the_module(tmp_path):
     for name in ("check", "sweep"):
         (tmp_path / name).mkdir()
-    check = Started(tmp_path / "check", "check", "models.py:traced", "--timeout", "30")
+    check = Started(tmp_path / "check", "check", "models.py:traced", "--timeout", "20")
     sweep = Started(tmp_path / "sweep", "sweep", "limited.yaml", "-o", "run.jsonl")
-    (sweep.work / "limited.yaml").write_text("models: [models.py:traced]\ntimeout: 30\n")
-    where = "stopped after 30 s: [1/1] cpu: trace, layers.0.1"
+    (sweep.work / "limited.yaml").write_text("models: [models.py:traced]\ntimeout: 20\n")
+    where = "stopped after 20 s: [1/1] cpu: trace, layers.0.1"
     with check, sweep:  # At the same time.
         _, err = check.process.communicate()
         out, _ = sweep.process.communicate()

@@ -1,6 +1,5 @@
 """Packages that add sources, runtimes, profiles and rules by entry points: the example, installed by pip."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.contract.source_tree import ROOT
+from tests.forked import run_python
 
 EXAMPLE = ROOT / "examples" / "plugin"
 
@@ -40,11 +40,8 @@ def fakexport(tmp_path):
     """Runs a command of fakexport with a folder of packages, and returns its exit code and its output."""
 
     def run(site, *arguments):
-        environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{site}"}
-        command = [sys.executable, "-m", "fakexport", *map(str, arguments)]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-        )
+        code = f"import sys; sys.path.append({str(site)!r}); from fakexport.cli import main; sys.exit(main())"
+        done = run_python(code, *arguments, folder=tmp_path)
         return done.returncode, done.stdout + done.stderr
 
     return run

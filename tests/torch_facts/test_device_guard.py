@@ -11,7 +11,7 @@ import torch
 
 from fakexport._torch.emulation import guard_layout, method_table, virtual_guard
 from fakexport._torch.emulation.device_guard import VirtualGuards, guard_address
-from tests.torch_facts.stock_torch import run_stock
+from tests.torch_facts.stock_torch import run_stock_from_nothing
 
 is_cpu_wheel = pytest.mark.skipif(torch.version.cuda is not None, reason="asks what a CPU-only wheel does")
 has_streams = pytest.mark.skipif(not virtual_guard.has_streams(), reason="no page of machine code here")
@@ -20,15 +20,15 @@ NOT_LINKED = "PyTorch is not linked with support for {} devices"
 
 @is_cpu_wheel
 def test_stock_is_not_linked_with_other_devices_and_aborts_where_their_parameters_require_grad():
-    ended = run_stock(
+    ended = run_stock_from_nothing(
         "for device in ('cuda', 'xpu', 'mps'):\n"
         "    try:\n"
         "        with FakeTensorMode(): torch.empty(2, device=device).uniform_()\n"
         "    except RuntimeError as error: print(error)"
     )
-    assert ended.output.splitlines() == [NOT_LINKED.format(device) for device in ("cuda", "xpu", "mps")]
+    assert ended.stdout.splitlines() == [NOT_LINKED.format(device) for device in ("cuda", "xpu", "mps")]
 
-    ended = run_stock(
+    ended = run_stock_from_nothing(
         "with FakeTensorMode():\n"
         "    model = torch.nn.Linear(2, 2)\n"
         "    model.weight = torch.nn.Parameter(torch.empty(2, 2, device='cuda'))\n"
@@ -36,8 +36,8 @@ def test_stock_is_not_linked_with_other_devices_and_aborts_where_their_parameter
         "model.bias = None\n"
         "torch.export.export(model, (x,))"
     )
-    assert ended.code == -signal.SIGABRT
-    assert NOT_LINKED.format("cuda") in ended.error
+    assert ended.returncode == -signal.SIGABRT
+    assert NOT_LINKED.format("cuda") in ended.stderr
 
 
 def test_a_guard_that_stood_there_is_put_back_and_one_of_ours_stays_where_none_stood():
@@ -174,7 +174,7 @@ def test_where_no_page_may_be_run_there_are_no_streams_and_no_failure(monkeypatc
 @has_streams
 def test_a_system_that_forbids_the_page_is_named_by_a_backward_pass():
     # PR_SET_MDWE: the kernel refuses to make written memory executable, as systemd's setting does.
-    ended = run_stock(
+    ended = run_stock_from_nothing(
         "import ctypes, sys\n"
         "from fakexport._torch.emulation.virtual_accelerator import virtual_backward\n"
         "from fakexport._torch.emulation.device_guard import VirtualGuards\n"
@@ -186,6 +186,6 @@ def test_a_system_that_forbids_the_page_is_named_by_a_backward_pass():
         "except Exception as error: print(type(error).__name__, error)"
     )
 
-    if "too old a kernel" in ended.error:
+    if "too old a kernel" in ended.stderr:
         pytest.skip("the kernel has no PR_SET_MDWE")
-    assert "MemoryDenyWriteExecute" in ended.output
+    assert "MemoryDenyWriteExecute" in ended.stdout

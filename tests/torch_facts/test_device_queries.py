@@ -63,10 +63,10 @@ def test_streams_and_events_have_the_methods_of_torchs(stock, ours):
 @is_cpu_wheel
 def test_stock_cannot_answer_for_a_device_it_was_not_built_for():
     ended = run_stock("torch.cuda.get_device_capability()")
-    assert ended.error.strip().endswith("AssertionError: Torch not compiled with CUDA enabled")
+    assert ended.stderr.strip().endswith("AssertionError: Torch not compiled with CUDA enabled")
 
     ended = run_stock("torch.cuda._lazy_init = lambda: exit(7)\ntorch.ones(1, device='cuda')")
-    assert ended.code == 7
+    assert ended.returncode == 7
 
 
 def test_get_device_module_is_a_cached_function():

@@ -37,7 +37,7 @@ def test_stock_shows_the_classes_of_the_trace():
         "torch.export.export(M(), (torch.ones(3),), dynamic_shapes=[{0: torch.export.Dim('n')}])\n"
     )
 
-    assert "FakeTensor SymInt False" in printed.output
+    assert "FakeTensor SymInt False" in printed.stdout
 
 
 def test_this_module_sees_the_classes_of_eager_mode_and_another_one_those_of_the_trace(traced):

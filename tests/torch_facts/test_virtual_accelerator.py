@@ -41,7 +41,7 @@ def test_stock_reads_no_integer_as_a_device_and_a_guard_alone_makes_no_backward_
         "    x = torch.ones(2, device='cuda', requires_grad=True)\n"
         "    (x * x).sum().backward()"
     )
-    assert "Cannot access accelerator device when none is available." in ended.error
+    assert "Cannot access accelerator device when none is available." in ended.stderr
 
 
 @pytest.mark.parametrize("device_type", ["cuda", "xpu", "mps"])

@@ -23,9 +23,9 @@ def test_stock_touches_a_device_that_answers_available():
         "with VirtualGuards(['cuda']), FakeTensorMode():\n    torch.tensor([1.0], device='cuda')"
     )
 
-    assert ended.output.strip() == "False"
-    is_touched = "'aten::empty" in ended.error and "'CUDA'" in ended.error  # a CPU-only wheel
-    assert is_touched or "Found no NVIDIA driver" in ended.error
+    assert ended.stdout.strip() == "False"
+    is_touched = "'aten::empty" in ended.stderr and "'CUDA'" in ended.stderr  # a CPU-only wheel
+    assert is_touched or "Found no NVIDIA driver" in ended.stderr
 
 
 def test_no_device_is_touched_whatever_it_answers(monkeypatch):

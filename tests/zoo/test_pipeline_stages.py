@@ -27,7 +27,7 @@ from tests.zoo.test_recovered_constants import EXCLUDED
 pytest.importorskip("transformers")
 pytestmark = [pytest.mark.zoo, pytest.mark.filterwarnings("ignore")]
 
-MARKS = {"gpt2": (), "llama": pytest.mark.slow, "t5": pytest.mark.slow, "mixtral": pytest.mark.slow}
+MARKS = dict.fromkeys(("gpt2", "llama", "t5", "mixtral"), pytest.mark.slow)
 DEPTH = 3
 SIZES = 5
 

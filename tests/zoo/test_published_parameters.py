@@ -24,12 +24,10 @@ for model_type, models in TABLE.items():
         published = config.pop("hub", None) or config.pop("card")
         MODELS[name] = published - config.pop("left_out", 0), config
 
-SAMPLE = [
-    "meta-llama/Llama-3.2-1B", "mistralai/Mixtral-8x7B-v0.1", "google/gemma-2-2b", "google/flan-t5-small",
-    "openai-community/gpt2", "openai/whisper-tiny",
-]  # fmt: skip
+SAMPLE = ["mistralai/Mixtral-8x7B-v0.1", "google/flan-t5-small", "openai/whisper-tiny"]
 # Decoders like those.
 MORE = [
+    "meta-llama/Llama-3.2-1B", "google/gemma-2-2b", "openai-community/gpt2",
     "Qwen/Qwen2.5-0.5B", "Qwen/Qwen3-8B", "Qwen/Qwen3-30B-A3B", "mistralai/Mistral-7B-v0.3",
     "microsoft/phi-4", "EleutherAI/pythia-1b",
 ]  # fmt: skip

@@ -38,7 +38,7 @@ TEXT = (
     *("opt", "phi", "phi3", "qwen2", "qwen3", "qwen3_moe", "roberta", "stablelm", "starcoder2", "t5"),
 )
 IMAGES = ("vit", "resnet", "convnext")
-MARKS = {"gpt2": (), "t5": (pytest.mark.slow, pytest.mark.chosen)}
+MARKS = {"t5": (pytest.mark.slow, pytest.mark.chosen)}
 BATCHES, LENGTHS = range(1, 5), range(1, 13)
 
 

@@ -53,7 +53,8 @@ def test_devices_with_a_name_prints_that_one(capsys):
     assert capsys.readouterr() == (render_device(profile_named("H100-80GB")), "")
 
 
-def test_inspect_prints_the_tree(monkeypatch, capsys, in_this_process):
+def test_inspect_prints_the_tree(monkeypatch, capsys):
+    monkeypatch.setenv("FAKEXPORT_IN_PROCESS", "1")
     calls = {}
 
     def inspect(source, **options):

@@ -108,7 +108,7 @@ def eager(model: Any, start: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -
                 family,
                 id=family.name,
                 marks=[pytest.mark.slow, pytest.mark.chosen]
-                if family.name in ("bart", "whisper")
+                if family.name == "whisper"
                 else pytest.mark.exhaustive,
             )
             for family in FAMILIES[1:]

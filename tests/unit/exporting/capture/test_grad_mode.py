@@ -145,6 +145,7 @@ def test_an_error_in_the_other_mode_is_printed():
     assert found.notes[0].startswith("in the other grad mode, `forward` raises RuntimeError: ")
 
 
+@pytest.mark.chosen
 @pytest.mark.parametrize("module", [Encodes, Attends, Recomputes])
 def test_what_torch_does_differently_without_gradients_is_no_finding(module):
     assert codes(module) == []

@@ -188,7 +188,6 @@ def shown(answers):
 
 @pytest.mark.parametrize("target", ["cpu", "H100"])
 @pytest.mark.parametrize("sizes", [[], ["x.0"]], ids=["static", "dynamic"])
-@pytest.mark.usefixtures("in_this_process")
 def test_each_question_is_answered_as_in_eager_mode(sizes, target, tmp_path):
     path = tmp_path / "asking.py"
     path.write_text(TEXT)

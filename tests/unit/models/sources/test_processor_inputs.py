@@ -300,6 +300,7 @@ def test_code_and_files_that_processor_files_name_are_left_alone(tmp_path):
 
 @pytest.mark.slow
 def test_the_processor_runs_once_for_several_targets(tmp_path, monkeypatch):
+    monkeypatch.delenv("FAKEXPORT_IN_PROCESS")
     folder, runs = CLIP.write(tmp_path), tmp_path / "runs"
     run = Processor._run
     monkeypatch.setattr(Processor, "_run", lambda *given: (runs.open("a").write("run "), run(*given))[1])

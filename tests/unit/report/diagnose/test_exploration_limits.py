@@ -13,7 +13,6 @@ from tests.unit.report.diagnose.test_several_problems import checked, source
 BRANCH = "if x.sum() > 0:\n    x = x + 1\nfor _ in range(3):\n    x = x * 2\nreturn x"
 
 
-@pytest.mark.usefixtures("in_this_process")
 def test_first_finding_is_reported_before_the_exploration(tmp_path, monkeypatch):
     told = []
     explored = []

@@ -258,7 +258,6 @@ def test_each_specialized_dimension_is_reported_at_its_line(tmp_path):
     assert messages == ["requires x.0 to be 4 (Eq(8*s77, 32))", "requires y.0 to be 6 (Eq(2*s17, 12))"]
 
 
-@pytest.mark.usefixtures("in_this_process")
 def test_exploration_runs_only_after_a_failure():
     """A model that exports is called twice more, to see whether calls are alike in the other grad mode."""
     calls = SimpleNamespace(made=())  # The items of a list in a closure would be restored.
