@@ -32,6 +32,7 @@ from fakexport.report import (
     Timings,
     Verdict,
     archive_of,
+    merged_archive,
 )
 from fakexport.report.diagnose import diagnose_process_ended
 
@@ -188,6 +189,9 @@ def bundled(saved: Mapping[str, SavedPrograms], prepare: Callable[[], None] | No
         saved: The programs by name. The method of a rank or a stage is preceded by the name.
         prepare: Imports libraries that the programs need.
     """
+
+    if (merged := merged_archive(saved)) is not None:
+        return merged
 
     def made(send: Send) -> bytes:
         root = Path.cwd()

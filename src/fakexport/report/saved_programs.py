@@ -95,6 +95,26 @@ class SavedPrograms:
         return type(self), (self.ranks, self.archive, self.fault)
 
 
+def merged_archive(saved: Mapping[str, SavedPrograms]) -> bytes | None:
+    """Return a bundle of all these programs, or None if they must be loaded to write it.
+
+    The method of a rank or a stage is preceded by the name.
+    """
+    from fakexport.archive import ProgramOfArchive, merge, method_manifests
+
+    programs: dict[str, ProgramOfArchive] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, each in saved.items():
+            path = Path(folder, f"{len(programs)}.pt2")
+            path.write_bytes(each.content)
+            methods = method_manifests(path)
+            for method in methods:
+                own = name if [*methods] == ["model"] else f"{name}_{method}"
+                programs[own] = ProgramOfArchive(path, method)
+        path = Path(folder, "programs.pt2")
+        return None if merge(programs, path, trust=True) is None else path.read_bytes()
+
+
 def _tried(programs: ExportedProgram | Mapping[str, ExportedProgram], *, root: Path) -> bytes:
     from fakexport.archive import try_to_save
 

@@ -82,12 +82,7 @@ from fakexport.exporting.program.summary import (
     summarise,
     summary_of,
 )
-from fakexport.exporting.program.tensor_identity import (
-    constants_read,
-    is_lifted,
-    names_by_tensor,
-    tensor_identity,
-)
+from fakexport.exporting.program.tensor_identity import constants_read, names_by_tensor, tensor_identity
 from fakexport.exporting.program.tensor_spec import (
     Spelling,
     plain_name,
