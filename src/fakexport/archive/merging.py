@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -15,7 +16,7 @@ from fakexport.exporting.interface import is_lifted
 from fakexport.files.container import ArchiveError, Container, Content, read_container
 from fakexport.files.documents import DocumentError, collection_paused, field, mapping
 
-from .codec.program_outline import is_loadable, temporary_buffers
+from .codec.program_outline import is_loadable
 from .manifest import Location, Manifest, MethodManifest, Prefix, TensorEntry
 from .manifest_json import verify_records, write_described
 from .methods import Methods, read_methods
@@ -30,6 +31,11 @@ from .shared_names import (
 )
 from .shared_records import ABSENT, ComputedRecords, Payload, method_records, share_records
 from .stored_tensor import MethodRecords, StoredObject, StoredTensor, read_config, read_constant
+
+_BUFFER = re.compile(
+    rb'\{"buffer":\{"arg":\{"name":"[^"\\]*"\},"buffer_name":"([^"\\]*)","persistent":false\}\}', re.ASCII
+)
+"""A buffer outside the state dict, in the document of a program. No text in JSON can contain this."""
 
 
 class NeedsTorch(FakexportError, ValueError):
@@ -168,16 +174,18 @@ class _Reading:
             raise NeedsTorch("linked weights, or a constant without a value")
         if container.size(names.sample_inputs) > container.limits.state_bytes:
             raise NeedsTorch("large example inputs")
-        document, inputs = container.json(names.model), container.record(names.sample_inputs)
-        if not self._trust and not (is_loadable(document, about.library_modules) and is_plain(inputs)):
+        model, inputs = container.record(names.model), container.record(names.sample_inputs)
+        if not self._trust and not (
+            is_loadable(container.json(names.model), about.library_modules) and is_plain(inputs)
+        ):
             raise NeedsTorch("a program that the loader may reject")
         sha256 = {record.name: record.sha256 for record in methods.manifest.records}
         weights = _weights(container, names, about, sha256)
         constants = _constants(container, names, about, sha256)
-        buffers = temporary_buffers(document)
+        buffers = {name.decode() for name in _BUFFER.findall(model)}
         found = _Program(
             about,
-            container.record(names.model),
+            model,
             inputs,
             _payload(container, weights, "data/weights/weight", self._weights),
             _payload(container, constants, "data/constants/tensor", self._constants),
@@ -202,7 +210,7 @@ class _Reading:
     def _open(self, path: str | os.PathLike[str]) -> tuple[Container, Methods]:
         key = os.fspath(path)
         if key not in self._opened:
-            container = self._stack.enter_context(read_container(path))
+            container = self._stack.enter_context(read_container(path, trust=self._trust))
             methods = read_methods(container)
             if not methods.has_manifest:
                 raise NeedsTorch("torch wrote the archive")

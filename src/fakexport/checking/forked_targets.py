@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch.export import ExportedProgram
-
+from fakexport.checking.check_steps import STAGES
 from fakexport.checking.isolation import forked, why_shared
 from fakexport.checking.size_parts import Row, SizeParts
-from fakexport.checking.target_check import STAGES, Answer, Wanted, answer_for, import_for_checks, versions
+from fakexport.checking.target_answer import Answer, Wanted, versions
+from fakexport.checking.target_check import answer_for, import_for_checks
 from fakexport.checking.targets import Target, targets_of
 from fakexport.emulation.devices import peak_bytes
 from fakexport.error import InvalidValue
@@ -31,7 +31,7 @@ from fakexport.report import (
     TargetSpec,
     Timings,
     Verdict,
-    archive_of,
+    loaded_archive,
     merged_archive,
 )
 from fakexport.report.diagnose import diagnose_process_ended
@@ -197,11 +197,7 @@ def bundled(saved: Mapping[str, SavedPrograms], prepare: Callable[[], None] | No
         root = Path.cwd()
         if prepare is not None:
             prepare()
-        programs: dict[str, ExportedProgram] = {}
-        for name, each in saved.items():
-            for method, program in each.bundle.items():
-                programs[name if each.bundle.is_alone else f"{name}_{method}"] = program
-        return archive_of(programs, root=root)
+        return loaded_archive(saved, root=root)
 
     if why_shared() is not None:
         return made(lambda message: None)

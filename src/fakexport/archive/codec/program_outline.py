@@ -121,14 +121,6 @@ def is_loadable(document: Any, modules: Mapping[str, str]) -> bool:
     return not (found.missing_operators or found.refused_operators or found.library_classes)
 
 
-def temporary_buffers(document: Any) -> frozenset[str]:
-    """Return the names of the buffers that are not in the model's state dict."""
-    signature = field(field(mapping(document), "graph_module", mapping), "signature", mapping)
-    specs = field(signature, "input_specs", lambda v: items(v, union))
-    buffers = [mapping(content) for kind, content in specs if kind == "buffer"]
-    return frozenset(field(each, "buffer_name", text) for each in buffers if each.get("persistent") is False)
-
-
 class _Values:
     """Summarize the inputs and outputs in a signature. Sizes have the same text as in `summarise`."""
 

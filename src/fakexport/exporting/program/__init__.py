@@ -19,7 +19,7 @@ from fakexport.exporting.program.devices import (
 from fakexport.exporting.program.differences.alignment import align
 from fakexport.exporting.program.differences.difference import ComparedProgram, compared, diff, diff_compared
 from fakexport.exporting.program.differences.fingerprint_difference import diff_fingerprints
-from fakexport.exporting.program.differing_numbers import differing_numbers
+from fakexport.exporting.program.differing_numbers import ProgramNumbers, differing_numbers
 from fakexport.exporting.program.fingerprint import ConstantLine, Fingerprint, NodeLine, PortLine, fingerprint
 from fakexport.exporting.program.flattening import flattened
 from fakexport.exporting.program.library_operators import (
