@@ -106,9 +106,9 @@ def _share_weights(weights: dict[str, Payload], shared: Iterable[SharedWeight]) 
         if one is None or one.location is None or one.location.is_link:
             continue  # A constant, a fake weight, or a weight in a linked file.
         for method, other in others:
-            location = entries[method][other].location
-            if location is not None:
-                renamed[method][location.file] = one.location.file
+            same = entries[method].get(other)  # None for a constant.
+            if same is not None and same.location is not None:
+                renamed[method][same.location.file] = one.location.file
     for method, names in renamed.items():
         weights[method] = _renamed(weights[method], names)
 

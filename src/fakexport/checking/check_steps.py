@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 
+from fakexport.files.processes import Send
 from fakexport.report import Stage, Step
 
 STAGES: Mapping[Step, Stage] = {
@@ -19,27 +19,30 @@ STAGES: Mapping[Step, Stage] = {
 """Step of a check -> the stage that it belongs to."""
 
 
-class Announce(Protocol):
-    """Reports the current step to the caller of `check`."""
+class Announcer:
+    """Reports the steps of a check to its caller.
+
+    Args:
+        send: Receives the messages. Default: they are dropped.
+    """
+
+    def __init__(self, send: Send = lambda _: None) -> None:
+        self._send = send
 
     def step(self, step: Step, finding: str = "", blocks: int | None = None) -> None:
         """Start a step. `explore` gets the error as `finding`. `blocks` is the number of blocks to trace."""
+        self._send(("step", (step, finding, blocks)))
 
     def done(self, blocks: int, module: str) -> None:
         """Report the number of traced blocks, and the path of the module that is being traced."""
-
-
-class Silent:
-    """Reports nothing, because the process has no pipe of its own to the caller of `check`."""
-
-    def step(self, step: Step, finding: str = "", blocks: int | None = None) -> None: ...
-
-    def done(self, blocks: int, module: str) -> None: ...
+        self._send(("done", (blocks, module)))
 
 
 @dataclass
 class Clock:
-    announce: Announce
+    """Announces steps, and measures the wall time of each stage."""
+
+    announce: Announcer
     stage: Stage = "build"
     seconds: dict[Stage, float] = field(default_factory=dict)
 
@@ -52,3 +55,11 @@ class Clock:
             yield
         finally:
             self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+
+    @contextmanager
+    def all_counted(self) -> Iterator[None]:
+        """Count the time of the block that no step in it takes as part of the capture."""
+        start, before = time.perf_counter(), sum(self.seconds.values())
+        yield
+        waited = time.perf_counter() - start - (sum(self.seconds.values()) - before)
+        self.seconds["capture"] = self.seconds.get("capture", 0.0) + waited

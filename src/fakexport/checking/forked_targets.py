@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fakexport.checking.check_steps import STAGES
+from fakexport.checking.check_steps import STAGES, Announcer
 from fakexport.checking.isolation import forked, why_shared
 from fakexport.checking.size_parts import Row, SizeParts
 from fakexport.checking.target_answer import Answer, Wanted, versions
@@ -172,7 +172,7 @@ def _answer(
     root = Path.cwd()  # Read before the model's file can change it.
     read = asked.read() if isinstance(asked, Request) else asked
     target = _of_part(targets_of(read, targets)[index], read.asked.sizes)
-    return answer_for(read, target, wanted, _Announcer(send), root=root)
+    return answer_for(read, target, wanted, Announcer(send), root=root)
 
 
 def _of_part(target: Target, sizes: tuple[SizeRange, ...]) -> Target:
@@ -205,14 +205,3 @@ def bundled(saved: Mapping[str, SavedPrograms], prepare: Callable[[], None] | No
     if isinstance(found, NoAnswer):
         raise InvalidValue(f"the process that writes the bundle ended without a result: {found.reason}")
     return found
-
-
-class _Announcer:
-    def __init__(self, send: Send) -> None:
-        self._send = send
-
-    def step(self, step: Step, finding: str = "", blocks: int | None = None) -> None:
-        self._send(("step", (step, finding, blocks)))
-
-    def done(self, blocks: int, module: str) -> None:
-        self._send(("done", (blocks, module)))

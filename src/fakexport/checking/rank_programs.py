@@ -12,6 +12,7 @@ from typing import TypeVar
 from torch.export import ExportedProgram
 
 from fakexport.checking.isolation import forked
+from fakexport.checking.target_answer import Wanted
 from fakexport.exporting.program import Fingerprint, ProgramNumbers, facts_of, fingerprint, summarise
 from fakexport.exporting.stages import cut
 from fakexport.files.documents import SizeRange
@@ -48,25 +49,24 @@ class RankProgram:
         cls,
         program: ExportedProgram,
         starts: Starts,
-        *,
+        wanted: Wanted,
         sizes: tuple[SizeRange, ...],
+        *,
         root: Path,
-        is_kept: bool,
-        has_fingerprint: bool,
     ) -> RankProgram:
-        """Save a program or, with `starts`, its stages. Without `is_kept`, only find out whether it works."""
+        """Save a program or, with `starts`, its stages; `root` is passed to `save`."""
         refused = diagnose_refused_sizes([program], sizes) if sizes else None
         saved: SavedPrograms | None = None
         if refused is None and starts is not None:
             saved = SavedPrograms.of_stages(cut(program, starts), root=root)
         elif refused is None:  # No archive may claim sizes that its program does not accept.
-            saved = SavedPrograms.of(program, root=root, is_kept=is_kept)
+            saved = SavedPrograms.of(program, root=root, is_kept=wanted.programs)
         is_rank = facts_of(program).parallel is not None
         return cls(
             numbers=ProgramNumbers.of(program) if is_rank else None,
             weight_bytes=summarise(program).held_bytes().total() if is_rank else 0,
             saved=saved,
-            fingerprint=fingerprint(program) if has_fingerprint else None,
+            fingerprint=fingerprint(program) if wanted.fingerprints else None,
             refused=refused,
         )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from torch.export import ExportedProgram
 
 from fakexport._torch.quiet_logs import torch_logs_silenced
-from fakexport.checking.check_steps import Announce, Clock, Silent
+from fakexport.checking.check_steps import Announcer, Clock
 from fakexport.checking.isolation import why_shared
 from fakexport.checking.rank_programs import RankProgram, Starts, with_other_ranks
 from fakexport.checking.ranks import RankFailure, summarise_ranks
@@ -70,7 +70,7 @@ class TargetCheck:
     """The check of one target. `root` is the same as for `save`."""
 
     def __init__(
-        self, request: ModelRequest, target: Target, announce: Announce, wanted: Wanted, root: Path
+        self, request: ModelRequest, target: Target, announce: Announcer, wanted: Wanted, root: Path
     ) -> None:
         self._request, self._target, self._wanted, self._root = request, target, wanted, root
         self._clock = Clock(announce)
@@ -133,7 +133,8 @@ class TargetCheck:
             return first()
         if self._is_forking:
             others = range(1, request.degrees.ranks)
-            own, apart = with_other_ranks(others, partial(self._rank_apart, whole), first)
+            with self._clock.all_counted():
+                own, apart = with_other_ranks(others, partial(self._rank_apart, whole), first)
         else:
             own, apart = first(), {}
         return own if isinstance(own, _Failure) else self._with_ranks(own, whole, apart)
@@ -155,20 +156,13 @@ class TargetCheck:
         return _Checked(trace.program, judged, found, starts, placed, {0: self._rank(trace.program, starts)})
 
     def _rank(self, program: ExportedProgram, starts: Starts) -> RankProgram:
-        return RankProgram.of(
-            program,
-            starts,
-            sizes=self._request.asked.sizes,
-            root=self._root,
-            is_kept=self._wanted.programs,
-            has_fingerprint=self._wanted.fingerprints,
-        )
+        return RankProgram.of(program, starts, self._wanted, self._request.asked.sizes, root=self._root)
 
     def _rank_apart(
         self, whole: ExportedProgram | None, rank: int, starts: Callable[[], Starts]
     ) -> RankProgram | None:
         """Trace a rank in a forked process. None if it fails, because the parent repeats it to report why."""
-        self._clock, self._is_counted = Clock(Silent()), False
+        self._clock, self._is_counted = Clock(Announcer()), False
         try:
             trace = self._traced_rank(rank, whole)
             self._emulation.close()
@@ -329,7 +323,7 @@ def import_for_checks() -> None:
 
 
 def answer_for(
-    request: ModelRequest, target: Target, wanted: Wanted, announce: Announce, *, root: Path
+    request: ModelRequest, target: Target, wanted: Wanted, announce: Announcer, *, root: Path
 ) -> Answer:
     """Check one target of a request. `root` is the same as for `save`.
 

@@ -47,6 +47,17 @@ class Table(nn.Module):
         return (x * self.one + self.other) * torch.tensor([self.factor, 1.0, 0.0]) + self.weight + self.ids
 
 
+class Scaled(nn.Module):
+    """Has a buffer that may be missing in its state dict."""
+
+    def __init__(self, is_persistent: bool) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(3), persistent=is_persistent)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale
+
+
 class Attribute(nn.Module):
     """Has a tensor that is neither a parameter nor a buffer, and may write to it."""
 
@@ -107,6 +118,7 @@ CASES: dict[str, Callable[[], Mapping[str, Any]]] = {
     "bound with prefixes": lambda: live(speller()),
     "constants": tables,
     "constants of bound programs": lambda: {n: torch.export.export(Table(), (IMAGE,)) for n in "ab"},
+    "buffers": lambda: {f"is_{each}": torch.export.export(Scaled(each), (IMAGE,)) for each in (True, False)},
     "no weights": lambda: {"a": made(nn.ReLU), "b": torch.export.export(nn.Tanh(), (IMAGE,))},
     "stages": stages,
     "ranks": ranks,
