@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .loading import load, load_bundle
     from .manifest import Manifest, MethodManifest, TensorEntry
     from .manifest_json import method_from_json, method_to_json
-    from .merging import ProgramOfArchive, merge
+    from .merging import merge
     from .methods import method_manifests
     from .own_symbols import with_own_symbols
     from .payload import weights_payload
@@ -40,7 +40,7 @@ if not TYPE_CHECKING:  # A type checker would accept any misspelled name.
             "loading": "load load_bundle",
             "manifest": "Manifest MethodManifest TensorEntry",
             "manifest_json": "method_from_json method_to_json",
-            "merging": "ProgramOfArchive merge",
+            "merging": "merge",
             "methods": "method_manifests",
             "payload": "weights_payload",
             "saved_object": "refuse_unregistered_classes",

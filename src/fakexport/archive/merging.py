@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -42,12 +42,8 @@ class NeedsTorch(FakexportError, ValueError):
     """A program cannot be copied: the loader must decode or reject it."""
 
 
-@dataclass(frozen=True)
-class ProgramOfArchive:
-    """A program to copy: the path of its archive, and its method if the archive is a bundle."""
-
-    path: str | os.PathLike[str]
-    method: str | None = None
+ProgramOfArchive = tuple[str | os.PathLike[str], str | None]
+"""The path of an archive, and the method of a program in it; None if the archive is not a bundle."""
 
 
 def merge(
@@ -63,7 +59,7 @@ def merge(
     are checked when the bundle is loaded. The manifest keeps the versions that exported each program.
 
     Args:
-        programs: The programs by method in the bundle.
+        programs: The programs to copy, by method in the bundle.
         path, prefixes: As for `save_bundle`.
         trust: Whether the archives were built by the user, so that the programs in them need no checks.
 
@@ -164,8 +160,8 @@ class _Reading:
     @collection_paused()
     def program(self, asked: ProgramOfArchive) -> _Program:
         """Read a program, and check it."""
-        container, methods = self._open(asked.path)
-        own = methods.chosen(asked.path, asked.method)
+        container, methods = self._open(asked[0])
+        own = methods.chosen(*asked)
         about, names = methods.manifest.methods[own], MethodRecords(own)
         self._model_bytes += container.size(names.model)
         if self._model_bytes > (most := container.limits.json_bytes):
@@ -200,12 +196,14 @@ class _Reading:
         self._constants += len(found.constants.config)
         return found
 
-    def known(self, programs: Mapping[str, ProgramOfArchive]) -> Iterator[SharedWeight]:
-        """Yield the weights that the archives list as shared, by method in the bundle."""
-        for path, (_, methods) in self._opened.items():
-            of = {name: each.method for name, each in programs.items() if os.fspath(each.path) == path}
-            for group in methods.manifest.shared:
-                yield tuple((name, weight) for own, weight in group for name in of if of[name] == own)
+    def known(self, programs: Mapping[str, ProgramOfArchive]) -> tuple[SharedWeight, ...]:
+        """Return the weights that the archives list as shared, by method in the bundle."""
+        return tuple(
+            tuple((name, weight) for own, weight in group for name in of if of[name] == own)
+            for path, (_, methods) in self._opened.items()
+            for of in ({name: own for name, (each, own) in programs.items() if os.fspath(each) == path},)
+            for group in methods.manifest.shared
+        )
 
     def _open(self, path: str | os.PathLike[str]) -> tuple[Container, Methods]:
         key = os.fspath(path)
@@ -314,28 +312,24 @@ def _entry(tensor: _Tensor, record: str | None) -> TensorEntry:
 
 
 def _shared(
-    programs: Mapping[str, _Program], prefixes: Mapping[str, Prefix], known: Iterable[SharedWeight]
+    programs: Mapping[str, _Program], prefixes: Mapping[str, Prefix], known: Sequence[SharedWeight]
 ) -> tuple[SharedWeight, ...]:
     """Return the weights that the programs share. `Bundle` raises an error if they differ."""
+
+    def key(method: str, name: str) -> Hashable:
+        return programs[method].about.parallel, name_in_checkpoint(name, prefixes.get(method))
+
+    every = programs.items()
     if len({each.about.weights for each in programs.values() if each.about.tensors}) > 1:
         raise NeedsTorch("only some of the programs have weights")
-    known = tuple(known)
     if any(name not in programs[method].shareable for group in known for method, name in group):
         raise NeedsTorch("a shared tensor that is not a weight or a buffer")
-    holders: Counter[Hashable] = Counter()
-    for method, each in programs.items():
-        for name in each.weights.config.keys() | each.constants.config.keys():
-            holders[each.about.parallel, name_in_checkpoint(name, prefixes.get(method))] += 1
-    for method, each in programs.items():
-        for name in each.unclear:
-            if holders[each.about.parallel, name_in_checkpoint(name, prefixes.get(method))] > 1:
-                raise NeedsTorch("two programs have an attribute that one of them may write")
-    named: dict[str, NamedTensors] = {}
-    for method, each in programs.items():
-        groups: dict[Hashable, list[str]] = {}
-        for name, tensor in each.shareable.items():
-            groups.setdefault(tensor, []).append(name)
-        named[method] = NamedTensors(each.about.parallel, [*groups.items()])
+    holders = Counter(
+        key(m, name) for m, each in every for name in (*each.weights.config, *each.constants.config)
+    )
+    if any(holders[key(method, name)] > 1 for method, each in every for name in each.unclear):
+        raise NeedsTorch("two programs have an attribute that one of them may write")
+    named = {method: NamedTensors(each.about.parallel, each.shareable) for method, each in every}
     shared = shared_names(named, prefixes, known)
     for group in shared:
         for (method, name), (other, other_name) in pairwise(group):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from fakexport.error import InvalidValue
@@ -80,11 +80,11 @@ class NamedTensors:
 
     Args:
         rank: The rank that the program computes. Ranks share no memory, and have different shards of weights.
-        tensors: Each tensor's key, which is equal for tensors in the same memory, and its names.
+        keys: Maps each name of a tensor to a key, which is equal for tensors in the same memory.
     """
 
     rank: ParallelRecord | None
-    tensors: Sequence[tuple[Hashable, Sequence[str]]]
+    keys: Mapping[str, Hashable]
 
 
 def shared_names(
@@ -94,13 +94,13 @@ def shared_names(
     known_as = {pair: index for index, weight in enumerate(known) for pair in weight}
     union = _Union()
     for method, own in methods.items():
-        for key, names in own.tensors:
-            pair = method, names[0]
+        pairs: dict[Hashable, Pair] = {}
+        for name, key in own.keys.items():
+            pair = pairs.setdefault(key, (method, name))  # A tied tensor has the first of its names.
             union.join(pair, ("memory", key))
-            for name in names:
-                union.join(pair, ("name", own.rank, name_in_checkpoint(name, prefixes.get(method))))
-                if (method, name) in known_as:
-                    union.join(pair, ("known", known_as[method, name]))
+            union.join(pair, ("name", own.rank, name_in_checkpoint(name, prefixes.get(method))))
+            if (method, name) in known_as:
+                union.join(pair, ("known", known_as[method, name]))
     return tuple(tuple(pairs) for pairs in union.groups() if len(pairs) > 1)
 
 

@@ -33,9 +33,8 @@ def shared_weights(
     written = frozenset().union(*map(written_state, programs.values()))
     methods = {}
     for method, program in programs.items():
-        tensors = _weights(program, written)
-        groups = [(tensor_identity(tensors[names[0]]), names) for names in names_by_tensor(tensors)]
-        methods[method] = NamedTensors(facts_of(program).parallel, groups)
+        keys = {name: tensor_identity(tensor) for name, tensor in _weights(program, written).items()}
+        methods[method] = NamedTensors(facts_of(program).parallel, keys)
     shared = shared_names(methods, prefixes, known)
     for weight in shared:
         for first, second in pairwise(weight):

@@ -118,9 +118,9 @@ def bundle_command(
     }
 
     def saved() -> int:
-        from fakexport.archive import ProgramOfArchive, merge
+        from fakexport.archive import merge
 
-        programs = {method: ProgramOfArchive(path) for method, path in paths.items()}
+        programs = {method: (path, None) for method, path in paths.items()}
         if (merged := merge(programs, output, prefixes=prefixes, trust=trust)) is not None:
             return len(merged.shared)
         from fakexport.archive import load, save_bundle

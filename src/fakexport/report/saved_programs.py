@@ -41,10 +41,13 @@ class SavedPrograms:
     @classmethod
     def of_ranks(cls, saved: Mapping[int, SavedPrograms], *, root: Path) -> SavedPrograms:
         """Put the saved programs or stages of ranks together; `root` is passed to `save`."""
-        ranks = tuple(saved) if all(each.ranks for each in saved.values()) else ()
-        fault = next((each.fault for each in saved.values() if each.fault is not None), None)
-        if len(saved) == 1 or fault is not None or not all(each.archive for each in saved.values()):
-            return next(iter(saved.values())) if len(saved) == 1 else cls(ranks, b"", fault)
+        first, *more = every = list(saved.values())
+        if not more:
+            return first
+        ranks = tuple(saved) if first.ranks else ()
+        fault = next((each.fault for each in every if each.fault is not None), None)
+        if fault is not None or not first.archive:
+            return cls(ranks, b"", fault)
         named = {f"rank{rank}": each for rank, each in saved.items()}
         return cls._saved(ranks, lambda: merged_archive(named) or loaded_archive(named, root=root))
 
@@ -106,15 +109,15 @@ def merged_archive(saved: Mapping[str, SavedPrograms]) -> bytes | None:
 
     The method of a rank or a stage is preceded by the name.
     """
-    from fakexport.archive import ProgramOfArchive, merge, method_manifests
+    from fakexport.archive import merge, method_manifests
 
-    programs: dict[str, ProgramOfArchive] = {}
+    programs: dict[str, tuple[Path, str]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, each in saved.items():
             path = Path(folder, f"{len(programs)}.pt2")
             path.write_bytes(each.content)
             for method in method_manifests(path):
-                programs[_method(name, method)] = ProgramOfArchive(path, method)
+                programs[_method(name, method)] = path, method
         path = Path(folder, "programs.pt2")
         return None if merge(programs, path, trust=True) is None else path.read_bytes()
 

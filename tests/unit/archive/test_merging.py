@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import fakexport as fe
-from fakexport.archive import ProgramOfArchive, load, merge, save_bundle
+from fakexport.archive import load, merge, save_bundle
 from fakexport.archive.manifest_json import MANIFEST, encode_manifest
 from fakexport.checking import Wanted, report_on
 from fakexport.error import InvalidValue
@@ -139,8 +139,8 @@ def test_a_merge_writes_the_bytes_of_loading_and_saving(case: str, tmp_path: Pat
     assert (tmp_path / "new").read_bytes() == (tmp_path / "old").read_bytes()
 
 
-def parts(paths: Paths) -> dict[str, ProgramOfArchive]:
-    return {method: ProgramOfArchive(path) for method, path in paths.items()}
+def parts(paths: Paths) -> dict[str, tuple[Path, str | None]]:
+    return {method: (path, None) for method, path in paths.items()}
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -161,8 +161,8 @@ def test_a_program_with_an_adapter_is_copied(tmp_path: Path) -> None:
 def test_methods_of_bundles_are_copied_and_stay_shared(tmp_path: Path) -> None:
     fe.save_bundle(live(speller()), tmp_path / "bound")  # Shared by identity: the names differ.
     fe.save_bundle({"a": made(Table), "b": made(Table)}, tmp_path / "tables")
-    tables = {f"table_{name}": ProgramOfArchive(tmp_path / "tables", name) for name in "ab"}
-    speech = {name: ProgramOfArchive(tmp_path / "bound", name) for name in ("decode", "encode")}
+    tables = {f"table_{name}": (tmp_path / "tables", name) for name in "ab"}
+    speech = {name: (tmp_path / "bound", name) for name in ("decode", "encode")}
 
     assert merge({**tables, **speech}, tmp_path / "new") is None  # Only some are bound.
     assert merge(speech, tmp_path / "new") is not None
@@ -289,7 +289,7 @@ def test_archives_of_torch_and_linked_weights_are_left_to_the_loader(tmp_path: P
     fe.save(fe.bind(made(linear), checkpoint), tmp_path / "linked.pt2", link=checkpoint)
 
     for name in ("stock.pt2", "linked.pt2"):
-        assert merge({"a": ProgramOfArchive(tmp_path / name)}, tmp_path / "new") is None
+        assert merge({"a": (tmp_path / name, None)}, tmp_path / "new") is None
 
 
 def test_programs_that_no_reader_would_accept_together_are_refused(
