@@ -14,7 +14,7 @@ from typing import Any
 from fakexport.error import FakexportError, InvalidValue
 from fakexport.exporting.interface import is_lifted
 from fakexport.files.container import ArchiveError, Container, Content, read_container
-from fakexport.files.documents import DocumentError, collection_paused, field, mapping
+from fakexport.files.documents import MAX_INTEGER, DocumentError, collection_paused, field, mapping
 
 from .codec.program_outline import is_loadable
 from .manifest import Location, Manifest, MethodManifest, Prefix, TensorEntry
@@ -256,8 +256,8 @@ def _tensors(
     stored: dict[str, StoredTensor] = {}
     for name, entry in config.items():
         one = field({name: entry}, name, read_constant)
-        if isinstance(one, StoredObject) or one.is_pickled:
-            raise NeedsTorch("a C++ object or a pickled tensor")
+        if isinstance(one, StoredObject) or one.is_pickled or one.needed_bytes > MAX_INTEGER:
+            raise NeedsTorch("a C++ object, a pickled tensor, or a tensor larger than any memory")
         stored[name] = one
         groups.setdefault(key(name, one), []).append(name)
     found: dict[str, _Tensor] = {}

@@ -255,9 +255,15 @@ def script() -> bytes:
 
 
 SIZE = {"as_expr": {"expr_str": "__import__('os')", "hint": None}}
+NUMBERS = [{"as_int": 2**40}, {"as_int": 2**40}]
+HUGE = {
+    **{"dtype": 7, "layout": 7, "requires_grad": False, "device": {"type": "cpu", "index": None}},
+    **{"sizes": NUMBERS, "strides": NUMBERS, "storage_offset": {"as_int": 0}},
+}
 ATTACKS: dict[str, Callable[[dict[str, Any], dict[str, bytes]], Any]] = {
     "a guard": in_model(lambda d: d["guards_code"].append("print('code of the file runs')")),
     "a size": in_model(lambda d: d["graph_module"]["graph"]["sym_int_values"].update(size=SIZE)),
+    "a tensor": in_model(lambda d: d["graph_module"]["graph"]["tensor_values"].update(inner=HUGE)),
     "an operator": in_model(lambda d: d["graph_module"]["graph"]["nodes"][0].update(target="os.system")),
     "an effect": in_model(
         lambda d: d["graph_module"]["graph"]["nodes"][0].update(target="torch.ops.aten.from_file.default")

@@ -115,6 +115,10 @@ def is_loadable(document: Any, modules: Mapping[str, str]) -> bool:
         DocumentError: The program is invalid.
     """
     found = outline(document, modules)
+    reader = ValueReader()
+    for graph in _objects(document, "tensor_values", is_nested=True):
+        for name in field(graph, "tensor_values", lambda v: entries(v, reader.describe)):
+            identifier(name)
     for written in {text(each["expr_str"]) for each in _objects(document, "expr_str", is_nested=True)}:
         read_shape(written)
     field(document, "guards_code", lambda v: read_guards(v, lambda guard: checked_guard(text(guard))), [])
