@@ -55,8 +55,9 @@ def merge(
 ) -> Manifest | None:
     """Write the bundle that `save_bundle` would write for the loaded programs, and return its manifest.
 
-    The archives are untrusted, and all of their records are checked. Only the edges of a graph are not: they
-    are checked when the bundle is loaded. The manifest keeps the versions that exported each program.
+    The archives are untrusted, and all of their records are checked, except for the arguments and the
+    metadata of the nodes: they are checked when the bundle is loaded. The manifest keeps the versions that
+    exported each program.
 
     Args:
         programs: The programs to copy, by method in the bundle.

@@ -107,7 +107,7 @@ def outline(document: Any, modules: Mapping[str, str] = MappingProxyType({})) ->
 
 
 def is_loadable(document: Any, modules: Mapping[str, str]) -> bool:
-    """Return whether this process could load a program, except that the edges of its graphs are not checked.
+    """Return whether this process could load a program. The arguments of its nodes are not checked.
 
     Every symbolic size and guard is checked, because stock torch would run their text.
 
