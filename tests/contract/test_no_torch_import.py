@@ -27,6 +27,8 @@ LIGHT = (
     "inspect dynamic.pt2",
     "inspect stock.pt2 --format json",
     "inspect custom.pt2",
+    "bundle one=model.pt2 other=dynamic.pt2 -o bundle.pt2",
+    "bundle one=bound.pt2 other=bound.pt2 -o bundle.pt2",
     "diff dynamic.pt2 dynamic.pt2",
     "diff model.pt2 model.pt2 --html difference.html",
     "sweep-compare run.jsonl run.jsonl",
@@ -89,6 +91,7 @@ def files(tmp_path_factory):
     batch = {0: torch.export.Dim.AUTO}
     stock = torch.export.export(torch.nn.Linear(4, 2), (torch.zeros(3, 4),), dynamic_shapes=(batch,))
     torch.export.save(stock, folder / "stock.pt2")
+    fe.save(torch.export.export(torch.nn.Linear(4, 2), (torch.zeros(3, 4),)), folder / "bound.pt2")
     fe.save(torch.export.export(CallsALibrary(), (torch.ones(3),)), folder / "custom.pt2")
     save_file({"weight": torch.zeros(2, 4), "bias": torch.zeros(2)}, folder / "model.safetensors")
     with closing(RunFile(folder / "run.jsonl", resume=False)) as run:
@@ -143,7 +146,6 @@ def test_commands_that_read_an_archive_import_no_model_library(files):
         "source model.pt2",
         "view model.pt2 -o graph.json",
         "retarget model.pt2 --to cpu=cuda:0 -o moved.pt2",
-        "bundle one=model.pt2 -o bundle.pt2",
         "bind model.pt2 model.safetensors -o bound.pt2",
         folder=files,
     )

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from .loading import load, load_bundle
     from .manifest import Manifest, MethodManifest, TensorEntry
     from .manifest_json import method_from_json, method_to_json
+    from .merging import merge
     from .methods import method_manifests
     from .own_symbols import with_own_symbols
     from .payload import weights_payload
     from .saved_object import refuse_unregistered_classes
     from .saving import WeightsDroppedWarning, save, save_bundle, try_to_save
-    from .sharing import name_in_checkpoint
+    from .shared_names import name_in_checkpoint
     from .verification import verify_archived_weights, verify_weights
     from .weights_by_name import verified_by_name
 
@@ -39,11 +40,12 @@ if not TYPE_CHECKING:  # A type checker would accept any misspelled name.
             "loading": "load load_bundle",
             "manifest": "Manifest MethodManifest TensorEntry",
             "manifest_json": "method_from_json method_to_json",
+            "merging": "merge",
             "methods": "method_manifests",
             "payload": "weights_payload",
             "saved_object": "refuse_unregistered_classes",
             "saving": "WeightsDroppedWarning save save_bundle try_to_save",
-            "sharing": "name_in_checkpoint",
+            "shared_names": "name_in_checkpoint",
             "verification": "verify_archived_weights verify_weights",
             "weights_by_name": "verified_by_name",
         },

@@ -10,11 +10,10 @@ from torch.export import ExportedProgram
 from fakexport.emulation.fake import is_fake
 from fakexport.error import InvalidType, InvalidValue
 from fakexport.exporting.program import facts_of, flattened
-from fakexport.files.container import fault_of_name
 
-from .manifest import ALONE, METHOD_NAME, MOST_METHODS, Prefix
-from .sharing import SharedWeight, shared_weights
-from .stored_tensor import MethodRecords
+from .manifest import ALONE, Prefix
+from .shared_names import SharedWeight, check_method_names, chosen_prefixes
+from .sharing import shared_weights
 
 
 class Bundle(Mapping[str, ExportedProgram]):
@@ -58,14 +57,16 @@ class Bundle(Mapping[str, ExportedProgram]):
         prefixes: Mapping[str, str | Prefix] | None = None,
         shared: Iterable[SharedWeight] = (),
     ) -> None:
-        _check_names(programs)
+        check_method_names(programs)
+        for method, program in programs.items():
+            if not isinstance(program, ExportedProgram):
+                raise InvalidType(
+                    f"the method {method} is a {type(program).__name__}, not an ExportedProgram"
+                )
         self._programs = {method: flattened(program) for method, program in programs.items()}
-        known = ((method, facts_of(program).prefix) for method, program in programs.items())
-        pairs = {method: prefix for method, prefix in known if prefix is not None}
-        for method, prefix in (prefixes or {}).items():
-            pairs[method] = (prefix, "") if isinstance(prefix, str) else prefix
-        _check_prefixes(self._programs, pairs)
-        self._prefixes = {method: pair for method, pair in pairs.items() if pair != ("", "")}
+        known = {method: facts_of(program).prefix for method, program in programs.items()}
+        weights = {method: program.state_dict for method, program in self._programs.items()}
+        self._prefixes = chosen_prefixes(known, prefixes or {}, weights)
         _check_bound(self._programs)
         self._shared = shared_weights(self._programs, self._prefixes, shared) if len(programs) > 1 else ()
 
@@ -102,39 +103,6 @@ class Bundle(Mapping[str, ExportedProgram]):
     @property
     def is_bound(self) -> bool:
         return not any(is_fake(tensor) for program in self.values() for tensor in program.state_dict.values())
-
-
-def _check_names(programs: Mapping[str, ExportedProgram]) -> None:
-    if not programs:
-        raise InvalidValue("a bundle needs at least one method")
-    if len(programs) > MOST_METHODS:
-        raise InvalidValue(f"a bundle has at most {MOST_METHODS} methods, got {len(programs)}")
-    for method, program in programs.items():
-        if not isinstance(method, str) or not METHOD_NAME.fullmatch(method):
-            raise InvalidValue(
-                f"{method!r} is not a valid method name: use a letter, then letters, digits and `_`"
-            )
-        if fault := fault_of_name(MethodRecords(method).model):
-            raise InvalidValue(f"{method!r} is not a valid method name: {fault}")
-        if not isinstance(program, ExportedProgram):
-            raise InvalidType(f"the method {method} is a {type(program).__name__}, not an ExportedProgram")
-    lower = {method.lower(): method for method in programs}
-    for method in programs:
-        if lower[method.lower()] != method:
-            raise InvalidValue(f"the methods {method} and {lower[method.lower()]} differ only in case")
-
-
-def _check_prefixes(programs: Mapping[str, ExportedProgram], prefixes: Mapping[str, Prefix]) -> None:
-    for method, (_, own) in prefixes.items():
-        if method not in programs:
-            raise InvalidValue(
-                f"a prefix was passed for {method!r}, but the methods are {', '.join(programs)}"
-            )
-        for name in programs[method].state_dict:
-            if not name.startswith(own):
-                raise InvalidValue(
-                    f"the name of the weight {name} of {method} does not begin with the prefix {own!r}"
-                )
 
 
 def _check_bound(programs: Mapping[str, ExportedProgram]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 
 import torch
@@ -16,34 +15,20 @@ from fakexport.files.container import Container, Content
 from .manifest import MOST_COMPUTED_BYTES, MethodManifest
 
 
-class ComputedRecords:
-    """Records of computed weights for all programs of an archive. Equal values are stored once.
+def computed_values(program: ExportedProgram) -> dict[str, Content | None]:
+    """Return the computed weights of a program by name; None for a weight that has no value.
 
-    A record contains the elements in row-major order, or a single element if all elements are equal.
+    The content is the elements in row-major order, or a single element if all elements are equal.
     """
+    values = computed_of(program, most_bytes=MOST_COMPUTED_BYTES)
+    return {name: None if value is None else _content(value) for name, value in sorted(values.items())}
 
-    def __init__(self) -> None:
-        self.records: dict[str, Content] = {}
-        self._known: dict[bytes, str] = {}
 
-    def add(self, program: ExportedProgram) -> dict[str, str | None]:
-        """Add a program's computed weights. Map each name to its record, or to None if it has no value."""
-        return {
-            name: None if value is None else self._record(value)
-            for name, value in sorted(computed_of(program, most_bytes=MOST_COMPUTED_BYTES).items())
-        }
-
-    def _record(self, value: torch.Tensor) -> str:
-        with real_execution():
-            content: bytes = bits(value.detach()).numpy().tobytes()
-        first = content[: value.itemsize]
-        if content == first * value.numel():
-            content = first
-        key = hashlib.sha256(content).digest()
-        if key not in self._known:
-            self._known[key] = f"extra/fakexport/computed_{len(self._known)}"
-            self.records[self._known[key]] = content
-        return self._known[key]
+def _content(value: torch.Tensor) -> bytes:
+    with real_execution():
+        content: bytes = bits(value.detach()).numpy().tobytes()
+    first = content[: value.itemsize]
+    return first if content == first * value.numel() else content
 
 
 def read_computed(container: Container, manifest: MethodManifest) -> dict[str, torch.Tensor | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterable
 from itertools import groupby
@@ -17,6 +16,7 @@ from fakexport.files import open_below
 from fakexport.files.container import ArchiveError, Limits
 
 from .manifest import Location, TensorEntry
+from .shared_records import sha256_of
 
 
 def linked_tensors(
@@ -45,14 +45,6 @@ def linked_tensors(
             if check_weights:
                 file.check(entry, location)
     return tensors
-
-
-def sha256_of(pieces: Iterable[bytes | memoryview]) -> str:
-    """Return the sha256 of content in pieces, in hex."""
-    digest = hashlib.sha256()
-    for piece in pieces:
-        digest.update(piece)
-    return digest.hexdigest()
 
 
 class _LinkedFile:

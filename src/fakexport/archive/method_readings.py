@@ -27,7 +27,7 @@ from fakexport.files.documents import AdapterRecord, Recipe
 
 from .bundle import Bundle
 from .manifest import Prefix
-from .sharing import name_in_checkpoint
+from .shared_names import name_in_checkpoint
 
 
 @dataclass(frozen=True)

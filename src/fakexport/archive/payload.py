@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch.export import ExportedProgram
 
 from fakexport.archive.codec.values import Json, ValueEncoder
-from fakexport.archive.linked_files import Links, sha256_of
+from fakexport.archive.linked_files import Links
 from fakexport.archive.manifest import Location, TensorEntry, extent
 from fakexport.archive.saved_object import object_record
-from fakexport.archive.sharing import SharedWeight
+from fakexport.archive.shared_records import LINKED, UNBOUND, Payload
 from fakexport.archive.stored_tensor import StoredObject
 from fakexport.emulation.fake import is_fake
 from fakexport.emulation.history import DataReadError, constant_value
@@ -23,33 +20,7 @@ from fakexport.exporting.program import UnboundConstant, constants_read, names_b
 from fakexport.files.container import Content, Streamed
 from fakexport.files.documents import UnboundName
 
-UNBOUND = "unbound__bind_the_weights_first_with_fakexport"
-"""Used as the record name of a weight that is not in the archive, so that torch's error shows it."""
-
-LINKED = "linked__load_this_archive_with_fakexport"
-"""Used as the record name of a weight in a linked file, so that torch's error shows it."""
-
-ABSENT = (UNBOUND, LINKED, f"tensor_{UNBOUND}")
-"""Record names of weights, and then of constants, that are not in the archive."""
-
 _CHUNK_BYTES = 16 * 2**20
-
-
-@dataclass(frozen=True)
-class Payload:
-    """The weights or the constants of a program, ready to be written.
-
-    Args:
-        config: torch's `PayloadConfig` as JSON: the record and layout of each tensor, in program order.
-        records: Record name -> content. Tensors without data have no record.
-        tensors: Entries of the manifest. Tied names share one entry.
-        unbound: Constants without a value.
-    """
-
-    config: dict[str, Json]
-    records: dict[str, Content]
-    tensors: tuple[TensorEntry, ...] = ()
-    unbound: tuple[UnboundName, ...] = ()
 
 
 def weights_payload(program: ExportedProgram, links: Links | None = None, *, first: int = 0) -> Payload:
@@ -184,66 +155,3 @@ class _Pieces:
         raw: memoryview = flat.view(torch.uint8).numpy().data
         for start in range(0, len(raw), _CHUNK_BYTES):
             yield raw[start : start + _CHUNK_BYTES]
-
-
-def share_weights(weights: dict[str, Payload], shared: Iterable[SharedWeight]) -> None:
-    """For each shared weight, make all methods refer to the record of the first method."""
-    entries = {
-        method: {tensor.name: tensor for tensor in payload.tensors} for method, payload in weights.items()
-    }
-    renamed: dict[str, dict[str, str]] = {method: {} for method in weights}
-    for (first, name), *others in shared:
-        one = entries[first].get(name)
-        if one is None or one.location is None or one.location.is_link:
-            continue  # A constant, a fake weight, or a weight in a linked file.
-        for method, other in others:
-            location = entries[method][other].location
-            if location is not None:
-                renamed[method][location.file] = one.location.file
-    for method, names in renamed.items():
-        weights[method] = _renamed(weights[method], names)
-
-
-def share_equal(constants: dict[str, Payload]) -> None:
-    """Write equal constants of several methods once. Each method still gets its own tensor.
-
-    Equal constants of the same method keep separate records, because they are separate tensors.
-    """
-    known: dict[str, list[str]] = {}
-    for method, payload in constants.items():
-        names: dict[str, str] = {}
-        taken: Counter[str] = Counter()
-        for name, content in payload.records.items():
-            key = _digest(content)
-            written = known.setdefault(key, [])
-            if taken[key] < len(written):
-                names[name] = written[taken[key]]
-            else:
-                written.append(name)
-            taken[key] += 1
-        constants[method] = _renamed(payload, names)
-
-
-def _digest(content: Content) -> str:
-    if isinstance(content, bytes):  # The state of a C++ object.
-        return sha256_of([content])
-    assert isinstance(content, Streamed)
-    return sha256_of(content.pieces)
-
-
-def _renamed(payload: Payload, names: Mapping[str, str]) -> Payload:
-    """Return the payload without the records in `names`. References to them use the new names."""
-    plain = {old.rpartition("/")[2]: new.rpartition("/")[2] for old, new in names.items()}
-    config: dict[str, Any] = {
-        name: {**entry, "path_name": plain.get(entry["path_name"], entry["path_name"])}
-        for name, entry in payload.config.items()
-    }
-    tensors = tuple(_relocated(tensor, names) for tensor in payload.tensors)
-    records = {name: content for name, content in payload.records.items() if name not in names}
-    return replace(payload, config=config, records=records, tensors=tensors)
-
-
-def _relocated(tensor: TensorEntry, names: Mapping[str, str]) -> TensorEntry:
-    if tensor.location is None or tensor.location.file not in names:
-        return tensor
-    return replace(tensor, location=replace(tensor.location, file=names[tensor.location.file]))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import pickletools
+import re
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from fakexport.files.container import STORED, ArchiveError, Limits, read_entries
 from fakexport.files.documents import DocumentError
 
 MOST_VALUES = 1_000_000
@@ -21,6 +24,9 @@ _MARK = object()
 """Marks a position on the pickle's stack."""
 _PROTOCOL, _STOP = b"\x80\x02", b"."
 _ARGUMENTS = {each.code.encode("latin-1"): each.arg for each in pickletools.opcodes}
+_OF_TENSORS = re.compile(
+    r"data\.pkl|data/[0-9]+|byteorder|version|\.(format_version|storage_alignment|data/serialization_id)"
+)
 _CLASS_MODULE = "__torch__.torch.classes."
 _LISTS = frozenset(f"build_{kind}list" for kind in ("int", "double", "bool", "tensor"))
 
@@ -88,6 +94,38 @@ def read_pickled_state(pickled: bytes) -> PickledState:
         raise DocumentError("is not a pickled object of a C++ class")
     _refuse_too_many(found.state)
     return found
+
+
+def nested_records(content: bytes, limits: Limits) -> dict[str, memoryview]:
+    """Return views of the records in the nested archive, by name without the leading folder."""
+    view = memoryview(content)
+
+    def read_at(offset: int, length: int) -> bytes:
+        if offset + length > len(content):
+            raise ArchiveError("", "is truncated")
+        return content[offset : offset + length]
+
+    found = {}
+    for entry in read_entries("", read_at, len(content), limits):
+        record = view[entry.data : entry.data + entry.packed]
+        if entry.method != STORED or zlib.crc32(record) != entry.crc:
+            raise ArchiveError("", f"is damaged in {entry.name!r}")
+        found[entry.name.partition("/")[2]] = record
+    return found
+
+
+def is_plain(inputs: bytes) -> bool:
+    """Return whether a record of example inputs, as `torch.save` writes them, contains nothing but data.
+
+    Tensors, numbers and texts in tuples, lists and dicts are data. The record may be empty.
+    """
+    try:
+        records = nested_records(inputs, Limits()) if inputs else {}
+        if inputs:
+            _refuse_too_many(_Reading().result(bytes(records["data.pkl"])))
+    except (ArchiveError, DocumentError, ValueError, IndexError, KeyError, TypeError, OverflowError):
+        return False
+    return all(map(_OF_TENSORS.fullmatch, records))
 
 
 class _Reading:

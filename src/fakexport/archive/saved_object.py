@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +16,11 @@ from fakexport._torch.tracing.script_objects import (
     pickled_object,
 )
 from fakexport.error import InvalidValue, first_line
-from fakexport.files.container import STORED, ArchiveError, Limits, read_entries
+from fakexport.files.container import ArchiveError, Limits
 from fakexport.files.documents import DocumentError
 
 from .manifest import extent
-from .pickled_state import Storage, StoredView, read_pickled_state
+from .pickled_state import Storage, StoredView, nested_records, read_pickled_state
 
 _STORAGES = {
     "BFloat16Storage": torch.bfloat16,
@@ -87,7 +86,7 @@ def object_record(script_object: torch.ScriptObject) -> bytes:
 def read_saved_object(content: bytes, limits: Limits) -> SavedObject:
     """Read an object's record without executing code or creating the object."""
     try:
-        records = _records(content, limits)
+        records = nested_records(content, limits)
     except ArchiveError as error:
         raise DocumentError(error.what) from None
     if "data.pkl" not in records:
@@ -101,24 +100,6 @@ def with_tensors(pickled: bytes, records: Mapping[str, bytes | memoryview]) -> S
     """Read a pickled object whose tensors are in records such as `data/0`."""
     found = read_pickled_state(pickled)
     return SavedObject(found.class_name, _Tensors(records).put_into(found.state), len(pickled))
-
-
-def _records(content: bytes, limits: Limits) -> dict[str, memoryview]:
-    """Return views of the records in the nested archive, by name without the leading folder."""
-    view = memoryview(content)
-
-    def read_at(offset: int, length: int) -> bytes:
-        if offset + length > len(content):
-            raise ArchiveError("", "is truncated")
-        return content[offset : offset + length]
-
-    found = {}
-    for entry in read_entries("", read_at, len(content), limits):
-        record = view[entry.data : entry.data + entry.packed]
-        if entry.method != STORED or zlib.crc32(record) != entry.crc:
-            raise ArchiveError("", f"is damaged in {entry.name!r}")
-        found[entry.name.partition("/")[2]] = record
-    return found
 
 
 class _Tensors:

@@ -8,7 +8,6 @@ import re
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
-from json import dumps  # A model may replace `json.dumps`.
 from pathlib import Path
 
 import torch
@@ -33,12 +32,13 @@ from fakexport.files.container import Content
 from fakexport.files.documents import Recipe, collection_paused
 
 from .bundle import Bundle
-from .computed_weights import ComputedRecords
+from .computed_weights import computed_values
 from .linked_files import Links
 from .manifest import ALONE, Manifest, MethodManifest, Prefix, WeightsKind
 from .manifest_json import write_described
-from .payload import ABSENT, UNBOUND, Payload, constants_payload, share_equal, share_weights, weights_payload
-from .stored_tensor import MethodRecords, apart
+from .payload import constants_payload, weights_payload
+from .shared_records import UNBOUND, ComputedRecords, Payload, encoded, method_records, share_records
+from .stored_tensor import MethodRecords
 
 
 @one_at_a_time
@@ -120,8 +120,9 @@ def _written(
     manifests: dict[str, MethodManifest] = {}
     for method, (weights, constants) in _payloads(bundle, links).items():
         own, prefix = bundle[method], bundle.prefixes.get(method)
-        records |= _program_records(own, MethodRecords(method), weights, constants, root=root)
-        computed = computed_records.add(own) if _kind(weights) == "none" else {}
+        model = _model(own, root, is_for_stock=_kind(weights) == "inside")
+        records |= method_records(MethodRecords(method), model, sample_inputs_record(own), weights, constants)
+        computed = computed_records.add(computed_values(own)) if _kind(weights) == "none" else {}
         recipes = recipes_of(own) if is_for_bind and _kind(weights) == "none" else ()
         manifests[method] = _described(own, weights, constants, prefix, computed, recipes, root=root)
     if links is not None and all(manifest.weights != "linked" for manifest in manifests.values()):
@@ -201,10 +202,9 @@ def _payloads(bundle: Bundle, links: Links | None) -> dict[str, tuple[Payload, P
                 raise
             raise InvalidValue(f"the method {method}: {error}") from None
         first_weight += len(program.state_dict)
-        first_constant += len(program.constants)
+        first_constant += len(constants[method].config)
     if len(bundle) > 1:
-        share_weights(weights, bundle.shared)
-        share_equal(constants)
+        share_records(weights, constants, bundle.shared)
     return {method: (weights[method], constants[method]) for method in bundle}
 
 
@@ -222,31 +222,9 @@ def _check_whole(weights: Payload, constants: Payload) -> None:
         )
 
 
-def _program_records(
-    program: ExportedProgram,
-    names: MethodRecords,
-    weights: Payload,
-    constants: Payload,
-    *,
-    root: str | Path | None = None,
-) -> dict[str, Content]:
-    """Return the records of one program, including its tensors; see `save` for `root`."""
+def _model(program: ExportedProgram, root: str | Path, *, is_for_stock: bool) -> bytes:
     with collection_paused():
-        model = _json(program_to_json(program, root=root, is_for_stock=_kind(weights) == "inside"))
-    return {
-        names.model: model,
-        _place(names.weights, weights): _json({"config": weights.config}),
-        _place(names.constants, constants): _json({"config": constants.config}),
-        names.sample_inputs: sample_inputs_record(program),
-        **weights.records,
-        **constants.records,
-    }
-
-
-def _place(config: str, payload: Payload) -> str:
-    """Return the record name for a config: torch's name if the archive contains all its tensors."""
-    is_whole = all(entry["path_name"] not in ABSENT for entry in payload.config.values())
-    return config if is_whole else apart(config)
+        return encoded(program_to_json(program, root=root, is_for_stock=is_for_stock))
 
 
 def _described(
@@ -296,10 +274,6 @@ def _kind(weights: Payload) -> WeightsKind:
     if any(location.is_link for location in locations):
         return "linked"
     return "inside" if locations else "none"
-
-
-def _json(value: object) -> bytes:
-    return dumps(value, separators=(",", ":"), ensure_ascii=True).encode()
 
 
 def sample_inputs_record(program: ExportedProgram) -> bytes:

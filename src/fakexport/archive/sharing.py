@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 import torch
@@ -13,18 +13,10 @@ from fakexport.archive.weights import are_equal
 from fakexport.emulation.fake import is_fake
 from fakexport.emulation.history import known_value
 from fakexport.error import InvalidValue
-from fakexport.exporting.program import facts_of, is_lifted, names_by_tensor, tensor_identity, written_state
+from fakexport.exporting.interface import is_lifted
+from fakexport.exporting.program import facts_of, names_by_tensor, tensor_identity, written_state
 
-Pair = tuple[str, str]
-SharedWeight = tuple[Pair, ...]
-"""One shared weight: the pair (method, weight name) of each method that uses it."""
-
-
-def name_in_checkpoint(name: str, prefix: tuple[str, str] | None) -> str:
-    """Return the name that a program's weight has in the checkpoint. `Bundle` documents the prefix."""
-    if prefix is None or not name.startswith(prefix[1]):
-        return name
-    return prefix[0] + name.removeprefix(prefix[1])
+from .shared_names import NamedTensors, Pair, SharedWeight, name_in_checkpoint, shared_names
 
 
 def shared_weights(
@@ -38,21 +30,12 @@ def shared_weights(
     that a program writes, are shared too, because one program may write what another reads. Raises ValueError
     if weights that would be shared differ.
     """
-    known_as = {pair: index for index, weight in enumerate(known) for pair in weight}
     written = frozenset().union(*map(written_state, programs.values()))
-    counted = {method: _weights(program, written) for method, program in programs.items()}
-    union = _Union()
-    for method, tensors in counted.items():
-        # Ranks share no memory, and have different shards of a weight.
-        rank = facts_of(programs[method]).parallel
-        for names in names_by_tensor(tensors):
-            pair = method, names[0]
-            union.join(pair, ("memory", tensor_identity(tensors[names[0]])))
-            for name in names:
-                union.join(pair, ("name", rank, name_in_checkpoint(name, prefixes.get(method))))
-                if (method, name) in known_as:
-                    union.join(pair, ("known", known_as[method, name]))
-    shared = tuple(tuple(pairs) for pairs in union.groups() if len(pairs) > 1)
+    methods = {}
+    for method, program in programs.items():
+        keys = {name: tensor_identity(tensor) for name, tensor in _weights(program, written).items()}
+        methods[method] = NamedTensors(facts_of(program).parallel, keys)
+    shared = shared_names(methods, prefixes, known)
     for weight in shared:
         for first, second in pairwise(weight):
             _check_same(first, second, programs, prefixes)
@@ -74,33 +57,6 @@ def unify(programs: Mapping[str, ExportedProgram], shared: Iterable[SharedWeight
             for same in names_of[method, name]:
                 holder = program.state_dict if same in program.state_dict else program.constants
                 holder[same] = tensor
-
-
-class _Union:
-    """A union-find. It groups (method, name) pairs that share a key, directly or through other pairs."""
-
-    def __init__(self) -> None:
-        self._parents: dict[Hashable, Hashable] = {}
-        self._pairs: dict[Pair, None] = {}
-
-    def join(self, pair: Pair, key: Hashable) -> None:
-        self._pairs[pair] = None
-        self._parents[self._root(key)] = self._root(("pair", pair))
-
-    def groups(self) -> list[list[Pair]]:
-        """Return the groups, ordered by their first pair."""
-        found: dict[Hashable, list[Pair]] = {}
-        for pair in self._pairs:
-            found.setdefault(self._root(("pair", pair)), []).append(pair)
-        return list(found.values())
-
-    def _root(self, item: Hashable) -> Hashable:
-        path = []
-        while (parent := self._parents.setdefault(item, item)) != item:
-            path.append(item)
-            item = parent
-        self._parents.update(dict.fromkeys(path, item))
-        return item
 
 
 def _weights(program: ExportedProgram, written: frozenset[str]) -> dict[str, torch.Tensor]:

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from .archive_check import report_on_archive
     from .conductor import check, inspect, report_on
     from .forked_targets import bundled
-    from .target_check import Wanted
+    from .target_answer import Wanted
 
 if not TYPE_CHECKING:  # A type checker would accept any misspelled name otherwise.
     __getattr__ = lazy_names(
         __name__,
         {
             "archive_check": "report_on_archive",
-            "target_check": "Wanted",
+            "target_answer": "Wanted",
             "conductor": "check inspect report_on",
             "forked_targets": "bundled",
         },

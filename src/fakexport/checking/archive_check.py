@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from fakexport.archive import load_bundle
 from fakexport.checking.runtime_answers import runtime_verdicts
-from fakexport.checking.target_check import versions
+from fakexport.checking.target_answer import versions
 from fakexport.emulation.devices import peak_bytes
 from fakexport.exporting.program import facts_of, summarise, transfers
 from fakexport.report import Report, TargetSpec, Timings, Verdict

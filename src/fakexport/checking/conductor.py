@@ -12,7 +12,7 @@ from torch import nn
 
 from fakexport._torch.quiet_logs import torch_logs_silenced
 from fakexport.checking.forked_targets import ShownProgress, answers, answers_in_parts
-from fakexport.checking.target_check import Answer, Wanted
+from fakexport.checking.target_answer import Answer, Wanted
 from fakexport.checking.targets import DeviceMapText, OneTarget, parse_targets, targets_of
 from fakexport.checking.tried_fixes import with_tried_fixes
 from fakexport.deploy import check_runtimes

@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch.export import ExportedProgram
-
+from fakexport.checking.check_steps import STAGES, Announcer
 from fakexport.checking.isolation import forked, why_shared
 from fakexport.checking.size_parts import Row, SizeParts
-from fakexport.checking.target_check import STAGES, Answer, Wanted, answer_for, import_for_checks, versions
+from fakexport.checking.target_answer import Answer, Wanted, versions
+from fakexport.checking.target_check import answer_for, import_for_checks
 from fakexport.checking.targets import Target, targets_of
 from fakexport.emulation.devices import peak_bytes
 from fakexport.error import InvalidValue
@@ -31,7 +31,8 @@ from fakexport.report import (
     TargetSpec,
     Timings,
     Verdict,
-    archive_of,
+    loaded_archive,
+    merged_archive,
 )
 from fakexport.report.diagnose import diagnose_process_ended
 
@@ -162,7 +163,7 @@ def _answer(
     root = Path.cwd()  # Read before the model's file can change it.
     read = asked.read() if isinstance(asked, Request) else asked
     target = _of_part(targets_of(read, targets)[index], read.asked.sizes)
-    return answer_for(read, target, wanted, _Announcer(send), root=root)
+    return answer_for(read, target, wanted, Announcer(send), root=root)
 
 
 def _of_part(target: Target, sizes: tuple[SizeRange, ...]) -> Target:
@@ -180,15 +181,14 @@ def bundled(saved: Mapping[str, SavedPrograms], prepare: Callable[[], None] | No
         prepare: Imports libraries that the programs need.
     """
 
+    if (merged := merged_archive(saved)) is not None:
+        return merged
+
     def made(send: Send) -> bytes:
         root = Path.cwd()
         if prepare is not None:
             prepare()
-        programs: dict[str, ExportedProgram] = {}
-        for name, each in saved.items():
-            for method, program in each.bundle.items():
-                programs[name if each.bundle.is_alone else f"{name}_{method}"] = program
-        return archive_of(programs, root=root)
+        return loaded_archive(saved, root=root)
 
     if why_shared() is not None:
         return made(lambda message: None)
@@ -196,14 +196,3 @@ def bundled(saved: Mapping[str, SavedPrograms], prepare: Callable[[], None] | No
     if isinstance(found, NoAnswer):
         raise InvalidValue(f"the process that writes the bundle ended without a result: {found.reason}")
     return found
-
-
-class _Announcer:
-    def __init__(self, send: Send) -> None:
-        self._send = send
-
-    def step(self, step: Step, finding: str = "", blocks: int | None = None) -> None:
-        self._send(("step", (step, finding, blocks)))
-
-    def done(self, blocks: int, module: str) -> None:
-        self._send(("done", (blocks, module)))

@@ -8,6 +8,7 @@ from math import prod
 
 from torch.export import ExportedProgram
 
+from fakexport.checking.rank_programs import RankProgram
 from fakexport.emulation.devices import DeviceProfile
 from fakexport.error import FakexportError
 from fakexport.exporting.program import (
@@ -17,7 +18,6 @@ from fakexport.exporting.program import (
     facts_of,
     least_received,
     star,
-    summarise,
 )
 from fakexport.files.documents import ParallelRecord
 from fakexport.models.parallel import Degrees, local_shapes
@@ -41,7 +41,7 @@ class RanksDiffer(FakexportError, RuntimeError):
 def summarise_ranks(
     first: ExportedProgram,
     degrees: Degrees,
-    traced: Callable[[int], ExportedProgram | RankFailure],
+    traced: Callable[[int], RankProgram | RankFailure],
     *,
     profile: DeviceProfile,
     is_every: bool = False,
@@ -51,6 +51,9 @@ def summarise_ranks(
     Ranks are grouped by the shapes of their weights. The first and the last rank of each group are traced, or
     every rank if `is_every`. Within a group, programs must be the same except for constants.
 
+    Args:
+        first: The program of rank 0.
+        traced: Returns what is known about the program of a rank.
     Raises:
         RanksDiffer: ranks with the same weight shapes have different programs.
     """
@@ -63,20 +66,22 @@ def summarise_ranks(
     for ranks in by_shapes.values():
         programs = []
         for rank in ranks if is_every else dict.fromkeys((ranks[0], ranks[-1])):
-            program = first if rank == 0 else traced(rank)
+            program = traced(rank)
             if isinstance(program, RankFailure):
                 return program
             seen.append(rank)
             programs.append(program)
         for program in programs[1:]:
-            differing = differing_numbers(programs[0], program)
+            assert programs[0].numbers is not None
+            assert program.numbers is not None
+            differing = differing_numbers(programs[0].numbers, program.numbers)
             if differing is None:
                 who = f"ranks {ranks[0]} to {ranks[-1]}"
                 raise RanksDiffer(
                     f"{who} have different programs, although their weights have the same shapes"
                 )
             numbers.update(dict.fromkeys(map(star, differing)))
-        groups.append(RankGroup(tuple(ranks), summarise(programs[0]).held_bytes().total()))
+        groups.append(RankGroup(tuple(ranks), programs[0].weight_bytes))
     found, rate = collectives(first), profile.link_bandwidth_bytes_per_s
     return RankSummary(
         degrees=degrees.canonical,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fakexport.checking.target_check import Answer
+from fakexport.checking.target_answer import Answer
 from fakexport.error import InvalidValue
 from fakexport.exporting.capture import ExampleSizeError, Request
 from fakexport.exporting.guards import InputSizes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from torch.export import ExportedProgram
@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 from fakexport.archive import Bundle
 from fakexport.emulation.devices import Topology
 from fakexport.exporting.program import source_span, summarise
-from fakexport.exporting.stages import InseparableStages, cut
+from fakexport.exporting.stages import InseparableStages
 from fakexport.models.parallel import Degrees
 from fakexport.planning import diagnose_memory, memory_left, split_traced, summarise_stages
 from fakexport.report import StagesSummary
@@ -53,17 +53,6 @@ class StagedProgram:
                 where = f"this is stage {number} of {len(stages)}, which has its own device"
                 finding = replace(found, notes=(found.notes[0], where))
         return cls(summarise_stages(stages, topology), finding, left)
-
-
-def stages_of_ranks(
-    programs: Mapping[int, ExportedProgram], starts: Sequence[str]
-) -> dict[str, ExportedProgram]:
-    """Cut the program of each rank at the same modules. Return the stages by method: `rank0_stage1`."""
-    found: dict[str, ExportedProgram] = {}
-    for rank, program in programs.items():
-        prefix = f"rank{rank}_" if len(programs) > 1 else ""
-        found |= {f"{prefix}{name}": stage for name, stage in cut(program, starts).items()}
-    return found
 
 
 def diagnose_inseparable(error: InseparableStages) -> Diagnostic:

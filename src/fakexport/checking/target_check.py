@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import platform
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
-import torch
 from torch.export import ExportedProgram
 
 from fakexport._torch.quiet_logs import torch_logs_silenced
-from fakexport._version import __version__
+from fakexport.checking.check_steps import Announcer, Clock
+from fakexport.checking.isolation import why_shared
+from fakexport.checking.rank_programs import RankProgram, Starts, with_other_ranks
 from fakexport.checking.ranks import RankFailure, summarise_ranks
 from fakexport.checking.runtime_answers import runtime_verdicts
-from fakexport.checking.stages import StagedProgram, diagnose_inseparable, stages_of_ranks
+from fakexport.checking.stages import StagedProgram, diagnose_inseparable
+from fakexport.checking.target_answer import Answer, Wanted, versions
 from fakexport.checking.targets import Target
 from fakexport.emulation.devices import emulate, peak_bytes
 from fakexport.emulation.fake import UnsupportedSubclassError
@@ -29,14 +29,11 @@ from fakexport.exporting.capture import (
     PreparedModel,
     TracedBlocks,
     capture_or_explore,
-    loaded_libraries,
     prepare,
 )
 from fakexport.exporting.guards import InputSizes
 from fakexport.exporting.program import (
-    ComparedProgram,
     compared,
-    fingerprint,
     inspect_module,
     summarise,
     transfers,
@@ -44,10 +41,11 @@ from fakexport.exporting.program import (
 )
 from fakexport.exporting.stages import InseparableStages, StageError
 from fakexport.files import PluginError
+from fakexport.files.processes import NoAnswer
 from fakexport.models import DynamicDims, import_loaded_libraries
 from fakexport.models.sources import Source
 from fakexport.planning import diagnose_memory, memory_left
-from fakexport.report import RankSummary, SavedPrograms, Stage, Step, Timings, Verdict
+from fakexport.report import SavedPrograms, Timings, Verdict
 from fakexport.report.diagnose import (
     diagnose_assumptions,
     diagnose_attention,
@@ -56,8 +54,8 @@ from fakexport.report.diagnose import (
     diagnose_internal_fault,
     diagnose_left_out,
     diagnose_not_saved,
+    diagnose_process_ended,
     diagnose_program,
-    diagnose_refused_sizes,
     diagnose_with_plugins,
     headline,
     in_rank,
@@ -65,55 +63,37 @@ from fakexport.report.diagnose import (
 )
 from fakexport.rules.diagnostics import Diagnostic
 
-STAGES: Mapping[Step, Stage] = {
-    "build": "build",
-    "trace": "capture",
-    "explore": "capture",
-    "analyse": "analyse",
-}
-"""Step of a check -> the stage that it belongs to."""
-
-Outcome = tuple[Verdict, tuple[Diagnostic, ...], Mapping[int, ExportedProgram]]
-
-
-class Announce(Protocol):
-    """Reports the current step to the caller of `check`."""
-
-    def step(self, step: Step, finding: str = "", blocks: int | None = None) -> None:
-        """Start a step. `explore` gets the error as `finding`. `blocks` is the number of blocks to trace."""
-
-    def done(self, blocks: int, module: str) -> None:
-        """Report the number of traced blocks, and the path of the module that is being traced."""
+Outcome = tuple[Verdict, tuple[Diagnostic, ...], "_Checked | None"]
 
 
 class TargetCheck:
-    """The check of one target. If `is_counted`, `announce` receives the number of traced blocks."""
+    """The check of one target. `root` is the same as for `save`."""
 
     def __init__(
-        self, request: ModelRequest, target: Target, announce: Announce, *, is_counted: bool
+        self, request: ModelRequest, target: Target, announce: Announcer, wanted: Wanted, root: Path
     ) -> None:
-        self._request, self._target = request, target
-        self._clock = _Clock(announce)
-        self._is_counted = is_counted and not request.asked.strict
+        self._request, self._target, self._wanted, self._root = request, target, wanted, root
+        self._clock = Clock(announce)
+        self._is_counted = wanted.progress and not request.asked.strict
+        self._emulation = ExitStack()
+        self._is_forking = request.asked.rank == "all" and why_shared() is None  # Before CUDA is emulated.
+        self._verdict = Verdict(target.spec, False, None, None, (), self._timings())
 
     def outcome(self) -> Outcome:
-        """Return the verdict, the findings and the programs by rank. Raise errors that the caller caused."""
+        """Return the verdict, the findings and the programs. Raise errors that the caller caused."""
         target, clock = self._target, self._clock
-        verdict = Verdict(target.spec, False, None, None, (), self._timings())
 
         def failed(*found: Diagnostic, notes: tuple[str, ...] = ()) -> Outcome:
-            row = replace(verdict, failed_stage=clock.stage, timings=self._timings(), notes=notes)
-            return row, _of_target(target, found), {}
+            row = replace(self._verdict, failed_stage=clock.stage, timings=self._timings(), notes=notes)
+            return row, _of_target(target, found), None
 
         try:
-            with torch_logs_silenced(), emulate(target.topology):
-                trace = self._traced()
-                if isinstance(trace, _Failure):
-                    return failed(*trace.found, notes=trace.notes)
-                with clock.running("analyse"):
-                    judged, found = self._judged(verdict, trace)
-            programs = trace.rank_programs or {0: trace.program}
-            return replace(judged, timings=self._timings()), _of_target(target, found), programs
+            with self._emulated():
+                found = self._checked()
+            if isinstance(found, _Failure):
+                return failed(*found.found, notes=found.notes)
+            verdict = replace(found.verdict, timings=self._timings())
+            return verdict, _of_target(target, found.diagnostics), found
         except ModelNotBuilt as error:
             raise_missing(error)
             cause, published = error.__cause__ or error, self._request.source.published
@@ -132,42 +112,102 @@ class TargetCheck:
             raise_missing(error)
             return failed(diagnose_internal_fault(error, versions=versions()))
 
-    def _traced(self) -> _Trace | _Failure:
-        source = self._request.source
+    @contextmanager
+    def _emulated(self) -> Iterator[None]:
+        """Emulate the target's devices until the end of the block, or until `_emulation` is closed."""
+        with self._emulation:
+            self._emulation.enter_context(torch_logs_silenced())
+            self._emulation.enter_context(emulate(self._target.topology))
+            yield
+
+    def _checked(self) -> _Checked | _Failure:
+        request, source = self._request, self._request.source
         whole = None  # The unsharded program, to compare the ranks' programs with.
         if source.parallel is not None:
             found = self._traced_source(source.parallel.whole)
             if isinstance(found, _Failure):
                 return found
             whole = found.program
-        trace = self._traced_source(source, whole)
-        return trace if isinstance(trace, _Failure) else self._with_ranks(trace, whole)
+        first = partial(self._first, whole)
+        if request.ranks is None or request.degrees is None:
+            return first()
+        if self._is_forking:
+            others = range(1, request.degrees.ranks)
+            with self._clock.all_counted():
+                own, apart = with_other_ranks(others, partial(self._rank_apart, whole), first)
+        else:
+            own, apart = first(), {}
+        return own if isinstance(own, _Failure) else self._with_ranks(own, whole, apart)
 
-    def _with_ranks(self, trace: _Trace, whole: ExportedProgram | None) -> _Trace | _Failure:
-        """Add a summary of all ranks to the trace of rank 0; return a failure if a rank fails."""
-        request, source_of = self._request, self._request.ranks
-        if source_of is None or request.degrees is None:
+    def _first(
+        self, whole: ExportedProgram | None, tell: Callable[[Starts], None] = lambda _: None
+    ) -> _Checked | _Failure:
+        """Trace and judge the program of rank 0. `tell` gets the places at which its stages begin."""
+        trace = self._traced_source(self._request.source, whole)
+        if isinstance(trace, _Failure):
             return trace
+        with self._clock.running("analyse"):
+            judged, found = self._judged(trace)
+        self._emulation.close()
+        stages = judged.stages if self._wanted.stages else None
+        starts = None if stages is None else tuple(each.start for each in stages.stages[1:])
+        tell(starts)
+        placed = trace.model.built.placement.input_device
+        return _Checked(trace.program, judged, found, starts, placed, {0: self._rank(trace.program, starts)})
 
-        programs = {0: trace.program}
+    def _rank(self, program: ExportedProgram, starts: Starts) -> RankProgram:
+        return RankProgram.of(program, starts, self._wanted, self._request.asked.sizes, root=self._root)
 
-        def traced(rank: int) -> ExportedProgram | RankFailure:
-            other = self._traced_source(source_of(rank), whole)
-            if isinstance(other, _Failure):
-                return RankFailure(rank, other.found, other.notes)
-            programs[rank] = other.program
-            return other.program
+    def _rank_apart(
+        self, whole: ExportedProgram | None, rank: int, starts: Callable[[], Starts]
+    ) -> RankProgram | None:
+        """Trace a rank in a forked process. None if it fails, because the parent repeats it to report why."""
+        self._clock, self._is_counted = Clock(Announcer()), False
+        try:
+            trace = self._traced_rank(rank, whole)
+            self._emulation.close()
+            return None if isinstance(trace, _Failure) else self._rank(trace.program, starts())
+        except Exception:
+            return None
+
+    def _traced_rank(self, rank: int, whole: ExportedProgram | None) -> _Trace | _Failure:
+        assert self._request.ranks is not None
+        return self._traced_source(self._request.ranks(rank), whole)
+
+    def _with_ranks(
+        self,
+        own: _Checked,
+        whole: ExportedProgram | None,
+        apart: Mapping[int, RankProgram | NoAnswer | None],
+    ) -> _Checked | _Failure:
+        """Add the other ranks to the check of rank 0, or return a failure. `apart` are known results."""
+        request, found = self._request, dict(own.ranks)
+        assert request.degrees is not None
+
+        def traced(rank: int) -> RankProgram | RankFailure:
+            known = found.get(rank) or apart.get(rank)
+            if isinstance(known, NoAnswer):
+                ended = diagnose_process_ended(known.reason, known.last_lines, target=self._target.spec.name)
+                return RankFailure(rank, (ended,))
+            if known is None:
+                with self._emulated():
+                    other = self._traced_rank(rank, whole)
+                if isinstance(other, _Failure):
+                    return RankFailure(rank, other.found, other.notes)
+                known = self._rank(other.program, own.starts)
+            found[rank] = known
+            return known
 
         ranks = summarise_ranks(
-            trace.program,
+            own.program,
             request.degrees,
             traced,
-            profile=self._target.topology.device(trace.model.built.placement.input_device).profile,
+            profile=self._target.topology.device(own.input_device).profile,
             is_every=request.asked.rank == "all",
         )
         if isinstance(ranks, RankFailure):
             return _Failure(ranks.found, (f"rank 0 exports, but rank {ranks.rank} does not", *ranks.notes))
-        return replace(trace, ranks=ranks, rank_programs=programs)
+        return replace(own, verdict=replace(own.verdict, ranks=ranks), ranks=found)
 
     def _traced_source(self, source: Source, whole: ExportedProgram | None = None) -> _Trace | _Failure:
         request, target, clock = self._request, self._target, self._clock
@@ -200,7 +240,7 @@ class TargetCheck:
             return _Failure((*omitted, *found), tuple(diagnose_assumptions(explored)))
         return _Trace(model, captured)
 
-    def _judged(self, verdict: Verdict, trace: _Trace) -> tuple[Verdict, tuple[Diagnostic, ...]]:
+    def _judged(self, trace: _Trace) -> tuple[Verdict, tuple[Diagnostic, ...]]:
         target = self._target
         request, program, built, inputs = self._request, trace.program, trace.model.built, trace.model.inputs
         summary = summarise(program)
@@ -219,7 +259,7 @@ class TargetCheck:
         )
         assumptions = tuple(dict.fromkeys((*target.spec.assumptions, *inputs.assumptions)))
         judged = replace(
-            verdict,
+            self._verdict,
             target=replace(target.spec, assumptions=assumptions),
             is_exportable=True,
             summary=summary,
@@ -229,7 +269,6 @@ class TargetCheck:
             notes=built.notes + unused + findings.notes,
             placement=built.placement.device_map,
             modules=inspect_module(built.module),
-            ranks=trace.ranks,
             stages=None if staged is None else staged.summary,
         )
         return judged, (*omitted, *findings.diagnostics, *plugged, *attention, *((memory,) if memory else ()))
@@ -248,8 +287,6 @@ class _Trace:
 
     model: PreparedModel
     captured: Captured
-    ranks: RankSummary | None = None
-    rank_programs: Mapping[int, ExportedProgram] = field(default_factory=dict)
 
     @property
     def program(self) -> ExportedProgram:
@@ -258,87 +295,25 @@ class _Trace:
 
 
 @dataclass(frozen=True)
+class _Checked:
+    """The program of the model or of rank 0, its verdict and findings, and what is known about all ranks."""
+
+    program: ExportedProgram
+    verdict: Verdict
+    diagnostics: tuple[Diagnostic, ...]
+    starts: Starts
+    input_device: str
+    ranks: Mapping[int, RankProgram]
+
+
+@dataclass(frozen=True)
 class _Failure:
     found: tuple[Diagnostic, ...]
     notes: tuple[str, ...]
 
 
-@dataclass
-class _Clock:
-    announce: Announce
-    stage: Stage = "build"
-    seconds: dict[Stage, float] = field(default_factory=dict)
-
-    @contextmanager
-    def running(self, step: Step, blocks: int | None = None) -> Iterator[None]:
-        stage = self.stage = STAGES[step]
-        self.announce.step(step, blocks=blocks)
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
-
-
 def _of_target(target: Target, found: Sequence[Diagnostic]) -> tuple[Diagnostic, ...]:
     return tuple(replace(diagnostic, targets=(target.spec.name,)) for diagnostic in found)
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of imported packages that a report depends on."""
-    return {
-        "fakexport": __version__,
-        "torch": str(torch.__version__),
-        **loaded_libraries(),
-        "python": platform.python_version(),
-    }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """Which optional parts of a result are wanted. Each part takes time.
-
-    Args:
-        progress: The number of traced blocks and the current module, during the trace.
-        programs: The saved programs.
-        stages: The saved programs are the pipeline stages, if the model is cut into stages.
-        fingerprints: Fingerprints of the programs, for a lock.
-        compared: Data to compare the program with the programs of other targets.
-        tried_fixes: Whether each fix of the report works, if it can be tried within one minute.
-        runtimes: The answers of these runtimes.
-    """
-
-    progress: bool = False
-    programs: bool = False
-    stages: bool = False
-    fingerprints: bool = False
-    compared: bool = False
-    tried_fixes: bool = False
-    runtimes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Answer:
-    """Result of a check for one target; it can be passed between processes.
-
-    Args:
-        source: Name of the source.
-        versions: Versions of the packages that the process has imported.
-        compared: Data to compare targets, if the model exports and the check has several targets.
-        input_sizes: The sizes of the program's inputs, if several programs divide the sizes among them.
-    """
-
-    source: str
-    verdict: Verdict
-    diagnostics: tuple[Diagnostic, ...]
-    versions: Mapping[str, str]
-    compared: ComparedProgram | None = None
-    input_sizes: InputSizes | None = None
-
-    @property
-    def has_errors(self) -> bool:
-        """Whether a finding is an error."""
-        return any(found.severity == "error" for found in self.diagnostics)
 
 
 def import_for_checks() -> None:
@@ -348,45 +323,44 @@ def import_for_checks() -> None:
 
 
 def answer_for(
-    request: ModelRequest, target: Target, wanted: Wanted, announce: Announce, *, root: Path
+    request: ModelRequest, target: Target, wanted: Wanted, announce: Announcer, *, root: Path
 ) -> Answer:
     """Check one target of a request. `root` is the same as for `save`.
 
     Raises:
         ValueError, TypeError: invalid usage, as for `check`.
     """
-    verdict, found, programs = TargetCheck(request, target, announce, is_counted=wanted.progress).outcome()
-    sizes = request.asked.sizes
-    input_sizes = InputSizes.of(programs[0]) if sizes and programs else None
-    if sizes and programs and (refused := diagnose_refused_sizes(programs.values(), sizes)) is not None:
-        # No archive may claim sizes that its program does not accept.
-        verdict, programs = replace(verdict, is_exportable=False, failed_stage="analyse"), {}
+    verdict, found, checked = TargetCheck(request, target, announce, wanted, root).outcome()
+    if checked is None:
+        return Answer(request.name, verdict, found, versions())
+    program, ranks = checked.program, checked.ranks
+    input_sizes = InputSizes.of(program) if request.asked.sizes else None
+    refused = next((each.refused for each in ranks.values() if each.refused is not None), None)
+    if refused is not None:
+        verdict = replace(verdict, is_exportable=False, failed_stage="analyse")
         if not any(each.code == refused.code for each in found):
             found = (*found, replace(refused, targets=(verdict.target.name,)))
+        return Answer(request.name, verdict, found, versions(), None, input_sizes)
     # Always saved, because a program that no archive can store is also a finding of `check`.
-    saved = None
-    if programs and wanted.stages and verdict.stages is not None:
-        stages = stages_of_ranks(programs, [each.start for each in verdict.stages.stages[1:]])
-        saved = SavedPrograms.of_stages(stages, root=root)
-    elif programs:
-        saved = SavedPrograms.of(programs, root=root, is_kept=wanted.programs)
-    if saved is not None and saved.fault is not None:
+    saved = SavedPrograms.of_ranks({n: each.saved for n, each in ranks.items() if each.saved}, root=root)
+    if saved.fault is not None:
         left = diagnose_not_saved(saved.fault, versions=versions())
         found = (*found, replace(left, targets=(verdict.target.name,)))
-    if programs and wanted.runtimes:
-        answers = runtime_verdicts(programs[0], wanted.runtimes)
+    if wanted.runtimes:
+        answers = runtime_verdicts(program, wanted.runtimes)
         verdict = replace(verdict, runtimes=answers)
         reasons = [diagnostic for answer in answers for diagnostic in answer.diagnostics]
         found = (*found, *_of_target(target, reasons))
     if wanted.programs:
         verdict = replace(verdict, saved=saved)
     if wanted.fingerprints:
-        verdict = replace(verdict, fingerprints={rank: fingerprint(each) for rank, each in programs.items()})
+        prints = {rank: each.fingerprint for rank, each in ranks.items() if each.fingerprint is not None}
+        verdict = replace(verdict, fingerprints=prints)
     return Answer(
         request.name,
         verdict,
         found,
         versions(),
-        compared(programs[0]) if wanted.compared and programs else None,
+        compared(program) if wanted.compared else None,
         input_sizes,
     )

@@ -19,7 +19,7 @@ from typing import Literal
 
 from fakexport.checking.forked_targets import ShownProgress, answers
 from fakexport.checking.isolation import why_shared
-from fakexport.checking.target_check import Answer, Wanted
+from fakexport.checking.target_answer import Answer, Wanted
 from fakexport.checking.targets import Target, parse_targets
 from fakexport.error import InvalidValue
 from fakexport.exporting.capture import Request

@@ -114,6 +114,11 @@ def bundle_command(
     }
 
     def saved() -> int:
+        from fakexport.archive import merge
+
+        programs = {method: (path, None) for method, path in paths.items()}
+        if (merged := merge(programs, output, prefixes=prefixes, trust=trust)) is not None:
+            return len(merged.shared)
         from fakexport.archive import load, save_bundle
 
         loaded = {method: load(path, trust=trust) for method, path in paths.items()}

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import torch
 from torch.export import ExportedProgram
 
-from fakexport.exporting.program import facts_of, is_lifted, written_state
+from fakexport.exporting.interface import is_lifted
+from fakexport.exporting.program import facts_of, written_state
 from fakexport.files.documents import SizeRange
 
 from .artifact import Artifact, DeployError

@@ -61,7 +61,7 @@ from fakexport.report.rank_summary import RankGroup, RankSummary
 from fakexport.report.rule_page import explain, explain_all, render_rules
 from fakexport.report.runtime_verdict import RESULT_TEXTS, Fallback, RuntimeResult, RuntimeVerdict
 from fakexport.report.sarif import render_sarif
-from fakexport.report.saved_programs import SavedPrograms, archive_of
+from fakexport.report.saved_programs import SavedPrograms, loaded_archive, merged_archive
 from fakexport.report.stage_summary import StageInput, StagesSummary, StageSummary
 from fakexport.report.table import layout
 from fakexport.report.text import render_github, render_report, render_weights

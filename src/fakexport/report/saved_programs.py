@@ -34,13 +34,22 @@ class SavedPrograms:
     fault: Exception | None = field(default=None, compare=False)
 
     @classmethod
-    def of(
-        cls, programs: Mapping[int, ExportedProgram], *, root: Path, is_kept: bool = True
-    ) -> SavedPrograms:
-        """Save programs by rank; `root` is passed to `save`. Keep the archive only if `is_kept`."""
-        methods = {f"rank{rank}": program for rank, program in programs.items()}
-        saved = programs[0] if [*programs] == [0] else methods
-        return cls._saved(tuple(programs), partial(archive_of if is_kept else _tried, saved, root=root))
+    def of(cls, program: ExportedProgram, *, root: Path, is_kept: bool = True) -> SavedPrograms:
+        """Save a program; `root` is passed to `save`. Keep the archive only if `is_kept`."""
+        return cls._saved((0,), partial(archive_of if is_kept else _tried, program, root=root))
+
+    @classmethod
+    def of_ranks(cls, saved: Mapping[int, SavedPrograms], *, root: Path) -> SavedPrograms:
+        """Put the saved programs or stages of ranks together; `root` is passed to `save`."""
+        first, *more = every = list(saved.values())
+        if not more:
+            return first
+        ranks = tuple(saved) if first.ranks else ()
+        fault = next((each.fault for each in every if each.fault is not None), None)
+        if fault is not None or not first.archive:
+            return cls(ranks, b"", fault)
+        named = {f"rank{rank}": each for rank, each in saved.items()}
+        return cls._saved(ranks, lambda: merged_archive(named) or loaded_archive(named, root=root))
 
     @classmethod
     def of_stages(cls, stages: Mapping[str, ExportedProgram], *, root: Path) -> SavedPrograms:
@@ -93,6 +102,34 @@ class SavedPrograms:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.ranks, self.archive, self.fault)
+
+
+def merged_archive(saved: Mapping[str, SavedPrograms]) -> bytes | None:
+    """Return a bundle of all these programs, or None if they must be loaded to write it.
+
+    The method of a rank or a stage is preceded by the name.
+    """
+    from fakexport.archive import merge, method_manifests
+
+    programs: dict[str, tuple[Path, str]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, each in saved.items():
+            path = Path(folder, f"{len(programs)}.pt2")
+            path.write_bytes(each.content)
+            for method in method_manifests(path):
+                programs[_method(name, method)] = path, method
+        path = Path(folder, "programs.pt2")
+        return None if merge(programs, path, trust=True) is None else path.read_bytes()
+
+
+def loaded_archive(saved: Mapping[str, SavedPrograms], *, root: Path) -> bytes:
+    """Load all these programs, and return a bundle of them; see `merged_archive`."""
+    every = ((name, each.bundle.items()) for name, each in saved.items())
+    return archive_of({_method(name, own): each for name, found in every for own, each in found}, root=root)
+
+
+def _method(name: str, method: str) -> str:
+    return name if method == "model" else f"{name}_{method}"
 
 
 def _tried(programs: ExportedProgram | Mapping[str, ExportedProgram], *, root: Path) -> bytes:

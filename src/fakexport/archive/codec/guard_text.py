@@ -10,8 +10,7 @@ import ast
 import keyword
 import re
 
-import torch
-
+from fakexport.archive.manifest import DTYPE_BYTES
 from fakexport.files.documents import DocumentError
 
 from .shape_tree import parse_expression
@@ -33,6 +32,9 @@ _PLACE = re.compile(r"asked at [A-Za-z0-9_.:/ -]{1,300}", re.ASCII)
 _INFERENCE_MODE = "torch.is_inference_mode_enabled"
 _EXPORTING = "torch.compiler.is_exporting()"
 _TYPES = frozenset(("bool", "int", "float", "str"))
+_LAYOUTS = frozenset(
+    ("strided", "jagged", *(f"sparse_{kind}" for kind in ("coo", "csr", "csc", "bsr", "bsc")))
+)
 _ZEROS = frozenset(("0.0", "-0.0"))
 _MOST_POWERS, _LARGEST_POWER, _MOST_BITS = 4, 16, 256
 # Keys are copied into a string literal of the code that torch generates.
@@ -98,9 +100,9 @@ def _is_kind(left: ast.expr, right: ast.expr) -> bool:
     """Return whether a comparison is about a dtype, layout, device or type, or counts distinct inputs."""
     match left, right:
         case ast.Attribute(owner, "dtype"), ast.Attribute(ast.Name("torch"), name):
-            is_known = isinstance(getattr(torch, name, None), torch.dtype)
+            is_known = name in DTYPE_BYTES
         case ast.Attribute(owner, "layout"), ast.Attribute(ast.Name("torch"), name):
-            is_known = isinstance(getattr(torch, name, None), torch.layout)
+            is_known = name in _LAYOUTS
         case (ast.Attribute(ast.Attribute(owner, "device"), "type"), ast.Constant(str(name))):
             is_known = name.isidentifier()
         case ast.Call(ast.Name("type"), [owner], []), ast.Name(name):

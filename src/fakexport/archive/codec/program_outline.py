@@ -32,7 +32,9 @@ from fakexport.files.documents import (
 )
 
 from .document import check_version, read_guards, read_range
+from .guard_text import checked_guard
 from .operator_names import is_of_a_library, missing_reason, reach_of
+from .shape_tree import read_shape
 from .structure import read_structure
 from .value_reader import ValueReader, read_object
 
@@ -102,6 +104,25 @@ def outline(document: Any, modules: Mapping[str, str] = MappingProxyType({})) ->
         range_constraints=dict(sorted(ranges.items())),
         conditions=stated_conditions(owner, module, given),
     )
+
+
+def is_loadable(document: Any, modules: Mapping[str, str]) -> bool:
+    """Return whether this process could load a program. The arguments of its nodes are not checked.
+
+    Every symbolic size and guard is checked, because stock torch would run their text.
+
+    Raises:
+        DocumentError: The program is invalid.
+    """
+    found = outline(document, modules)
+    reader = ValueReader()
+    for graph in _objects(document, "tensor_values", is_nested=True):
+        for name in field(graph, "tensor_values", lambda v: entries(v, reader.describe)):
+            identifier(name)
+    for written in {text(each["expr_str"]) for each in _objects(document, "expr_str", is_nested=True)}:
+        read_shape(written)
+    field(document, "guards_code", lambda v: read_guards(v, lambda guard: checked_guard(text(guard))), [])
+    return not (found.missing_operators or found.refused_operators or found.library_classes)
 
 
 class _Values:

@@ -131,7 +131,7 @@ def _hub_entries(module: Any, names: Mapping[str, str], shards: Mapping[str, Sha
         names.get(name, name): torch.empty(
             shards[name].shape if name in shards else tensor.shape, dtype=tensor.dtype, device="meta"
         )
-        for name, tensor in module.state_dict().items()
+        for name, tensor in module.state_dict(keep_vars=True).items()
         if isinstance(tensor, torch.Tensor)
     }
     with _conversions_of_quantizer(module):

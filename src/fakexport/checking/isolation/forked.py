@@ -30,7 +30,9 @@ class _Reads:
 
 
 def forked(
-    calls: Sequence[Callable[[Send], T]], on_message: Callable[[int, Any], None]
+    calls: Sequence[Callable[[Send], T]],
+    on_message: Callable[[int, Any], None],
+    meanwhile: Callable[[], bool] | None = None,
 ) -> list[T | NoAnswer]:
     """Call functions as `run_forked` does, and record the files and hub data that they read."""
 
@@ -49,6 +51,7 @@ def forked(
         on_message=receive,
         guard=no_trace_running,
         start=_one_thread if "torch" in sys.modules and has_native_threads else None,
+        meanwhile=meanwhile,
     )
 
 

@@ -18,7 +18,7 @@ from fakexport.archive import bind, load, refuse_unregistered, refuse_unregister
 from fakexport.archive.weights import CheckpointSource, ExpectedWeights, Weight, open_checkpoint
 from fakexport.emulation.devices import exists_here
 from fakexport.error import first_line
-from fakexport.exporting.program import is_lifted
+from fakexport.exporting.interface import is_lifted
 from fakexport.files.container import ArchiveError, read_container
 from fakexport.files.documents import DocumentError
 

@@ -17,4 +17,4 @@ from .program_difference import (
     structure_differences,
 )
 from .reading import WHILE_EXPORTING, UnreadableCondition, read_condition, read_expression
-from .values import SymbolRange, ValueSummary, leaf_names
+from .values import SymbolRange, ValueSummary, is_lifted, leaf_names

@@ -72,3 +72,11 @@ def _keys(context: Any, count: int) -> list[str]:
         ):
             return [str(key) for key in keys]
     return [str(index) for index in range(count)]
+
+
+def is_lifted(name: str) -> bool:
+    """Return whether torch numbered a constant of a program, because it is not an attribute of a module.
+
+    Another program of the same model may have a different tensor under this name.
+    """
+    return name.rpartition(".")[2].startswith("lifted_tensor_")

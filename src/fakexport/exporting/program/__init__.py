@@ -19,7 +19,7 @@ from fakexport.exporting.program.devices import (
 from fakexport.exporting.program.differences.alignment import align
 from fakexport.exporting.program.differences.difference import ComparedProgram, compared, diff, diff_compared
 from fakexport.exporting.program.differences.fingerprint_difference import diff_fingerprints
-from fakexport.exporting.program.differing_numbers import differing_numbers
+from fakexport.exporting.program.differing_numbers import ProgramNumbers, differing_numbers
 from fakexport.exporting.program.fingerprint import ConstantLine, Fingerprint, NodeLine, PortLine, fingerprint
 from fakexport.exporting.program.flattening import flattened
 from fakexport.exporting.program.library_operators import (
@@ -82,12 +82,7 @@ from fakexport.exporting.program.summary import (
     summarise,
     summary_of,
 )
-from fakexport.exporting.program.tensor_identity import (
-    constants_read,
-    is_lifted,
-    names_by_tensor,
-    tensor_identity,
-)
+from fakexport.exporting.program.tensor_identity import constants_read, names_by_tensor, tensor_identity
 from fakexport.exporting.program.tensor_spec import (
     Spelling,
     plain_name,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import zip_longest
+from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import torch
@@ -15,30 +16,44 @@ from fakexport.exporting.program.node_names import module_path
 from .program_copy import graph_modules
 
 
-def differing_numbers(a: ExportedProgram, b: ExportedProgram) -> tuple[str, ...] | None:
-    """Return the modules whose nodes have different numbers in two otherwise equal programs.
-
-    The comparison covers the nodes in order (operators, arguments, and shapes, dtypes and devices of
-    results), the signatures, and the shapes of weights and constants, but not their values.
+@dataclass(frozen=True)
+class ProgramNumbers:
+    """The numbers in the arguments of a program's nodes, apart from everything else.
 
     Args:
-        a, b: The programs. They are not changed.
+        others: Hash of the nodes without these numbers, in order (operators, arguments, and shapes, dtypes
+            and devices of results), the signature, and the shapes of weights and constants.
+        numbers: The path of the module and the numbers of each node that has numbers.
+    """
+
+    others: str
+    numbers: tuple[tuple[str, tuple[int | float, ...]], ...]
+
+    @classmethod
+    def of(cls, program: ExportedProgram) -> ProgramNumbers:
+        """Return the numbers of a program, which is not changed."""
+        digest, numbers = sha256(), []
+        for module in graph_modules(program.graph_module):
+            for node in module.graph.nodes:
+                fixed, own = _parted(node)
+                digest.update(repr((fixed, len(own))).encode())
+                if own:
+                    numbers.append((module_path(node), tuple(own)))
+            digest.update(b"end of a graph")
+        digest.update(repr((str(program.graph_signature), _shapes(program))).encode())
+        return cls(digest.hexdigest(), tuple(numbers))
+
+
+def differing_numbers(a: ProgramNumbers, b: ProgramNumbers) -> tuple[str, ...] | None:
+    """Return the modules whose nodes have different numbers in two otherwise equal programs.
+
     Returns:
         Paths of modules. Empty for identical programs; None if the programs differ in more than numbers.
     """
-    found: dict[str, None] = {}
-    for mine, theirs in zip_longest(graph_modules(a.graph_module), graph_modules(b.graph_module)):
-        if mine is None or theirs is None or len(mine.graph.nodes) != len(theirs.graph.nodes):
-            return None
-        for one, other in zip(mine.graph.nodes, theirs.graph.nodes, strict=True):
-            (fixed_a, numbers_a), (fixed_b, numbers_b) = _parted(one), _parted(other)
-            if fixed_a != fixed_b:
-                return None
-            if numbers_a != numbers_b:
-                found[module_path(one)] = None
-    if str(a.graph_signature) != str(b.graph_signature) or _shapes(a) != _shapes(b):
+    if a.others != b.others:
         return None
-    return tuple(found)
+    pairs = zip(a.numbers, b.numbers, strict=True)
+    return tuple(dict.fromkeys(path for (path, mine), (_, theirs) in pairs if mine != theirs))
 
 
 def _parted(node: Node) -> tuple[tuple[Any, ...], list[Any]]:

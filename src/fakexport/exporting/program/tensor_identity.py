@@ -42,14 +42,6 @@ def names_by_tensor(tensors: Mapping[str, torch.Tensor]) -> list[list[str]]:
     return list(names.values())
 
 
-def is_lifted(name: str) -> bool:
-    """Return whether torch numbered a constant of a program, because it is not an attribute of a module.
-
-    Another program of the same model may have a different tensor under this name.
-    """
-    return name.rpartition(".")[2].startswith("lifted_tensor_")
-
-
 def constants_read(program: ExportedProgram) -> dict[str, Any]:
     """Return the constants that a program reads. torch lists all names of a tensor, but reads only one."""
     read = {spec.target for spec in program.graph_signature.input_specs}

@@ -6,4 +6,4 @@ from .error import ArchiveError, faults_named
 from .framing import STORED
 from .limits import MIB, Limits
 from .reader import Container, read_container
-from .writer import Content, Digest, FileSlice, Streamed, write_container
+from .writer import Content, Digest, FileSlice, Streamed, content_pieces, write_container

@@ -24,6 +24,7 @@ from fakexport.files.container.contents import (
 from fakexport.files.container.error import ArchiveError
 from fakexport.files.container.framing import STORED, Entry
 from fakexport.files.container.limits import MIB, Limits
+from fakexport.files.container.writer import Streamed
 from fakexport.files.documents import DocumentError, parse_json
 
 
@@ -176,6 +177,10 @@ class Container:
         for _ in self._checked_chunks(name, self._entry(name)):
             pass
 
+    def streamed(self, name: str) -> Streamed:
+        """Return a record to copy. It is read and checked each time that its pieces are iterated."""
+        return Streamed(self.size(name), _Checked(self, name))
+
     def expect(self, digests: Mapping[str, str]) -> None:
         """Set the expected sha256 of records. A record with a different one is rejected when it is read."""
         self._digests = dict(digests)
@@ -230,6 +235,16 @@ class Container:
         if len(text) != length:
             raise self._error(f"is truncated: bytes {offset} to {offset + length} are missing")
         return text
+
+
+class _Checked:
+    """The pieces of a record, which raise an `ArchiveError` at the end if the record is damaged."""
+
+    def __init__(self, container: Container, name: str) -> None:
+        self._container, self._name = container, name
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._container._checked_chunks(self._name, self._container.entries[self._name])
 
 
 def read_container(

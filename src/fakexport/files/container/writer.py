@@ -146,7 +146,7 @@ class _Writer:
     def _copy(self, name: str, content: Content, length: int) -> tuple[int, str]:
         """Write the content, and return its CRC-32 and sha256."""
         crc, digest, copied = 0, hashlib.sha256(), 0
-        for piece in _pieces(content):
+        for piece in content_pieces(content):
             copied += len(piece)
             if copied > length:
                 break
@@ -175,7 +175,8 @@ def _length(content: Content) -> int:
     return len(content) if isinstance(content, bytes) else content.length
 
 
-def _pieces(content: Content) -> Iterator[bytes | memoryview]:
+def content_pieces(content: Content) -> Iterator[bytes | memoryview]:
+    """Yield the bytes of a record to write."""
     match content:
         case bytes():
             yield content

@@ -69,6 +69,7 @@ def run_forked(
     on_message: Callable[[int, Any], None],
     guard: Callable[[], AbstractContextManager[Any]] | None = None,
     start: Callable[[], None] | None = None,
+    meanwhile: Callable[[], bool] | None = None,
 ) -> list[T | NoAnswer]:
     """Call each function in a forked copy of this process, and return the results in order.
 
@@ -86,6 +87,7 @@ def run_forked(
         on_message: Called in this process with the index of a call and a value that the call sent.
         guard: Returns a context manager that surrounds each fork. Both processes exit it.
         start: Called in each forked process before the function.
+        meanwhile: Called here when the first calls run. If it returns False, the calls are killed.
 
     Raises:
         BaseException: The exception that a call raised, with the same type and text. If this process has not
@@ -101,14 +103,16 @@ def run_forked(
             while waiting and sum(call.is_running for call in running.values()) < jobs:
                 index, function = waiting.pop(0)
                 running[index] = _Call(function, guard, start)
+            if meanwhile is not None and not meanwhile():
+                return []
+            meanwhile = None
             _receive([call for call in running.values() if call.is_running])
             while ended < len(calls) and (first := running.get(ended)) is not None:
                 for kind, value in first.taken():
                     if kind == "message":
                         on_message(ended, value)
-                    else:
-                        if shown.setdefault(value, ended) == ended:
-                            _warn(*value)
+                    elif shown.setdefault(value, ended) == ended:
+                        _warn(*value)
                 if first.is_running:
                     break
                 ended += 1

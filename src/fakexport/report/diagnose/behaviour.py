@@ -9,10 +9,10 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from fakexport.exporting.capture import PythonEffect
+from fakexport.exporting.interface import is_lifted
 from fakexport.exporting.program import (
     Visit,
     input_nodes,
-    is_lifted,
     module_path,
     named_devices,
     reading_span,

@@ -5,7 +5,7 @@ import torch
 
 import fakexport as fe
 from fakexport.archive import bind, load, save
-from fakexport.exporting.program import collectives, differing_numbers, facts_of
+from fakexport.exporting.program import ProgramNumbers, collectives, differing_numbers, facts_of
 from tests.lockstep import run_ranks
 from tests.parallel_models import DYNAMIC, FAMILIES, factory_of, logits_of, small_model, token_ids
 
@@ -98,12 +98,13 @@ def test_an_archive_of_a_rank_is_bound_to_a_whole_checkpoint(llama, tmp_path):
 def test_programs_of_ranks_with_equal_parts_differ_in_numbers_only():
     programs = programs_of("qwen3", "tp=2", 2, vocab_size=100, num_hidden_layers=1)
 
-    assert differing_numbers(*programs) == ("model.embed_tokens",)
-    assert differing_numbers(programs[0], programs[0]) == ()
+    first, other = map(ProgramNumbers.of, programs)
+    assert differing_numbers(first, other) == ("model.embed_tokens",)
+    assert differing_numbers(first, first) == ()
 
 
 def test_programs_of_other_shapes_are_not_alike(llama):
-    assert differing_numbers(*llama) is None
+    assert differing_numbers(*map(ProgramNumbers.of, llama)) is None
 
 
 @pytest.mark.exhaustive
