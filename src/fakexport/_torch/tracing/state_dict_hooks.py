@@ -28,7 +28,9 @@ def load_steps(module: nn.Module) -> list[tuple[str, Step]]:
     and the dict that the method passes to torch's method, or None unless it calls that method once.
     """
     hooks = vars(module).get("_load_state_dict_pre_hooks", {}).values()
-    steps = [(getattr(hook, "__name__", type(hook).__name__), partial(_hooked, hook)) for hook in hooks]
+    steps: list[tuple[str, Step]] = [
+        (getattr(hook, "__name__", type(hook).__name__), partial(_hooked, hook)) for hook in hooks
+    ]
     if _is_own(module, _LOADING):
         steps.append((_LOADING, partial(_offered, getattr(module, _LOADING))))
     return steps

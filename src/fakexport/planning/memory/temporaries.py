@@ -36,7 +36,8 @@ def temporaries(
     if device is None:
         return
     unknown = _NOT_MODELED if device.type == "cpu" else _NOT_MODELED_ON_GPU
-    if name in unknown or name.partition("::")[0] not in _NAMESPACES:
+    is_other_dtype = name in _ONLY_FLOAT32 and device.type == "cpu" and tensors[0].itemsize == _HALF_BYTES
+    if name in unknown or is_other_dtype or name.partition("::")[0] not in _NAMESPACES:
         yield str(device), None
     rule = (_RULES if device.type == "cpu" else _RULES_ON_GPU).get(name)
     if device.type != "cpu":
@@ -97,6 +98,7 @@ _RULES: Mapping[str, Rule] = {
     "aten::_softmax": workspaces.contiguous,
     "aten::abs": workspaces.complex_magnitude,
     "aten::addmm": workspaces.product(1),
+    "aten::affine_grid_generator": workspaces.affine_grid,
     "aten::avg_pool2d": workspaces.contiguous,
     "aten::baddbmm": workspaces.product(1),
     "aten::binary_cross_entropy": workspaces.loss(1),
@@ -159,7 +161,7 @@ _NOT_MODELED = frozenset(
         *("_unique2", "_unsafe_masked_index", "_unsafe_masked_index_put_accumulate"),
         *("_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa", "_upsample_lanczos2d_aa"),
         *("_upsample_nearest_exact1d", "_upsample_nearest_exact3d", "convolution_backward", "histc"),
-        *("isin", "linalg_eig", "linalg_inv_ex", "linalg_lu", "linalg_lu_factor_ex"),
+        *("isin", "linalg_eig", "linalg_inv_ex", "linalg_lu", "linalg_lu_factor_ex", "linalg_qr"),
         *("linalg_matrix_exp", "linalg_pinv", "masked_select", "mkldnn_rnn_layer_backward"),
         *("multinomial", "mvlgamma", "native_dropout_backward", "rrelu_with_noise", "scatter_reduce"),
         *("unique_consecutive", "unique_dim", "upsample_linear1d", "upsample_nearest1d"),
@@ -167,6 +169,18 @@ _NOT_MODELED = frozenset(
     )
 )
 """Operators whose internal memory follows no known rule."""
+
+_ONLY_FLOAT32 = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("_euclidean_dist", "addbmm", "affine_grid_generator", "binary_cross_entropy"),
+        *("binary_cross_entropy_with_logits", "gather", "huber_loss", "mse_loss", "renorm", "scatter"),
+        *("scatter_", "scatter_add", "scatter_add_", "smooth_l1_loss", "soft_margin_loss"),
+    )
+)
+"""Operators whose kernels convert 16-bit numbers in memory of unknown size."""
+
+_HALF_BYTES = 2
 
 _NOT_MODELED_ON_GPU = frozenset(
     f"aten::{name}" for name in ("convolution", "convolution_backward", "_cudnn_rnn", "miopen_rnn")
