@@ -92,7 +92,8 @@ def mean(args: Args, result: Any) -> Sizes:
     """
     yield from reduction(args, result)
     if result.itemsize == 2:
-        yield (args[0].numel() + result.numel()) * 4
+        yield args[0].numel() * 4
+        yield result.numel() * 4
     yield 8
     yield result.itemsize
 
