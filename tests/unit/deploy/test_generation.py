@@ -467,7 +467,9 @@ def test_a_generate_of_the_model_itself_is_named(bundle: fe.Bundle, records: dic
 
 
 def test_settings_that_are_not_followed_are_named(model: Any) -> None:
-    settings = {"min_p": 0.1, "stop_strings": ["."], "cache_implementation": "quantized"}
+    settings = {
+        "min_p": 0.1, "stop_strings": ["."], "cache_implementation": "quantized", "max_time": 1.0,
+    }  # fmt: skip
     with configured(model, **settings, num_beams=1, min_length=0, temperature=0.7) as defaults:
         assert set(defaults.not_applied) == settings.keys()
 
