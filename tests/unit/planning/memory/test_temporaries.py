@@ -187,6 +187,14 @@ def test_a_plan_names_what_it_does_not_model():
     assert Path(__file__).name in note
 
 
+def test_memory_of_an_implementation_in_python_is_named():
+    """torch's fake kernel loses dynamic rows, and its decomposition allocates more than the real kernel."""
+    resized = _Module(lambda x: functional.interpolate(x, scale_factor=2, mode="bilinear"))
+    program = export(resized, (torch.randn(1, 3, 40, 48),), dynamic_shapes=({2: Dim.AUTO},))
+
+    assert [operator for _, operator in liveness(program).unmodeled] == ["aten.upsample_bilinear2d.vec"]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_rule_that_holds_for_float32_alone_says_so(dtype):
     index = torch.zeros(2, 4, dtype=torch.int64)
