@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fakexport.exporting.interface import ProgramDifference
 from fakexport.files.container import ArchiveError, faults_named, read_container
-from fakexport.files.documents import collection_paused, mapping
+from fakexport.files.documents import Recipe, collection_paused, mapping
 
 from .codec.node_count import node_count
 from .codec.program_outline import outline
@@ -29,8 +30,9 @@ class WeightDifference:
     """One property that differs in the same way for several weights.
 
     Args:
-        field: `presence`, `dtype`, `shape`, `stride`, `device`, `tied` (all names of the weight) or `data`
-            (the archives contain different data; a and b are empty).
+        field: `presence`, `dtype`, `shape`, `stride`, `device`, `tied` (all names of the weight), `entries`
+            (in archives without weights, the checkpoint entries that `bind` reads) or `data` (the archives
+            contain different data; a and b are empty).
         a: The property in the first archive, as text; "" if the first archive does not have the weight, or if
             `field` is `tied` and the weight is not tied there.
         b: The property in the second archive.
@@ -168,13 +170,35 @@ def _methods(paths: tuple[str, str], method: str | None, *, trust: bool) -> list
 def _weights(a: LoadedArchive, b: LoadedArchive) -> Iterator[WeightDifference]:
     groups: dict[tuple[str, str, str], list[str]] = {}
     of_a, of_b = _by_name(a.only), _by_name(b.only)
+    are_unbound = a.only.weights == b.only.weights == "none"
+    entries = [_entries(each.only) if are_unbound else {} for each in (a, b)]
     for name in dict.fromkeys([*of_a, *of_b]):
         for change in _changes(of_a.get(name), of_b.get(name)):
             groups.setdefault(change, []).append(name)
-        if name in of_a and name in of_b and _has_other_data(a, b, name):
+        if name not in of_a or name not in of_b:
+            continue
+        if (sources := [each.get(name, "") for each in entries])[0] != sources[1]:
+            groups.setdefault(("entries", sources[0], sources[1]), []).append(name)
+        if _has_other_data(a, b, name) or (are_unbound and _has_other_default(a, b, name)):
             groups.setdefault(("data", "", ""), []).append(name)
     for change, names in sorted(groups.items(), key=lambda group: group[0]):
         yield WeightDifference(*change, tuple(names))
+
+
+def _entries(manifest: MethodManifest) -> dict[str, str]:
+    """Map each weight that `bind` reads from entries with other names to these entries."""
+    found: dict[str, list[str]] = {}
+    for recipe in manifest.recipes:
+        for name, index in recipe.weights:
+            text = recipe.entries[index] if not recipe.steps else _computed(recipe, index)
+            found.setdefault(name, []).append(text)
+    return {name: " or ".join(sorted(texts)) for name, texts in found.items()}
+
+
+def _computed(recipe: Recipe, index: int) -> str:
+    first, *more = recipe.entries
+    digest = hashlib.sha256(repr((recipe, index)).encode()).hexdigest()[:8]
+    return f"{first}{f' and {len(more)} more' if more else ''} (conversion {digest})"
 
 
 def _changes(a: TensorEntry | None, b: TensorEntry | None) -> Iterator[tuple[str, str, str]]:
@@ -209,6 +233,21 @@ def _has_other_data(a: LoadedArchive, b: LoadedArchive, name: str) -> bool:
         return False
     with real_execution():
         return not are_equal(one.detach(), other.detach().to(one.device))
+
+
+def _has_other_default(a: LoadedArchive, b: LoadedArchive, name: str) -> bool:
+    """Return whether `bind` uses different values for a weight that a checkpoint lacks."""
+    import torch
+
+    from fakexport._torch.operators.real_execution import real_execution
+    from fakexport.archive.weights import are_equal
+    from fakexport.exporting.program import facts_of
+
+    one, other = ((facts_of(each.program).computed or {}).get(name) for each in (a, b))
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return one is not other
+    with real_execution():
+        return (one.shape, one.dtype) != (other.shape, other.dtype) or not are_equal(one, other)
 
 
 def _facts(a: MethodManifest, b: MethodManifest) -> Iterator[FactDifference]:

@@ -162,3 +162,51 @@ def test_a_lost_tie_is_told(tmp_path: Path) -> None:
 
     ties = {(item.a, item.b): item.names for item in found.weights if item.field == "tied"}
     assert ties == {("embed.weight, head.weight", ""): ("embed.weight", "head.weight")}
+
+
+class Older(nn.Module):
+    """Loads older names of its weights."""
+
+    def __init__(self, names: tuple[str, str]) -> None:
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(torch.ones(4)), nn.Parameter(torch.zeros(4))
+        self.names = names
+        self.register_load_state_dict_pre_hook(self.rename)
+
+    @staticmethod
+    def rename(module: Any, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        for old, new in zip(module.names, ("scale", "shift"), strict=True):
+            if old in state_dict:
+                state_dict[new] = state_dict.pop(old)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale + self.shift
+
+
+def test_weights_that_come_from_other_entries_are_told(tmp_path: Path) -> None:
+    checkpoint, x = {"a": torch.full((4,), 2.0), "b": torch.full((4,), 3.0)}, torch.ones(3, 4)
+    names = {"first": ("a", "b"), "second": ("b", "a")}
+    paths = {name: tmp_path / f"{name}.pt2" for name in names}
+    for name, path in paths.items():
+        save(fe.export(lambda given=names[name]: (Older(given), (x,))), path)
+
+    found = diff_archives(*paths.values())
+
+    results = [fe.bind(path, checkpoint).module()(2 * x)[0, 0].item() for path in paths.values()]
+    assert results == [7, 8]
+    assert {(item.field, item.a, item.b): item.names for item in found.weights} == {
+        ("entries", "a", "b"): ("scale",),
+        ("entries", "b", "a"): ("shift",),
+    }
+    assert not found.is_same
+
+
+def test_values_for_weights_that_a_checkpoint_lacks_are_compared(tmp_path: Path) -> None:
+    program = fe.export(lambda: (nn.Linear(4, 2), (torch.zeros(3, 4),)))
+    for name, value in (("a", 0.0), ("b", 1.0)):
+        known = with_facts(program, computed={"bias": torch.full((2,), value)})
+        save(known, tmp_path / f"{name}.pt2")
+
+    found = diff_archives(tmp_path / "a.pt2", tmp_path / "b.pt2")
+
+    assert [(item.field, item.names) for item in found.weights] == [("data", ("bias",))]

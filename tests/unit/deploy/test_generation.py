@@ -467,7 +467,9 @@ def test_a_generate_of_the_model_itself_is_named(bundle: fe.Bundle, records: dic
 
 
 def test_settings_that_are_not_followed_are_named(model: Any) -> None:
-    settings = {"min_p": 0.1, "stop_strings": ["."], "cache_implementation": "quantized"}
+    settings = {
+        "min_p": 0.1, "stop_strings": ["."], "cache_implementation": "quantized", "max_time": 1.0,
+    }  # fmt: skip
     with configured(model, **settings, num_beams=1, min_length=0, temperature=0.7) as defaults:
         assert set(defaults.not_applied) == settings.keys()
 
@@ -500,6 +502,30 @@ def test_what_is_drawn_is_what_transformers_draws(
         "do_sample of the model's generation config is not applied: pass temperature, top_k or top_p to "
         "sample",
     )
+
+
+def test_a_mask_of_the_caller_places_the_tokens(generator: fe.Generator, model: nn.Module) -> None:
+    rows = [prompt(4)[0].tolist(), prompt(7)[0].tolist()]
+    padded = torch.tensor([[0, 0, 0, *rows[0]], rows[1]])
+    mask = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [1] * 7])
+
+    found = generator(padded, max_new_tokens=NEW_TOKENS, inputs={"attention_mask": mask})
+
+    assert [list(row) for row in found.tokens] == [eager(model, torch.tensor([row]))[0] for row in rows]
+    with pytest.raises(fe.InputMismatchError, match="excludes the last token of a prompt"):
+        generator(padded.flip(1), max_new_tokens=2, inputs={"attention_mask": mask.flip(1)})
+
+
+@pytest.mark.parametrize("rows", [[[30, 30, 5]], [[30, 5, 6], [7, 8, 9]], [[5, 6, 30]]])
+def test_prompts_that_contain_padding_are_refused(
+    rows: list[list[int]], bundle: fe.Bundle, records: dict[str, CallRecord]
+) -> None:
+    generator = fe.Generator(recorded(bundle, "prefill", defaults=GenerationDefaults(pad=30, eos=(31,))))
+
+    with pytest.raises(fe.InputMismatchError, match=r"a prompt contains padding \(the token 30\)"):
+        generator(rows, max_new_tokens=2)
+
+    assert generator([[30, 5, 6], [30, 7, 8]], max_new_tokens=2).tokens  # Texts begin with this token.
 
 
 def test_a_penalty_leaves_out_the_padding_of_a_batch(

@@ -6,26 +6,46 @@ Source: `torch/nn/modules/module.py:Module._load_from_state_dict` and `Module.lo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
 from fakexport._torch.patching import Patches
 
+Tensors = dict[str, torch.Tensor]
+Step = Callable[[Tensors, str], Tensors | None]
+
 _LOADING = "_load_from_state_dict"
 
 
-def load_steps(module: nn.Module) -> list[tuple[str, Callable[..., Any]]]:
-    """Return the callables that may change a state dict before a module loads it, in order, with their names.
+def load_steps(module: nn.Module) -> list[tuple[str, Step]]:
+    """Return what may change a state dict before a module loads it, in order, with its name.
 
-    These are the pre-hooks, and `_load_from_state_dict` if the module's class overrides it. All have the same
-    signature.
+    These are the pre-hooks, and `_load_from_state_dict` if the module's class overrides it. A step takes a
+    state dict and a prefix, and returns the dict that the module then loads: the same dict for a pre-hook,
+    and the dict that the method passes to torch's method, or None unless it calls that method once.
     """
     hooks = vars(module).get("_load_state_dict_pre_hooks", {}).values()
-    steps = [(getattr(hook, "__name__", type(hook).__name__), hook) for hook in hooks]
+    steps: list[tuple[str, Step]] = [
+        (getattr(hook, "__name__", type(hook).__name__), partial(_hooked, hook)) for hook in hooks
+    ]
     if _is_own(module, _LOADING):
-        steps.append((_LOADING, getattr(module, _LOADING)))
+        steps.append((_LOADING, partial(_offered, getattr(module, _LOADING))))
     return steps
+
+
+def _hooked(hook: Callable[..., Any], tensors: Tensors, prefix: str) -> Tensors:
+    hook(tensors, prefix, {}, True, [], [], [])
+    return tensors
+
+
+def _offered(method: Callable[..., Any], tensors: Tensors, prefix: str) -> Tensors | None:
+    offered: list[Tensors] = []
+    with Patches({(nn.Module, _LOADING): lambda module, given, *rest, **named: offered.append(given)}):
+        method(tensors, prefix, {}, True, [], [], [])
+    return offered[0] if len(offered) == 1 else None
 
 
 def other_loading(module: nn.Module) -> Iterator[str]:

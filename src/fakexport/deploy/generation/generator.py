@@ -17,7 +17,7 @@ from fakexport.files.documents import GenerationDefaults
 from ..opening import with_weights
 from ..signature import InputMismatchError
 from .calls import Call, calls_of, check_same_cache
-from .prompts import prompt_inputs, token_lists
+from .prompts import check_unpadded, positions_of, prompt_inputs, token_lists
 from .sampling import Place, Sampling, restricted
 
 _GREEDY = Sampling()
@@ -158,14 +158,24 @@ class _Run:
         self.pad = next((token for token in pads if token is not None), 0)
         is_fixed = prefill.length is not None and not record.has_encoder
         from_prompts = prompt_inputs(prompts, record, is_length_fixed=is_fixed) if prompts else {}
+        if record.mask not in others:
+            check_unpadded(prompts, record.defaults)
         given = {**from_prompts, **others}
         if record.start is not None:
             if record.start in others:
                 raise InputMismatchError(f"do not pass {record.start}: generate computes it")
             given[record.start] = torch.zeros(1, dtype=torch.long)
         _check_tokens(prompts, prefill)
-        if record.positions in from_prompts and record.positions not in others:
+        if not record.has_encoder:
+            _check_last(given.get(record.mask or ""))
+        if (
+            prompts
+            and record.positions is not None
+            and not record.has_encoder
+            and record.positions not in others
+        ):
             _check_positions(prefill)
+            given[record.positions] = positions_of(given[record.tokens], given.get(record.mask or ""))
         if not given:
             raise InputMismatchError(f"there are no inputs: the program expects {', '.join(prefill.inputs)}")
         self.batch = len(next(iter(given.values())))
@@ -228,6 +238,12 @@ def _check_tokens(prompts: list[list[int]], prefill: Call) -> None:
         raise InputMismatchError(
             f"the token {greatest} does not exist: the model has {count} tokens, starting at 0"
         )
+
+
+def _check_last(mask: torch.Tensor | None) -> None:
+    """Reject padding after a prompt, because the next token is predicted from the last position."""
+    if mask is not None and mask.dim() == 2 and not bool((mask[:, -1] != 0).all()):
+        raise InputMismatchError("the mask excludes the last token of a prompt: pad prompts on the left")
 
 
 def _check_positions(prefill: Call) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from fakexport.error import InvalidType, InvalidValue, first_line
 from fakexport.files import read_file
-from fakexport.files.documents import CallRecord
+from fakexport.files.documents import CallRecord, GenerationDefaults
 
 from ..artifact import DeployError
 from ..signature import InputMismatchError
@@ -40,7 +40,7 @@ def token_lists(prompts: Any) -> list[list[int]]:
 def prompt_inputs(
     prompts: Sequence[Sequence[int]], record: CallRecord, *, is_length_fixed: bool = False
 ) -> dict[str, torch.Tensor]:
-    """Return prefill's inputs for the prompts: tokens, mask and positions, by name.
+    """Return prefill's inputs for the prompts: tokens and mask, by name.
 
     For a decoder-only model, prompts are padded on the left, so that every prompt ends at the last position.
     For an encoder, prompts are padded on the right. If prefill reads a fixed number of tokens, prompts are
@@ -67,9 +67,32 @@ def prompt_inputs(
     inputs = {record.prompt: torch.tensor(rows)}
     if record.mask is not None:
         inputs[record.mask] = torch.tensor(masks)
-    if record.positions is not None and not record.has_encoder:
-        inputs[record.positions] = (torch.tensor(masks).cumsum(dim=-1) - 1).clamp(min=0)
     return inputs
+
+
+def positions_of(tokens: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """Return the position of each token in its prompt. Padding, which the mask excludes, does not count."""
+    counted = torch.ones_like(tokens) if mask is None else (mask != 0).long()
+    return (counted.cumsum(dim=-1) - 1).clamp(min=0)
+
+
+def check_unpadded(prompts: Sequence[Sequence[int]], defaults: GenerationDefaults) -> None:
+    """Raise if prompts contain padding: it would be read as text, because `prompt_inputs` makes the mask.
+
+    A single padding token at the start of all prompts is accepted: some models begin a text with it.
+    """
+    pad = defaults.pad
+    if pad is None or pad in defaults.eos:
+        return
+    starts = [row[0] == pad for row in prompts]
+    are_equal = len({len(row) for row in prompts}) == 1
+    for row in prompts:
+        is_second = len(row) > 1 and row[0] == row[1] == pad
+        if row[-1] == pad or is_second or (row[0] == pad and are_equal and not all(starts)):
+            raise InputMismatchError(
+                f"a prompt contains padding (the token {pad}): pass the prompts without it, as lists of "
+                "different lengths, or pass the mask in `inputs`"
+            )
 
 
 _MOST_BYTES = 256 << 20

@@ -134,18 +134,19 @@ class _Run:
         """Run the hooks of a module and then of its children, as torch does."""
         tensors = _Entries(self._made, self.missed) if tensors is None else tensors
         prefix = f"{path}." if path else ""
+        loaded: dict[str, torch.Tensor] | None = tensors
         for name, step in load_steps(module):
             before, versions = dict(tensors), self._versions()
             try:
-                step(tensors, prefix, {}, True, [], [], [])
+                loaded = step(tensors, prefix)
             except Exception as error:
                 log.debug("`%s` of %s raised: %s", name, path or "the model", error)
-                self.computing[_text(name, path)] = None
-            new = [tensor for key, tensor in tensors.items() if before.get(key) is not tensor]
-            if versions != self._versions() or not all(map(self._is_entry, new)):
+                loaded = None
+            new = [tensor for key, tensor in (loaded or {}).items() if before.get(key) is not tensor]
+            if loaded is None or versions != self._versions() or not all(map(self._is_entry, new)):
                 self.computing[_text(name, path)] = None
         for name in (*module._parameters, *module._buffers):
-            tensor = dict.get(tensors, prefix + name)
+            tensor = dict.get(tensors if loaded is None else loaded, prefix + name)
             if tensor is not None and self._is_entry(tensor) and self._entry[id(tensor)] != prefix + name:
                 self.names[self._entry[id(tensor)]] = prefix + name
         for name, child in module.named_children():

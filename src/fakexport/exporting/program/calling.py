@@ -105,7 +105,7 @@ class Calling:
 
     def _rest(self, names: Sequence[str]) -> list[str]:
         """Return those names that `forward` receives in `**kwargs`."""
-        own = {each.name for each in self.parameters}
+        own = {each.name for each in self.parameters if each.kind in ("any", "keyword")}
         has_rest = any(each.kind == "kwargs" for each in self.parameters)
         return [name for name in names if name not in own] if has_rest else []
 

@@ -19,7 +19,7 @@ from fakexport._torch.operators.operator_effects import effects_of
 from fakexport._torch.operators.operator_registry import OpOverload
 from fakexport._torch.operators.operator_schema import argument_names
 from fakexport._torch.pytree import tree_leaves, tree_map
-from fakexport._torch.tracing.symbolic_numbers import expression_of, noted_expression_of
+from fakexport._torch.tracing.symbolic_numbers import expression_of, hint_of, noted_expression_of
 from fakexport.exporting.program import (
     Visit,
     attribute,
@@ -31,7 +31,7 @@ from fakexport.exporting.program import (
 )
 from fakexport.planning.memory.held_memory import held_inputs, held_weights
 from fakexport.planning.memory.input_dims import is_cache
-from fakexport.planning.memory.node_memory import NodeMemory, allocation
+from fakexport.planning.memory.node_memory import NodeMemory, allocation, values_of
 from fakexport.planning.memory.storage import Kind, Size, Storage
 
 Places = Any
@@ -82,6 +82,7 @@ class Execution:
         self.steps: list[Visit] = []
         self._memory = NodeMemory()
         self._holders: Counter[int] = Counter(dict.fromkeys(range(self.held), 1))
+        self._grown: dict[int, int] = {}
         self._written: set[int] = set()
         self.state: list[int] = []
         self.unmodeled: list[tuple[int, str]] = []
@@ -166,8 +167,31 @@ class Execution:
             self._written.update(place for is_written, place in written if is_written and place is not None)
         self.unmodeled += [(visit.index, operator) for operator in memory.unknown]
         taken = self._emit(visit, memory)
-        homes = iter(taken[home] if home >= 0 else arguments[~home] for home in memory.outputs)
-        return tree_map(lambda leaf: next(homes, None) if isinstance(leaf, torch.Tensor) else None, value)
+        homes = [taken[home] if home >= 0 else arguments[~home] for home in memory.outputs]
+        if effects_of(node.target).writes:
+            given = tensors_in(values_of(node))
+            for home, place, result in zip(memory.outputs, homes, tensors_in(value), strict=False):
+                if home < 0 and place is not None:
+                    self._write(visit, place, given[~home], result)
+        places = iter(homes)
+        return tree_map(lambda leaf: next(places, None) if isinstance(leaf, torch.Tensor) else None, value)
+
+    def _write(self, visit: Visit, place: int, before: torch.Tensor, after: torch.Tensor) -> None:
+        """Replace the memory of a tensor if an operator resizes it, as `resize_` and a small `out=` do.
+
+        The old memory is copied to the new memory, so both exist for a moment.
+        """
+        if _hinted_bytes(after) <= _hinted_bytes(before):
+            return
+        taken = allocation(after, operator_name(visit.node))
+        (grown,) = self._emit(visit, CallMemory((taken,), (0,), (0,)))
+        if place >= self.held:
+            self.events.append((visit.index, ~self._memory_of(place)))
+        self._grown[place] = grown
+
+    def _memory_of(self, place: int) -> int:
+        """Return the storage whose memory a tensor uses now, given the storage that it had first."""
+        return self._grown.get(place, place)
 
     def _emit(self, visit: Visit, memory: CallMemory) -> list[int]:
         """Record the allocations and frees of a call. Return the storage index of each allocation."""
@@ -232,7 +256,7 @@ class Execution:
         for index in _flat(places):
             self._holders[index] -= 1
             if not self._holders[index]:
-                self.events.append((len(self.steps) - 1, ~index))
+                self.events.append((len(self.steps) - 1, ~self._memory_of(index)))
 
     def _storage(self, visit: Visit, taken: Allocation, index: int, *, is_result: bool) -> Storage:
         return Storage(
@@ -254,8 +278,9 @@ class Execution:
         names = iter(output_names(self._program))
         for place, spec in zip(returned or (), specs, strict=False):
             if spec.kind is OutputKind.USER_OUTPUT:
-                outputs.update(_flat(place))
-                caches.update(_flat(place) if is_cache(next(names, "")) else ())
+                own = set(map(self._memory_of, _flat(place)))
+                outputs |= own
+                caches |= own if is_cache(next(names, "")) else set()
             elif spec.kind is OutputKind.USER_INPUT_MUTATION:
                 self._written.update(self._inputs.get(str(spec.target), ()))
         for index in outputs - set(range(self.held)):
@@ -310,6 +335,17 @@ def _flat_tensors(arguments: Any, values: dict[Node, Places]) -> list[int | None
             places: list[int | None] = [*_flat(values.get(leaf))]
             found += places if len(places) == count else [None] * count
     return found
+
+
+def _hinted_bytes(tensor: torch.Tensor) -> int:
+    """Return the bytes that a tensor spans for the example inputs; 0 if a run-time size decides."""
+    sizes, strides = map(_hinted, tensor.shape), map(_hinted, tensor.stride())
+    last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+    return (last + 1) * tensor.itemsize if _hinted(tensor.numel()) else 0
+
+
+def _hinted(size: int | torch.SymInt) -> int:
+    return (hint_of(size) or 0) if isinstance(size, torch.SymInt) else size
 
 
 def _is_written(node: Node) -> Iterator[bool]:

@@ -17,7 +17,7 @@ from fakexport.exporting.program import input_nodes
 _INTEGERS = (torch.int64, torch.int32)
 _NOT_TEXT = re.compile(r"grid|size|shape|length")
 _EMBEDDED = re.compile(r"(?:\w+_)?inputs_embeds")
-_CACHED = re.compile(r"(?:past|cache)(?:[_.\d]|$)|(?:\w+_)?cache(?:s|[_.\d]|$)")
+_CACHED = re.compile(r"(?!.*position)(?:(?:past|cache)(?:[_.\d]|$)|(?:\w+_)?cache(?:s|[_.\d]|$))")
 
 
 @dataclass(frozen=True)

@@ -99,8 +99,7 @@ class NodeMemory:
     ) -> CallMemory | None:
         """Determine the memory of a call by running it on fake tensors; return None if that fails.
 
-        If torch's Python implementation ran instead of the default kernel, an LSTM's temporary memory is
-        unknown.
+        If torch's Python implementation ran instead of the default kernel, the temporary memory is unknown.
         """
         found, reason = run_on_fakes(
             lambda: call_memory(mode, operator, args, kwargs, temporaries),
@@ -110,7 +109,7 @@ class NodeMemory:
         if found is None:
             self.unread[str(operator)] = reason
             return None
-        is_other = reason and _is_lstm_of_cells(operator, found)
+        is_other = reason and _has_temporaries(found)
         return replace(found, unknown=(*found.unknown, str(operator))) if is_other else found
 
     def _has_to_run(self, operator: OpOverload) -> bool:
@@ -159,10 +158,9 @@ def run_on_fakes(
     return None, reason
 
 
-def _is_lstm_of_cells(operator: OpOverload, memory: CallMemory) -> bool:
-    """Return whether an LSTM runs without oneDNN. In this case, torch's C++ cells work in place."""
-    by_onednn = any(one.operator == "aten.mkldnn_rnn_layer.default" for one in memory.allocations)
-    return bool(operator._schema.name == "aten::lstm") and not by_onednn
+def _has_temporaries(memory: CallMemory) -> bool:
+    """Return whether a call allocates memory that it also frees."""
+    return any(event < 0 for event in memory.events)
 
 
 def _moved(found: CallMemory, source: str | None, device: str | None) -> CallMemory:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
@@ -67,7 +67,7 @@ class ProgramSizes:
     """
 
     def __init__(self, program: ExportedProgram, *, needed: Collection[str] = ()) -> None:
-        self.dims = tuple(input_dims(program))
+        self.dims = tuple(_with_lengths(tuple(input_dims(program))))
         self._tables = tables_read(program)
         self._ranges = {
             symbol: (finite_bound(bounds.lower), _least(_bound(bounds.upper), self._tables.get(symbol)))
@@ -161,6 +161,8 @@ class ProgramSizes:
         if role == "context":
             self._refuse_free_query(size)
             self._refuse_two_texts(size)
+        else:
+            self._refuse_two_meanings(size)
         free = [dim for dim in dims if _symbol(dim) is not None]
         cached = [dim for dim in self.dims if role == "context" and dim.role == "cached"]
         if not free and not any(_symbol(dim) is not None for dim in cached):
@@ -170,6 +172,17 @@ class ProgramSizes:
             raise InvalidValue(_not_free(role, size, fixed))
         for dim in (*free, *(dim for dim in cached if _symbol(dim) is not None)):
             yield dim, self._size_of(dim, size)
+
+    def _refuse_two_meanings(self, size: int) -> None:
+        """Reject a batch if a first dimension that it sets may be a length: it is also another dimension."""
+        free = {_symbol(dim): dim for dim in self.dims if dim.role == "batch" and _symbol(dim) is not None}
+        inner = {_symbol(dim): dim for dim in self.dims if dim.dim and _symbol(dim) in free}
+        if inner and len(free) > 1:
+            symbol, dim = next(iter(inner.items()))
+            raise InvalidValue(
+                f"--batch {size:,}: {free[symbol]} is also {dim}, so it may not be a batch: choose each "
+                "dimension with --size NAME.DIM=N"
+            )
 
     def _refuse_free_query(self, size: int) -> None:
         """Reject a context length if both new tokens and cache are dynamic: it could apply to either."""
@@ -314,6 +327,13 @@ class ProgramSizes:
 def _least(bound: int | None, table: TableRead | None) -> int | None:
     known = [size for size in (bound, None if table is None else table.most) if size is not None]
     return min(known, default=None)
+
+
+def _with_lengths(dims: Sequence[InputDim]) -> Iterator[InputDim]:
+    """Yield the dimensions. A first dimension that is the context, as in `cache_position`, is no batch."""
+    contexts = {_symbol(dim) for dim in dims if dim.role == "context"} - {None}
+    for dim in dims:
+        yield replace(dim, role="") if dim.role == "batch" and _symbol(dim) in contexts else dim
 
 
 def _bound(upper: Any) -> int | None:

@@ -36,7 +36,11 @@ def temporaries(
     if device is None:
         return
     unknown = _NOT_MODELED if device.type == "cpu" else _NOT_MODELED_ON_GPU
-    if name in unknown or name.partition("::")[0] not in _NAMESPACES:
+    is_unmeasured = device.type == "cpu" and (
+        (name in _ONLY_FLOAT32 and tensors[0].itemsize == _HALF_BYTES)
+        or ("_backward" in name and name.partition("_backward")[0] not in _BACKWARD)
+    )
+    if name in unknown or is_unmeasured or name.partition("::")[0] not in _NAMESPACES:
         yield str(device), None
     rule = (_RULES if device.type == "cpu" else _RULES_ON_GPU).get(name)
     if device.type != "cpu":
@@ -97,6 +101,7 @@ _RULES: Mapping[str, Rule] = {
     "aten::_softmax": workspaces.contiguous,
     "aten::abs": workspaces.complex_magnitude,
     "aten::addmm": workspaces.product(1),
+    "aten::affine_grid_generator": workspaces.affine_grid,
     "aten::avg_pool2d": workspaces.contiguous,
     "aten::baddbmm": workspaces.product(1),
     "aten::binary_cross_entropy": workspaces.loss(1),
@@ -158,15 +163,45 @@ _NOT_MODELED = frozenset(
         *("_linalg_eigvals", "_linalg_slogdet", "_linalg_svd", "_to_sparse", "_trilinear", "_unique"),
         *("_unique2", "_unsafe_masked_index", "_unsafe_masked_index_put_accumulate"),
         *("_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa", "_upsample_lanczos2d_aa"),
-        *("_upsample_nearest_exact1d", "_upsample_nearest_exact3d", "convolution_backward", "histc"),
-        *("isin", "linalg_eig", "linalg_inv_ex", "linalg_lu", "linalg_lu_factor_ex"),
-        *("linalg_matrix_exp", "linalg_pinv", "masked_select", "mkldnn_rnn_layer_backward"),
-        *("multinomial", "mvlgamma", "native_dropout_backward", "rrelu_with_noise", "scatter_reduce"),
+        *("_upsample_nearest_exact1d", "_upsample_nearest_exact3d", "histc"),
+        *("isin", "linalg_eig", "linalg_inv_ex", "linalg_lu", "linalg_lu_factor_ex", "linalg_qr"),
+        *("linalg_matrix_exp", "linalg_pinv", "masked_select", "multinomial", "mvlgamma"),
+        *("rrelu_with_noise", "scatter_reduce"),
         *("unique_consecutive", "unique_dim", "upsample_linear1d", "upsample_nearest1d"),
         *("upsample_nearest3d", "upsample_trilinear3d"),
     )
 )
 """Operators whose internal memory follows no known rule."""
+
+_ONLY_FLOAT32 = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("_euclidean_dist", "addbmm", "affine_grid_generator", "binary_cross_entropy"),
+        *("binary_cross_entropy_with_logits", "gather", "huber_loss", "mse_loss", "renorm", "scatter"),
+        *("scatter_", "scatter_add", "scatter_add_", "smooth_l1_loss", "soft_margin_loss"),
+    )
+)
+"""Operators whose kernels convert 16-bit numbers in memory of unknown size."""
+
+_HALF_BYTES = 2
+
+_BACKWARD = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "_cdist", "_log_softmax", "_pdist"),
+        *("_prelu_kernel", "_segment_reduce", "_softmax", "adaptive_max_pool2d", "adaptive_max_pool3d"),
+        *("avg_pool2d", "avg_pool3d", "binary_cross_entropy", "diagonal", "elu", "embedding_dense"),
+        *("fractional_max_pool2d", "fractional_max_pool3d", "gelu", "glu", "grid_sampler_2d"),
+        *("grid_sampler_3d", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "huber_loss"),
+        *("leaky_relu", "log_sigmoid", "logit", "max_pool2d_with_indices", "max_pool3d_with_indices"),
+        *("mish", "mse_loss", "multi_margin_loss", "multilabel_margin_loss", "native_group_norm"),
+        *("native_layer_norm", "nll_loss", "nll_loss2d", "reflection_pad1d", "replication_pad1d"),
+        *("replication_pad2d", "select", "sigmoid", "silu", "slice", "smooth_l1_loss", "softplus"),
+        *("softshrink", "tanh", "threshold", "unfold", "upsample_bicubic2d", "upsample_bilinear2d"),
+        *("upsample_linear1d", "upsample_nearest1d", "upsample_trilinear3d"),
+    )
+)
+"""Operators whose backward kernels allocated nothing internally in measurements. Others are not modeled."""
 
 _NOT_MODELED_ON_GPU = frozenset(
     f"aten::{name}" for name in ("convolution", "convolution_backward", "_cudnn_rnn", "miopen_rnn")

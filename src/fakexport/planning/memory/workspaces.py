@@ -56,6 +56,11 @@ def complex_magnitude(args: Args, result: Any) -> Sizes:
         yield _bytes(args[0])
 
 
+def affine_grid(args: Args, result: Any) -> Sizes:
+    """The kernel makes a grid with one coordinate more (`ATen/native/AffineGridGenerator.cpp`)."""
+    yield _bytes(result) // result.shape[-1] * (result.shape[-1] + 1)
+
+
 def attention(args: Args, result: Any) -> Sizes:
     """Each thread has a block of scores with its maxima and sums, and a block of the result.
 
@@ -67,20 +72,28 @@ def attention(args: Args, result: Any) -> Sizes:
     block = 32 + 32 * torch.sym_min(1, rows // 192) + 192 * torch.sym_min(1, rows // 768)
     block, columns = torch.sym_min(block, rows), torch.sym_min(512, columns)
     threads = torch.get_num_threads()
-    yield threads * (block * columns + 2 * block + block * query.shape[-1]) * 4
+    yield threads * (block * columns + 2 * block + block * query.shape[-1]) * max(4, query.itemsize)
     if query.itemsize < 4:
         yield threads * block * columns * query.itemsize
+        if is_computed_by_onednn(query.dtype) is not False:  # Keys and values are copied into blocks.
+            yield None
 
 
 def batch_norm(args: Args, result: Any) -> Sizes:
     """The kernel allocates scales and shifts of the channels (`native/cpu/batch_norm_kernel.cpp`)."""
     is_dense = args[0].is_contiguous() or _is_channels_last(args[0])
-    yield args[0].shape[1] * 4 * (2 if is_dense else 3)
+    yield args[0].shape[1] * max(4, args[0].itemsize) * (2 if is_dense else 3)
 
 
 def mean(args: Args, result: Any) -> Sizes:
-    """The kernel computes a sum and divides it by a number (`aten/src/ATen/native/ReduceOps.cpp:mean`)."""
+    """The kernel computes a sum and divides it by a number (`aten/src/ATen/native/ReduceOps.cpp:mean`).
+
+    16-bit numbers are converted to float32 first.
+    """
     yield from reduction(args, result)
+    if result.itemsize == 2:
+        yield args[0].numel() * 4
+        yield result.numel() * 4
     yield 8
     yield result.itemsize
 
@@ -277,4 +290,10 @@ def sort(args: Args, result: Any) -> Sizes:
 
 
 def _is_channels_last(tensor: torch.Tensor) -> bool:
-    return tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    """Return whether a kernel reads an image in channels-last format. One channel alone does not decide.
+
+    Source: `c10/core/MemoryFormat.h:is_channels_last_strides_2d_s4`.
+    """
+    if tensor.dim() != 4 or not tensor.is_contiguous(memory_format=torch.channels_last):
+        return False
+    return bool(tensor.stride(1) * tensor.shape[1] <= tensor.stride(3))

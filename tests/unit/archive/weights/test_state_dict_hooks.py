@@ -205,9 +205,31 @@ class ExtraState(nn.Module):
         return x * self.weight * self.factor
 
 
+class PassesOn(nn.Module):
+    """Leaves the state dict as it is, and passes a changed copy to torch's method."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def _load_from_state_dict(self, state_dict, prefix, *args):
+        changed = {**state_dict, prefix + "weight": state_dict[prefix + "weight"] * 2}
+        super()._load_from_state_dict(changed, prefix, *args)
+
+    def forward(self, x):
+        return x * self.weight
+
+
+class Copies(PassesOn):
+    """Does not call torch's method."""
+
+    def _load_from_state_dict(self, state_dict, prefix, *args):
+        self.weight.data.copy_(state_dict[prefix + "weight"] * 2)
+
+
 COMPUTING = {
     Scales: "scale", ScalesInPlace: "scale", Exchanges: "exchange", Normalizes: "normalize",
-    ExtraState: "set_extra_state",
+    ExtraState: "set_extra_state", PassesOn: "_load_from_state_dict", Copies: "_load_from_state_dict",
 }  # fmt: skip
 
 

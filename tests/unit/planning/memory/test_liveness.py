@@ -54,6 +54,13 @@ def a_slice_returned_keeps_all(m: _Module, x: torch.Tensor) -> Any:
     return m.linear(x)[-1:], x.relu()
 
 
+def a_tensor_grows(m: _Module, x: torch.Tensor) -> Any:
+    y, z = x * 2, torch.empty(0)
+    y.resize_(4 * x.shape[0], 24)
+    torch.add(y.zero_(), 1, out=z)
+    return z * 2, y
+
+
 def nothing_is_copied(m: _Module, x: torch.Tensor) -> Any:
     y = x.abs()
     y = y.to(torch.float32).contiguous().reshape(-1, 4, 6).flatten(1).expand(3, -1, -1)
@@ -149,7 +156,7 @@ def normalizes(m: _Module, x: torch.Tensor) -> Any:
 
 
 FUNCTIONS = [
-    a_view_outlives_its_base, a_slice_returned_keeps_all, nothing_is_copied, a_reshape_copies,
+    a_view_outlives_its_base, a_slice_returned_keeps_all, a_tensor_grows, nothing_is_copied, a_reshape_copies,
     writes_in_place, writes_an_input, returns_an_input, uses_a_tied_weight, writes_a_buffer, takes_parts,
     has_an_empty_tensor, has_other_dtypes, computes_sizes, branches_on_data, loops, has_regions, multiplies,
     normalizes, pads,

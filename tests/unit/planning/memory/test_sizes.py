@@ -56,6 +56,32 @@ def test_a_cache_that_was_shorter_in_the_example_keeps_a_window(decoder):
     assert sizes_of(decoder, SizeRequest(context=6))["past_key_values_1.2"] == 5
 
 
+def test_a_first_dimension_that_is_the_context_is_no_batch():
+    class Positions(nn.Module):
+        def forward(self, input_ids, cache_position):
+            return input_ids + cache_position
+
+    inputs = (torch.zeros(2, 12, dtype=torch.long), torch.zeros(12, dtype=torch.long))
+    found = ProgramSizes(fe.export(lambda: (Positions(), inputs), dynamic_shapes="auto"))
+
+    sizes = sizes_of(found, SizeRequest(batch=5))
+
+    assert sizes == {"input_ids.0": 5, "input_ids.1": 12, "cache_position.0": 12}
+
+
+def test_a_batch_is_refused_where_a_first_dimension_may_be_a_length():
+    class Shifted(nn.Module):
+        def forward(self, x, table):
+            return x + table
+
+    inputs = (torch.zeros(2, 12, 3), torch.zeros(12, 3))
+    found = ProgramSizes(fe.export(lambda: (Shifted(), inputs), dynamic_shapes=["x.0=2..64", "x.1=2..64"]))
+
+    with pytest.raises(ValueError, match=r"--batch 5: table.0 is also x.1, so it may not be a batch"):
+        found.chosen(SizeRequest(batch=5))
+    assert sizes_of(found, SizeRequest(dims={("x", 0): 5}))["table.0"] == 12
+
+
 def test_where_every_cache_keeps_a_window_the_mask_tells_it():
     inputs = {
         "input_ids": torch.zeros(2, 1, dtype=torch.long),

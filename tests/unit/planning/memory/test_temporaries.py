@@ -82,6 +82,12 @@ OTHERS: dict[str, Function] = {
     "pooling of turned images": lambda x: functional.avg_pool2d(x.transpose(2, 3), 2),
     "resizing": lambda x: functional.interpolate(x, scale_factor=2, mode="bilinear"),
     "resizing to many pixels": lambda x: functional.interpolate(x, size=(120, 120), mode="nearest"),
+    "resizing one channel": lambda x: functional.interpolate(x[:, :1], size=(120, 120), mode="bilinear"),
+    "attention in float64": lambda x: functional.scaled_dot_product_attention(*[x.double()] * 3),
+    "sampling grid": lambda x: functional.affine_grid(
+        x[:, 0, :2, :3], (x.shape[0], 1, 24, 16), align_corners=False
+    ),
+    "instance norm in float64": lambda x: functional.instance_norm(x.double()),
     "roll": lambda x: x.roll((1, 1), (2, 3)),
     "sort": lambda x: x.sort(-1),
     "count": lambda x: (x > 0).sum(-1),
@@ -114,6 +120,7 @@ OTHERS: dict[str, Function] = {
 NEARLY: dict[str, Function] = {
     "loss": lambda x: functional.mse_loss(x, x + 1, reduction="sum"),
     "mean in another dtype": lambda x: x.mean(-1, dtype=torch.float64),
+    "mean in bfloat16": lambda x: x.bfloat16().mean(-1),
     "mean loss": lambda x: functional.huber_loss(x, x),
     "entropy": lambda x: functional.binary_cross_entropy_with_logits(x, x),
 }
@@ -178,6 +185,24 @@ def test_a_plan_names_what_it_does_not_model():
     (note,) = [text for text in report.left_out if "upsample_nearest1d" in text]
     assert note.endswith("memory that its kernel allocates internally is not modeled")
     assert Path(__file__).name in note
+
+
+def test_memory_of_an_implementation_in_python_is_named():
+    """torch's fake kernel loses dynamic rows, and its decomposition allocates more than the real kernel."""
+    resized = _Module(lambda x: functional.interpolate(x, scale_factor=2, mode="bilinear"))
+    program = export(resized, (torch.randn(1, 3, 40, 48),), dynamic_shapes=({2: Dim.AUTO},))
+
+    assert [operator for _, operator in liveness(program).unmodeled] == ["aten.upsample_bilinear2d.vec"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_rule_that_holds_for_float32_alone_says_so(dtype):
+    index = torch.zeros(2, 4, dtype=torch.int64)
+    program = export(_Module(lambda x: x.gather(1, index)), (torch.zeros(2, 4, dtype=dtype),))
+
+    unmodeled = [operator for _, operator in liveness(program).unmodeled]
+
+    assert unmodeled == (["aten.gather.default"] if dtype is torch.bfloat16 else [])
 
 
 def test_the_workspace_of_cudnn_is_not_modeled():

@@ -190,6 +190,23 @@ def test_the_backward_pass_of_a_convolution_is_named_as_not_modeled():
     assert {found.steps[step].name for step, _ in found.unmodeled} == {"backward"}
 
 
+def test_a_backward_kernel_that_was_not_measured_is_named():
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return functional.scaled_dot_product_attention(self.linear(x), x, x)
+
+    with emulate("cpu"):
+        built = build(lambda: (Attention(), (torch.ones(1, 2, 16, 8),)))
+        found = training_liveness(built, built.args, {}, optimizer="sgd")
+
+    names = {operator for _, operator in found.unmodeled}
+    assert names == {"aten._scaled_dot_product_flash_attention_for_cpu_backward.default"}
+
+
 def test_an_operator_without_a_node_takes_no_place_of_another():
     class Aside(Plain):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

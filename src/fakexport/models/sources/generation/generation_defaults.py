@@ -23,7 +23,14 @@ _NOT_APPLIED: Mapping[str, float | None] = MappingProxyType(
         **dict.fromkeys(("encoder_no_repeat_ngram_size", "epsilon_cutoff", "eta_cutoff"), 0),
         **dict.fromkeys(("token_healing", "remove_invalid_values"), False),
         **dict.fromkeys(
-            ("exponential_decay_length_penalty", "sequence_bias", "stop_strings", "min_p", "top_h")
+            (
+                "exponential_decay_length_penalty",
+                "sequence_bias",
+                "stop_strings",
+                "min_p",
+                "top_h",
+                "max_time",
+            )
         ),
         **dict.fromkeys(("watermarking_config", "penalty_alpha", "dola_layers")),
         **dict.fromkeys(("constraints", "force_words_ids")),
