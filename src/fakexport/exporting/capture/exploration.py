@@ -62,6 +62,7 @@ from .example_run import (
 from .explored import Assumption, Exploration, Problem
 from .failure import CaptureFailure
 from .given_inputs import with_unsupported_input
+from .left_fakes import fakes_taken_back
 from .lost_writes import FunctorchError, LostWriteError
 from .plain_inputs import prepared_inputs
 from .preparation import PreparedModel
@@ -130,10 +131,11 @@ def capture_or_explore(
     if isinstance(captured.failure.error, (UnsupportedSubclassError, LostWriteError, FunctorchError)):
         return captured, Exploration(is_complete=True)  # The trace itself completed.
     module, args, kwargs = model.built.module, model.inputs.args, model.inputs.kwargs
-    example = run_with_example(module, args, dict(kwargs))
-    found = explore(model, example, may_visit_rows=captured.may_visit_rows)
-    is_eager_fault = raises_in_eager_mode(module, example.error, captured.failure)
-    batch_of_one = runs_with_batch_of_one(module, kwargs) if is_eager_fault and not args else ()
+    with fakes_taken_back(module):
+        example = run_with_example(module, args, dict(kwargs))
+        found = explore(model, example, may_visit_rows=captured.may_visit_rows)
+        is_eager_fault = raises_in_eager_mode(module, example.error, captured.failure)
+        batch_of_one = runs_with_batch_of_one(module, kwargs) if is_eager_fault and not args else ()
     inputs = named_inputs(kwargs) if not args and takes_any_keyword(module) else ()
     return captured, replace(found, is_eager_fault=is_eager_fault, batch_of_one=batch_of_one, inputs=inputs)
 

@@ -221,7 +221,10 @@ class Fails(Keeps):
 def test_nothing_is_left_where_the_trace_fails():
     with pytest.raises(GuardOnDataDependentSymNode):
         fe.export(lambda: (Fails(in_a_dict), (X,)))
+    assert TABLES == {}
 
+    report = fe.check(lambda: (Fails(in_a_dict), (X,)))  # This also looks for the causes of the failure.
+    assert [found.code for found in report.diagnostics] == ["FE201"]
     assert TABLES == {}
 
 
@@ -229,7 +232,6 @@ CACHING = """import functools
 
 import torch
 from torch import nn
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 
 @functools.cache
