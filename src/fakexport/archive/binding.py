@@ -103,8 +103,8 @@ def bind(
             `constants` is unknown, or the methods of a bundle would get different data for a shared weight.
 
     Warns:
-        WeightsWarning: There are unexpected keys (FE704), NaN or infinity (FE706), or hooks of the model that
-            do not run.
+        WeightsWarning: There are unexpected keys (FE704), NaN or infinity (FE706), hooks of the model that do
+            not run, or other settings in the `config.json` next to the checkpoint than in the exported one.
 
     Reports:
         FE701, FE702, FE703, FE705, FE707 in `BindError.report`.

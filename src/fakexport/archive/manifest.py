@@ -45,9 +45,8 @@ ALONE = "model"
 WeightsKind = Literal["none", "inside", "linked"]
 
 DTYPE_BYTES = {
-    **dict.fromkeys(("bool", "uint8", "int8"), 1),
+    **dict.fromkeys(("bool", "uint8", "int8", "float8_e8m0fnu", "float4_e2m1fn_x2"), 1),
     **dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"), 1),
-    **dict.fromkeys(("float8_e8m0fnu", "float4_e2m1fn_x2"), 1),
     **dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2),
     **dict.fromkeys(("int32", "uint32", "float32", "complex32"), 4),
     **dict.fromkeys(("int64", "uint64", "float64", "complex64"), 8),
@@ -199,6 +198,7 @@ class MethodManifest:
         sizes: The sizes for which callers use the program, if several programs divide the sizes among them.
         parameters: The parameters of `forward`; empty if arguments must be passed as in the example inputs.
         unpacked_parameters: Number of parameters before quantization packed them; None for other programs.
+        settings: The settings in the published `config.json` of the model, as JSON by dotted name.
     """
 
     versions: Mapping[str, Version]
@@ -226,6 +226,7 @@ class MethodManifest:
     sizes: tuple[SizeRange, ...] = ()
     parameters: tuple[Parameter, ...] = ()
     unpacked_parameters: Size | None = None
+    settings: Mapping[Name, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         texts = [("source", self.source), ("dynamic shapes", self.dynamic_shapes or "")]
@@ -386,11 +387,9 @@ def _check_computed_sizes(
 
 
 def _refuse_twice(what: str, names: Iterable[str]) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise InvalidValue(f"the {what} contain the name `{name}` twice")
-        seen.add(name)
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise InvalidValue(f"the {what} contain the name `{twice}` twice")
 
 
 def extent(shape: Sequence[int], strides: Sequence[int]) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from types import MappingProxyType
 
 import torch
@@ -20,10 +21,11 @@ from fakexport.archive.weights import (
     model_of,
     recipes_of,
     verified,
+    warn_of_settings,
     with_values,
 )
 from fakexport.exporting.program import facts_of
-from fakexport.files.documents import AdapterRecord, Recipe
+from fakexport.files.documents import AdapterRecord, Recipe, differing_settings
 
 from .bundle import Bundle
 from .manifest import Prefix
@@ -41,6 +43,7 @@ class MethodRequirements:
         computed: Values of weights that the checkpoint may omit; None if no archive recorded such values.
         source: The model that the checkpoint belongs to, if known.
         adapter: How the method uses a LoRA adapter; None if it uses none.
+        settings: The settings of the model that was exported; see `differing_settings`.
     """
 
     expected: ExpectedWeights
@@ -49,6 +52,7 @@ class MethodRequirements:
     computed: Mapping[str, torch.Tensor | None] | None = None
     source: ModelSource | None = None
     adapter: AdapterRecord | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, bundle: Bundle, method: str, source: ModelSource | None = None) -> MethodRequirements:
@@ -63,6 +67,7 @@ class MethodRequirements:
             facts_of(program).computed,
             model_of(program) if source is None else source,
             facts_of(program).adapter,
+            facts_of(program).settings,
         )
 
 
@@ -91,7 +96,11 @@ def readings(
     topology: str = "cpu",
     is_converting: bool = False,
 ) -> dict[str, MethodReading]:
-    """Return what each method reads. Only the headers of the checkpoint's files are read."""
+    """Return what each method reads. Only the headers of the checkpoint's files are read.
+
+    Warns:
+        WeightsWarning: The `config.json` next to the checkpoint is that of a model with other settings.
+    """
     found = {}
     for method, want in wants.items():
         name = "the program" if len(wants) == 1 else f"the method {method}"
@@ -110,6 +119,8 @@ def readings(
             is_converting=is_converting,
         )
         found[method] = MethodReading(want, seen, names, fits)
+    settings = (differing_settings(want.settings, checkpoint.folder) for want in wants.values())
+    warn_of_settings(checkpoint.location, list(dict.fromkeys(chain.from_iterable(settings))))
     return found
 
 

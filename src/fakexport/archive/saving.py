@@ -247,7 +247,7 @@ def _described(
     operators = library_operators(program)
     same = (
         *("dtype", "dynamic_shapes", "load_hooks", "call", "adapter", "parallel", "stage", "sizes"),
-        *("parameters", "unpacked_parameters"),
+        *("parameters", "unpacked_parameters", "settings"),
     )
     return MethodManifest(
         **{name: getattr(facts, name) for name in same},

@@ -79,6 +79,9 @@ def verify_weights(
         ModelNotBuilt: The model's constructor raised an exception.
         ValueError, TypeError: The source or topology does not exist, or a dtype is given for an archive.
 
+    Warns:
+        WeightsWarning: The `config.json` next to the checkpoint has other settings than the exported one.
+
     Reports:
         FE701, FE702, FE703, FE704, FE705, FE707.
 
@@ -177,4 +180,5 @@ def _wants(found: ArchiveDescription, method: str, source: ModelSource | None) -
         },
         source,
         about.manifest.adapter,
+        about.manifest.settings,
     )

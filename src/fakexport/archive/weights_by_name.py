@@ -8,6 +8,7 @@ from pathlib import Path
 from fakexport.archive.weights import StoredEntry, WeightsReport, stored_entries
 from fakexport.error import FakexportError
 from fakexport.files.container import read_container
+from fakexport.files.documents import differing_settings
 
 from .manifest import ALONE, Manifest
 from .manifest_json import MANIFEST, read_manifest
@@ -32,7 +33,7 @@ def verified_by_name(
         entries = stored_entries(Path(checkpoint))
     except (FakexportError, OSError):
         return None  # `verify_weights` raises it again.
-    if entries is None or not _are_equal(manifest, entries):
+    if entries is None or not _are_equal(manifest, entries, Path(checkpoint)):
         return None
     return WeightsReport(
         source=os.fspath(archive),
@@ -45,10 +46,12 @@ def verified_by_name(
     )
 
 
-def _are_equal(manifest: Manifest, entries: dict[str, StoredEntry]) -> bool:
+def _are_equal(manifest: Manifest, entries: dict[str, StoredEntry], checkpoint: Path) -> bool:
     if manifest.is_bundle:
         return False
     method = manifest.only
+    if differing_settings(method.settings, checkpoint):
+        return False  # `verify_weights` warns of them.
     if method.recipes or method.unbound_constants or method.adapter or method.parallel or method.prefix:
         return False
     found = 0

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         fold_names,
         warn_of,
         warn_of_hooks,
+        warn_of_settings,
     )
 
 if not TYPE_CHECKING:  # A type checker would accept any misspelled name.
@@ -76,6 +77,7 @@ if not TYPE_CHECKING:  # A type checker would accept any misspelled name.
             "verification": "CheckpointSource Verified verified verify_model",
             "weights_report": """
                 WeightFinding WeightsReport WeightsWarning caller_level fold_names warn_of warn_of_hooks
+                warn_of_settings
             """,
         },
     )

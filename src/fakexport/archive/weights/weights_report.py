@@ -187,6 +187,14 @@ def warn_of_hooks(hooks: Collection[str]) -> None:
         warnings.warn(WeightsWarning(escaped(text)), stacklevel=caller_level())
 
 
+def warn_of_settings(checkpoint: str, differing: Sequence[str]) -> None:
+    """Warn that a checkpoint belongs to a model with other settings than the exported one."""
+    if differing:
+        shown = "; ".join([*differing[:_SHOWN], *(["..."] if len(differing) > _SHOWN else [])])
+        text = f"{checkpoint} belongs to a model with other settings than the exported one: {shown}"
+        warnings.warn(WeightsWarning(escaped(text)), stacklevel=caller_level())
+
+
 def warn_of_index(file: Path, index: Path) -> None:
     """Warn that a folder has both a file with all weights and an index of shards. The index is not read."""
     text = (

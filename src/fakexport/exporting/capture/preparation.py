@@ -208,6 +208,7 @@ def _facts(
             else source.quantization.unpacked_parameters(built.module)
         ),
         parallel=None if source.parallel is None else source.parallel.record(built.module),
+        settings=source.settings,
     )
 
 

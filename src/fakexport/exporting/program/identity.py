@@ -42,6 +42,7 @@ WITHOUT_EFFECT = {
     "prefix": "`bind` uses it to find weights in a checkpoint; the names in the program are compared",
     "component": "the graph contains only the component",
     "unpacked_parameters": "a number for reports",
+    "settings": "the graph contains their effect",
     "has_stand_in_inputs": "example inputs change no result",
     "model": "only the graph is executed",
 }

@@ -81,6 +81,7 @@ class ProgramFacts:
         parameters: The parameters of the model's `forward`, for calls that pass arguments in a different form
             than the example inputs. Empty if no other form is possible, or if the parameters are unknown.
         unpacked_parameters: Number of parameters before quantization packed them. None for other programs.
+        settings: The settings in the published `config.json` of the model, from `flat_settings`.
         has_stand_in_inputs: Whether the program's example inputs are zeros that fakexport added.
         model: The captured module, which may know the layouts of its checkpoints. None after loading. Ignored
             when facts are compared.
@@ -108,6 +109,7 @@ class ProgramFacts:
     sizes: tuple[SizeRange, ...] = ()
     parameters: tuple[Parameter, ...] = ()
     unpacked_parameters: int | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
     has_stand_in_inputs: bool = False
     model: nn.Module | None = field(default=None, compare=False, repr=False)
 

@@ -87,6 +87,7 @@ class Source:
         published: An imperative clause for errors that a library's default config causes. It says what to
             pass instead. None if the user specified the config.
         parallel: The rank that this source is for, or None for the whole model.
+        settings: The settings in the published `config.json`, from `flat_settings`.
     """
 
     spec: str
@@ -104,3 +105,4 @@ class Source:
     adapter: Any = None
     published: str | None = None
     parallel: Any = None
+    settings: Mapping[str, str] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 from fakexport.files import read_file
 from fakexport.files.documents import (
     DocumentError,
+    flat_settings,
     integer,
     mapping,
     matching,
@@ -63,6 +64,7 @@ class HubModel:
         place: The repository, or the folder with a `config.json`. None for a config file with a different
             name.
         own: The repository's code, if it is to be run.
+        settings: The settings in its `config.json`, from `flat_settings`.
     """
 
     config: Any
@@ -74,6 +76,7 @@ class HubModel:
     is_unpacked: bool = False
     place: Repository | LocalFolder | None = None
     own: OwnCode | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 def hub_model(
@@ -205,7 +208,9 @@ def _described(
         "may differ from the sizes of the published weights"
         for name, part in _missing_parts(config, settings)
     )
-    return HubModel(config, tuple(found), dtype, said.packed, folder, has_own_head)
+    return HubModel(
+        config, tuple(found), dtype, said.packed, folder, has_own_head, settings=flat_settings(settings)
+    )
 
 
 def _missing_parts(config: Any, settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -318,9 +323,9 @@ def _tensors(headers: Iterable[RemoteHeader | None]) -> Iterator[tuple[str, str,
     """Yield the name, dtype and number of bytes of each tensor."""
     for header in headers:
         fields = {} if header is None else mapping(parse_json(header.header))
-        for name, field in fields.items():
+        for name, value in fields.items():
             if name != "__metadata__":
-                entry = mapping(field)
+                entry = mapping(value)
                 yield name, text(entry.get("dtype")), _nbytes(entry.get("data_offsets"))
 
 

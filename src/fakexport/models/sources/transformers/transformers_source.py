@@ -156,6 +156,7 @@ def transformers_source(
         left_out=() if use_cache else ("the model is exported without its KV cache (see --use-cache)",),
         quantization=quantization,
         published=published_config(type(found.config)) if is_default else None,
+        settings=found.settings,
     )
 
 
