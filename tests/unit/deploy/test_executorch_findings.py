@@ -10,6 +10,7 @@ from torch import nn
 
 import fakexport as fe
 from fakexport.deploy import CompileFailure
+from fakexport.deploy.executorch.coverage import cover_executorch
 
 pytest.importorskip("executorch")
 
@@ -63,10 +64,10 @@ class Places(nn.Module):
         return torch.nonzero(x).reshape(-1, 2, 4)
 
 
-class Refused(nn.Module):
-    def forward(self, x, w):
-        convolved = nn.functional.conv3d(x, w)
-        return convolved
+class Zeros(nn.Module):
+    def forward(self, x):
+        placed = torch.nonzero(x == 0).reshape(-1, 2, 4)
+        return placed
 
 
 def failure(call, *inputs, folder, shapes=None, backend="portable"):
@@ -192,21 +193,38 @@ def test_a_loop_is_found(tmp_path):
 @pytest.mark.parametrize("are_examples", [True, False])
 def test_a_kernel_that_fails_in_a_call_is_found_at_its_line_before_a_file_is_written(are_examples, tmp_path):
     """ExecuTorch compiles it. Without example inputs it is called with zeros, which torch accepts."""
-    inputs = torch.zeros(1, 1, 4, 4, 4), torch.zeros(1, 1, 2, 2, 2)
-    program = torch.export.export(Refused(), inputs)
+    program = torch.export.export(Zeros(), (torch.zeros(8),))
     if not are_examples:
-        program = fe.bind(fe.export(Refused, inputs), {})
+        program = fe.bind(fe.export(Zeros, (torch.zeros(8),)), {})
 
     with pytest.raises(CompileFailure) as caught:
         compile_executorch(program, tmp_path / "model.pte")
 
     (found,) = caught.value.diagnostics
-    assert found.notes[0].startswith(
-        "aten.convolution.out at node aten_convolution_default has a kernel that"
-    )
-    assert found.primary.span.line == line_of("convolved = nn.functional.conv3d")
-    assert "Expect input tensor to be 3-D or 4-D" in found.notes[1]
+    assert found.notes[0].startswith("aten.view_copy.out at node aten_view_copy_default has a kernel that")
+    assert found.primary.span.line == line_of("placed = torch.nonzero")
+    assert "input tensors have different dim orders" in found.notes[1]
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_convolution_of_three_dimensions_is_found_without_a_call(tmp_path):
+    """ExecuTorch compiles it, and its kernel rejects it. A program with large weights is not called."""
+
+    class Large(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.convolution = nn.Conv3d(1, 1, 2)
+            self.table = nn.Parameter(torch.zeros(1 << 28))
+
+        def forward(self, x):
+            return self.convolution(x) + self.table[0]
+
+    with pytest.raises(CompileFailure) as caught:
+        cover_executorch(fe.export(Large, (torch.zeros(1, 1, 4, 4, 4),)), "xnnpack")
+
+    (found,) = caught.value.diagnostics
+    assert "has a kernel for 3 or 4 dimensions, but the argument has 5" in found.notes[0]
 
 
 class Counted(nn.Module):

@@ -23,6 +23,9 @@ from ..unsupported import finding_at, operator_finding
 
 # Control flow that ExecuTorch 1.5 supports, and its own operator that calls a delegate backend.
 _RUNNABLE_HIGHER_ORDER = frozenset({"cond", "map_impl", "scan", "executorch_call_delegate"})
+# The number of dimensions that a kernel supports. A call with zeros finds what other kernels reject, but a
+# program with large weights is not called, and some programs cannot be called with zeros.
+_RANKS: Mapping[str, tuple[int, ...]] = {"aten::convolution": (3, 4)}
 _TRACE = re.compile(r"While executing %?(?P<node>\w+)(?P<rest>.*)", re.DOTALL)
 
 
@@ -81,7 +84,7 @@ def findings_of_graph(graph_module: GraphModule, kernels: Set[str]) -> tuple[Dia
             _note_origins(node, origins)
             if node.op != "call_function":
                 continue
-            if reason := _unrunnable(node.target, kernels):
+            if reason := _unrunnable(node.target, kernels) or _unsupported_rank(node):
                 operators.setdefault((edge_name(node.target), reason), []).append(node)
             for symbol in _unbounded_symbols(node):
                 unbounded.setdefault(symbol, []).append(node)
@@ -157,6 +160,15 @@ def _unrunnable(target: Any, kernels: Set[str]) -> str | None:
     if _kernel_name(out._schema) in kernels:
         return None
     return f"has no kernel in the installed ExecuTorch: {_kernel_name(out._schema)}"
+
+
+def _unsupported_rank(node: Node) -> str | None:
+    """Return why the kernel of a call rejects its first argument, if that follows from its rank."""
+    ranks = _RANKS.get(getattr(getattr(node.target, "_schema", None), "name", ""))
+    value = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], Node) else None
+    if ranks is None or not isinstance(value, torch.Tensor) or value.dim() in ranks:
+        return None
+    return f"has a kernel for {' or '.join(map(str, ranks))} dimensions, but the argument has {value.dim()}"
 
 
 def _kernel_name(schema: Any) -> str:

@@ -22,8 +22,9 @@ class NativeLog:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The captured lines, without positions in ExecuTorch's source code."""
-        texts = (line.partition("] ")[2] if line.startswith("[") else line for line in self.lines)
+        """The captured lines about the call, without positions in ExecuTorch's source code."""
+        lines = (line for line in self.lines if not line.startswith("[cpuinfo"))
+        texts = (line.partition("] ")[2] if line.startswith("[") else line for line in lines)
         return tuple(
             text.strip().rstrip(":. ") for text in texts if text.strip() and not text.startswith(_WHERE)
         )
