@@ -9,7 +9,7 @@ const FIELDS = {
   manifest: "format methods shared records",
   method: "versions source topology profiles device_map dtype dynamic_shapes skipped_checks load_hooks " +
     "unbound_constants library_operators library_modules library_classes weights tensors recipes computed prefix " +
-    "call adapter parallel stage sizes parameters unpacked_parameters",
+    "call adapter parallel stage sizes parameters unpacked_parameters settings",
 };
 const FRAME = { archive_format: "pt2", archive_version: "0", byteorder: "little", ".data/version": "6\n" };
 const DTYPES = { 1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float16", 7: "float32",
