@@ -188,7 +188,7 @@ def test_a_source_is_the_same_from_a_folder_below(locked, monkeypatch):
 
 
 def test_other_versions_are_a_note_where_the_program_is_the_same(locked, monkeypatch):
-    monkeypatch.setattr("fakexport.checking.target_check.__version__", "9.9.9")
+    monkeypatch.setattr("fakexport.checking.target_answer.__version__", "9.9.9")
 
     done = fakexport("check", "--locked", "--no-progress")
 
