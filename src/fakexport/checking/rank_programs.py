@@ -23,7 +23,7 @@ from fakexport.rules.diagnostics import Diagnostic
 
 T = TypeVar("T")
 Starts = tuple[str, ...] | None
-"""The modules at which the pipeline stages after the first begin, or None if there are no stages to save."""
+"""The first module of each pipeline stage after the first; None if whole programs are saved."""
 
 
 @dataclass(frozen=True, kw_only=True)

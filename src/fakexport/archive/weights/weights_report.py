@@ -188,10 +188,10 @@ def warn_of_hooks(hooks: Collection[str]) -> None:
 
 
 def warn_of_settings(checkpoint: str, differing: Sequence[str]) -> None:
-    """Warn that a checkpoint belongs to a model with other settings than the exported one."""
+    """Warn that the settings of a checkpoint's model differ from those of the exported model."""
     if differing:
         shown = "; ".join([*differing[:_SHOWN], *(["..."] if len(differing) > _SHOWN else [])])
-        text = f"{checkpoint} belongs to a model with other settings than the exported one: {shown}"
+        text = f"{checkpoint} may belong to a different model than the exported one: {shown}"
         warnings.warn(WeightsWarning(escaped(text)), stacklevel=caller_level())
 
 

@@ -159,7 +159,7 @@ def collect_results(
         runs: Name and records of each run, in order; at least one run.
         commands: All checks, for example the checks of a zoo file. None means all checks that occur in a run.
     Raises:
-        ResultsError: there are no checks, a check is not in `commands`, or two runs have the same name.
+        ResultsError: the runs are empty, a check is not in `commands`, or two runs have the same name.
     """
     names = tuple(name for name, _ in runs)
     for name in names:

@@ -153,8 +153,6 @@ def capture(
         try:
             with answers.set_aside():
                 trace(strict=False, read_constants={})
-        except TraceFinished:
-            return None
         except Exception as error:
             return error
         return None

@@ -25,7 +25,6 @@ from torch.export import ExportedProgram
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from fakexport._torch.pytree import tree_flatten, tree_leaves, tree_map
-from fakexport._torch.tracing.operator_faults import TraceFinished
 from fakexport._torch.tracing.symbolic_numbers import expression_of, hint_of
 from fakexport.emulation.fake import is_fake
 from fakexport.exporting.program import content_of, is_model_code, plain_repr, written_state
@@ -111,7 +110,7 @@ def calls_repeated(
     times: int = CALLS,
     later: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Iterator[RepeatedCalls]:
-    """Enter a context in which `module.forward` runs several times per call, and then ends the trace.
+    """Enter a context in which `module.forward` runs several times in each call.
 
     Args:
         module: The module. One call changes its state as `times` calls would.
@@ -143,7 +142,7 @@ def calls_repeated(
             if _layouts((args, kwargs)) != before:
                 break  # `x.t_()`: the next call would get a different input.
         calls.are_complete = True
-        raise TraceFinished
+        return result
 
     forward.__wrapped__ = original  # type: ignore[attr-defined]
     with patched_forward(module, forward):

@@ -2,7 +2,7 @@
 
 from .call_record import CallRecord, GenerationDefaults, StateTensor
 from .document_error import DocumentError
-from .model_settings import differing_settings, flat_settings
+from .model_settings import differing_settings, flat_settings, parse_config
 from .parsing import collection_paused, memory_estimate, parse_json, parse_toml, parse_yaml
 from .program_records import (
     ADAPTER_MODES,

@@ -11,12 +11,21 @@ from typing import Any
 
 from fakexport.files import read_file
 
-_CONFIG, _MOST_BYTES = "config.json", 10_000_000
+_CONFIG, _MOST_BYTES, _DEEPEST = "config.json", 16 << 20, 20
 # These do not change what a forward pass in evaluation mode computes from given weights.
 _IRRELEVANT = re.compile(
     r".*(dropout|layerdrop|initializer|loss).*|(bos|eos|pad|sep)_token_id|(torch_)?dtype|architectures|"
     r"use_cache|pretraining_tp|quantization_config|auto_map|transformers_version|(id2label|label2id)|_.*"
 )
+
+
+def parse_config(content: bytes) -> Any:
+    """Parse a `config.json`, in which transformers writes infinity as `{"__float__": "Infinity"}`.
+
+    Raises:
+        ValueError, RecursionError: it is not JSON, or it is nested too deeply.
+    """
+    return json.loads(content.decode(), object_hook=_special_float)
 
 
 def flat_settings(config: Mapping[str, Any]) -> dict[str, str]:
@@ -41,44 +50,42 @@ def differing_settings(exported: Mapping[str, str], checkpoint: Path | None) -> 
     if not exported or folder is None or not (folder / _CONFIG).is_file():
         return ()
     try:
-        config = json.loads(read_file(folder / _CONFIG, most_bytes=_MOST_BYTES))
-        found = flat_settings(config)
+        found = flat_settings(parse_config(read_file(folder / _CONFIG, most_bytes=_MOST_BYTES)))
     except (OSError, ValueError, AttributeError, RecursionError):
         return (f"{_CONFIG} cannot be read",)
-    pairs: dict[str, tuple[str, str]] = {}
-    for name in dict.fromkeys((*exported, *found)):
-        ours, theirs = _value(exported, name), _value(found, name)
-        if ours is not None and theirs is not None:
-            pairs[name] = ours, theirs
+    ours, theirs = _with_sections(exported), _with_sections(found)
+    pairs = {name: (value, theirs[name]) for name, value in ours.items() if name in theirs}
     moved = _by_last_part(found)
     for last, name in _by_last_part(exported).items():
         other = moved.get(last)
         if name not in pairs and other is not None and other not in exported:
             pairs[name] = exported[name], found[other]
     return tuple(
-        f"{name} is {ours}, but {theirs} in {_CONFIG}"
-        for name, (ours, theirs) in pairs.items()
-        if json.loads(ours) != json.loads(theirs)
+        f"{name} is {mine}, but {other} in {_CONFIG}"
+        for name, (mine, other) in pairs.items()
+        if mine != other and json.loads(mine) != json.loads(other) and (name in exported or name in found)
     )
 
 
-def _leaves(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+def _leaves(settings: Mapping[str, Any], prefix: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    if depth > _DEEPEST:
+        raise ValueError("nested too deeply")
     for name, value in settings.items():
         if _IRRELEVANT.fullmatch(name) or (isinstance(value, str) and "/" in value):
             continue  # A path does not belong into an archive.
         if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{name}.")
+            yield from _leaves(value, f"{prefix}{name}.", depth + 1)
         else:
             yield f"{prefix}{name}", value
 
 
-def _value(settings: Mapping[str, str], name: str) -> str | None:
-    """Return the value of a setting, which may have nested settings, or None."""
-    inside = f"{name}."
-    nested = {each: value for each, value in settings.items() if each.startswith(inside)}
-    if name in settings or not nested:
-        return settings.get(name)
-    return json.dumps({each.removeprefix(inside): json.loads(value) for each, value in nested.items()})
+def _with_sections(settings: Mapping[str, str]) -> dict[str, str]:
+    """Add the settings that contain others, because the other file may have null instead."""
+    sections: dict[str, dict[str, Any]] = {}
+    for name, value in settings.items():
+        for dot in re.finditer(r"\.", name):
+            sections.setdefault(name[: dot.start()], {})[name[dot.end() :]] = json.loads(value)
+    return {**{name: json.dumps(inner) for name, inner in sections.items()}, **settings}
 
 
 def _by_last_part(settings: Mapping[str, str]) -> dict[str, str]:
@@ -86,3 +93,9 @@ def _by_last_part(settings: Mapping[str, str]) -> dict[str, str]:
     last = {name: name.rpartition(".")[2] for name in settings}
     count = Counter(last.values())
     return {part: name for name, part in last.items() if count[part] == 1}
+
+
+def _special_float(value: dict[str, Any]) -> Any:
+    """Convert `{"__float__": "Infinity"}` and similar dicts to a float, and return other dicts unchanged."""
+    named = value.get("__float__") if len(value) == 1 else None
+    return float(named) if named in ("Infinity", "-Infinity", "NaN") else value

@@ -119,7 +119,7 @@ def liveness(program: ExportedProgram, *, topology: Topology | None = None) -> L
 
 @contextmanager
 def autocast_on(devices: set[str], dtype: torch.dtype | None) -> Iterator[None]:
-    """Enable autocast to a dtype, or disable it if None. On the host, only if there is no other device."""
+    """Enable autocast to a dtype, or disable it if None. The host is included if it is the only device."""
     with ExitStack() as stack:
         for kind in sorted(devices - {"meta"}):
             is_cast = dtype is not None and (kind != "cpu" or devices == {"cpu"})

@@ -330,7 +330,7 @@ def _least(bound: int | None, table: TableRead | None) -> int | None:
 
 
 def _with_lengths(dims: Sequence[InputDim]) -> Iterator[InputDim]:
-    """Yield the dimensions. A first dimension that is the context, as in `cache_position`, is no batch."""
+    """Yield the dimensions. A first dimension that is the context, as in `cache_position`, is not a batch."""
     contexts = {_symbol(dim) for dim in dims if dim.role == "context"} - {None}
     for dim in dims:
         yield replace(dim, role="") if dim.role == "batch" and _symbol(dim) in contexts else dim

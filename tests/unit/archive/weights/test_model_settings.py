@@ -24,6 +24,10 @@ SETTINGS = {
 }
 
 
+def nested(levels):
+    return {"a": nested(levels - 1)} if levels else {}
+
+
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory):
     """The folder of a published model, with an archive of it."""
@@ -49,7 +53,8 @@ def checkpoint(archive, tmp_path):
 
 def test_other_settings_are_named_when_weights_are_bound_or_verified(archive, checkpoint, capsys):
     folder = checkpoint(rms_norm_eps=0.1, use_cache=False)
-    told = f"{folder}.* belongs to .* than the exported one: rms_norm_eps is 1e-06, but 0.1 in config.json$"
+    differs = "rms_norm_eps is 1e-06, but 0.1 in config.json"
+    told = f"{folder}.* may belong to a different model than the exported one: {differs}$"
 
     with pytest.warns(WeightsWarning, match=told):
         fe.bind(archive / "model.pt2", folder)
@@ -59,7 +64,7 @@ def test_other_settings_are_named_when_weights_are_bound_or_verified(archive, ch
         fe.bind(fe.export(f"hf:{archive}"), folder / "model.safetensors")
 
     assert main(["verify-weights", str(archive / "model.pt2"), str(folder)]) == 0
-    assert "rms_norm_eps is 1e-06, but 0.1 in config.json" in capsys.readouterr().err
+    assert differs in capsys.readouterr().err
 
 
 def test_its_own_checkpoint_has_the_same_settings(archive, checkpoint):
@@ -91,12 +96,17 @@ def test_the_settings_change_no_program(archive, tmp_path):
             ('rope_scaling is null, but {"factor": 8.0} in config.json',),
         ),
         ({"a": {"rope_theta": 1.0}, "b": {"rope_theta": 2.0}}, ()),
+        ({"rope_theta": 1e4, "limit": [0.0, {"__float__": "Infinity"}]}, ()),
+        ({"limit": [0.0, 1.0]}, ("limit is [0.0, Infinity], but [0.0, 1.0] in config.json",)),
         ([1], ("config.json cannot be read",)),
+        (nested(21), ("config.json cannot be read",)),
     ],
 )
 def test_which_settings_differ(config, found, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
-    exported = flat_settings({"rope_theta": 1e4, "rope_scaling": None, "hidden_dropout": 0.1})
+    exported = flat_settings(
+        {"rope_theta": 1e4, "rope_scaling": None, "hidden_dropout": 0.1, "limit": [0.0, float("inf")]}
+    )
 
     assert differing_settings(exported, tmp_path) == found
     assert differing_settings(exported, None) == ()

@@ -77,7 +77,7 @@ def test_guards_that_torch_adds_in_each_layer_do_not_hide_answers(memos):
 def test_devices_that_are_alike_share_answers(memos):
     both_ways(Repeats(lambda m, x, at: torch.relu(x.to(f"cuda:{at // 3}") * 2)), (X,), target="3xH100")
 
-    assert memos[0].answered > memos[0].computed
+    assert memos[0].answered > 1.5 * memos[0].computed
 
 
 def test_a_trace_that_fails_with_the_memo_is_made_without(monkeypatch):

@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import fakexport as fe
+from fakexport.exporting.capture.capture import capture
 
 pytestmark = pytest.mark.filterwarnings("ignore:The tensor attribute")
 
@@ -558,3 +559,18 @@ def test_a_value_from_outside_of_the_model_should_be_an_input():
 
     assert (found.code, found.labels[0].message) == ("FE912", "differs in the next call")
     assert "such as a time or a counter, as an input of `forward`" in found.fix.message
+
+
+def test_the_repeated_calls_leave_no_marks_on_the_inputs():
+    """torch marks dynamic dimensions during a trace. A later static trace would read the marks."""
+
+    class Adds(nn.Module):
+        def forward(self, x):
+            return x + 1
+
+    x = torch.ones(4, 6)
+    before = vars(x).copy()
+
+    assert capture(Adds(), (x,), dynamic=({0: torch.export.Dim.AUTO},)).program is not None
+
+    assert vars(x) == before

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fakexport.files import read_file
+from fakexport.files.documents import parse_config
 from fakexport.models.sources.quantized.quantization import Quantization
 from fakexport.models.sources.source_error import SourceError, did_you_mean, first_line, how_to_install
 from fakexport.models.sources.transformers.config_limits import check_settings, nothing_downloaded
@@ -161,7 +162,7 @@ def _check_sizes_read(config: Any, settings: Mapping[str, Any], place: str) -> N
 def read_settings(path: Path, place: str) -> dict[str, Any]:
     """Read a `config.json` whose size and values are within the limits."""
     try:
-        settings = json.loads(read_file(path, most_bytes=_MOST_BYTES).decode(), object_hook=_special_float)
+        settings = parse_config(read_file(path, most_bytes=_MOST_BYTES))
     except FileNotFoundError as error:
         near = did_you_mean(path.name, (other.name for other in path.parent.glob("*.json")))
         raise SourceError(f"no such file: {path}{near}") from error
@@ -222,12 +223,6 @@ def set_use_cache(config: Any, use_cache: bool) -> None:
         part = getattr(config, name, None)
         if part is not None and not isinstance(part, dict):
             set_use_cache(part, use_cache)
-
-
-def _special_float(value: dict[str, Any]) -> Any:
-    """Convert `{"__float__": "Infinity"}` and similar dicts to a float, and return other dicts unchanged."""
-    named = value.get("__float__") if len(value) == 1 else None
-    return float(named) if named in ("Infinity", "-Infinity", "NaN") else value
 
 
 def _config_class(model_type: str, place: str) -> Any:
