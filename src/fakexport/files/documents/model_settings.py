@@ -11,6 +11,8 @@ from typing import Any
 
 from fakexport.files import read_file
 
+from .document_error import DocumentError
+
 _CONFIG, _MOST_BYTES, _DEEPEST = "config.json", 16 << 20, 20
 # These do not change what a forward pass in evaluation mode computes from given weights.
 _IRRELEVANT = re.compile(
@@ -69,7 +71,7 @@ def differing_settings(exported: Mapping[str, str], checkpoint: Path | None) -> 
 
 def _leaves(settings: Mapping[str, Any], prefix: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
     if depth > _DEEPEST:
-        raise ValueError("nested too deeply")
+        raise DocumentError(f"`{prefix[:200]}` is nested deeper than {_DEEPEST} levels")
     for name, value in settings.items():
         if _IRRELEVANT.fullmatch(name) or (isinstance(value, str) and "/" in value):
             continue  # A path does not belong into an archive.
